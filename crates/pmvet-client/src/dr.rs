@@ -1,0 +1,184 @@
+//! The few services of DynamoRIO and the kernel that the client needs, as safe functions.
+
+use core::ffi::c_void;
+use std::arch::x86_64::__cpuid_count;
+
+use dynamorio_sys::*;
+
+use crate::thread::slot;
+
+/// Where the segment slots are.
+pub(crate) struct Tls {
+    segment: reg_id_t,
+    offset: u32,
+}
+
+impl Tls {
+    pub(crate) fn new() -> Self {
+        let (mut segment, mut offset) = (0, 0);
+        // SAFETY: both out-pointers are valid.
+        if unsafe { dr_raw_tls_calloc(&raw mut segment, &raw mut offset, slot::COUNT as u32, 0) } == 0 {
+            fail("DynamoRIO has no thread-local slots left");
+        }
+        Self { segment, offset }
+    }
+
+    /// The slots of the calling thread.
+    pub(crate) fn slots(&self) -> *mut u64 {
+        // SAFETY: returns the segment base of the calling thread.
+        unsafe { dr_get_dr_segment_base(self.segment).cast::<u8>().add(self.offset as usize).cast() }
+    }
+
+    pub(crate) fn operand(&self, dc: *mut c_void, index: usize) -> opnd_t {
+        // SAFETY: builds a plain value.
+        unsafe { dr_raw_tls_opnd(dc, self.segment, self.offset + index as u32 * 8) }
+    }
+}
+
+/// Ends the target with a message: the client cannot do its work, and a run without events must not look like one with.
+pub(crate) fn fail(message: &str) -> ! {
+    if let Some(client) = crate::CLIENT.get() {
+        client.shared.header().client_failed.store(1, std::sync::atomic::Ordering::Release);
+    }
+    say(message);
+    // SAFETY: does not return.
+    unsafe { dr_exit_process(FAILED) };
+    unreachable!()
+}
+
+/// The exit status of a target that the client gave up on.
+const FAILED: i32 = 70;
+
+pub(crate) fn say(message: &str) {
+    let line = format!("pmvet: {message}\n");
+    // SAFETY: the buffer is valid for its length.
+    unsafe { dr_write_file(dr_stderr(), line.as_ptr().cast(), line.len()) };
+}
+
+pub(crate) fn yield_thread() {
+    // SAFETY: no state.
+    unsafe { dr_thread_yield() }
+}
+
+pub(crate) fn sleep_briefly() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+    // SAFETY: a plain system call with a valid argument.
+    unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
+}
+
+pub(crate) fn os_thread() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+pub(crate) fn process() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+}
+
+pub(crate) fn parent_process() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_getppid) as u32 }
+}
+
+/// Whether a process exists.
+pub(crate) fn process_lives(pid: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    unsafe { libc::syscall(libc::SYS_kill, pid, 0) == 0 }
+}
+
+/// Whether a thread exists, in whatever process.
+pub(crate) fn thread_lives(tid: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    unsafe { libc::syscall(libc::SYS_tkill, tid, 0) == 0 }
+}
+
+pub(crate) fn alloc_pages(bytes: usize) -> *mut u8 {
+    // SAFETY: fresh memory.
+    let memory = unsafe { dr_raw_mem_alloc(bytes, DR_MEMPROT_READ | DR_MEMPROT_WRITE, std::ptr::null_mut()) };
+    if memory.is_null() {
+        fail("out of memory");
+    }
+    memory.cast()
+}
+
+/// Memory whose address fits a 32-bit displacement.
+pub(crate) fn alloc_low(bytes: usize) -> *mut u8 {
+    let protection = DR_MEMPROT_READ | DR_MEMPROT_WRITE;
+    let flags = dr_alloc_flags_t_DR_ALLOC_NON_HEAP | dr_alloc_flags_t_DR_ALLOC_LOW_2GB;
+    // SAFETY: fresh memory.
+    let memory = unsafe { dr_custom_alloc(std::ptr::null_mut(), flags, bytes, protection, std::ptr::null_mut()) };
+    if memory.is_null() || memory as usize + bytes > i32::MAX as usize {
+        fail("no memory below 2 GiB is free in the target");
+    }
+    memory.cast()
+}
+
+pub(crate) fn free_pages(memory: *mut u8, bytes: usize) {
+    // SAFETY: from `alloc_pages` with the same size.
+    unsafe { dr_raw_mem_free(memory.cast(), bytes) };
+}
+
+/// The register sets that Rust code and the C library may change: x87, SSE, AVX, AVX-512, as far as the machine has them.
+pub(crate) fn xsave_mask() -> u64 {
+    const USED: u64 = 0b1110_0111;
+    let leaf = __cpuid_count(0xd, 0);
+    (u64::from(leaf.eax) | u64::from(leaf.edx) << 32) & USED
+}
+
+/// Reads the target's memory, as far as it is there.
+pub(crate) fn read_memory(addr: u64, into: &mut [u8]) -> usize {
+    let mut read = 0;
+    // SAFETY: `dr_safe_read` survives bad addresses; the destination is valid.
+    unsafe { dr_safe_read(addr as *const c_void, into.len(), into.as_mut_ptr().cast(), &raw mut read) };
+    read
+}
+
+pub(crate) fn read_word(addr: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    (read_memory(addr, &mut word) == 8).then(|| u64::from_le_bytes(word))
+}
+
+/// A C string of the target, cut at 4096 bytes.
+pub(crate) fn read_c_string(addr: u64) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    let mut at = addr;
+    while text.len() < 4096 {
+        let mut chunk = [0; 64];
+        let room = (64 - at % 64) as usize;
+        let got = read_memory(at, &mut chunk[..room]);
+        if got == 0 {
+            return None;
+        }
+        if let Some(end) = chunk[..got].iter().position(|&b| b == 0) {
+            text.extend_from_slice(&chunk[..end]);
+            return Some(text);
+        }
+        text.extend_from_slice(&chunk[..got]);
+        at += got as u64;
+    }
+    Some(text)
+}
+
+/// The target's registers, from within a clean call or an event that has them.
+pub(crate) fn registers() -> Box<dr_mcontext_t> {
+    // SAFETY: all-zero is a valid value; size and flags are set as DynamoRIO wants them.
+    unsafe {
+        let mut context: Box<dr_mcontext_t> = Box::new(std::mem::zeroed());
+        context.size = size_of::<dr_mcontext_t>();
+        context.flags = dr_mcontext_flags_t::DR_MC_ALL;
+        dr_get_mcontext(dr_get_current_drcontext(), &raw mut *context);
+        context
+    }
+}
+
+pub(crate) fn set_registers(registers: &mut dr_mcontext_t) {
+    // SAFETY: a full machine context, from within a clean call.
+    unsafe { dr_set_mcontext(dr_get_current_drcontext(), registers) };
+}
+
+/// Writes the target's memory, where that is possible.
+pub(crate) fn write_memory(addr: u64, bytes: &[u8]) {
+    // SAFETY: `dr_safe_write` survives bad addresses.
+    unsafe { dr_safe_write(addr as *mut c_void, bytes.len(), bytes.as_ptr().cast(), std::ptr::null_mut()) };
+}

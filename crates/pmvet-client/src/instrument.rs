@@ -1,0 +1,453 @@
+//! Turns a basic block of the target into one that reports what it does.
+//!
+//! An access to memory becomes
+//!
+//! ```text
+//!         filter: is the upper half of the address one with PM in it?  ──yes──►  cold
+//!         the target's instruction
+//! back:
+//!
+//! cold:   stubs::before
+//!         the target's instruction, a second copy
+//!         stubs::after
+//!         jump back
+//! ```
+//!
+//! with all cold parts together before the block's last instruction, so that the ordinary path stays short. Since the
+//! copy has the target's registers exactly as the original has, faults in either look alike.
+//!
+//! Not instrumented, because PM cannot be there: accesses relative to the stack pointer, to `fs`/`gs`, and to constant
+//! addresses.
+
+#![allow(non_upper_case_globals, reason = "DynamoRIO's names in patterns")]
+
+use dynamorio_sys::*;
+
+use pmvet_events::wire;
+
+use crate::emit::{Access, Emitter, Instr, RCX};
+use crate::ffi::OPSZ_lea;
+use crate::liveness::Live;
+use crate::thread::{mode, slot};
+use crate::{client, complex, determinism, markers, stubs};
+
+const LOCK_PREFIX: u32 = 1;
+
+/// Code that is rarely run and stands away from the ordinary path.
+struct Cold {
+    entry: Instr,
+    back: Instr,
+    /// rcx was borrowed on the ordinary path.
+    restore_rcx: bool,
+    stub: extern "C" fn(),
+    ea: Option<opnd_t>,
+    access: Access,
+    /// The instruction to run between the two halves.
+    copy: Option<Instr>,
+    /// Whether there is a second half.
+    two_halves: bool,
+    /// What becomes of the "waiting for a fence" flag.
+    pending: Option<bool>,
+}
+
+struct Block {
+    dc: *mut core::ffi::c_void,
+    block: *mut instrlist_t,
+    cold: Vec<Cold>,
+}
+
+pub(crate) unsafe extern "C" fn block_event(
+    dc: *mut core::ffi::c_void,
+    tag: *mut core::ffi::c_void,
+    block: *mut instrlist_t,
+    _for_trace: bool_,
+    _translating: bool_,
+) -> dr_emit_flags_t {
+    let mut this = Block { dc, block, cold: Vec::new() };
+    // SAFETY: the list is DynamoRIO's and ours to change during this event.
+    unsafe {
+        let mut instrs = Vec::new();
+        let mut instr = instrlist_first_app(block);
+        while !instr.is_null() {
+            instrs.push(instr);
+            instr = instr_get_next_app(instr);
+        }
+        let Some(&last) = instrs.last() else { return dr_emit_flags_t::DR_EMIT_DEFAULT };
+        let mut live = vec![Live::ALL; instrs.len() + 1];
+        for (i, &instr) in instrs.iter().enumerate().rev() {
+            live[i] = live[i + 1].before(instr);
+        }
+        let entry = dr_fragment_app_pc(tag) as u64;
+        if let Some(hook) = client().hooks.at(entry) {
+            let access = Access { site: hook, kind: 0, size: 0, todo: 0 };
+            this.emitter(instrs[0]).call_stub(stubs::hook_entered, access, None);
+        }
+        for (i, &instr) in instrs.iter().enumerate() {
+            this.instruction(instr, live[i]);
+        }
+        this.place_cold(last);
+    }
+    dr_emit_flags_t::DR_EMIT_STORE_TRANSLATIONS
+}
+
+impl Block {
+    fn emitter(&self, at: Instr) -> Emitter {
+        Emitter { dc: self.dc, block: self.block, at }
+    }
+
+    fn site(&self, instr: Instr) -> u32 {
+        // SAFETY: the instruction is of this block.
+        client().sites.of(unsafe { instr_get_app_pc(instr) } as u64)
+    }
+
+    fn instruction(&mut self, instr: Instr, live: Live) {
+        // SAFETY: queries of a valid instruction.
+        let (op, call, ret) = unsafe {
+            (instr_get_opcode(instr) as u32, instr_is_call(instr) != 0, instr_is_return(instr) != 0)
+        };
+        match op {
+            OP_clflush => return self.flush(instr, wire::CLFLUSH),
+            OP_clflushopt => return self.flush(instr, wire::CLFLUSHOPT),
+            OP_clwb => return self.flush(instr, wire::CLWB),
+            OP_sfence => return self.fence(instr, wire::SFENCE),
+            OP_mfence => return self.fence(instr, wire::MFENCE),
+            OP_cpuid | OP_serialize => self.fence_if_pending(instr, wire::FENCE_SERIALIZING),
+            _ => {}
+        }
+        if markers::is_marker(instr, op) {
+            return markers::insert(&self.emitter(instr), instr);
+        }
+        if client().plan.deterministic && determinism::replace(&self.emitter(instr), instr, op) {
+            return;
+        }
+        if call {
+            self.shadow_call(instr, live);
+        } else if ret {
+            self.shadow_return(instr, live);
+        }
+        if let Some(plan) = complex::Complex::of(instr, op) {
+            return complex::insert(&self.emitter(instr), instr, plan, self.site(instr));
+        }
+        self.memory(instr, op, live);
+    }
+
+    fn memory(&mut self, instr: Instr, op: u32, live: Live) {
+        // SAFETY: queries of a valid instruction, with indices in range.
+        let (stores, loads): (Vec<opnd_t>, Vec<opnd_t>) = unsafe {
+            (
+                (0..instr_num_dsts(instr)).map(|i| instr_get_dst(instr, i as u32)).collect(),
+                (0..instr_num_srcs(instr)).map(|i| instr_get_src(instr, i as u32)).collect(),
+            )
+        };
+        let store = stores.into_iter().find_map(effective_address);
+        let load = match op {
+            // These have a memory operand that they do not read.
+            OP_lea | OP_prefetcht0 | OP_prefetcht1 | OP_prefetcht2 | OP_prefetchnta | OP_prefetchw | OP_prefetch
+            | OP_nop_modrm | OP_cldemote => None,
+            _ if client().plan.loads => loads.into_iter().find_map(effective_address),
+            _ => None,
+        };
+        // SAFETY: as above.
+        let (locked, control) = unsafe {
+            let locked = instr_get_prefix_flag(instr, LOCK_PREFIX) != 0 || (op == OP_xchg && store.is_some());
+            (locked, instr_is_cti(instr) != 0)
+        };
+        let locked_anywhere = locked && (store.is_some() || writes_memory(instr));
+        if let Some((ea, size)) = load
+            && !locked
+            && size <= 64
+        {
+            let access = self.access(instr, wire::LOAD, size, mode::LOAD);
+            // Where the instruction cannot be copied, or has its store to report too, the load comes first.
+            let copy = (store.is_none() && !control).then_some(instr);
+            self.filtered(instr, live, ea, access, copy, None);
+        }
+        if let Some((ea, size)) = store
+            && !control
+        {
+            if locked {
+                let kind = if matches!(op, OP_cmpxchg | OP_cmpxchg8b) { wire::RMW_FAILED } else { wire::RMW };
+                let access = self.access(instr, kind, size, mode::RMW);
+                self.filtered(instr, live, ea, access, Some(instr), Some(false));
+            } else if size <= 64 {
+                let streaming = is_non_temporal(op);
+                let kind = if streaming { wire::STORE_NT } else { wire::STORE };
+                let access = self.access(instr, kind, size, mode::STORE);
+                self.filtered(instr, live, ea, access, Some(instr), streaming.then_some(true));
+            }
+        }
+        if locked_anywhere {
+            self.fence_if_pending(instr, wire::FENCE_LOCKED);
+        }
+    }
+
+    fn access(&self, instr: Instr, kind: u8, size: u32, todo: u8) -> Access {
+        Access { site: self.site(instr), kind, size: size as u8, todo }
+    }
+
+    /// Sends the access to the cold path if `ea` may be PM.
+    fn filtered(
+        &mut self,
+        instr: Instr,
+        live: Live,
+        ea: opnd_t,
+        access: Access,
+        copy: Option<Instr>,
+        pending: Option<bool>,
+    ) {
+        let e = self.emitter(instr);
+        let entry = e.label();
+        let restore_rcx;
+        if !live.flags() {
+            match live.dead_register() {
+                Some(scratch) => e.filter_into_flags(scratch, ea),
+                None => {
+                    e.store_slot(slot::SAVED, RCX);
+                    e.filter_into_flags(RCX, ea);
+                    e.load_slot(RCX, slot::SAVED);
+                }
+            }
+            e.jump(OP_jnz, entry);
+            restore_rcx = false;
+        } else {
+            restore_rcx = live.has(RCX);
+            if restore_rcx {
+                e.store_slot(slot::SAVED, RCX);
+            }
+            e.filter_into_rcx(ea);
+            let miss = e.label();
+            e.jump_if_rcx_zero(miss);
+            e.jump(OP_jmp, entry);
+            e.put(miss);
+            if restore_rcx {
+                e.load_slot(RCX, slot::SAVED);
+            }
+        }
+        let back = e.label();
+        // SAFETY: the label is new, the instruction of this block.
+        unsafe {
+            if copy.is_some() {
+                instrlist_meta_postinsert(self.block, instr, back);
+            } else {
+                e.put(back);
+            }
+        }
+        self.cold.push(Cold {
+            entry,
+            back,
+            restore_rcx,
+            stub: stubs::before,
+            ea: Some(ea),
+            access,
+            copy,
+            two_halves: true,
+            pending,
+        });
+    }
+
+    /// A flush is always reported, of whatever memory.
+    fn flush(&mut self, instr: Instr, kind: u8) {
+        // SAFETY: a flush has its line as its first source.
+        let line = unsafe { instr_get_src(instr, 0) };
+        let Some((ea, _)) = any_address(line) else { return };
+        let e = self.emitter(instr);
+        e.call_stub(stubs::before, Access { site: self.site(instr), kind, size: 1, todo: mode::FLUSH }, Some(ea));
+        // SAFETY: the instruction is of this block.
+        let after = self.emitter(unsafe { instr_get_next(instr) });
+        after.call_after();
+        if kind != wire::CLFLUSH {
+            after.store_slot_imm(slot::PENDING, 1);
+        }
+    }
+
+    fn fence(&mut self, instr: Instr, kind: u8) {
+        let e = self.emitter(instr);
+        e.call_stub(stubs::plain, Access { site: self.site(instr), kind, size: 0, todo: 0 }, None);
+        e.store_slot_imm(slot::PENDING, 0);
+    }
+
+    /// An instruction that also orders as a fence does: reported only if something waits for one.
+    fn fence_if_pending(&mut self, instr: Instr, kind: u8) {
+        let e = self.emitter(instr);
+        let (entry, none, back) = (e.label(), e.label(), e.label());
+        e.store_slot(slot::SAVED, RCX);
+        e.load_slot(RCX, slot::PENDING);
+        e.jump_if_rcx_zero(none);
+        e.jump(OP_jmp, entry);
+        e.put(none);
+        e.load_slot(RCX, slot::SAVED);
+        e.put(back);
+        let access = Access { site: self.site(instr), kind, size: 0, todo: 0 };
+        self.cold.push(Cold {
+            entry,
+            back,
+            restore_rcx: true,
+            stub: stubs::plain,
+            ea: None,
+            access,
+            copy: None,
+            two_halves: false,
+            pending: Some(false),
+        });
+    }
+
+    fn shadow_call(&mut self, instr: Instr, live: Live) {
+        let e = self.emitter(instr);
+        let site = self.site(instr);
+        with_register(&e, live, |r| e.push_frame(r, site));
+    }
+
+    fn shadow_return(&mut self, instr: Instr, live: Live) {
+        let e = self.emitter(instr);
+        // SAFETY: the instruction is of this block.
+        let hooked = client().hooks.watches(unsafe { instr_get_app_pc(instr) } as u64);
+        if !hooked {
+            return with_register(&e, live, |r| e.pop_frame(r));
+        }
+        let (entry, none, back) = (e.label(), e.label(), e.label());
+        e.store_slot(slot::SAVED, RCX);
+        e.pop_frame(RCX);
+        e.load_slot(RCX, slot::RETURN);
+        // SAFETY: builds a plain value.
+        let sum = unsafe {
+            opnd_create_base_disp(DR_REG_RSP as reg_id_t, RCX, 1, 0, OPSZ_lea as opnd_size_t)
+        };
+        e.lea(RCX, sum);
+        let skip = e.label();
+        e.jump_if_rcx_zero(skip);
+        e.jump(OP_jmp, none);
+        e.put(skip);
+        e.jump(OP_jmp, entry);
+        e.put(none);
+        e.load_slot(RCX, slot::SAVED);
+        e.put(back);
+        self.cold.push(Cold {
+            entry,
+            back,
+            restore_rcx: true,
+            stub: stubs::hook_returns,
+            ea: None,
+            access: Access { site: 0, kind: 0, size: 0, todo: 0 },
+            copy: None,
+            two_halves: false,
+            pending: None,
+        });
+    }
+
+    /// Puts the cold parts before the last instruction if that one leaves the block, else after it.
+    fn place_cold(&mut self, last: Instr) {
+        if self.cold.is_empty() {
+            return;
+        }
+        // SAFETY: `last` is of this block.
+        let leaves = unsafe { instr_is_cti(last) != 0 || instr_is_syscall(last) != 0 || instr_is_interrupt(last) != 0 };
+        let e = self.emitter(if leaves { self.first_of(last) } else { std::ptr::null_mut() });
+        let over = e.label();
+        e.jump(OP_jmp, over);
+        for cold in std::mem::take(&mut self.cold) {
+            e.put(cold.entry);
+            if cold.restore_rcx {
+                e.load_slot(RCX, slot::SAVED);
+            }
+            e.call_stub(cold.stub, cold.access, cold.ea);
+            if let Some(instr) = cold.copy {
+                e.copy_of(instr);
+            }
+            if cold.two_halves {
+                e.call_after();
+            }
+            if let Some(pending) = cold.pending {
+                e.store_slot_imm(slot::PENDING, pending.into());
+            }
+            e.jump(OP_jmp, cold.back);
+        }
+        e.put(over);
+    }
+
+    /// The first instruction of ours that belongs to `instr`: where its instrumentation starts.
+    fn first_of(&self, instr: Instr) -> Instr {
+        // SAFETY: walks the list of this block.
+        unsafe {
+            let mut at = instr;
+            loop {
+                let previous = instr_get_prev(at);
+                if previous.is_null() || instr_is_app(previous) != 0 {
+                    return at;
+                }
+                at = previous;
+            }
+        }
+    }
+}
+
+/// Runs `body` with a register it may change.
+fn with_register(e: &Emitter, live: Live, body: impl FnOnce(reg_id_t)) {
+    match live.dead_register() {
+        Some(scratch) => body(scratch),
+        None => {
+            e.store_slot(slot::SAVED, RCX);
+            body(RCX);
+            e.load_slot(RCX, slot::SAVED);
+        }
+    }
+}
+
+fn writes_memory(instr: Instr) -> bool {
+    // SAFETY: a query of a valid instruction.
+    unsafe { instr_writes_memory(instr) != 0 }
+}
+
+/// Address and size of a memory operand that may be PM.
+pub(crate) fn effective_address(operand: opnd_t) -> Option<(opnd_t, u32)> {
+    let found = any_address(operand)?;
+    // SAFETY: plain queries of a value.
+    unsafe {
+        let stack = opnd_get_base(operand) == DR_REG_RSP as reg_id_t;
+        (!stack).then_some(found)
+    }
+}
+
+/// Address and size of a memory operand with a base or index register.
+fn any_address(operand: opnd_t) -> Option<(opnd_t, u32)> {
+    // SAFETY: plain queries of a value.
+    unsafe {
+        if opnd_is_base_disp(operand) == 0 {
+            return None;
+        }
+        let segment = opnd_get_segment(operand);
+        if segment == DR_SEG_FS as reg_id_t || segment == DR_SEG_GS as reg_id_t {
+            return None;
+        }
+        let (base, index) = (opnd_get_base(operand), opnd_get_index(operand));
+        let none = DR_REG_NULL as reg_id_t;
+        if base == none && index == none {
+            return None;
+        }
+        let size = opnd_size_in_bytes(opnd_get_size(operand));
+        let ea = opnd_create_base_disp(
+            base,
+            index,
+            opnd_get_scale(operand),
+            opnd_get_disp(operand),
+            OPSZ_lea as opnd_size_t,
+        );
+        Some((ea, size))
+    }
+}
+
+fn is_non_temporal(op: u32) -> bool {
+    matches!(
+        op,
+        OP_movnti
+            | OP_movntps
+            | OP_movntpd
+            | OP_movntdq
+            | OP_movntq
+            | OP_movntss
+            | OP_movntsd
+            | OP_vmovntps
+            | OP_vmovntpd
+            | OP_vmovntdq
+            | OP_movdiri
+    )
+}

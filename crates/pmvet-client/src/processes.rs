@@ -1,0 +1,40 @@
+//! Threads and processes of the target as they come and go.
+
+use std::sync::atomic::Ordering;
+
+use pmvet_events::event::What;
+use pmvet_events::ids::ThreadId;
+
+use crate::thread::Thread;
+use crate::{client, dr};
+
+/// A thread or process is about to be made. What comes after in the child must have a later number than this.
+pub(crate) fn before_clone(thread: &mut Thread, number: i64, argument: &dyn Fn(i32) -> u64) {
+    let header = client().shared.header();
+    header.many_threads.0.store(1, Ordering::SeqCst);
+    let (flags, stack, handle) = match number {
+        libc::SYS_clone => (argument(0), argument(1), argument(4)),
+        libc::SYS_clone3 => {
+            let word = |i: u64| dr::read_word(argument(0) + i * 8).unwrap_or(0);
+            (word(0), word(5).wrapping_add(word(6)), word(7))
+        }
+        _ => (0, 0, 0),
+    };
+    if flags & libc::CLONE_THREAD as u64 == 0 {
+        return;
+    }
+    let child = ThreadId(header.next_thread.0.fetch_add(1, Ordering::AcqRel));
+    let handle = (flags & libc::CLONE_SETTLS as u64 != 0).then_some(handle);
+    client().expect_thread(stack, handle, child);
+    thread.emit(What::ThreadCreate { child });
+}
+
+/// Whether a descriptor gives random bytes (`Some(false)`) or a random UUID (`Some(true)`).
+pub(crate) fn random_source(fd: i32) -> Option<bool> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    match path.to_str()? {
+        "/dev/urandom" | "/dev/random" => Some(false),
+        "/proc/sys/kernel/random/uuid" => Some(true),
+        _ => None,
+    }
+}

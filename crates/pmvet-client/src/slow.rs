@@ -1,0 +1,179 @@
+//! What the stubs leave to Rust: first hits of a mapping, stores across lines, read-modify-writes, full rings, new paths.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pmvet_events::event::{LINE, What};
+use pmvet_events::ids::{FileId, SiteId};
+use pmvet_events::shm::STRIPES;
+use pmvet_events::wire;
+
+use crate::pm::Mapping;
+use crate::thread::{STUB_RECORD, Thread, mode, slot, wait};
+use crate::{client, dr};
+
+/// The slow half of [`crate::stubs::before`].
+pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    let addr = thread.slot(slot::ADDR);
+    let todo = thread.todo;
+    let len = if todo == mode::FLUSH { 1 } else { u64::from(thread.size) };
+    thread.mode = mode::NOTHING;
+
+    let Some(mapping) = client().pm.find(addr, len) else {
+        if todo == mode::FLUSH {
+            // Of volatile memory: worth reporting.
+            thread.size = 0;
+            thread.prepare_record(addr);
+            thread.mode = todo;
+        }
+        return;
+    };
+    thread.pm_start = mapping.start;
+    thread.pm_key = mapping.key();
+    thread.pm_span = mapping.end - mapping.start;
+
+    let one_line = addr % LINE + len <= LINE;
+    if todo != mode::LOAD && client().many_threads() {
+        if one_line {
+            let stripe = client().pm.stripe(addr).unwrap_or(0);
+            acquire(stripe, thread.os_thread);
+            thread.lock = client().shared.stripe(stripe) as *const AtomicU32 as u64;
+        } else {
+            thread.lock_ranges(&[(addr, len as u32)]);
+        }
+    }
+    if todo == mode::RMW {
+        let size = usize::from(thread.size).min(16);
+        let mut old = [0; 16];
+        dr::read_memory(addr, &mut old[..size]);
+        thread.old_value = old;
+        thread.mode = mode::RMW;
+    } else if one_line {
+        thread.prepare_record(addr);
+        thread.mode = todo;
+    } else {
+        thread.mode = mode::SLOW;
+    }
+    if todo != mode::LOAD {
+        thread.note_in_flight(addr, len);
+    }
+}
+
+/// The slow half of [`crate::stubs::after`].
+pub(crate) unsafe extern "C" fn after(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    let addr = thread.slot(slot::ADDR);
+    let size = usize::from(thread.size);
+    let context = thread.context(thread.rsp);
+    let site = SiteId(thread.site);
+    let mut value = [0; 64];
+    if thread.mode == mode::RMW {
+        let size = size.min(16);
+        dr::read_memory(addr, &mut value[..size]);
+        let old = thread.old_value;
+        // The zero flag, where `lahf` put it. Only a compare-and-exchange can fail.
+        let stored = thread.kind != wire::RMW_FAILED || thread.flags & (1 << 14) != 0;
+        thread.emit_at(site, context, What::Rmw { addr, old: &old[..size], new: &value[..size], stored });
+    } else if thread.todo == mode::LOAD {
+        thread.emit_at(site, context, What::Load { addr, size: size as u32 });
+    } else {
+        dr::read_memory(addr, &mut value[..size]);
+        let how = pmvet_events::event::StoreKind::from_number(u8::from(thread.kind == wire::STORE_NT));
+        let how = how.unwrap_or(pmvet_events::event::StoreKind::Regular);
+        thread.emit_at(site, context, What::Store { addr, value: &value[..size], how });
+    }
+    thread.finish_access();
+}
+
+/// The slow half of [`crate::stubs::plain`].
+pub(crate) unsafe extern "C" fn plain(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    let addr = thread.slot(slot::ADDR);
+    thread.prepare_record(addr);
+    thread.publish_prepared();
+}
+
+impl Thread {
+    /// Writes place and address of the next record, as the stubs do.
+    fn prepare_record(&mut self, addr: u64) {
+        let context = self.context(self.rsp);
+        self.make_room(STUB_RECORD);
+        let record = self.cursor.cast::<u64>();
+        // SAFETY: `make_room` left a stub's record of room at the cursor, which is aligned to words.
+        unsafe {
+            record.add(1).write(u64::from(self.site) | u64::from(context.0) << 32);
+            record.add(2).write(addr);
+        }
+    }
+
+    /// Numbers and publishes a prepared record without data.
+    fn publish_prepared(&mut self) {
+        let seq = client().shared.header().next_seq.0.fetch_add(1, Ordering::AcqRel);
+        // SAFETY: as in `prepare_record`.
+        unsafe { self.cursor.cast::<u64>().write(wire::word0(seq, self.kind, self.size)) };
+        self.advance(wire::HEADER);
+    }
+
+    /// Takes the stripe locks of all lines in `ranges`, in one order for all threads.
+    pub(crate) fn lock_ranges(&mut self, ranges: &[(u64, u32)]) {
+        let lines = |&(addr, len): &(u64, u32)| {
+            let lines = addr / LINE..=(addr + u64::from(len).max(1) - 1) / LINE;
+            lines.take(STRIPES).filter_map(|line| client().pm.stripe(line * LINE))
+        };
+        self.lock_stripes(ranges.iter().flat_map(lines).collect());
+    }
+
+    fn lock_stripes(&mut self, mut stripes: Vec<usize>) {
+        if !client().many_threads() {
+            return;
+        }
+        stripes.sort_unstable();
+        stripes.dedup();
+        for &stripe in &stripes {
+            acquire(stripe, self.os_thread);
+        }
+        self.locks = stripes;
+    }
+
+    /// Takes the stripe locks of a range of a file, whether it is mapped or not.
+    pub(crate) fn lock_file_range(&mut self, inode: u64, offset: u64, len: u64) {
+        let whole = Mapping { start: 0, end: u64::MAX, file: FileId(0), inode, offset: 0 };
+        let lines = (offset / LINE..=(offset + len.max(1) - 1) / LINE).take(STRIPES);
+        self.lock_stripes(lines.map(|line| whole.stripe(line * LINE)).collect());
+    }
+
+    pub(crate) fn note_in_flight(&self, addr: u64, len: u64) {
+        let control = client().shared.control(self.ring);
+        control.in_flight_size.store(len, Ordering::Relaxed);
+        control.in_flight.store(addr, Ordering::Release);
+    }
+
+    /// Gives back every lock and forgets the access under way: it is done, or it faulted and never was.
+    pub(crate) fn finish_access(&mut self) {
+        for stripe in std::mem::take(&mut self.locks) {
+            client().shared.stripe(stripe).store(0, Ordering::Release);
+        }
+        if self.lock != 0 {
+            // SAFETY: set by us or a stub to the address of a stripe.
+            unsafe { (*(self.lock as *const AtomicU32)).store(0, Ordering::Release) };
+            self.lock = 0;
+        }
+        self.ranges.clear();
+        self.mode = mode::NOTHING;
+        client().shared.control(self.ring).in_flight.store(0, Ordering::Release);
+    }
+}
+
+/// Takes a stripe lock. A holder that was killed does not hold it for ever.
+fn acquire(stripe: usize, os_thread: u32) {
+    let lock = client().shared.stripe(stripe);
+    let mut waits = 0;
+    let mut expected = 0;
+    while let Err(holder) = lock.compare_exchange(expected, os_thread, Ordering::AcqRel, Ordering::Relaxed) {
+        wait(&mut waits);
+        expected = if holder != 0 && waits > 1000 && !dr::thread_lives(holder) { holder } else { 0 };
+    }
+}

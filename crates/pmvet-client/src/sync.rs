@@ -1,0 +1,265 @@
+//! Synchronisation functions: which there are, and what they mean when they are entered and when they return.
+//!
+//! A hooked function is recognised by the address of its first instruction. If its result matters, the stack pointer
+//! at which it will return is remembered, and every return instruction in the module compares its own with that. This
+//! needs no change of the target's stack, and survives tail calls and frames that are thrown away.
+
+use std::collections::HashMap;
+use std::sync::RwLock;
+
+use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
+use pmvet_events::event::{LockKind, SyncOp, What};
+use pmvet_events::ids::{ContextId, SiteId};
+use pmvet_events::plan::{Plan, SyncFunctionKind};
+
+use crate::client;
+use crate::thread::{Thread, slot};
+
+/// What a function does, by the argument that names its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Acquire(LockKind, Success),
+    Release(LockKind),
+    /// Releases and re-acquires the mutex that is its second argument.
+    CondWait,
+    Signal(SyncOp),
+    Barrier,
+    SemPost,
+    SemWait,
+    Join,
+}
+
+/// When an acquisition has worked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Success {
+    Always,
+    Returns(i64),
+    /// 0, or `EOWNERDEAD`: the owner of a robust mutex died, and it is ours now.
+    Mutex,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Hook {
+    role: Role,
+    arg: u8,
+    site: u32,
+}
+
+/// A hooked function that has not returned yet.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    sp: u64,
+    role: Role,
+    object: u64,
+    second: u64,
+    site: SiteId,
+    context: ContextId,
+}
+
+pub(crate) struct Hooks {
+    names: HashMap<String, (Role, u8)>,
+    found: RwLock<Found>,
+}
+
+#[derive(Default)]
+struct Found {
+    hooks: Vec<Hook>,
+    at: HashMap<u64, u32>,
+    /// Address ranges of modules that have hooked functions.
+    modules: Vec<(u64, u64)>,
+}
+
+impl Hooks {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        use LockKind::{Exclusive, Shared};
+        use Role::{Acquire, Barrier, CondWait, Join, Release, SemPost, SemWait, Signal};
+        let zero = Success::Returns(0);
+        let built_in: &[(&[&str], Role)] = &[
+            (
+                &["pthread_mutex_lock", "pthread_mutex_trylock", "pthread_mutex_timedlock", "pthread_mutex_clocklock"],
+                Acquire(Exclusive, Success::Mutex),
+            ),
+            (&["mtx_lock", "mtx_trylock", "mtx_timedlock"], Acquire(Exclusive, zero)),
+            (&["pthread_mutex_unlock", "mtx_unlock"], Release(Exclusive)),
+            (&["pthread_spin_lock", "pthread_spin_trylock"], Acquire(Exclusive, zero)),
+            (&["pthread_spin_unlock"], Release(Exclusive)),
+            (
+                &[
+                    "pthread_rwlock_rdlock",
+                    "pthread_rwlock_tryrdlock",
+                    "pthread_rwlock_timedrdlock",
+                    "pthread_rwlock_clockrdlock",
+                ],
+                Acquire(Shared, zero),
+            ),
+            (
+                &[
+                    "pthread_rwlock_wrlock",
+                    "pthread_rwlock_trywrlock",
+                    "pthread_rwlock_timedwrlock",
+                    "pthread_rwlock_clockwrlock",
+                ],
+                Acquire(Exclusive, zero),
+            ),
+            (&["pthread_rwlock_unlock"], Release(Exclusive)),
+            (
+                &["pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait", "cnd_wait", "cnd_timedwait"],
+                CondWait,
+            ),
+            (&["pthread_cond_signal", "cnd_signal"], Signal(SyncOp::CondSignal)),
+            (&["pthread_cond_broadcast", "cnd_broadcast"], Signal(SyncOp::CondBroadcast)),
+            (&["pthread_barrier_wait"], Barrier),
+            (&["sem_post"], SemPost),
+            (&["sem_wait", "sem_trywait", "sem_timedwait", "sem_clockwait"], SemWait),
+            (
+                &["pthread_join", "pthread_tryjoin_np", "pthread_timedjoin_np", "pthread_clockjoin_np", "thrd_join"],
+                Join,
+            ),
+        ];
+        let mut names: HashMap<String, (Role, u8)> =
+            built_in.iter().flat_map(|(names, role)| names.iter().map(|n| (n.to_string(), (*role, 0)))).collect();
+        for function in &plan.sync {
+            let how = if function.shared { Shared } else { Exclusive };
+            let role = match function.kind {
+                SyncFunctionKind::Acquire => {
+                    Acquire(how, function.success.map_or(Success::Always, Success::Returns))
+                }
+                SyncFunctionKind::Try => Acquire(how, Success::Returns(function.success.unwrap_or(0))),
+                SyncFunctionKind::Release => Release(how),
+            };
+            names.insert(function.function.clone(), (role, function.arg));
+        }
+        Self { names, found: RwLock::default() }
+    }
+
+    /// The hook of the function that starts at `pc`.
+    pub(crate) fn at(&self, pc: u64) -> Option<u32> {
+        self.found.read().unwrap_or_else(|e| e.into_inner()).at.get(&pc).copied()
+    }
+
+    /// Whether a return instruction at `pc` may be that of a hooked function.
+    pub(crate) fn watches(&self, pc: u64) -> bool {
+        let found = self.found.read().unwrap_or_else(|e| e.into_inner());
+        found.modules.iter().any(|&(start, end)| (start..end).contains(&pc))
+    }
+
+    /// Finds the hooked functions of a module that was loaded.
+    pub(crate) fn search(&self, start: u64, end: u64, path: &str) {
+        let Ok(bytes) = std::fs::read(path) else { return };
+        let Ok(file) = object::File::parse(&*bytes) else { return };
+        let preferred = file.segments().map(|s| s.address() & !0xfff).min().unwrap_or(0);
+        let mut found = self.found.write().unwrap_or_else(|e| e.into_inner());
+        let before = found.hooks.len();
+        for symbol in file.dynamic_symbols().chain(file.symbols()) {
+            if symbol.kind() != SymbolKind::Text || symbol.is_undefined() {
+                continue;
+            }
+            let Some(&(role, arg)) = symbol.name().ok().and_then(|name| self.names.get(name)) else { continue };
+            let pc = symbol.address().wrapping_sub(preferred).wrapping_add(start);
+            if found.at.contains_key(&pc) {
+                continue;
+            }
+            let number = found.hooks.len() as u32;
+            found.hooks.push(Hook { role, arg, site: client().sites.of(pc) });
+            found.at.insert(pc, number);
+        }
+        if found.hooks.len() > before {
+            found.modules.push((start, end));
+        }
+    }
+
+    pub(crate) fn forget(&self, start: u64, end: u64) {
+        let mut found = self.found.write().unwrap_or_else(|e| e.into_inner());
+        found.at.retain(|&pc, _| pc < start || pc >= end);
+        found.modules.retain(|&(s, _)| s != start);
+    }
+
+    fn hook(&self, number: u32) -> Option<Hook> {
+        self.found.read().unwrap_or_else(|e| e.into_inner()).hooks.get(number as usize).copied()
+    }
+}
+
+/// A hooked function was entered. Called by [`crate::stubs::hook_entered`].
+pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    let Some(hook) = client().hooks.hook(thread.site) else { return };
+    let arguments = [thread.rdi, thread.rsi, thread.rdx, thread.slot(slot::SAVED)];
+    let object = arguments[usize::from(hook.arg) % arguments.len()];
+    let sp = thread.rsp;
+    let context = thread.context(sp);
+    let site = SiteId(hook.site);
+    let mut emit = |what| thread.emit_at(site, context, what);
+    match hook.role {
+        Role::Release(how) => {
+            emit(What::Release { lock: object, how });
+        }
+        Role::Signal(op) => {
+            emit(What::Sync { object, op });
+        }
+        Role::SemPost => {
+            emit(What::Sync { object, op: SyncOp::SemPost });
+        }
+        Role::CondWait => {
+            emit(What::Sync { object, op: SyncOp::CondWait });
+            emit(What::Release { lock: arguments[1], how: LockKind::Exclusive });
+        }
+        Role::Barrier => {
+            emit(What::Sync { object, op: SyncOp::BarrierEnter });
+        }
+        Role::Acquire(..) | Role::SemWait | Role::Join => {}
+    }
+    if !matches!(hook.role, Role::Release(_) | Role::Signal(_) | Role::SemPost) {
+        // Frames below this one are gone, however they were left.
+        thread.pending.retain(|p| p.sp >= sp);
+        thread.pending.push(Pending { sp, role: hook.role, object, second: arguments[1], site, context });
+        thread.watch_return();
+    }
+}
+
+/// A hooked function is about to return. Called by [`crate::stubs::hook_returns`].
+pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    let result = i64::from(thread.rax as i32);
+    // A function that ends by calling another shares its return with it.
+    while let Some(done) = thread.pending.pop_if(|p| p.sp == thread.rsp) {
+        let mut emit = |what| thread.emit_at(done.site, done.context, what);
+        match done.role {
+            Role::Acquire(how, success) => {
+                let acquired = match success {
+                    Success::Always => true,
+                    Success::Returns(value) => result == value,
+                    Success::Mutex => result == 0 || result == i64::from(libc::EOWNERDEAD),
+                };
+                if acquired {
+                    emit(What::Acquire { lock: done.object, how });
+                }
+            }
+            Role::CondWait => {
+                emit(What::Acquire { lock: done.second, how: LockKind::Exclusive });
+                emit(What::Sync { object: done.object, op: SyncOp::CondWoken });
+            }
+            Role::Barrier => {
+                emit(What::Sync { object: done.object, op: SyncOp::BarrierLeave });
+            }
+            Role::SemWait if result == 0 => {
+                emit(What::Sync { object: done.object, op: SyncOp::SemAcquire });
+            }
+            Role::Join if result == 0 => {
+                if let Some(child) = client().thread_by_handle(done.object) {
+                    emit(What::ThreadJoin { child });
+                }
+            }
+            Role::SemWait | Role::Join | Role::Release(_) | Role::Signal(_) | Role::SemPost => {}
+        }
+    }
+    thread.watch_return();
+}
+
+impl Thread {
+    fn watch_return(&self) {
+        let sp = self.pending.last().map_or(0, |p| p.sp);
+        self.set_slot(slot::RETURN, sp.wrapping_neg());
+    }
+}

@@ -1,0 +1,346 @@
+//! What the client keeps for each thread of the target.
+//!
+//! [`Thread`] is shared between Rust and the stubs in [`crate::stubs`], which read and write its fields by offset while the
+//! thread is in the code cache. Nobody but the thread itself touches it.
+
+use std::sync::atomic::Ordering;
+
+use pmvet_events::event::{Event, What};
+use pmvet_events::ids::{ContextId, SiteId, ThreadId};
+use pmvet_events::shm::{self, RING_BYTES, RingBuffer, RingControl};
+use pmvet_events::wire;
+
+use crate::context::Frame;
+use crate::sync::Pending;
+use crate::{client, context, dr};
+
+/// Slots of the thread's segment, which instrumented code reaches without any register.
+pub(crate) mod slot {
+    /// The address of the [`super::Thread`].
+    pub(crate) const THREAD: usize = 0;
+    /// The register that instrumentation borrowed.
+    pub(crate) const SAVED: usize = 1;
+    /// The address that an access hit.
+    pub(crate) const ADDR: usize = 2;
+    /// The newest frame of the shadow stack.
+    pub(crate) const FRAME: usize = 3;
+    /// Minus the stack pointer at which a hooked function returns; 0 while none is under way.
+    pub(crate) const RETURN: usize = 4;
+    /// Not 0 while a flush or non-temporal store of this thread waits for a fence.
+    pub(crate) const PENDING: usize = 5;
+    pub(crate) const COUNT: usize = 6;
+}
+
+/// The largest record that a stub writes: it needs no more room than this to be left in the ring.
+pub(crate) const STUB_RECORD: usize = wire::HEADER + 64;
+
+/// What the second half of an access still has to do.
+pub(crate) mod mode {
+    pub(crate) const NOTHING: u8 = 0;
+    /// Copy the stored value, number, publish.
+    pub(crate) const STORE: u8 = 1;
+    /// Stamp and publish.
+    pub(crate) const LOAD: u8 = 2;
+    /// Number and publish.
+    pub(crate) const FLUSH: u8 = 3;
+    /// Everything out of the ordinary is done in Rust.
+    pub(crate) const SLOW: u8 = 4;
+    /// A locked read-modify-write: always in Rust.
+    pub(crate) const RMW: u8 = 5;
+}
+
+#[repr(C)]
+pub(crate) struct Thread {
+    // Where the stubs keep the target's registers.
+    pub(crate) rax: u64,
+    pub(crate) rdx: u64,
+    pub(crate) rsi: u64,
+    pub(crate) rdi: u64,
+    pub(crate) flags: u64,
+    /// The target's stack pointer while a stub runs on `stack`.
+    pub(crate) rsp: u64,
+    /// Top of the stack that stubs run on.
+    pub(crate) stack: u64,
+    /// For the extended registers, while Rust code runs.
+    pub(crate) xsave: u64,
+    pub(crate) xsave_mask: u64,
+
+    /// The segment slots.
+    pub(crate) slots: *mut u64,
+
+    // The access under way.
+    pub(crate) site: u32,
+    /// Kind and size, as in a record's first word; then what to do after the instruction.
+    pub(crate) kind: u8,
+    pub(crate) size: u8,
+    pub(crate) todo: u8,
+    pub(crate) mode: u8,
+    /// The stripe lock held, or null.
+    pub(crate) lock: u64,
+
+    /// The PM mapping that was hit last: addresses from `pm_start`, fewer than `pm_span` bytes further.
+    pub(crate) pm_start: u64,
+    pub(crate) pm_span: u64,
+    /// Added to an address relative to `pm_start` it gives the position that stripe locks are chosen by, which is
+    /// the same for every mapping of a file.
+    pub(crate) pm_key: u64,
+    /// Generation of the PM map that the three fields above come from.
+    pub(crate) pm_generation: u64,
+
+    // The ring.
+    pub(crate) cursor: *mut u8,
+    /// A stub may write while `cursor` is not above this.
+    pub(crate) limit: *mut u8,
+    pub(crate) head: u64,
+    pub(crate) control: *const RingControl,
+
+    // Shared with all threads.
+    pub(crate) next_seq: u64,
+    pub(crate) stripes: u64,
+    /// Address of the word that is not 0 once the target has more than one thread.
+    pub(crate) shared_flag: u64,
+    pub(crate) os_thread: u32,
+
+    // From here on Rust only.
+    pub(crate) id: ThreadId,
+    pub(crate) ring: usize,
+    pub(crate) buffer: RingBuffer,
+    pub(crate) frames: Box<context::ShadowStack>,
+    /// Shadow stack positions that signal handlers interrupted.
+    pub(crate) interrupted: Vec<u64>,
+    pub(crate) pending: Vec<Pending>,
+    /// Stripes that a slow access holds.
+    pub(crate) locks: Vec<usize>,
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) old_value: [u8; 16],
+    /// Ranges a masked or repeated instruction is about to store to.
+    pub(crate) ranges: Vec<(u64, u32)>,
+    pub(crate) syscall: crate::syscalls::Pending,
+    stack_memory: (*mut u8, usize),
+}
+
+const STACK_BYTES: usize = 64 << 10;
+const XSAVE_BYTES: usize = 8 << 10;
+
+impl Thread {
+    /// Prepares everything a thread needs and points its segment slots at it.
+    pub(crate) fn start(id: ThreadId) -> *mut Self {
+        let client = client();
+        let shared = &client.shared;
+        let header = shared.header();
+        let ring = loop {
+            match shared.claim_ring() {
+                Some(ring) => break ring,
+                // More threads than rings: wait for one that ends.
+                None => dr::yield_thread(),
+            }
+        };
+        let buffer = match shared.ring_buffer(ring) {
+            Ok(buffer) => buffer,
+            Err(e) => dr::fail(&format!("cannot map the event ring of a thread: {e}")),
+        };
+        let control = shared.control(ring);
+        let os_thread = dr::os_thread();
+        // A ring starts where its last owner left it.
+        let head = control.head.0.load(Ordering::Acquire);
+        control.thread.store(id.0, Ordering::Relaxed);
+        control.process.store(dr::process(), Ordering::Relaxed);
+        control.os_thread.store(os_thread, Ordering::Relaxed);
+        control.in_flight.store(0, Ordering::Relaxed);
+        control.ready.store(1, Ordering::Release);
+
+        let stack_memory = dr::alloc_pages(STACK_BYTES + XSAVE_BYTES);
+        let frames = context::ShadowStack::new();
+        let first_frame = frames.bottom();
+        let slots = client.tls.slots();
+        let thread = Box::new(Self {
+            rax: 0,
+            rdx: 0,
+            rsi: 0,
+            rdi: 0,
+            flags: 0,
+            rsp: 0,
+            stack: stack_memory as u64 + (STACK_BYTES + XSAVE_BYTES) as u64,
+            xsave: stack_memory as u64,
+            xsave_mask: dr::xsave_mask(),
+            slots,
+            site: 0,
+            kind: 0,
+            size: 0,
+            todo: 0,
+            mode: mode::NOTHING,
+            lock: 0,
+            pm_start: 0,
+            pm_span: 0,
+            pm_key: 0,
+            pm_generation: 0,
+            cursor: std::ptr::null_mut(),
+            limit: std::ptr::null_mut(),
+            head,
+            control,
+            next_seq: &raw const header.next_seq.0 as u64,
+            stripes: shared.stripes() as u64,
+            shared_flag: &raw const header.many_threads.0 as u64,
+            os_thread,
+            id,
+            ring,
+            buffer,
+            frames,
+            interrupted: Vec::new(),
+            pending: Vec::new(),
+            locks: Vec::new(),
+            scratch: Vec::with_capacity(wire::MAX_RECORD),
+            old_value: [0; 16],
+            ranges: Vec::new(),
+            syscall: Default::default(),
+            stack_memory: (stack_memory, STACK_BYTES + XSAVE_BYTES),
+        });
+        let thread = Box::into_raw(thread);
+        // SAFETY: `thread` was just made, and the slots are this thread's own.
+        unsafe {
+            let start = (*thread).buffer.start();
+            (*thread).cursor = start.add((*thread).head as usize % RING_BYTES);
+            (*thread).set_limit();
+            *slots.add(slot::THREAD) = thread as u64;
+            *slots.add(slot::FRAME) = first_frame as u64;
+            *slots.add(slot::RETURN) = 0;
+            *slots.add(slot::PENDING) = 0;
+        }
+        thread
+    }
+
+    /// The thread that runs now.
+    pub(crate) fn current<'a>() -> &'a mut Self {
+        // SAFETY: set by `start` before any event of the thread; a thread only ever looks at its own, and no two
+        // borrows overlap, since callbacks of one thread do not nest except through stubs, which re-derive it.
+        unsafe { &mut *(*client().tls.slots().add(slot::THREAD) as *mut Self) }
+    }
+
+    /// The thread that runs now, or `None` before `start` and after `end`.
+    pub(crate) fn try_current<'a>() -> Option<&'a mut Self> {
+        // SAFETY: as in `current`; a slot that was never set is 0.
+        unsafe { (*client().tls.slots().add(slot::THREAD) as *mut Self).as_mut() }
+    }
+
+    pub(crate) fn slot(&self, index: usize) -> u64 {
+        // SAFETY: `slots` are this thread's, `slot::COUNT` long.
+        unsafe { *self.slots.add(index) }
+    }
+
+    pub(crate) fn set_slot(&self, index: usize, value: u64) {
+        // SAFETY: as in `slot`.
+        unsafe { *self.slots.add(index) = value }
+    }
+
+    pub(crate) fn frame(&self) -> *mut Frame {
+        self.slot(slot::FRAME) as *mut Frame
+    }
+
+    fn control(&self) -> &RingControl {
+        // SAFETY: points into the shared memory, which stays mapped.
+        unsafe { &*self.control }
+    }
+
+    /// How far stubs may write: to the end of the free part, or of the buffer, less one record.
+    fn set_limit(&mut self) {
+        let tail = self.control().tail.0.load(Ordering::Acquire);
+        let free = RING_BYTES - (self.head - tail) as usize;
+        let start = self.buffer.start();
+        let at = self.head as usize % RING_BYTES;
+        let room = free.min(RING_BYTES - at);
+        // SAFETY: the result stays within the buffer, or just before it when there is no room at all.
+        self.limit = unsafe { start.add(at) }.wrapping_add(room).wrapping_sub(STUB_RECORD);
+    }
+
+    /// Makes room for a record of `len` bytes at `cursor`, waiting for pmvet if the ring is full.
+    pub(crate) fn make_room(&mut self, len: usize) {
+        let mut waits = 0u32;
+        loop {
+            let tail = self.control().tail.0.load(Ordering::Acquire);
+            let free = RING_BYTES - (self.head - tail) as usize;
+            let at = self.head as usize % RING_BYTES;
+            let to_end = RING_BYTES - at;
+            if len <= to_end && len <= free {
+                break;
+            }
+            if len > to_end && to_end <= free {
+                // SAFETY: at least one free word is left before the end of the buffer.
+                unsafe { self.cursor.cast::<u64>().write(wire::word0(0, wire::PAD, 0)) };
+                self.advance(to_end);
+                continue;
+            }
+            wait(&mut waits);
+        }
+        self.set_limit();
+    }
+
+    pub(crate) fn advance(&mut self, len: usize) {
+        self.head += len as u64;
+        self.cursor = self.buffer.start().wrapping_add(self.head as usize % RING_BYTES);
+        self.control().head.0.store(self.head, Ordering::Release);
+    }
+
+    /// Numbers and sends an event that no stub writes. Returns its number.
+    pub(crate) fn emit_at(&mut self, site: SiteId, context: ContextId, what: What<'_>) -> u64 {
+        // Room first: once numbered, the event must not wait for pmvet, which may wait for its number.
+        let mut record = std::mem::take(&mut self.scratch);
+        record.clear();
+        wire::write(&Event { seq: 0, thread: self.id, site, context, what }, &mut record);
+        self.make_room(record.len());
+        let seq = if what.is_numbered() {
+            client().shared.header().next_seq.0.fetch_add(1, Ordering::AcqRel)
+        } else {
+            client().shared.header().next_seq.0.load(Ordering::Acquire) - 1
+        };
+        let word = u64::from_le_bytes(record[..8].try_into().unwrap_or_default()) | seq;
+        record[..8].copy_from_slice(&word.to_le_bytes());
+        // SAFETY: `make_room` left this many bytes.
+        unsafe { std::ptr::copy_nonoverlapping(record.as_ptr(), self.cursor, record.len()) };
+        self.advance(record.len());
+        self.set_limit();
+        self.scratch = record;
+        seq
+    }
+
+    /// Sends an event that belongs to no instruction.
+    pub(crate) fn emit(&mut self, what: What<'_>) -> u64 {
+        self.emit_at(SiteId(0), ContextId(0), what)
+    }
+
+    /// Waits until pmvet has seen everything this thread sent.
+    pub(crate) fn wait_until_seen(&mut self) {
+        let mut waits = 0;
+        while self.control().tail.0.load(Ordering::Acquire) != self.head {
+            wait(&mut waits);
+        }
+    }
+
+    /// Ends the thread's stream and frees what belongs to it.
+    pub(crate) fn end(this: *mut Self) {
+        // SAFETY: made by `start`, ended once, not used after.
+        let thread = unsafe { Box::from_raw(this) };
+        thread.set_slot(slot::THREAD, 0);
+        thread.control().state.store(shm::CLOSED, Ordering::Release);
+        dr::free_pages(thread.stack_memory.0, thread.stack_memory.1);
+    }
+
+    /// In a forked child: forgets the parent's ring without closing it.
+    pub(crate) fn abandon(this: *mut Self) {
+        // SAFETY: as in `end`; the child has its own copy of the memory.
+        let thread = unsafe { Box::from_raw(this) };
+        dr::free_pages(thread.stack_memory.0, thread.stack_memory.1);
+    }
+}
+
+/// Waits a little, longer as waiting goes on. Gives the thread up to DynamoRIO meanwhile.
+pub(crate) fn wait(waits: &mut u32) {
+    *waits += 1;
+    if *waits < 64 {
+        std::hint::spin_loop();
+    } else if *waits < 256 {
+        dr::yield_thread();
+    } else {
+        dr::sleep_briefly();
+        client().check_pmvet_lives();
+    }
+}

@@ -1,0 +1,315 @@
+//! The event vocabulary: everything a target does that an engine may want to know.
+//!
+//! The contract between the client, which produces events, and every engine, which consumes them:
+//!
+//! 1. Events arrive in the order of their sequence numbers. Numbers start at 1 and have no gaps; a lost event is
+//!    therefore always noticed.
+//! 2. For each PM byte the order of stores is the order in which memory took them, across threads, processes and
+//!    mappings: replaying [`What::Store`], [`What::Rmw`] and the file events onto the initial image gives the final
+//!    bytes of the file.
+//! 3. A [`What::Load`] shares the number of the numbered event before it. A load that read a store's value comes
+//!    after that store. (A load that raced and lost may come after a store whose value it did not see yet.)
+//! 4. [`What::ThreadCreate`] comes before the first event of the child, [`What::ThreadJoin`] after its last.
+//! 5. A lock's release comes before the next acquisition of the same lock.
+//! 6. A definition ([`What::Module`], [`What::File`]) comes before the first event that refers to it.
+
+use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
+
+/// One thing that happened, and where.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Event<'a> {
+    /// Position in the global order.
+    pub seq: u64,
+    pub thread: ThreadId,
+    /// The instruction. Unknown for events that no single instruction stands for.
+    pub site: SiteId,
+    /// The call path that led to the function around `site`.
+    pub context: ContextId,
+    pub what: What<'a>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum What<'a> {
+    // Memory. Addresses are the target's own; `Map` says which file they belong to.
+    Store {
+        addr: u64,
+        value: &'a [u8],
+        how: StoreKind,
+    },
+    Load {
+        addr: u64,
+        size: u32,
+    },
+    /// A locked read-modify-write of PM, successful or not. It also orders as a fence does.
+    Rmw {
+        addr: u64,
+        old: &'a [u8],
+        new: &'a [u8],
+        /// False for a compare-and-exchange that found another value.
+        stored: bool,
+    },
+    /// A cache-line flush, of PM or (a bug worth reporting) of volatile memory.
+    Flush {
+        addr: u64,
+        how: FlushKind,
+        pm: bool,
+    },
+    Fence {
+        how: FenceKind,
+    },
+    /// PM was accessed in a way that pmvet does not record; the image can no longer be trusted at these bytes.
+    Unsupported {
+        addr: u64,
+        size: u32,
+        why: &'a str,
+    },
+
+    // Files
+    /// First contact with a PM file: its content at this moment is the initial image.
+    File {
+        file: FileId,
+        size: u64,
+        device: u64,
+        inode: u64,
+        path: &'a str,
+    },
+    Map {
+        file: FileId,
+        addr: u64,
+        len: u64,
+        offset: u64,
+        writable: bool,
+    },
+    Unmap {
+        addr: u64,
+        len: u64,
+    },
+    /// A system call changed the bytes of a file.
+    FileWrite {
+        file: FileId,
+        offset: u64,
+        data: &'a [u8],
+    },
+    /// A system call filled a range with zeros (or punched a hole).
+    FileZero {
+        file: FileId,
+        offset: u64,
+        len: u64,
+    },
+    FileResize {
+        file: FileId,
+        size: u64,
+    },
+    FileSync {
+        file: FileId,
+        offset: u64,
+        len: u64,
+        how: SyncKind,
+    },
+    FileRename {
+        file: FileId,
+        to: &'a str,
+    },
+    FileUnlink {
+        file: FileId,
+    },
+
+    // Threads and synchronisation
+    ThreadStart {
+        process: u32,
+        os_thread: u32,
+    },
+    ThreadExit,
+    ThreadCreate {
+        child: ThreadId,
+    },
+    ThreadJoin {
+        child: ThreadId,
+    },
+    Acquire {
+        lock: u64,
+        how: LockKind,
+    },
+    Release {
+        lock: u64,
+        how: LockKind,
+    },
+    /// Condition variables, barriers and semaphores: order that is not mutual exclusion.
+    Sync {
+        object: u64,
+        op: SyncOp,
+    },
+
+    // Processes
+    ProcessStart {
+        process: u32,
+        /// The process it was forked from, whose mappings it starts with; 0 if it started with a new program.
+        parent: u32,
+        path: &'a str,
+    },
+    ProcessExit {
+        process: u32,
+    },
+    Exec {
+        path: &'a str,
+    },
+    Module {
+        module: ModuleId,
+        base: u64,
+        size: u64,
+        path: &'a str,
+    },
+
+    Marker {
+        how: MarkerKind,
+        addr: u64,
+        len: u64,
+        text: &'a str,
+    },
+    /// The thread was killed while it stored: the bytes may or may not have reached memory.
+    Interrupted {
+        addr: u64,
+        size: u32,
+    },
+}
+
+/// Declares a plain enum with a stable number and a stable name for each variant, for the wire, the file and JSON.
+macro_rules! tags {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $number:literal $text:literal),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$vdoc])* $variant = $number),* }
+
+        impl $name {
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            pub fn from_number(number: u8) -> Option<Self> {
+                match number { $($number => Some(Self::$variant),)* _ => None }
+            }
+
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text),* }
+            }
+        }
+    )*};
+}
+
+tags! {
+    StoreKind {
+        Regular = 0 "store",
+        /// Bypasses the cache: pending until the thread's next fence.
+        NonTemporal = 1 "nt-store",
+        /// The kernel wrote into the mapping on behalf of the target, as `read` does.
+        Kernel = 2 "kernel-store",
+    }
+    FlushKind {
+        Clflush = 0 "clflush",
+        Clflushopt = 1 "clflushopt",
+        Clwb = 2 "clwb",
+    }
+    FenceKind {
+        Sfence = 0 "sfence",
+        Mfence = 1 "mfence",
+        /// A locked instruction on volatile memory. Reported only if the thread has flushes or non-temporal
+        /// stores pending, since it orders nothing else that persistency depends on.
+        Locked = 2 "locked",
+        /// `cpuid`, `serialize`, `iret`; reported under the same condition.
+        Serializing = 3 "serializing",
+    }
+    SyncKind {
+        Msync = 0 "msync",
+        Fsync = 1 "fsync",
+        Fdatasync = 2 "fdatasync",
+        SyncFileRange = 3 "sync_file_range",
+    }
+    LockKind {
+        Exclusive = 0 "exclusive",
+        Shared = 1 "shared",
+    }
+    SyncOp {
+        /// The mutex is released and re-acquired by events of its own.
+        CondWait = 0 "cond-wait",
+        CondWoken = 1 "cond-woken",
+        CondSignal = 2 "cond-signal",
+        CondBroadcast = 3 "cond-broadcast",
+        BarrierEnter = 4 "barrier-enter",
+        BarrierLeave = 5 "barrier-leave",
+        SemPost = 6 "sem-post",
+        SemAcquire = 7 "sem-acquire",
+    }
+    MarkerKind {
+        Begin = 0 "begin",
+        End = 1 "end",
+        Consistent = 2 "consistent",
+        Name = 3 "name",
+        Ignore = 4 "ignore",
+        /// Free text, as pmemcheck's log request sends it.
+        Log = 5 "log",
+    }
+}
+
+impl What<'_> {
+    /// The name under which the command line and JSON know this kind of event.
+    pub fn name(&self) -> &'static str {
+        match self {
+            What::Store { how, .. } => how.name(),
+            What::Load { .. } => "load",
+            What::Rmw { .. } => "rmw",
+            What::Flush { how, .. } => how.name(),
+            What::Fence { how } => match how {
+                FenceKind::Sfence => "sfence",
+                FenceKind::Mfence => "mfence",
+                FenceKind::Locked => "locked-fence",
+                FenceKind::Serializing => "serializing-fence",
+            },
+            What::Unsupported { .. } => "unsupported",
+            What::File { .. } => "file",
+            What::Map { .. } => "map",
+            What::Unmap { .. } => "unmap",
+            What::FileWrite { .. } => "file-write",
+            What::FileZero { .. } => "file-zero",
+            What::FileResize { .. } => "file-resize",
+            What::FileSync { how, .. } => how.name(),
+            What::FileRename { .. } => "file-rename",
+            What::FileUnlink { .. } => "file-unlink",
+            What::ThreadStart { .. } => "thread-start",
+            What::ThreadExit => "thread-exit",
+            What::ThreadCreate { .. } => "thread-create",
+            What::ThreadJoin { .. } => "thread-join",
+            What::Acquire { .. } => "acquire",
+            What::Release { .. } => "release",
+            What::Sync { op, .. } => op.name(),
+            What::ProcessStart { .. } => "process-start",
+            What::ProcessExit { .. } => "process-exit",
+            What::Exec { .. } => "exec",
+            What::Module { .. } => "module",
+            What::Marker { .. } => "marker",
+            What::Interrupted { .. } => "interrupted",
+        }
+    }
+
+    /// Whether the event has a sequence number of its own. Loads share the number of the event before them.
+    pub fn is_numbered(&self) -> bool {
+        !matches!(self, What::Load { .. })
+    }
+
+    /// The memory the event touches, as address and length.
+    pub fn range(&self) -> Option<(u64, u64)> {
+        match *self {
+            What::Store { addr, value, .. } => Some((addr, value.len() as u64)),
+            What::Load { addr, size } | What::Unsupported { addr, size, .. } | What::Interrupted { addr, size } => {
+                Some((addr, u64::from(size)))
+            }
+            What::Rmw { addr, new, .. } => Some((addr, new.len() as u64)),
+            What::Flush { addr, .. } => Some((addr & !(LINE - 1), LINE)),
+            What::Map { addr, len, .. } | What::Unmap { addr, len } | What::Marker { addr, len, .. } => {
+                Some((addr, len))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Bytes in a cache line.
+pub const LINE: u64 = 64;

@@ -1,0 +1,87 @@
+//! The trace file: how events rest.
+//!
+//! ```text
+//! trace    = preamble  header-block  event-block*  end-block        and nothing after it
+//! preamble = magic[8]  version:u32  length:u8  pmvet-version[length]  crc:u32
+//! block    = frame+                                                 all but the last say "continued"
+//! frame    = kind:u8  flags:u8  raw-length:u32  stored-length:u32  crc:u32  stored[stored-length]
+//! ```
+//!
+//! Numbers are little-endian. What the format promises:
+//!
+//! 1. The preamble never changes between versions, so that an old pmvet can name the pmvet that a new trace needs.
+//! 2. Each checksum covers its frame and, as its starting value, the checksum before it: a damaged, lost, repeated or
+//!    foreign frame is noticed, not only a damaged byte.
+//! 3. A trace has an end record. Without it the recording was cut short, and reading it ends in
+//!    [`TraceError::Truncated`], never in a clean end.
+//! 4. A frame holds at most 128 KiB, so that a wrong length cannot make the reader allocate much. An
+//!    event larger than that makes its block span several frames.
+//! 5. Header and end record are lists of tagged fields; a reader skips the ones it does not know.
+//!
+//! Inside an event block each event is coded against a prediction, see `codec`. The prediction lives through the
+//! whole file: a trace is read from the start, which gives smaller files than blocks that can be read on their own.
+
+mod codec;
+mod decode;
+mod encode;
+mod frame;
+mod model;
+mod reader;
+mod writer;
+
+pub use decode::Definitions;
+pub use reader::TraceReader;
+pub use writer::TraceWriter;
+
+use std::io;
+
+/// The version of the format that this pmvet writes, and the only one that it reads.
+pub const VERSION: u32 = 1;
+
+/// What is known before the first event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TraceHeader {
+    /// The target and its arguments.
+    pub command: Vec<String>,
+    /// The pmvet that wrote the trace. At most 255 bytes of it are kept.
+    pub pmvet_version: String,
+    /// Whether loads were recorded. Without them some questions cannot be asked of the trace.
+    pub loads: bool,
+}
+
+/// What is known after the last event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TraceEnd {
+    /// How many events the trace holds. The writer counts them itself.
+    pub events: u64,
+    /// False if pmvet stopped recording before the target ended.
+    pub complete: bool,
+    /// How the target ended, in words.
+    pub exit: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    #[error("not a pmvet trace: {found}")]
+    NotATrace { found: String },
+
+    #[error(
+        "the trace has format version {found}, but this pmvet reads version {supported}; \
+         use pmvet {written_by}, which wrote it{}, or record it again",
+        if found > supported { ", or a newer one" } else { "" }
+    )]
+    Version { found: u32, supported: u32, written_by: String },
+
+    #[error(
+        "the trace is cut short: it stops at byte {offset}, after {events_read} events, without an end record; \
+         the recording was killed, the disk was full or the copy is incomplete: copy or record it again"
+    )]
+    Truncated { events_read: u64, offset: u64 },
+
+    /// `offset` is where the damaged part of the file starts.
+    #[error("the trace is damaged at byte {offset}: {what}; copy or record it again")]
+    Corrupt { offset: u64, what: String },
+
+    #[error("cannot {action} {file}: {source}")]
+    Io { action: &'static str, file: String, source: io::Error },
+}

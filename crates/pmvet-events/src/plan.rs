@@ -1,0 +1,44 @@
+//! What the client is told before the target starts, as plain data.
+
+use serde::{Deserialize, Serialize};
+
+/// How the client is to run a target.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Report loads of PM too.
+    pub loads: bool,
+    /// Give the same time, random numbers and UUIDs to every run.
+    pub deterministic: bool,
+    /// The target must stop at its first contact with a PM file until pmvet has seen the file as it is.
+    pub snapshots: bool,
+    /// Files that are PM, beside DAX files and those that the target maps with `MAP_SYNC`.
+    pub pm: Vec<String>,
+    /// Synchronisation functions beside the built-in ones.
+    pub sync: Vec<SyncFunction>,
+}
+
+/// A function that takes or gives back a lock, as HawkSet's configuration names them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SyncFunction {
+    /// Symbol name, as the linker knows it.
+    pub function: String,
+    pub kind: SyncFunctionKind,
+    /// Which argument, from 0, is the lock's address.
+    #[serde(default)]
+    pub arg: u8,
+    /// Readers may hold the lock together.
+    #[serde(default)]
+    pub shared: bool,
+    /// The return value that means the lock was taken. Without it an acquire always succeeds.
+    pub success: Option<i64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SyncFunctionKind {
+    Acquire,
+    /// Like `acquire`, but `success` defaults to 0, as in `pthread_mutex_trylock`.
+    Try,
+    Release,
+}

@@ -1,0 +1,341 @@
+//! The shared memory between pmvet and the processes of a target.
+//!
+//! pmvet makes one anonymous file, sparse, so that only what is used takes memory:
+//!
+//! ```text
+//! Header            counters, the plan
+//! RingControl × N   one per thread that is alive
+//! stripe locks      held while a PM store is numbered and performed
+//! sites             instruction → address and module, written once, never changed
+//! contexts          the calling-context tree, written once, never changed
+//! ring buffers × N
+//! ```
+//!
+//! A ring has one producer (a thread of the target) and one consumer (pmvet). Positions are byte counts that only
+//! grow; the producer publishes `head` after a record is complete, the consumer publishes `tail` after it is done with
+//! a record. A site or context is written before its id appears in any record, so whoever reads the record may read it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::ids::{ContextId, ModuleId, SiteId};
+use crate::places::{Context, Places, Site};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"pmvetshm");
+/// Changes with the layout; client and pmvet must be of the same build anyway.
+const VERSION: u64 = 1;
+
+pub const MAX_RINGS: usize = 8192;
+pub const RING_BYTES: usize = 1 << 20;
+pub const STRIPES: usize = 1024;
+const MAX_SITES: usize = 1 << 23;
+const MAX_CONTEXTS: usize = 1 << 25;
+const PLAN_BYTES: usize = 64 << 10;
+
+/// A value alone on its cache line, so that neighbours do not slow each other down.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Alone<T>(pub T);
+
+#[derive(Debug)]
+#[repr(C)]
+pub struct Header {
+    magic: AtomicU64,
+    version: AtomicU64,
+    /// The number the next event gets.
+    pub next_seq: Alone<AtomicU64>,
+    pub next_thread: Alone<AtomicU32>,
+    pub next_site: AtomicU32,
+    pub next_context: AtomicU32,
+    pub next_file: AtomicU32,
+    pub next_module: AtomicU32,
+    /// Rings that were ever used: the consumer looks no further.
+    pub rings_used: AtomicU32,
+    /// Set when the client cannot go on; the text is in the target's standard error.
+    pub client_failed: AtomicU32,
+    /// Not 0 once the target has more than one thread, in all its processes together.
+    pub many_threads: Alone<AtomicU32>,
+    plan_len: AtomicU64,
+    plan: [u8; PLAN_BYTES],
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct RingControl {
+    /// One of [`FREE`], [`ACTIVE`], [`CLOSED`].
+    pub state: AtomicU32,
+    pub thread: AtomicU32,
+    pub process: AtomicU32,
+    pub os_thread: AtomicU32,
+    /// Set once the fields above are.
+    pub ready: AtomicU32,
+    pub head: Alone<AtomicU64>,
+    /// The address a store is under way to, if the thread dies now; and its size.
+    pub in_flight: AtomicU64,
+    pub in_flight_size: AtomicU64,
+    pub tail: Alone<AtomicU64>,
+}
+
+/// The call path of a thread's outermost function.
+pub const ROOT_CONTEXT: ContextId = ContextId(1);
+
+pub const FREE: u32 = 0;
+pub const ACTIVE: u32 = 1;
+pub const CLOSED: u32 = 2;
+
+#[repr(C)]
+struct SiteEntry {
+    pc: AtomicU64,
+    module: AtomicU32,
+    _unused: u32,
+}
+
+#[repr(C)]
+struct ContextEntry {
+    parent: AtomicU32,
+    call: AtomicU32,
+}
+
+const PAGE: usize = 4096;
+
+const fn pages(bytes: usize) -> usize {
+    bytes.div_ceil(PAGE) * PAGE
+}
+
+const CONTROLS_AT: usize = pages(size_of::<Header>());
+const STRIPES_AT: usize = CONTROLS_AT + pages(MAX_RINGS * size_of::<RingControl>());
+const SITES_AT: usize = STRIPES_AT + pages(STRIPES * size_of::<Alone<AtomicU32>>());
+const CONTEXTS_AT: usize = SITES_AT + pages(MAX_SITES * size_of::<SiteEntry>());
+const RINGS_AT: usize = CONTEXTS_AT + pages(MAX_CONTEXTS * size_of::<ContextEntry>());
+const TOTAL: usize = RINGS_AT + MAX_RINGS * RING_BYTES;
+
+/// Everything but the ring buffers, mapped.
+#[derive(Debug)]
+pub struct Shared {
+    file: File,
+    base: NonNull<u8>,
+}
+
+// SAFETY: all shared state behind `base` is atomic or written before it is published.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Makes the shared memory and writes the plan into it.
+    pub fn create(plan: &[u8]) -> io::Result<Self> {
+        // SAFETY: the name is a C string; the result is checked.
+        let fd = unsafe { libc::memfd_create(c"pmvet".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `fd` was just made and nobody else owns it.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(TOTAL as u64)?;
+        let shared = Self::map(file)?;
+        let header = shared.header();
+        if plan.len() > PLAN_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the plan is larger than the space for it"));
+        }
+        // SAFETY: nobody else has the file yet, and the length was checked.
+        unsafe {
+            std::ptr::copy_nonoverlapping(plan.as_ptr(), (&raw const header.plan).cast_mut().cast(), plan.len());
+        }
+        header.plan_len.store(plan.len() as u64, Ordering::Relaxed);
+        for counter in [&header.next_site, &header.next_file, &header.next_module] {
+            counter.store(1, Ordering::Relaxed);
+        }
+        header.next_context.store(ROOT_CONTEXT.0 + 1, Ordering::Relaxed);
+        header.next_seq.0.store(1, Ordering::Relaxed);
+        header.next_thread.0.store(1, Ordering::Relaxed);
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(shared)
+    }
+
+    /// Attaches to shared memory that pmvet made.
+    pub fn attach(file: File) -> io::Result<Self> {
+        if file.metadata()?.len() != TOTAL as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not the shared memory of this pmvet"));
+        }
+        let shared = Self::map(file)?;
+        let header = shared.header();
+        if header.magic.load(Ordering::Acquire) != MAGIC || header.version.load(Ordering::Relaxed) != VERSION {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not the shared memory of this pmvet"));
+        }
+        Ok(shared)
+    }
+
+    fn map(file: File) -> io::Result<Self> {
+        let base = map_shared(&file, 0, RINGS_AT)?;
+        Ok(Self { file, base })
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    fn at<T>(&self, offset: usize, index: usize) -> &T {
+        // SAFETY: callers pass the offset of an array of `T` and an index within it; the mapping lives as long as
+        // `self`, is page-aligned, zero-initialised (valid for every `T` used here) and only accessed atomically.
+        unsafe { &*self.base.as_ptr().add(offset + index * size_of::<T>()).cast::<T>() }
+    }
+
+    pub fn header(&self) -> &Header {
+        self.at(0, 0)
+    }
+
+    pub fn plan(&self) -> &[u8] {
+        let header = self.header();
+        let len = (header.plan_len.load(Ordering::Relaxed) as usize).min(PLAN_BYTES);
+        &header.plan[..len]
+    }
+
+    pub fn control(&self, ring: usize) -> &RingControl {
+        assert!(ring < MAX_RINGS);
+        self.at(CONTROLS_AT, ring)
+    }
+
+    /// The lock that orders stores to a line: `0` is free, else the OS thread that holds it.
+    pub fn stripe(&self, index: usize) -> &AtomicU32 {
+        &self.at::<Alone<AtomicU32>>(STRIPES_AT, index % STRIPES).0
+    }
+
+    /// The first stripe; they stand 64 bytes apart.
+    pub fn stripes(&self) -> *const AtomicU32 {
+        self.stripe(0)
+    }
+
+    /// Maps a ring's buffer. It stays mapped until the [`RingBuffer`] is dropped.
+    pub fn ring_buffer(&self, ring: usize) -> io::Result<RingBuffer> {
+        assert!(ring < MAX_RINGS);
+        Ok(RingBuffer { base: map_shared(&self.file, RINGS_AT + ring * RING_BYTES, RING_BYTES)? })
+    }
+
+    /// Takes a free ring, for a thread that starts. `None` if all are taken.
+    pub fn claim_ring(&self) -> Option<usize> {
+        let used = self.header().rings_used.load(Ordering::Acquire) as usize;
+        let free = |&ring: &usize| {
+            self.control(ring).state.compare_exchange(FREE, ACTIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let ring = (0..used.min(MAX_RINGS)).find(free).or_else(|| (used..MAX_RINGS).find(free))?;
+        self.header().rings_used.fetch_max(ring as u32 + 1, Ordering::AcqRel);
+        Some(ring)
+    }
+
+    /// Gives an instruction its number. 0, the unknown site, once the table is full.
+    pub fn add_site(&self, site: Site) -> SiteId {
+        let id = self.header().next_site.fetch_add(1, Ordering::Relaxed);
+        if id as usize >= MAX_SITES {
+            self.header().next_site.store(MAX_SITES as u32, Ordering::Relaxed);
+            return SiteId(0);
+        }
+        let entry: &SiteEntry = self.at(SITES_AT, id as usize);
+        entry.module.store(site.module.0, Ordering::Relaxed);
+        entry.pc.store(site.pc, Ordering::Release);
+        SiteId(id)
+    }
+
+    /// Adds a call path. 0, the unknown path, once the table is full.
+    pub fn add_context(&self, context: Context) -> ContextId {
+        let id = self.header().next_context.fetch_add(1, Ordering::Relaxed);
+        if id as usize >= MAX_CONTEXTS {
+            self.header().next_context.store(MAX_CONTEXTS as u32, Ordering::Relaxed);
+            return ContextId(0);
+        }
+        let entry: &ContextEntry = self.at(CONTEXTS_AT, id as usize);
+        entry.parent.store(context.parent.0, Ordering::Relaxed);
+        entry.call.store(context.call.0, Ordering::Release);
+        ContextId(id)
+    }
+
+    /// Whether a table of places overflowed, so that some events have no place.
+    pub fn places_lost(&self) -> bool {
+        let header = self.header();
+        header.next_site.load(Ordering::Relaxed) as usize >= MAX_SITES
+            || header.next_context.load(Ordering::Relaxed) as usize >= MAX_CONTEXTS
+    }
+}
+
+impl Places for Shared {
+    fn site(&self, id: SiteId) -> Option<Site> {
+        let known = id.0 != 0 && (id.0 as usize) < MAX_SITES && id.0 < self.header().next_site.load(Ordering::Acquire);
+        known.then(|| {
+            let entry: &SiteEntry = self.at(SITES_AT, id.0 as usize);
+            let pc = entry.pc.load(Ordering::Acquire);
+            Site { pc, module: ModuleId(entry.module.load(Ordering::Relaxed)) }
+        })
+    }
+
+    fn context(&self, id: ContextId) -> Option<Context> {
+        let known =
+            id > ROOT_CONTEXT && (id.0 as usize) < MAX_CONTEXTS && id.0 < self.header().next_context.load(Ordering::Acquire);
+        known.then(|| {
+            let entry: &ContextEntry = self.at(CONTEXTS_AT, id.0 as usize);
+            let call = SiteId(entry.call.load(Ordering::Acquire));
+            Context { parent: ContextId(entry.parent.load(Ordering::Relaxed)), call }
+        })
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: `map` made exactly this mapping, and every reference into it borrows from `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), RINGS_AT) };
+    }
+}
+
+/// The bytes of one ring.
+#[derive(Debug)]
+pub struct RingBuffer {
+    base: NonNull<u8>,
+}
+
+// SAFETY: one producer and one consumer agree on who may touch which bytes by `head` and `tail`.
+unsafe impl Send for RingBuffer {}
+
+impl RingBuffer {
+    pub fn start(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The published bytes from position `from` up to position `to` or the end of the buffer, whichever is first.
+    ///
+    /// # Safety
+    /// Both positions are the consumer's: `from` is at or after its tail, `to` at or before the published head, and the
+    /// tail does not pass `from` while the slice lives.
+    pub unsafe fn published(&self, from: u64, to: u64) -> &[u8] {
+        let start = from as usize % RING_BYTES;
+        let len = ((to - from) as usize).min(RING_BYTES - start);
+        // SAFETY: in bounds by construction; not written by the producer, as the caller promises.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(start), len) }
+    }
+}
+
+impl Drop for RingBuffer {
+    fn drop(&mut self) {
+        // SAFETY: made by `ring_buffer` with this length.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), RING_BYTES) };
+    }
+}
+
+fn map_shared(file: &File, offset: usize, len: usize) -> io::Result<NonNull<u8>> {
+    // SAFETY: a fresh shared mapping at an address of the kernel's choice.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_NORESERVE,
+            file.as_raw_fd(),
+            offset as libc::off_t,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
+}

@@ -1,0 +1,344 @@
+//! Records in a ring: how one event looks in shared memory.
+//!
+//! A record is a whole number of 8-byte words:
+//!
+//! ```text
+//! word 0   sequence number (48 bits) | kind (8 bits) | size (8 bits)
+//! word 1   site (32 bits) | context (32 bits)
+//! word 2   address, or the tag of a rare event
+//! word 3…  data: the value of a store; old and new value of a read-modify-write; for bulk stores and rare events a
+//!          length word and that many bytes
+//! ```
+//!
+//! The common kinds are written by hand-made code in the client, so this layout is part of its contract. Rare events
+//! share the kind [`RARE`] and carry four numbers and a text.
+
+use crate::event::{
+    Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, What,
+};
+use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
+
+pub const STORE: u8 = 1;
+pub const STORE_NT: u8 = 2;
+pub const LOAD: u8 = 3;
+/// Old value, then new value, each padded to words.
+pub const RMW: u8 = 4;
+pub const RMW_FAILED: u8 = 5;
+/// `size` is 1 if the line is in PM.
+pub const CLFLUSH: u8 = 6;
+pub const CLFLUSHOPT: u8 = 7;
+pub const CLWB: u8 = 8;
+pub const SFENCE: u8 = 9;
+pub const MFENCE: u8 = 10;
+pub const FENCE_LOCKED: u8 = 11;
+pub const FENCE_SERIALIZING: u8 = 12;
+/// A store of any length; `size` is its [`StoreKind`].
+pub const BULK: u8 = 13;
+pub const RARE: u8 = 14;
+/// Filler up to the end of the ring's buffer.
+pub const PAD: u8 = 15;
+
+/// Bytes before the data.
+pub const HEADER: usize = 24;
+/// The longest data a single record carries; longer stores are split by the client.
+pub const MAX_DATA: usize = 4096;
+/// The longest record.
+pub const MAX_RECORD: usize = HEADER + 8 + 32 + MAX_DATA;
+
+const SEQ_BITS: u32 = 48;
+
+pub const fn word0(seq: u64, kind: u8, size: u8) -> u64 {
+    seq | (kind as u64) << SEQ_BITS | (size as u64) << 56
+}
+
+pub const fn padded(len: usize) -> usize {
+    (len + 7) & !7
+}
+
+/// A ring holds something that no client writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed record of kind {kind} in a ring")]
+pub struct BadRecord {
+    pub kind: u8,
+}
+
+/// What stands at the front of a ring.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Front<'a> {
+    /// Skip to the start of the buffer.
+    Pad,
+    Record { event: Event<'a>, len: usize },
+}
+
+/// The sequence number and kind of the record whose first word is `word`.
+pub fn peek(word: u64) -> (u64, u8) {
+    (word & ((1 << SEQ_BITS) - 1), (word >> SEQ_BITS) as u8)
+}
+
+/// Reads the record at the start of `bytes`, which ends where the ring's published part ends.
+pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
+    let mut input = Input(bytes);
+    let word = input.word().ok_or(BadRecord { kind: 0 })?;
+    let (seq, kind) = peek(word);
+    let size = (word >> 56) as usize;
+    if kind == PAD {
+        return Ok(Front::Pad);
+    }
+    let mut parse = || -> Option<Event<'_>> {
+        let place = input.word()?;
+        let addr = input.word()?;
+        let what = match kind {
+            STORE => What::Store { addr, value: input.data(size)?, how: StoreKind::Regular },
+            STORE_NT => What::Store { addr, value: input.data(size)?, how: StoreKind::NonTemporal },
+            LOAD => What::Load { addr, size: size as u32 },
+            RMW | RMW_FAILED => {
+                What::Rmw { addr, old: input.data(size)?, new: input.data(size)?, stored: kind == RMW }
+            }
+            CLFLUSH => What::Flush { addr, how: FlushKind::Clflush, pm: size != 0 },
+            CLFLUSHOPT => What::Flush { addr, how: FlushKind::Clflushopt, pm: size != 0 },
+            CLWB => What::Flush { addr, how: FlushKind::Clwb, pm: size != 0 },
+            SFENCE => What::Fence { how: FenceKind::Sfence },
+            MFENCE => What::Fence { how: FenceKind::Mfence },
+            FENCE_LOCKED => What::Fence { how: FenceKind::Locked },
+            FENCE_SERIALIZING => What::Fence { how: FenceKind::Serializing },
+            BULK => {
+                let len = input.word()? as usize;
+                What::Store { addr, value: input.data(len)?, how: StoreKind::from_number(size as u8)? }
+            }
+            RARE => read_rare(addr, &mut input)?,
+            _ => return None,
+        };
+        Some(Event { seq, thread, site: SiteId(place as u32), context: ContextId((place >> 32) as u32), what })
+    };
+    let event = parse().ok_or(BadRecord { kind })?;
+    Ok(Front::Record { event, len: bytes.len() - input.0.len() })
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn word(&mut self) -> Option<u64> {
+        let (word, rest) = self.0.split_first_chunk::<8>()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*word))
+    }
+
+    /// `len` bytes, padded to whole words.
+    fn data(&mut self, len: usize) -> Option<&'a [u8]> {
+        if len > MAX_DATA {
+            return None;
+        }
+        let (data, rest) = self.0.split_at_checked(padded(len))?;
+        self.0 = rest;
+        Some(&data[..len])
+    }
+}
+
+/// A rare event as four numbers and a text. `None` for the kinds that have a record of their own.
+fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
+    let text = |s: &'a str| s.as_bytes();
+    Some(match *what {
+        What::Unsupported { addr, size, why } => (1, [addr, size.into(), 0, 0], text(why)),
+        What::File { file, size, device, inode, path } => (2, [file.0.into(), size, device, inode], text(path)),
+        What::Map { file, addr, len, offset, writable } => {
+            (if writable { 3 } else { 4 }, [file.0.into(), addr, len, offset], &[])
+        }
+        What::Unmap { addr, len } => (5, [addr, len, 0, 0], &[]),
+        What::FileWrite { file, offset, data } => (6, [file.0.into(), offset, 0, 0], data),
+        What::FileZero { file, offset, len } => (7, [file.0.into(), offset, len, 0], &[]),
+        What::FileResize { file, size } => (8, [file.0.into(), size, 0, 0], &[]),
+        What::FileSync { file, offset, len, how } => (9, [file.0.into(), offset, len, how as u64], &[]),
+        What::FileRename { file, to } => (10, [file.0.into(), 0, 0, 0], text(to)),
+        What::FileUnlink { file } => (11, [file.0.into(), 0, 0, 0], &[]),
+        What::ThreadStart { process, os_thread } => (12, [process.into(), os_thread.into(), 0, 0], &[]),
+        What::ThreadExit => (13, [0; 4], &[]),
+        What::ThreadCreate { child } => (14, [child.0.into(), 0, 0, 0], &[]),
+        What::ThreadJoin { child } => (15, [child.0.into(), 0, 0, 0], &[]),
+        What::Acquire { lock, how } => (16, [lock, how as u64, 0, 0], &[]),
+        What::Release { lock, how } => (17, [lock, how as u64, 0, 0], &[]),
+        What::Sync { object, op } => (18, [object, op as u64, 0, 0], &[]),
+        What::ProcessStart { process, parent, path } => (19, [process.into(), parent.into(), 0, 0], text(path)),
+        What::ProcessExit { process } => (20, [process.into(), 0, 0, 0], &[]),
+        What::Exec { path } => (21, [0; 4], text(path)),
+        What::Module { module, base, size, path } => (22, [module.0.into(), base, size, 0], text(path)),
+        What::Marker { how, addr, len, text: t } => (23, [how as u64, addr, len, 0], text(t)),
+        What::Interrupted { addr, size } => (24, [addr, size.into(), 0, 0], &[]),
+        What::Store { .. } | What::Load { .. } | What::Rmw { .. } | What::Flush { .. } | What::Fence { .. } => {
+            return None;
+        }
+    })
+}
+
+fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
+    let len = input.word()? as usize;
+    let [a, b, c, d] = [input.word()?, input.word()?, input.word()?, input.word()?];
+    let data = input.data(len)?;
+    // The client cuts paths at a byte limit, so the end of a text may be half a character.
+    let text = || match std::str::from_utf8(data) {
+        Ok(text) => text,
+        Err(e) => std::str::from_utf8(&data[..e.valid_up_to()]).unwrap_or_default(),
+    };
+    let file = FileId(a as u32);
+    Some(match tag {
+        1 => What::Unsupported { addr: a, size: b as u32, why: text() },
+        2 => What::File { file, size: b, device: c, inode: d, path: text() },
+        3 | 4 => What::Map { file, addr: b, len: c, offset: d, writable: tag == 3 },
+        5 => What::Unmap { addr: a, len: b },
+        6 => What::FileWrite { file, offset: b, data },
+        7 => What::FileZero { file, offset: b, len: c },
+        8 => What::FileResize { file, size: b },
+        9 => What::FileSync { file, offset: b, len: c, how: SyncKind::from_number(d as u8)? },
+        10 => What::FileRename { file, to: text() },
+        11 => What::FileUnlink { file },
+        12 => What::ThreadStart { process: a as u32, os_thread: b as u32 },
+        13 => What::ThreadExit,
+        14 => What::ThreadCreate { child: ThreadId(a as u32) },
+        15 => What::ThreadJoin { child: ThreadId(a as u32) },
+        16 => What::Acquire { lock: a, how: LockKind::from_number(b as u8)? },
+        17 => What::Release { lock: a, how: LockKind::from_number(b as u8)? },
+        18 => What::Sync { object: a, op: SyncOp::from_number(b as u8)? },
+        19 => What::ProcessStart { process: a as u32, parent: b as u32, path: text() },
+        20 => What::ProcessExit { process: a as u32 },
+        21 => What::Exec { path: text() },
+        22 => What::Module { module: ModuleId(a as u32), base: b, size: c, path: text() },
+        23 => What::Marker { how: MarkerKind::from_number(a as u8)?, addr: b, len: c, text: text() },
+        24 => What::Interrupted { addr: a, size: b as u32 },
+        _ => return None,
+    })
+}
+
+/// Appends `event` as a record to `out`. The client uses it for everything its fast paths do not write themselves.
+pub fn write(event: &Event<'_>, out: &mut Vec<u8>) {
+    let mut head = |kind: u8, size: usize, addr: u64| {
+        out.extend_from_slice(&word0(event.seq, kind, size as u8).to_le_bytes());
+        out.extend_from_slice(&(u64::from(event.site.0) | u64::from(event.context.0) << 32).to_le_bytes());
+        out.extend_from_slice(&addr.to_le_bytes());
+    };
+    match event.what {
+        What::Store { addr, value, how } if value.len() <= 64 && how != StoreKind::Kernel => {
+            head(if how == StoreKind::NonTemporal { STORE_NT } else { STORE }, value.len(), addr);
+            append(value, out);
+        }
+        What::Store { addr, value, how } => {
+            head(BULK, how as usize, addr);
+            out.extend_from_slice(&(value.len() as u64).to_le_bytes());
+            append(value, out);
+        }
+        What::Load { addr, size } => head(LOAD, size as usize, addr),
+        What::Rmw { addr, old, new, stored } => {
+            head(if stored { RMW } else { RMW_FAILED }, new.len(), addr);
+            append(old, out);
+            append(new, out);
+        }
+        What::Flush { addr, how, pm } => {
+            let kind = match how {
+                FlushKind::Clflush => CLFLUSH,
+                FlushKind::Clflushopt => CLFLUSHOPT,
+                FlushKind::Clwb => CLWB,
+            };
+            head(kind, pm.into(), addr);
+        }
+        What::Fence { how } => {
+            let kind = match how {
+                FenceKind::Sfence => SFENCE,
+                FenceKind::Mfence => MFENCE,
+                FenceKind::Locked => FENCE_LOCKED,
+                FenceKind::Serializing => FENCE_SERIALIZING,
+            };
+            head(kind, 0, 0);
+        }
+        rare => {
+            let Some((tag, numbers, data)) = rare_parts(&rare) else { return };
+            let data = &data[..data.len().min(MAX_DATA)];
+            head(RARE, 0, tag);
+            out.extend_from_slice(&(data.len() as u64).to_le_bytes());
+            for number in numbers {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            append(data, out);
+        }
+    }
+}
+
+fn append(data: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(data);
+    out.resize(out.len() + padded(data.len()) - data.len(), 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(what: What<'_>) {
+        let event = Event { seq: 77, thread: ThreadId(3), site: SiteId(5), context: ContextId(9), what };
+        let mut bytes = Vec::new();
+        write(&event, &mut bytes);
+        assert_eq!(bytes.len() % 8, 0);
+        let len = bytes.len();
+        bytes.extend_from_slice(&[0xee; 16]);
+        assert_eq!(read(&bytes, ThreadId(3)), Ok(Front::Record { event, len }));
+        for cut in 0..len / 8 {
+            assert!(read(&bytes[..cut * 8], ThreadId(3)).is_err(), "{what:?} cut to {cut} words");
+        }
+    }
+
+    #[test]
+    fn every_kind_survives() {
+        let long = vec![7u8; 4096];
+        for &how in StoreKind::ALL {
+            round_trip(What::Store { addr: 1 << 44, value: &[1, 2, 3], how });
+            round_trip(What::Store { addr: 1 << 44, value: &long, how });
+        }
+        round_trip(What::Load { addr: 8, size: 64 });
+        round_trip(What::Rmw { addr: 8, old: &[0; 16], new: &[1; 16], stored: true });
+        round_trip(What::Rmw { addr: 8, old: &[0; 4], new: &[0; 4], stored: false });
+        for &how in FlushKind::ALL {
+            round_trip(What::Flush { addr: 64, how, pm: true });
+        }
+        for &how in FenceKind::ALL {
+            round_trip(What::Fence { how });
+        }
+        round_trip(What::Unsupported { addr: 1, size: 512, why: "xsave" });
+        round_trip(What::File { file: FileId(1), size: 2, device: 3, inode: 4, path: "/dev/shm/ü" });
+        round_trip(What::Map { file: FileId(1), addr: 4096, len: 8192, offset: 0, writable: true });
+        round_trip(What::Map { file: FileId(1), addr: 4096, len: 8192, offset: 0, writable: false });
+        round_trip(What::Unmap { addr: 4096, len: 8192 });
+        round_trip(What::FileWrite { file: FileId(1), offset: 4096, data: &long });
+        round_trip(What::FileZero { file: FileId(1), offset: 4096, len: 5 });
+        round_trip(What::FileResize { file: FileId(1), size: 1 });
+        for &how in SyncKind::ALL {
+            round_trip(What::FileSync { file: FileId(1), offset: 0, len: 9, how });
+        }
+        round_trip(What::FileRename { file: FileId(1), to: "x" });
+        round_trip(What::FileUnlink { file: FileId(1) });
+        round_trip(What::ThreadStart { process: 1, os_thread: 2 });
+        round_trip(What::ThreadExit);
+        round_trip(What::ThreadCreate { child: ThreadId(2) });
+        round_trip(What::ThreadJoin { child: ThreadId(2) });
+        for &how in LockKind::ALL {
+            round_trip(What::Acquire { lock: 1, how });
+            round_trip(What::Release { lock: 1, how });
+        }
+        for &op in SyncOp::ALL {
+            round_trip(What::Sync { object: 1, op });
+        }
+        round_trip(What::ProcessStart { process: 1, parent: 2, path: "/bin/true" });
+        round_trip(What::ProcessExit { process: 1 });
+        round_trip(What::Exec { path: "/bin/true" });
+        round_trip(What::Module { module: ModuleId(1), base: 2, size: 3, path: "/lib/x.so" });
+        for &how in MarkerKind::ALL {
+            round_trip(What::Marker { how, addr: 1, len: 2, text: "op" });
+        }
+        round_trip(What::Interrupted { addr: 1, size: 2 });
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        for kind in 0..=255u8 {
+            let mut bytes = word0(1, kind, 255).to_le_bytes().to_vec();
+            bytes.extend_from_slice(&[0xff; 40]);
+            let _ = read(&bytes, ThreadId(1));
+        }
+        assert!(read(&[], ThreadId(1)).is_err());
+    }
+}

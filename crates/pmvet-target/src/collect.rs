@@ -1,0 +1,317 @@
+//! Reads the rings of a running target and puts the events of all threads into one order.
+//!
+//! Every numbered event has its own number and no number is left out, so the next event is always the one with the next
+//! number, wherever it is. Loads carry the number of the last event before them and go when that has gone. If a
+//! thread is killed between taking a number and publishing its record, the number is lost; such a loss is counted and never silent.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use pmvet_events::event::{Event, What};
+use pmvet_events::ids::{ContextId, FileId, SiteId, ThreadId};
+use pmvet_events::places::Places;
+use pmvet_events::shm::{ACTIVE, CLOSED, FREE, RING_BYTES, RingBuffer, Shared};
+use pmvet_events::wire::{self, BadRecord, Front};
+
+/// Whoever wants to see the events of a run.
+pub trait Sink {
+    fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError>;
+}
+
+/// A sink could not do its work; the run makes no sense any more.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SinkError(pub String);
+
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    #[error("the event stream of thread {thread} is damaged: {source}")]
+    Damaged { thread: ThreadId, source: BadRecord },
+    #[error("cannot map the event ring of a thread: {0}")]
+    Map(#[source] std::io::Error),
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+}
+
+/// What is missing from a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// Events whose number was taken and that never came.
+    pub events: u64,
+    /// Threads that were killed during a store to PM.
+    pub interrupted: u64,
+}
+
+impl Loss {
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+struct Ring {
+    index: usize,
+    buffer: RingBuffer,
+    thread: ThreadId,
+    process: u32,
+    os_thread: u32,
+    tail: u64,
+    head: u64,
+    /// The thread does not exist any more, though it did not say goodbye.
+    dead: bool,
+}
+
+pub(crate) struct Collector<'a> {
+    shared: &'a Shared,
+    rings: Vec<Ring>,
+    /// The client's number of the next event.
+    next: u64,
+    /// The number the sink sees.
+    sent: u64,
+    files: Files,
+    loss: Loss,
+    stalled: Option<(u64, Instant)>,
+    looked: Instant,
+}
+
+impl<'a> Collector<'a> {
+    pub(crate) fn new(shared: &'a Shared) -> Self {
+        Self {
+            shared,
+            rings: Vec::new(),
+            next: 1,
+            sent: 0,
+            files: Files::default(),
+            loss: Loss::default(),
+            stalled: None,
+            looked: Instant::now(),
+        }
+    }
+
+    /// Passes on all events that can be. Returns whether there were any.
+    pub(crate) fn pump(&mut self, sink: &mut dyn Sink) -> Result<bool, CollectError> {
+        self.find_rings()?;
+        let mut any = false;
+        let mut again = true;
+        while again {
+            again = false;
+            for i in 0..self.rings.len() {
+                again |= self.drain(i, sink)?;
+            }
+            any |= again;
+            if again {
+                self.find_rings()?;
+            }
+        }
+        self.release_rings(sink)?;
+        Ok(any)
+    }
+
+    fn find_rings(&mut self) -> Result<(), CollectError> {
+        let used = self.shared.header().rings_used.load(Ordering::Acquire) as usize;
+        if self.rings.len() == used {
+            return Ok(());
+        }
+        for index in 0..used {
+            if self.rings.iter().any(|r| r.index == index) {
+                continue;
+            }
+            let control = self.shared.control(index);
+            if control.state.load(Ordering::Acquire) == FREE || control.ready.load(Ordering::Acquire) == 0 {
+                continue;
+            }
+            let tail = control.tail.0.load(Ordering::Acquire);
+            self.rings.push(Ring {
+                index,
+                buffer: self.shared.ring_buffer(index).map_err(CollectError::Map)?,
+                thread: ThreadId(control.thread.load(Ordering::Relaxed)),
+                process: control.process.load(Ordering::Relaxed),
+                os_thread: control.os_thread.load(Ordering::Relaxed),
+                tail,
+                head: tail,
+                dead: false,
+            });
+        }
+        Ok(())
+    }
+
+    /// Passes on the events at the front of one ring, as far as they are next.
+    fn drain(&mut self, i: usize, sink: &mut dyn Sink) -> Result<bool, CollectError> {
+        let Self { shared, rings, next, sent, files, .. } = self;
+        let ring = &mut rings[i];
+        let control = shared.control(ring.index);
+        let start = ring.tail;
+        loop {
+            if ring.tail == ring.head {
+                ring.head = control.head.0.load(Ordering::Acquire);
+                if ring.tail == ring.head {
+                    break;
+                }
+            }
+            // SAFETY: between our tail and the published head.
+            let bytes = unsafe { ring.buffer.published(ring.tail, ring.head) };
+            let damaged = |source| CollectError::Damaged { thread: ring.thread, source };
+            let (word, _) = bytes.split_first_chunk().ok_or(damaged(BadRecord { kind: 0 }))?;
+            let (seq, kind) = wire::peek(u64::from_le_bytes(*word));
+            if kind != wire::PAD && seq >= *next && (kind == wire::LOAD || seq > *next) {
+                break;
+            }
+            match wire::read(bytes, ring.thread).map_err(damaged)? {
+                Front::Pad => ring.tail += (RING_BYTES - ring.tail as usize % RING_BYTES) as u64,
+                Front::Record { mut event, len } => {
+                    let numbered = kind != wire::LOAD;
+                    *next += u64::from(numbered);
+                    if files.canonical(&mut event.what) {
+                        *sent += u64::from(numbered);
+                        event.seq = *sent;
+                        sink.event(&event, *shared)?;
+                    }
+                    ring.tail += len as u64;
+                }
+            }
+            if ring.tail - start > (RING_BYTES / 4) as u64 {
+                // The producer may be waiting for room.
+                control.tail.0.store(ring.tail, Ordering::Release);
+                return Ok(true);
+            }
+        }
+        let moved = ring.tail != start;
+        if moved {
+            control.tail.0.store(ring.tail, Ordering::Release);
+        }
+        Ok(moved)
+    }
+
+    /// Gives back the rings of threads that have ended and whose events have all been seen.
+    fn release_rings(&mut self, sink: &mut dyn Sink) -> Result<(), CollectError> {
+        let mut i = 0;
+        while i < self.rings.len() {
+            let ring = &self.rings[i];
+            let control = self.shared.control(ring.index);
+            let closed = control.state.load(Ordering::Acquire) == CLOSED || ring.dead;
+            if !closed || control.head.0.load(Ordering::Acquire) != ring.tail {
+                i += 1;
+                continue;
+            }
+            let in_flight = control.in_flight.swap(0, Ordering::AcqRel);
+            let (thread, dead) = (ring.thread, ring.dead);
+            self.rings.swap_remove(i);
+            control.ready.store(0, Ordering::Relaxed);
+            control.state.store(FREE, Ordering::Release);
+            if dead && in_flight != 0 {
+                self.loss.interrupted += 1;
+                self.sent += 1;
+                let size = control.in_flight_size.load(Ordering::Relaxed).max(64) as u32;
+                let what = What::Interrupted { addr: in_flight, size };
+                let (site, context) = (SiteId(0), ContextId(0));
+                sink.event(&Event { seq: self.sent, thread, site, context, what }, self.shared)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks now and then for threads that were killed, and for numbers that were lost with them.
+    pub(crate) fn notice_deaths(&mut self) {
+        const EVERY: Duration = Duration::from_millis(100);
+        if self.looked.elapsed() < EVERY {
+            return;
+        }
+        self.looked = Instant::now();
+        let waiting = self.rings.iter().any(|r| r.tail != r.head);
+        match self.stalled {
+            Some((next, since)) if waiting && next == self.next => {
+                let killed = self.rings.iter().any(|r| r.dead);
+                if killed && since.elapsed() > 5 * EVERY {
+                    self.skip_lost();
+                }
+            }
+            _ => self.stalled = waiting.then(|| (self.next, Instant::now())),
+        }
+        for ring in &mut self.rings {
+            let active = self.shared.control(ring.index).state.load(Ordering::Acquire) == ACTIVE;
+            ring.dead = ring.dead || active && !thread_exists(ring.process, ring.os_thread);
+        }
+    }
+
+    /// Goes on with the smallest number that did come.
+    fn skip_lost(&mut self) {
+        let front = |ring: &Ring| {
+            // SAFETY: between our tail and the published head.
+            let bytes = unsafe { ring.buffer.published(ring.tail, ring.head) };
+            let (word, _) = bytes.split_first_chunk()?;
+            let (seq, kind) = wire::peek(u64::from_le_bytes(*word));
+            (kind != wire::PAD).then_some(if kind == wire::LOAD { seq + 1 } else { seq })
+        };
+        if let Some(first) = self.rings.iter().filter_map(front).min()
+            && first > self.next
+        {
+            self.loss.events += first - self.next;
+            self.next = first;
+        }
+    }
+
+    /// Everything has ended: what is in the rings is all there will be.
+    pub(crate) fn finish(&mut self, sink: &mut dyn Sink) -> Result<Loss, CollectError> {
+        loop {
+            while self.pump(sink)? {}
+            for ring in &mut self.rings {
+                let control = self.shared.control(ring.index);
+                ring.dead = control.state.load(Ordering::Acquire) == ACTIVE;
+            }
+            let before = self.next;
+            self.skip_lost();
+            if self.next == before && !self.pump(sink)? {
+                break;
+            }
+        }
+        let taken = self.shared.header().next_seq.0.load(Ordering::Acquire);
+        self.loss.events += taken.saturating_sub(self.next);
+        Ok(self.loss)
+    }
+}
+
+fn thread_exists(process: u32, thread: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) == 0 }
+}
+
+/// Two processes may meet the same file on their own and number it twice. It is one file.
+#[derive(Default)]
+struct Files {
+    by_inode: HashMap<(u64, u64), FileId>,
+    canonical: HashMap<FileId, FileId>,
+}
+
+impl Files {
+    /// Replaces the file's id by its first one. False if the event only says again what is known.
+    fn canonical(&mut self, what: &mut What<'_>) -> bool {
+        match what {
+            What::File { file, device, inode, .. } => {
+                let first = *self.by_inode.entry((*device, *inode)).or_insert(*file);
+                self.canonical.insert(*file, first);
+                let new = first == *file;
+                *file = first;
+                return new;
+            }
+            What::Map { file, .. }
+            | What::FileWrite { file, .. }
+            | What::FileZero { file, .. }
+            | What::FileResize { file, .. }
+            | What::FileSync { file, .. }
+            | What::FileRename { file, .. } => self.replace(file),
+            What::FileUnlink { file } => {
+                self.replace(file);
+                // The inode may come back as another file.
+                self.by_inode.retain(|_, known| known != file);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn replace(&self, file: &mut FileId) {
+        if let Some(&first) = self.canonical.get(file) {
+            *file = first;
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! From instructions to functions and source lines.
+//!
+//! * [`Symbolizer`] — resolves a [`Site`] to its [`Frame`]s, reading each module's file when it is first needed.
+//! * `image` — what is read from an ELF file; `debugfile` — where the separate debug file of a module is.
+//! * `lines` — source lines and inlined calls; `table` — functions of modules that were built without `-g`.
+//!
+//! No file makes this panic, however damaged: what cannot be read is missing from the frames, and
+//! [`Symbolizer::debug_info`] says why.
+//!
+//! What it misses: `.gnu_debugdata` (the compressed symbol table of some distributions' stripped programs), type
+//! units, and servers of debug files (debuginfod).
+
+mod debugfile;
+mod frame;
+mod image;
+mod info;
+mod lines;
+mod module;
+mod table;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use pmvet_events::{ModuleId, Site};
+
+pub use self::frame::Frame;
+pub use self::info::{DebugInfo, Missing};
+
+use self::image::Stamp;
+use self::module::Module;
+
+/// Where distributions install separate debug files.
+const DEBUG_ROOT: &str = "/usr/lib/debug";
+
+/// Resolves sites to functions and source lines, and remembers the answers.
+pub struct Symbolizer {
+    modules: Modules,
+    /// By module and address.
+    frames: HashMap<(ModuleId, u64), Box<[Frame]>>,
+}
+
+impl Symbolizer {
+    /// Resolves sites of a target that is running or has just run.
+    pub fn new() -> Self {
+        Symbolizer {
+            modules: Modules {
+                roots: vec![PathBuf::from(DEBUG_ROOT)],
+                recorded: None,
+                announced: HashMap::new(),
+                open: HashMap::new(),
+            },
+            frames: HashMap::new(),
+        }
+    }
+
+    /// Resolves sites of a run recorded at `time`. A file that changed later is not what the target loaded.
+    pub fn of_recording(time: SystemTime) -> Self {
+        let mut symbolizer = Self::new();
+        symbolizer.modules.recorded = Some(time);
+        symbolizer
+    }
+
+    /// Looks for separate debug files below `root` too, before the places already known.
+    pub fn add_debug_root(&mut self, root: impl Into<PathBuf>) {
+        self.modules.roots.insert(0, root.into());
+    }
+
+    /// Announces that the first segment of the file at `path` was loaded at `base`.
+    ///
+    /// The file is read later, and only if it is still the same by then.
+    pub fn add_module(&mut self, id: ModuleId, base: u64, path: &Path) {
+        let announced = Announced { base, path: Arc::from(path), stamp: Stamp::of(path) };
+        if self.modules.announced.insert(id, announced).is_some() {
+            self.frames.retain(|&(module, _), _| module != id);
+        }
+    }
+
+    /// The functions around an instruction: innermost inlined one first, the one with the stack frame last. There is
+    /// always at least one frame, if only to say the address.
+    pub fn frames(&mut self, site: Site) -> &[Frame] {
+        match self.frames.entry((site.module, site.pc)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.modules.frames(site).into_boxed_slice()),
+        }
+    }
+
+    /// How much can be known about sites in this module.
+    pub fn debug_info(&mut self, id: ModuleId) -> DebugInfo {
+        match self.modules.get(id) {
+            Some((_, module)) => module.info().clone(),
+            None => DebugInfo::Missing(Missing::NoModule),
+        }
+    }
+
+    /// What the user can do to see source lines in this module; nothing if they are there.
+    pub fn advice(&mut self, id: ModuleId) -> Option<String> {
+        self.modules.get(id).and_then(|(_, module)| module.advice())
+    }
+}
+
+impl Default for Symbolizer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Symbolizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Symbolizer")
+            .field("modules", &self.modules.announced)
+            .field("frames", &self.frames.len())
+            .finish_non_exhaustive()
+    }
+}
+
+struct Modules {
+    roots: Vec<PathBuf>,
+    recorded: Option<SystemTime>,
+    announced: HashMap<ModuleId, Announced>,
+    /// Every process of a run announces its own libc; it is read once.
+    open: HashMap<(Arc<Path>, Option<Stamp>), Module>,
+}
+
+#[derive(Debug)]
+struct Announced {
+    base: u64,
+    path: Arc<Path>,
+    stamp: Option<Stamp>,
+}
+
+impl Modules {
+    fn get(&mut self, id: ModuleId) -> Option<(u64, &Module)> {
+        let Announced { base, path, stamp } = self.announced.get(&id)?;
+        let module = self
+            .open
+            .entry((Arc::clone(path), *stamp))
+            .or_insert_with(|| Module::open(Arc::clone(path), *stamp, self.recorded, &self.roots));
+        Some((*base, module))
+    }
+
+    fn frames(&mut self, site: Site) -> Vec<Frame> {
+        self.get(site.module)
+            .and_then(|(base, module)| Some(module.frames(site.pc.checked_sub(base)?)))
+            .unwrap_or_else(|| vec![Frame::bare(None, site.pc)])
+    }
+}

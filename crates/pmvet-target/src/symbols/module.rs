@@ -1,0 +1,94 @@
+//! One loaded file: all that its own content and its debug files tell.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::debugfile;
+use super::frame::Frame;
+use super::image::{Flavour, Image, Stamp};
+use super::info::{DebugInfo, Missing};
+use super::lines::{Lines, demangle};
+use super::table::Table;
+
+pub(super) struct Module {
+    path: Arc<Path>,
+    first_page: u64,
+    build_id: Option<Vec<u8>>,
+    table: Table,
+    lines: Option<Lines>,
+    info: DebugInfo,
+}
+
+impl Module {
+    /// `stamp` is the file as it was when the module was announced; content newer than `recorded` is not trusted.
+    pub(super) fn open(path: Arc<Path>, stamp: Option<Stamp>, recorded: Option<SystemTime>, roots: &[PathBuf]) -> Self {
+        let image = match Image::open(&path, Flavour::Main) {
+            // Whatever came to this path later is not what the target loaded.
+            Ok(_) if stamp.is_none() => Err(Missing::Gone),
+            Ok(image) if stamp != Some(image.stamp) => Err(Missing::Replaced),
+            Ok(image) if recorded.is_some() && image.modified > recorded => Err(Missing::Replaced),
+            image => image,
+        };
+        match image {
+            Ok(image) => Self::with_image(path, image, roots),
+            Err(why) => Module {
+                path,
+                first_page: 0,
+                build_id: None,
+                table: Table::default(),
+                lines: None,
+                info: DebugInfo::Missing(why),
+            },
+        }
+    }
+
+    fn with_image(path: Arc<Path>, mut image: Image, roots: &[PathBuf]) -> Self {
+        let debug = if image.has_dwarf() { None } else { debugfile::find(&path, &image, roots) };
+        let mut symbols = std::mem::take(&mut image.symbols);
+        let mut paths = vec![path.to_path_buf()];
+        let lines = match debug {
+            Some((place, mut debug)) => {
+                symbols.append(&mut debug.symbols);
+                let alternate = debugfile::find_alternate(&place, &debug, roots);
+                paths.push(place);
+                Lines::new(&debug, alternate.as_ref(), paths)
+            }
+            None => {
+                let alternate = debugfile::find_alternate(&path, &image, roots);
+                Lines::new(&image, alternate.as_ref(), paths)
+            }
+        };
+        let table = Table::new(symbols);
+        let info = match &lines {
+            Some(_) => DebugInfo::Lines,
+            None if table.is_empty() => DebugInfo::None,
+            None => DebugInfo::SymbolsOnly,
+        };
+        Module { path, first_page: image.first_page, build_id: image.build_id, table, lines, info }
+    }
+
+    pub(super) fn info(&self) -> &DebugInfo {
+        &self.info
+    }
+
+    pub(super) fn advice(&self) -> Option<String> {
+        self.info.advice(&self.path, self.build_id.as_deref())
+    }
+
+    /// The frames at `offset` from the module's start, innermost first; at least one.
+    pub(super) fn frames(&self, offset: u64) -> Vec<Frame> {
+        let bare = Frame::bare(Some(Arc::clone(&self.path)), offset);
+        let Some(address) = self.first_page.checked_add(offset) else { return vec![bare] };
+        let mut frames = self.lines.as_ref().map(|lines| lines.frames(address, &bare)).unwrap_or_default();
+        if frames.is_empty() {
+            frames.push(bare);
+        }
+        // Only the outermost function has a symbol.
+        if let (Some(outermost), Some((name, distance))) = (frames.last_mut(), self.table.find(address)) {
+            outermost.function.get_or_insert_with(|| demangle(name));
+            outermost.function_offset = Some(distance);
+        }
+        frames
+    }
+}
