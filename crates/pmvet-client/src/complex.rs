@@ -14,6 +14,7 @@ use pmvet_events::wire::MAX_DATA;
 
 use crate::emit::{Emitter, Instr};
 use crate::ffi::*;
+use crate::instrument::any_address;
 use crate::thread::{Thread, mode, slot};
 use crate::{client, dr};
 
@@ -52,7 +53,7 @@ pub(crate) struct Complex {
 }
 
 impl Complex {
-    pub(crate) fn of(instr: Instr, op: u32) -> Option<Self> {
+    pub(crate) fn of(instr: Instr, op: u32, site: u32) -> Option<Self> {
         // SAFETY: queries of a valid instruction, indices in range.
         unsafe {
             let dsts: Vec<_> = (0..instr_num_dsts(instr)).map(|i| instr_get_dst(instr, i as u32)).collect();
@@ -111,8 +112,24 @@ impl Complex {
             };
             let ignorable = !store && !load;
             let locked = instr_get_prefix_flag(instr, 1) != 0;
-            (!ignorable).then_some(Self { shape, memory, store, load, locked, opmask, size, site: 0 })
+            (!ignorable).then_some(Self { shape, memory, store, load, locked, opmask, size, site })
         }
+    }
+
+    /// The address where the access starts, if that alone tells whether it may be PM.
+    pub(crate) fn start(&self) -> Option<opnd_t> {
+        match self.shape {
+            Shape::Repeated { store: true, .. } if self.load => None,
+            Shape::Repeated { .. } | Shape::Masked { .. } | Shape::Compressed { .. } | Shape::VectorMasked { .. } => {
+                any_address(self.memory).map(|(ea, _)| ea)
+            }
+            Shape::Indexed { .. } | Shape::BitString { .. } | Shape::Direct { .. } | Shape::Opaque { .. } => None,
+        }
+    }
+
+    /// Makes it live as long as the code cache may refer to it: for ever, as blocks come back.
+    pub(crate) fn keep(self) -> &'static Self {
+        Box::leak(Box::new(self))
     }
 
     /// The ranges that the instruction is about to access.
@@ -188,7 +205,7 @@ fn base_of(operand: opnd_t) -> reg_id_t {
     unsafe { opnd_get_base(operand) }
 }
 
-fn reg_is_vector(reg: reg_id_t) -> bool {
+pub(crate) fn reg_is_vector(reg: reg_id_t) -> bool {
     // SAFETY: a query of a register number.
     unsafe { reg_is_strictly_xmm(reg) != 0 || reg_is_strictly_ymm(reg) != 0 || reg_is_strictly_zmm(reg) != 0 }
 }
@@ -252,19 +269,23 @@ fn repeated_range(at: u64, size: u32, registers: &dr_mcontext_t) -> Option<(u64,
     (len != 0).then_some((start, len))
 }
 
-/// Instruments one such instruction.
-pub(crate) fn insert(e: &Emitter, instr: Instr, mut plan: Complex, site: u32) {
-    plan.site = site;
-    // Lives as long as the code cache may refer to it: for ever, as blocks come back.
-    let plan: *const Complex = Box::leak(Box::new(plan));
-    // SAFETY: the list and the instruction are of the block under construction; the callbacks take one pointer.
+/// Inserts the call before the instruction.
+pub(crate) fn call_before(e: &Emitter, plan: &'static Complex) {
+    call(e, before, plan);
+}
+
+/// Inserts the call after it.
+pub(crate) fn call_after(e: &Emitter, plan: &'static Complex) {
+    if plan.store {
+        call(e, after, plan);
+    }
+}
+
+fn call(e: &Emitter, callback: unsafe extern "C" fn(*const Complex), plan: &'static Complex) {
+    // SAFETY: the list is of the block under construction; the callback takes one pointer.
     unsafe {
-        let next = instr_get_next(instr);
-        let argument = || opnd_create_immed_int(plan as i64, OPSZ_8 as opnd_size_t);
-        dr_insert_clean_call(e.dc, e.block, instr, before as *mut c_void, 0, 1, argument());
-        if (*plan).store {
-            dr_insert_clean_call(e.dc, e.block, next, after as *mut c_void, 0, 1, argument());
-        }
+        let argument = opnd_create_immed_int(std::ptr::from_ref(plan) as i64, OPSZ_8 as opnd_size_t);
+        dr_insert_clean_call(e.dc, e.block, e.at, callback as *mut c_void, 0, 1, argument);
     }
 }
 

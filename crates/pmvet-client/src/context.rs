@@ -60,6 +60,25 @@ pub(crate) fn step(at: *mut Frame, distance: isize) -> *mut Frame {
     (base | (at as usize).wrapping_add_signed(distance * size_of::<Frame>() as isize) & 0xffff) as *mut Frame
 }
 
+/// How many steps of the tree a thread remembers.
+pub(crate) const PATHS: usize = 1 << 12;
+
+/// One step of the tree that a thread took: from a node by a call to a node. The stubs look here first.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Path {
+    parent: u32,
+    call: u32,
+    node: u32,
+    unused: u32,
+}
+
+/// Where a step is remembered; the stubs compute the same.
+fn path_index(parent: u32, call: u32) -> usize {
+    let mixed = parent.wrapping_mul(0x9e37_79b1).wrapping_add(call).wrapping_mul(0x85eb_ca6b);
+    (mixed >> (32 - PATHS.ilog2())) as usize
+}
+
 /// The tree of call paths of this process. Nodes are numbered over the whole run.
 #[derive(Default)]
 pub(crate) struct Tree {
@@ -106,7 +125,9 @@ impl Thread {
         }
         // Put them back without the dead ones between.
         for frame in new.iter_mut().rev() {
-            node = client().tree.child(node, frame.call);
+            let parent = node;
+            node = client().tree.child(parent, frame.call);
+            self.remembered[path_index(parent, frame.call)] = Path { parent, call: frame.call, node, unused: 0 };
             frame.node = node;
             at = step(at, 1);
             // SAFETY: as above.

@@ -46,6 +46,13 @@ fn imm32(value: i32) -> opnd_t {
     unsafe { opnd_create_immed_int(value.into(), OPSZ_4 as opnd_size_t) }
 }
 
+/// Whether only AVX-512 instructions reach the vector register.
+fn needs_evex(register: reg_id_t) -> bool {
+    let upper = |first: u32| (first + 16..first + 32).contains(&register.into());
+    // SAFETY: a query of a register number.
+    unsafe { reg_is_strictly_zmm(register) != 0 || upper(DR_REG_XMM0) || upper(DR_REG_YMM0) }
+}
+
 impl Emitter {
     /// Inserts an instruction of ours.
     pub(crate) fn put(&self, instr: Instr) -> Instr {
@@ -197,6 +204,25 @@ impl Emitter {
             let below = opnd_create_base_disp(RSP, DR_REG_NULL as reg_id_t, 0, -8, OPSZ_8 as opnd_size_t);
             let target = opnd_create_pc(stub as *mut u8);
             self.put(instr_create_2dst_2src(self.dc, OP_call as i32, reg(RSP), below, target, reg(RSP)));
+        }
+    }
+
+    /// Copies a register to the value slots.
+    pub(crate) fn save_value(&self, register: reg_id_t) {
+        // SAFETY: plain values, and an instruction that DynamoRIO frees with the block.
+        unsafe {
+            let size = reg_get_size(register);
+            let mut to = self.slot(slot::VALUE);
+            opnd_set_size(&raw mut to, size);
+            if reg_is_gpr(register) != 0 {
+                self.op11(OP_mov_st, to, reg(register));
+            } else if needs_evex(register) {
+                let all = reg(DR_REG_K0 as reg_id_t);
+                self.put(instr_create_1dst_2src(self.dc, OP_vmovups as i32, to, all, reg(register)));
+            } else {
+                let wide = reg_is_strictly_ymm(register) != 0;
+                self.op11(if wide { OP_vmovups } else { OP_movups }, to, reg(register));
+            }
         }
     }
 

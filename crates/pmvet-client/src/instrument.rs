@@ -25,11 +25,12 @@ use dynamorio_sys::*;
 
 use pmvet_events::wire;
 
+use crate::complex::{self, Complex};
 use crate::emit::{Access, Emitter, Instr, RCX};
-use crate::ffi::OPSZ_lea;
+use crate::ffi::{OPSZ_lea, reg_is_gpr};
 use crate::liveness::Live;
 use crate::thread::{mode, slot};
-use crate::{client, complex, determinism, markers, stubs};
+use crate::{client, determinism, markers, stubs};
 
 const LOCK_PREFIX: u32 = 1;
 
@@ -39,15 +40,19 @@ struct Cold {
     back: Instr,
     /// rcx was borrowed on the ordinary path.
     restore_rcx: bool,
-    stub: extern "C" fn(),
-    ea: Option<opnd_t>,
-    access: Access,
-    /// The instruction to run between the two halves.
-    copy: Option<Instr>,
-    /// Whether there is a second half.
-    two_halves: bool,
+    body: Body,
     /// What becomes of the "waiting for a fence" flag.
     pending: Option<bool>,
+}
+
+/// What a cold part does.
+enum Body {
+    /// One stub, for an event without an instruction in its middle.
+    Plain { stub: extern "C" fn(), access: Access },
+    /// Both halves of an access, with the instruction between them unless that follows by itself.
+    Access { access: Access, ea: opnd_t, copy: Option<Instr> },
+    /// An access that is taken apart in Rust.
+    Complex { plan: Complex, instr: Instr },
 }
 
 struct Block {
@@ -120,15 +125,16 @@ impl Block {
         if client().plan.deterministic && determinism::replace(&self.emitter(instr), instr, op) {
             return;
         }
+        match Complex::of(instr, op, self.site(instr)) {
+            Some(plan) => self.complex(instr, live, plan),
+            None => self.memory(instr, op, live),
+        }
+        // After what the instruction itself loads: that is still its caller's doing.
         if call {
             self.shadow_call(instr, live);
         } else if ret {
             self.shadow_return(instr, live);
         }
-        if let Some(plan) = complex::Complex::of(instr, op) {
-            return complex::insert(&self.emitter(instr), instr, plan, self.site(instr));
-        }
-        self.memory(instr, op, live);
     }
 
     fn memory(&mut self, instr: Instr, op: u32, live: Live) {
@@ -160,7 +166,7 @@ impl Block {
             let access = self.access(instr, wire::LOAD, size, mode::LOAD);
             // Where the instruction cannot be copied, or has its store to report too, the load comes first.
             let copy = (store.is_none() && !control).then_some(instr);
-            self.filtered(instr, live, ea, access, copy, None);
+            self.filtered(instr, live, ea, Body::Access { access, ea, copy }, None);
         }
         if let Some((ea, size)) = store
             && !control
@@ -168,16 +174,31 @@ impl Block {
             if locked {
                 let kind = if matches!(op, OP_cmpxchg | OP_cmpxchg8b) { wire::RMW_FAILED } else { wire::RMW };
                 let access = self.access(instr, kind, size, mode::RMW);
-                self.filtered(instr, live, ea, access, Some(instr), Some(false));
+                self.filtered(instr, live, ea, Body::Access { access, ea, copy: Some(instr) }, Some(false));
             } else if size <= 64 {
                 let streaming = is_non_temporal(op);
                 let kind = if streaming { wire::STORE_NT } else { wire::STORE };
-                let access = self.access(instr, kind, size, mode::STORE);
-                self.filtered(instr, live, ea, access, Some(instr), streaming.then_some(true));
+                let todo = if streaming && streamed_register(instr).is_some() { mode::STREAM } else { mode::STORE };
+                let access = self.access(instr, kind, size, todo);
+                let body = Body::Access { access, ea, copy: Some(instr) };
+                self.filtered(instr, live, ea, body, streaming.then_some(true));
             }
         }
         if locked_anywhere {
             self.fence_if_pending(instr, wire::FENCE_LOCKED);
+        }
+    }
+
+    fn complex(&mut self, instr: Instr, live: Live, plan: Complex) {
+        match plan.start() {
+            Some(ea) => self.filtered(instr, live, ea, Body::Complex { plan, instr }, None),
+            None => {
+                // SAFETY: the instruction is of this block.
+                let next = self.emitter(unsafe { instr_get_next(instr) });
+                let plan = plan.keep();
+                complex::call_before(&self.emitter(instr), plan);
+                complex::call_after(&next, plan);
+            }
         }
     }
 
@@ -186,15 +207,7 @@ impl Block {
     }
 
     /// Sends the access to the cold path if `ea` may be PM.
-    fn filtered(
-        &mut self,
-        instr: Instr,
-        live: Live,
-        ea: opnd_t,
-        access: Access,
-        copy: Option<Instr>,
-        pending: Option<bool>,
-    ) {
+    fn filtered(&mut self, instr: Instr, live: Live, ea: opnd_t, body: Body, pending: Option<bool>) {
         let e = self.emitter(instr);
         let entry = e.label();
         let restore_rcx;
@@ -224,25 +237,14 @@ impl Block {
             }
         }
         let back = e.label();
-        // SAFETY: the label is new, the instruction of this block.
-        unsafe {
-            if copy.is_some() {
-                instrlist_meta_postinsert(self.block, instr, back);
-            } else {
-                e.put(back);
-            }
+        let instruction_too = !matches!(body, Body::Access { copy: None, .. });
+        if instruction_too {
+            // SAFETY: the label is new, the instruction of this block.
+            unsafe { instrlist_meta_postinsert(self.block, instr, back) };
+        } else {
+            e.put(back);
         }
-        self.cold.push(Cold {
-            entry,
-            back,
-            restore_rcx,
-            stub: stubs::before,
-            ea: Some(ea),
-            access,
-            copy,
-            two_halves: true,
-            pending,
-        });
+        self.cold.push(Cold { entry, back, restore_rcx, body, pending });
     }
 
     /// A flush is always reported, of whatever memory.
@@ -278,17 +280,8 @@ impl Block {
         e.load_slot(RCX, slot::SAVED);
         e.put(back);
         let access = Access { site: self.site(instr), kind, size: 0, todo: 0 };
-        self.cold.push(Cold {
-            entry,
-            back,
-            restore_rcx: true,
-            stub: stubs::plain,
-            ea: None,
-            access,
-            copy: None,
-            two_halves: false,
-            pending: Some(false),
-        });
+        let body = Body::Plain { stub: stubs::plain, access };
+        self.cold.push(Cold { entry, back, restore_rcx: true, body, pending: Some(false) });
     }
 
     fn shadow_call(&mut self, instr: Instr, live: Live) {
@@ -321,17 +314,9 @@ impl Block {
         e.put(none);
         e.load_slot(RCX, slot::SAVED);
         e.put(back);
-        self.cold.push(Cold {
-            entry,
-            back,
-            restore_rcx: true,
-            stub: stubs::hook_returns,
-            ea: None,
-            access: Access { site: 0, kind: 0, size: 0, todo: 0 },
-            copy: None,
-            two_halves: false,
-            pending: None,
-        });
+        let access = Access { site: 0, kind: 0, size: 0, todo: 0 };
+        let body = Body::Plain { stub: stubs::hook_returns, access };
+        self.cold.push(Cold { entry, back, restore_rcx: true, body, pending: None });
     }
 
     /// Puts the cold parts before the last instruction if that one leaves the block, else after it.
@@ -349,12 +334,24 @@ impl Block {
             if cold.restore_rcx {
                 e.load_slot(RCX, slot::SAVED);
             }
-            e.call_stub(cold.stub, cold.access, cold.ea);
-            if let Some(instr) = cold.copy {
-                e.copy_of(instr);
-            }
-            if cold.two_halves {
-                e.call_after();
+            match cold.body {
+                Body::Plain { stub, access } => e.call_stub(stub, access, None),
+                Body::Access { access, ea, copy } => {
+                    e.call_stub(stubs::before, access, Some(ea));
+                    if let Some(instr) = copy {
+                        if let Some(register) = streamed_register(instr).filter(|_| access.todo == mode::STREAM) {
+                            e.save_value(register);
+                        }
+                        e.copy_of(instr);
+                    }
+                    e.call_after();
+                }
+                Body::Complex { plan, instr } => {
+                    let plan = plan.keep();
+                    complex::call_before(&e, plan);
+                    e.copy_of(instr);
+                    complex::call_after(&e, plan);
+                }
             }
             if let Some(pending) = cold.pending {
                 e.store_slot_imm(slot::PENDING, pending.into());
@@ -398,7 +395,7 @@ fn writes_memory(instr: Instr) -> bool {
 }
 
 /// Address and size of a memory operand that may be PM.
-pub(crate) fn effective_address(operand: opnd_t) -> Option<(opnd_t, u32)> {
+fn effective_address(operand: opnd_t) -> Option<(opnd_t, u32)> {
     let found = any_address(operand)?;
     // SAFETY: plain queries of a value.
     unsafe {
@@ -408,7 +405,7 @@ pub(crate) fn effective_address(operand: opnd_t) -> Option<(opnd_t, u32)> {
 }
 
 /// Address and size of a memory operand with a base or index register.
-fn any_address(operand: opnd_t) -> Option<(opnd_t, u32)> {
+pub(crate) fn any_address(operand: opnd_t) -> Option<(opnd_t, u32)> {
     // SAFETY: plain queries of a value.
     unsafe {
         if opnd_is_base_disp(operand) == 0 {
@@ -432,6 +429,16 @@ fn any_address(operand: opnd_t) -> Option<(opnd_t, u32)> {
             OPSZ_lea as opnd_size_t,
         );
         Some((ea, size))
+    }
+}
+
+/// The register that a non-temporal store takes its value from.
+fn streamed_register(instr: Instr) -> Option<reg_id_t> {
+    // SAFETY: queries of a valid instruction, which has at least one source.
+    unsafe {
+        let source = instr_get_src(instr, 0);
+        let register = (opnd_is_reg(source) != 0).then(|| opnd_get_reg(source))?;
+        (reg_is_gpr(register) != 0 || complex::reg_is_vector(register)).then_some(register)
     }
 }
 

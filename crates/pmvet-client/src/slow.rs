@@ -34,7 +34,8 @@ pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
     thread.pm_span = mapping.end - mapping.start;
 
     let one_line = addr % LINE + len <= LINE;
-    if todo != mode::LOAD && client().many_threads() {
+    let many_threads = client().many_threads();
+    if todo != mode::LOAD && many_threads {
         if one_line {
             let stripe = client().pm.stripe(addr).unwrap_or(0);
             acquire(stripe, thread.os_thread);
@@ -49,7 +50,7 @@ pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
         dr::read_memory(addr, &mut old[..size]);
         thread.old_value = old;
         thread.mode = mode::RMW;
-    } else if one_line {
+    } else if one_line || !many_threads {
         thread.prepare_record(addr);
         thread.mode = todo;
     } else {
@@ -163,7 +164,9 @@ impl Thread {
         }
         self.ranges.clear();
         self.mode = mode::NOTHING;
-        client().shared.control(self.ring).in_flight.store(0, Ordering::Release);
+        let control = client().shared.control(self.ring);
+        control.in_flight.store(0, Ordering::Release);
+        control.in_flight_size.store(LINE, Ordering::Relaxed);
     }
 }
 

@@ -14,7 +14,7 @@ use std::mem::offset_of;
 
 use pmvet_events::shm::{RingControl, STRIPES};
 
-use crate::context::Frame;
+use crate::context::{self, Frame};
 use crate::slow;
 use crate::thread::{Thread, mode, slot};
 
@@ -83,12 +83,16 @@ macro_rules! context_and_room {
         "
         mov rsi, [rcx + {slots}]
         mov rsi, [rsi + {frame_slot}]
+        mov rdx, [rsi + {frame_sp}]
+        cmp rdx, [rcx + {rsp}]
+        jbe 9f
         mov edx, [rsi + {frame_node}]
         test edx, edx
+        jnz 40f
+        call {resolve}
+        test edx, edx
         jz 9f
-        mov rsi, [rsi + {frame_sp}]
-        cmp rsi, [rcx + {rsp}]
-        jbe 9f
+    40:
         mov rsi, [rcx + {cursor}]
         cmp rsi, [rcx + {limit}]
         ja 9f
@@ -124,6 +128,65 @@ macro_rules! number_and_publish {
     };
 }
 
+/// Gives the frame at rsi, which is alive, its node, and all frames below it that have none yet. Returns the node in edx, or
+/// 0 if the thread's cache of the calling-context tree does not have it, or a frame below is dead.
+#[unsafe(naked)]
+extern "C" fn resolve() {
+    naked_asm!(
+        "
+        push rax
+        push rdi
+        push r8
+        xor edi, edi
+        // Down to the first frame that has a node.
+    2:
+        inc edi
+        mov rax, [rsi + {sp}]
+        sub si, {frame}
+        cmp rax, [rsi + {sp}]
+        jae 8f
+        mov edx, [rsi + {node}]
+        test edx, edx
+        jnz 3f
+        cmp edi, 64
+        jb 2b
+        jmp 8f
+        // And up again.
+    3:
+        add si, {frame}
+        mov r8d, [rsi + {call}]
+        imul eax, edx, 0x9e3779b1
+        add eax, r8d
+        imul eax, eax, 0x85ebca6b
+        shr eax, {shift}
+        shl eax, 4
+        add rax, [rcx + {paths}]
+        cmp edx, [rax]
+        jne 8f
+        cmp r8d, [rax + 4]
+        jne 8f
+        mov edx, [rax + 8]
+        mov [rsi + {node}], edx
+        dec edi
+        jnz 3b
+    7:
+        pop r8
+        pop rdi
+        pop rax
+        ret
+    8:
+        xor edx, edx
+        jmp 7b
+        ",
+        sp = const offset_of!(Frame, sp),
+        call = const offset_of!(Frame, call),
+        node = const offset_of!(Frame, node),
+        frame = const size_of::<Frame>(),
+        paths = const offset_of!(Thread, paths),
+        shift = const 32 - context::PATHS.ilog2(),
+    )
+}
+
 /// The part of an access to PM before the target's instruction: thread fields `site`, `kind`, `size` and `todo` and the
 /// address slot are set.
 #[unsafe(naked)]
@@ -139,12 +202,6 @@ pub(crate) extern "C" fn before() {
         sub rdi, [rcx + {pm_start}]
         cmp rdi, [rcx + {pm_span}]
         jae 9f
-        mov edx, eax
-        and edx, 63
-        movzx esi, byte ptr [rcx + {size}]
-        add edx, esi
-        cmp edx, 64
-        ja 9f
         ",
         context_and_room!(),
         "
@@ -152,20 +209,27 @@ pub(crate) extern "C" fn before() {
         mov edx, [rcx + {site}]
         mov [rsi + 8], edx
         mov [rsi + 16], rax
+        mov dl, [rcx + {todo}]
+        mov [rcx + {mode}], dl
+        cmp dl, {load}
+        je 4f
         mov rdx, [rcx + {shared_flag}]
         cmp dword ptr [rdx], 0
         jne 3f
     2:
         mov rdx, [rcx + {control}]
         mov [rdx + {in_flight}], rax
-        mov al, [rcx + {todo}]
-        mov [rcx + {mode}], al
+    4:
         ",
         restore_and_return!(),
         "
     3:
-        cmp byte ptr [rcx + {todo}], {load}
-        je 2b
+        // A store to two lines needs two locks.
+        and eax, 63
+        movzx edx, byte ptr [rcx + {size}]
+        add eax, edx
+        cmp eax, 64
+        ja 9f
         add rdi, [rcx + {pm_key}]
         shr rdi, 6
         and edi, {stripes_mask}
@@ -210,6 +274,7 @@ pub(crate) extern "C" fn before() {
         frame_node = const offset_of!(Frame, node),
         addr_slot = const slot::ADDR * 8,
         frame_slot = const slot::FRAME * 8,
+        resolve = sym resolve,
         stripes_mask = const STRIPES - 1,
         rmw = const mode::RMW,
         load = const mode::LOAD,
@@ -225,10 +290,15 @@ pub(crate) extern "C" fn after() {
         "
         mov rsi, [rcx + {cursor}]
         movzx eax, byte ptr [rcx + {mode}]
-        cmp eax, {store}
-        jne 4f
-        mov rdi, [rsi + 16]
         movzx edx, byte ptr [rcx + {size}]
+        mov rdi, [rsi + 16]
+        cmp eax, {store}
+        je 31f
+        cmp eax, {stream}
+        jne 4f
+        mov rdi, [rcx + {slots}]
+        add rdi, {value_slot}
+    31:
         cmp edx, 8
         jne 2f
         mov rax, [rdi]
@@ -334,7 +404,10 @@ pub(crate) extern "C" fn after() {
         shared_flag = const offset_of!(Thread, shared_flag),
         control_head = const offset_of!(RingControl, head),
         in_flight = const offset_of!(RingControl, in_flight),
+        slots = const offset_of!(Thread, slots),
+        value_slot = const slot::VALUE * 8,
         store = const mode::STORE,
+        stream = const mode::STREAM,
         load = const mode::LOAD,
         flush = const mode::FLUSH,
         slow = sym slow::after,
@@ -385,6 +458,7 @@ pub(crate) extern "C" fn plain() {
         frame_node = const offset_of!(Frame, node),
         addr_slot = const slot::ADDR * 8,
         frame_slot = const slot::FRAME * 8,
+        resolve = sym resolve,
         slow = sym slow::plain,
     )
 }

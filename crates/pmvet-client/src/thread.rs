@@ -28,7 +28,9 @@ pub(crate) mod slot {
     pub(crate) const RETURN: usize = 4;
     /// Not 0 while a flush or non-temporal store of this thread waits for a fence.
     pub(crate) const PENDING: usize = 5;
-    pub(crate) const COUNT: usize = 6;
+    /// The value of a non-temporal store, up to 64 bytes.
+    pub(crate) const VALUE: usize = 6;
+    pub(crate) const COUNT: usize = VALUE + 8;
 }
 
 /// The largest record that a stub writes: it needs no more room than this to be left in the ring.
@@ -47,6 +49,8 @@ pub(crate) mod mode {
     pub(crate) const SLOW: u8 = 4;
     /// A locked read-modify-write: always in Rust.
     pub(crate) const RMW: u8 = 5;
+    /// As `STORE`, but the value is in the value slots: reading a line that was just written past the cache is slow.
+    pub(crate) const STREAM: u8 = 6;
 }
 
 #[repr(C)]
@@ -100,12 +104,15 @@ pub(crate) struct Thread {
     /// Address of the word that is not 0 once the target has more than one thread.
     pub(crate) shared_flag: u64,
     pub(crate) os_thread: u32,
+    /// Start of `remembered`.
+    pub(crate) paths: u64,
 
     // From here on Rust only.
     pub(crate) id: ThreadId,
     pub(crate) ring: usize,
     pub(crate) buffer: RingBuffer,
     pub(crate) frames: Box<context::ShadowStack>,
+    pub(crate) remembered: Box<[context::Path]>,
     /// Shadow stack positions that signal handlers interrupted.
     pub(crate) interrupted: Vec<u64>,
     pub(crate) pending: Vec<Pending>,
@@ -152,6 +159,7 @@ impl Thread {
         let stack_memory = dr::alloc_pages(STACK_BYTES + XSAVE_BYTES);
         let frames = context::ShadowStack::new();
         let first_frame = frames.bottom();
+        let remembered = vec![context::Path::default(); context::PATHS].into_boxed_slice();
         let slots = client.tls.slots();
         let thread = Box::new(Self {
             rax: 0,
@@ -182,10 +190,12 @@ impl Thread {
             stripes: shared.stripes() as u64,
             shared_flag: &raw const header.many_threads.0 as u64,
             os_thread,
+            paths: remembered.as_ptr() as u64,
             id,
             ring,
             buffer,
             frames,
+            remembered,
             interrupted: Vec::new(),
             pending: Vec::new(),
             locks: Vec::new(),
@@ -255,6 +265,8 @@ impl Thread {
     /// Makes room for a record of `len` bytes at `cursor`, waiting for pmvet if the ring is full.
     pub(crate) fn make_room(&mut self, len: usize) {
         let mut waits = 0u32;
+        // A stub may have left the cursor at the very end of the buffer.
+        self.cursor = self.buffer.start().wrapping_add(self.head as usize % RING_BYTES);
         loop {
             let tail = self.control().tail.0.load(Ordering::Acquire);
             let free = RING_BYTES - (self.head - tail) as usize;

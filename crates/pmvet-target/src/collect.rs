@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use pmvet_events::event::{Event, What};
+use pmvet_events::event::{Event, LINE, What};
 use pmvet_events::ids::{ContextId, FileId, SiteId, ThreadId};
 use pmvet_events::places::Places;
 use pmvet_events::shm::{ACTIVE, CLOSED, FREE, RING_BYTES, RingBuffer, Shared};
@@ -201,7 +201,7 @@ impl<'a> Collector<'a> {
             if dead && in_flight != 0 {
                 self.loss.interrupted += 1;
                 self.sent += 1;
-                let size = control.in_flight_size.load(Ordering::Relaxed).max(64) as u32;
+                let size = control.in_flight_size.load(Ordering::Relaxed).max(LINE) as u32;
                 let what = What::Interrupted { addr: in_flight, size };
                 let (site, context) = (SiteId(0), ContextId(0));
                 sink.event(&Event { seq: self.sent, thread, site, context, what }, self.shared)?;

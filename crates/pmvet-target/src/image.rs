@@ -4,7 +4,7 @@
 //! every change by system call to it. At the end the copy must equal the file: that is what `--check-image` asserts, and
 //! what makes crash images trustworthy.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -18,64 +18,29 @@ use pmvet_events::places::Places;
 use crate::collect::{Sink, SinkError};
 
 /// Which file stands where, in each process of the target.
+///
+/// Looked up for every event, so threads are found by index and the mapping that was hit last is tried first.
 #[derive(Debug, Default)]
 pub struct AddressSpaces {
-    process_of: HashMap<ThreadId, u32>,
-    mappings: HashMap<u32, BTreeMap<u64, Mapped>>,
+    /// By thread: the index of its process's space.
+    space_of: Vec<usize>,
+    spaces: Vec<Space>,
+}
+
+#[derive(Debug, Default)]
+struct Space {
+    process: u32,
+    /// Sorted by start, disjoint.
+    mappings: Vec<Mapped>,
+    last: Cell<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Mapped {
+    start: u64,
     end: u64,
     file: FileId,
     offset: u64,
-}
-
-impl AddressSpaces {
-    /// Takes notice of an event that changes who is who or what is where.
-    pub fn update(&mut self, event: &Event<'_>) {
-        match event.what {
-            What::ProcessStart { process, parent, .. } => {
-                let inherited = self.mappings.get(&parent).filter(|_| parent != 0).cloned();
-                self.mappings.insert(process, inherited.unwrap_or_default());
-                self.process_of.insert(event.thread, process);
-            }
-            What::ThreadStart { process, .. } => {
-                self.process_of.insert(event.thread, process);
-            }
-            What::Map { file, addr, len, offset, .. } => {
-                let space = self.space(event.thread);
-                remove(space, addr, len);
-                space.insert(addr, Mapped { end: addr + len, file, offset });
-            }
-            What::Unmap { addr, len } => remove(self.space(event.thread), addr, len),
-            _ => {}
-        }
-    }
-
-    fn space(&mut self, thread: ThreadId) -> &mut BTreeMap<u64, Mapped> {
-        let process = self.process_of.get(&thread).copied().unwrap_or(0);
-        self.mappings.entry(process).or_default()
-    }
-
-    /// The parts of an address range that are in files: file, offset, and which bytes of the range.
-    pub fn locate(&self, thread: ThreadId, addr: u64, len: u64) -> impl Iterator<Item = Located> + '_ {
-        let space = self.process_of.get(&thread).and_then(|process| self.mappings.get(process));
-        let end = addr.saturating_add(len);
-        space.into_iter().flat_map(move |space| {
-            let below = space.range(..end).rev().take_while(move |(_, m)| m.end > addr);
-            below.map(move |(&start, m)| {
-                let from = start.max(addr);
-                let to = m.end.min(end);
-                Located {
-                    file: m.file,
-                    offset: m.offset + (from - start),
-                    first: (from - addr) as usize,
-                    len: (to - from) as usize,
-                }
-            })
-        })
-    }
 }
 
 /// A part of a range that is in a file.
@@ -88,18 +53,88 @@ pub struct Located {
     pub len: usize,
 }
 
-fn remove(space: &mut BTreeMap<u64, Mapped>, addr: u64, len: u64) {
-    let end = addr.saturating_add(len);
-    let hit: Vec<(u64, Mapped)> =
-        space.range(..end).rev().take_while(|(_, m)| m.end > addr).map(|(&s, &m)| (s, m)).collect();
-    for (start, mapped) in hit {
-        space.remove(&start);
-        if start < addr {
-            space.insert(start, Mapped { end: addr, ..mapped });
+impl AddressSpaces {
+    /// Takes notice of an event that changes who is who or what is where.
+    pub fn update(&mut self, event: &Event<'_>) {
+        match event.what {
+            What::ProcessStart { process, parent, .. } => {
+                let inherited = self.spaces.iter().rfind(|s| parent != 0 && s.process == parent);
+                let mappings = inherited.map(|s| s.mappings.clone()).unwrap_or_default();
+                self.spaces.push(Space { process, mappings, last: Cell::new(0) });
+                self.enter(event.thread, process);
+            }
+            What::ThreadStart { process, .. } => self.enter(event.thread, process),
+            What::Map { file, addr, len, offset, .. } => {
+                if let Some(space) = self.space(event.thread) {
+                    space.remove(addr, addr.saturating_add(len));
+                    let at = space.mappings.partition_point(|m| m.start < addr);
+                    space.mappings.insert(at, Mapped { start: addr, end: addr.saturating_add(len), file, offset });
+                }
+            }
+            What::Unmap { addr, len } => {
+                if let Some(space) = self.space(event.thread) {
+                    space.remove(addr, addr.saturating_add(len));
+                }
+            }
+            _ => {}
         }
-        if mapped.end > end {
-            space.insert(end, Mapped { offset: mapped.offset + (end - start), ..mapped });
+    }
+
+    /// Processes may use a number again: the newest one counts.
+    fn enter(&mut self, thread: ThreadId, process: u32) {
+        let index = self.spaces.iter().rposition(|s| s.process == process).unwrap_or_else(|| {
+            self.spaces.push(Space { process, ..Space::default() });
+            self.spaces.len() - 1
+        });
+        let thread = thread.0 as usize;
+        if self.space_of.len() <= thread {
+            self.space_of.resize(thread + 1, usize::MAX);
         }
+        self.space_of[thread] = index;
+    }
+
+    fn space(&mut self, thread: ThreadId) -> Option<&mut Space> {
+        let index = *self.space_of.get(thread.0 as usize)?;
+        self.spaces.get_mut(index)
+    }
+
+    /// Calls `found` for each part of an address range that is in a file.
+    pub fn locate(&self, thread: ThreadId, addr: u64, len: u64, mut found: impl FnMut(Located)) {
+        let Some(space) = self.space_of.get(thread.0 as usize).and_then(|&i| self.spaces.get(i)) else { return };
+        let end = addr.saturating_add(len);
+        if let Some(m) = space.mappings.get(space.last.get())
+            && m.start <= addr
+            && end <= m.end
+        {
+            return found(Located { file: m.file, offset: m.offset + (addr - m.start), first: 0, len: len as usize });
+        }
+        let first = space.mappings.partition_point(|m| m.end <= addr);
+        space.last.set(first);
+        for m in space.mappings[first..].iter().take_while(|m| m.start < end) {
+            let (from, to) = (m.start.max(addr), m.end.min(end));
+            found(Located {
+                file: m.file,
+                offset: m.offset + (from - m.start),
+                first: (from - addr) as usize,
+                len: (to - from) as usize,
+            });
+        }
+    }
+}
+
+impl Space {
+    fn remove(&mut self, from: u64, to: u64) {
+        let mut left = Vec::with_capacity(self.mappings.len() + 1);
+        for m in self.mappings.drain(..) {
+            if m.start < from {
+                left.push(Mapped { end: m.end.min(from), ..m });
+            }
+            if m.end > to {
+                let start = m.start.max(to);
+                left.push(Mapped { start, offset: m.offset + (start - m.start), ..m });
+            }
+        }
+        self.mappings = left;
     }
 }
 
@@ -136,15 +171,13 @@ pub enum Verdict {
 #[derive(Debug, Default)]
 pub struct Images {
     spaces: AddressSpaces,
-    files: BTreeMap<FileId, Image>,
-    /// Why an image may be wrong through no fault of the events.
-    pub notes: Vec<String>,
+    files: Vec<Option<Image>>,
 }
 
 impl Images {
     /// Compares each image with the file it stands for.
     pub fn check(&mut self) -> Vec<(PathBuf, Verdict)> {
-        self.files.values_mut().map(|image| (image.path.clone(), image.check())).collect()
+        self.files.iter_mut().flatten().map(|image| (image.path.clone(), image.check())).collect()
     }
 
     fn apply(&mut self, event: &Event<'_>) -> io::Result<()> {
@@ -152,32 +185,37 @@ impl Images {
             What::Store { addr, value, .. } => self.store(event.thread, addr, value),
             What::Rmw { addr, new, .. } => self.store(event.thread, addr, new),
             What::Interrupted { addr, size } | What::Unsupported { addr, size, .. } => {
-                for part in self.spaces.locate(event.thread, addr, size.into()) {
-                    if let Some(image) = self.files.get_mut(&part.file) {
+                let Self { spaces, files, .. } = self;
+                spaces.locate(event.thread, addr, size.into(), |part| {
+                    if let Some(image) = image_of(files, part.file) {
                         image.unknown.push((part.offset, part.offset + part.len as u64));
                     }
-                }
+                });
                 Ok(())
             }
             What::File { file, path, .. } => {
                 let image = Image::open(path.into())?;
-                self.files.insert(file, image);
+                let index = file.0 as usize;
+                if self.files.len() <= index {
+                    self.files.resize_with(index + 1, || None);
+                }
+                self.files[index] = Some(image);
                 Ok(())
             }
-            What::FileWrite { file, offset, data } => match self.files.get_mut(&file) {
+            What::FileWrite { file, offset, data } => match image_of(&mut self.files, file) {
                 Some(image) => image.copy.write(offset, data, true),
                 None => Ok(()),
             },
-            What::FileZero { file, offset, len } => match self.files.get_mut(&file) {
+            What::FileZero { file, offset, len } => match image_of(&mut self.files, file) {
                 Some(image) => image.copy.zero(offset, len),
                 None => Ok(()),
             },
-            What::FileResize { file, size } => match self.files.get_mut(&file) {
+            What::FileResize { file, size } => match image_of(&mut self.files, file) {
                 Some(image) => image.copy.resize(size),
                 None => Ok(()),
             },
             What::FileRename { file, to } => {
-                if let Some(image) = self.files.get_mut(&file) {
+                if let Some(image) = image_of(&mut self.files, file) {
                     image.path = to.into();
                 }
                 Ok(())
@@ -190,13 +228,21 @@ impl Images {
     }
 
     fn store(&mut self, thread: ThreadId, addr: u64, value: &[u8]) -> io::Result<()> {
-        for part in self.spaces.locate(thread, addr, value.len() as u64) {
-            if let Some(image) = self.files.get_mut(&part.file) {
-                image.copy.write(part.offset, &value[part.first..part.first + part.len], false)?;
+        let Self { spaces, files, .. } = self;
+        let mut result = Ok(());
+        spaces.locate(thread, addr, value.len() as u64, |part| {
+            if let Some(image) = image_of(files, part.file) {
+                let written = image.copy.write(part.offset, &value[part.first..part.first + part.len], false);
+                result = std::mem::replace(&mut result, Ok(())).and(written);
             }
-        }
-        Ok(())
+        });
+        result
     }
+}
+
+/// File numbers are small and dense.
+fn image_of(files: &mut [Option<Image>], file: FileId) -> Option<&mut Image> {
+    files.get_mut(file.0 as usize)?.as_mut()
 }
 
 impl Sink for Images {
