@@ -125,9 +125,7 @@ impl Thread {
         }
         // Put them back without the dead ones between.
         for frame in new.iter_mut().rev() {
-            let parent = node;
-            node = client().tree.child(parent, frame.call);
-            self.remembered[path_index(parent, frame.call)] = Path { parent, call: frame.call, node, unused: 0 };
+            node = self.child(node, frame.call);
             frame.node = node;
             at = step(at, 1);
             // SAFETY: as above.
@@ -135,6 +133,14 @@ impl Thread {
         }
         self.set_slot(slot::FRAME, at as u64);
         ContextId(node)
+    }
+
+    fn child(&mut self, parent: u32, call: u32) -> u32 {
+        let path = &mut self.remembered[path_index(parent, call)];
+        if path.parent != parent || path.call != call {
+            *path = Path { parent, call, node: client().tree.child(parent, call), unused: 0 };
+        }
+        path.node
     }
 
     /// A signal handler is about to run with its stack pointer at `sp`, on whatever stack. Its path starts empty.

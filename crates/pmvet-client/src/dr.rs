@@ -108,10 +108,39 @@ pub(crate) fn alloc_low(bytes: usize) -> *mut u8 {
     let flags = dr_alloc_flags_t_DR_ALLOC_NON_HEAP | dr_alloc_flags_t_DR_ALLOC_LOW_2GB;
     // SAFETY: fresh memory.
     let memory = unsafe { dr_custom_alloc(std::ptr::null_mut(), flags, bytes, protection, std::ptr::null_mut()) };
+    let memory = if memory.is_null() { map_low(bytes) } else { memory };
     if memory.is_null() || memory as usize + bytes > i32::MAX as usize {
         fail("no memory below 2 GiB is free in the target");
     }
     memory.cast()
+}
+
+/// DynamoRIO and the kernel only look between 1 and 2 GiB. A large program may leave room elsewhere.
+fn map_low(bytes: usize) -> *mut c_void {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut free_from: usize = 1 << 20;
+    for line in maps.lines() {
+        let range = line.split_whitespace().next().and_then(|r| r.split_once('-'));
+        let Some((start, end)) = range else { continue };
+        let address = |text| usize::from_str_radix(text, 16).unwrap_or(usize::MAX);
+        let (start, end) = (address(start), address(end));
+        // From the top of the gap: a heap may grow from its bottom.
+        let top = start.min(i32::MAX as usize) & !0xfff;
+        if top >= free_from + 2 * bytes {
+            let hint = (top - bytes) as *mut c_void;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            // SAFETY: replaces nothing.
+            let at = unsafe { libc::mmap(hint, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+            if at != libc::MAP_FAILED {
+                return at;
+            }
+        }
+        free_from = end;
+        if free_from >= i32::MAX as usize {
+            break;
+        }
+    }
+    std::ptr::null_mut()
 }
 
 pub(crate) fn free_pages(memory: *mut u8, bytes: usize) {
@@ -181,4 +210,29 @@ pub(crate) fn set_registers(registers: &mut dr_mcontext_t) {
 pub(crate) fn write_memory(addr: u64, bytes: &[u8]) {
     // SAFETY: `dr_safe_write` survives bad addresses.
     unsafe { dr_safe_write(addr as *mut c_void, bytes.len(), bytes.as_ptr().cast(), std::ptr::null_mut()) };
+}
+
+/// The path of the target's executable.
+pub(crate) fn executable() -> std::ffi::CString {
+    // SAFETY: module data is valid until it is freed.
+    unsafe {
+        let module = dr_get_main_module();
+        if module.is_null() {
+            return std::ffi::CString::default();
+        }
+        let path = crate::sites::describe(&*module).2;
+        dr_free_module_data(module);
+        std::ffi::CString::new(path).unwrap_or_default()
+    }
+}
+
+/// Gives an argument register of a system call the value that the target put there.
+pub(crate) fn restore_argument(index: i32, value: u64) {
+    let mut registers = registers();
+    match index {
+        0 => registers.__bindgen_anon_1.rdi = value,
+        1 => registers.__bindgen_anon_2.rsi = value,
+        _ => return,
+    }
+    set_registers(&mut registers);
 }

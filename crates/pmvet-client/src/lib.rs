@@ -37,9 +37,9 @@ mod thread;
 
 use core::ffi::{c_char, c_int, c_void};
 use std::collections::HashMap;
-use std::fs::OpenOptions;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use dynamorio_sys::*;
 use pmvet_events::event::What;
@@ -61,8 +61,12 @@ struct Client {
     fixed: determinism::Fixed,
     answered: AtomicU64,
     pmvet: u32,
+    /// The process that this memory belongs to. A child of vfork runs in it under another number.
+    process: AtomicU32,
     threads: Mutex<Threads>,
     early_modules: Mutex<Vec<(ModuleId, u64, u64, String)>>,
+    /// The target's own executable.
+    executable: CString,
 }
 
 #[derive(Default)]
@@ -84,11 +88,15 @@ fn client() -> &'static Client {
 }
 
 impl Client {
+    fn process(&self) -> u32 {
+        self.process.load(Ordering::Relaxed)
+    }
+
     fn many_threads(&self) -> bool {
         self.shared.header().many_threads.0.load(Ordering::Relaxed) != 0
     }
 
-    fn threads(&self) -> std::sync::MutexGuard<'_, Threads> {
+    fn threads(&self) -> MutexGuard<'_, Threads> {
         self.threads.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -129,6 +137,10 @@ impl Client {
 #[unsafe(no_mangle)]
 pub static _USES_DR_VERSION_: c_int = 1190;
 
+/// The C library under this client uses AVX-512, so DynamoRIO must always keep the target's AVX-512 registers safe from it.
+#[unsafe(no_mangle)]
+pub static _DR_CLIENT_AVX512_CODE_IN_USE_: bool_ = 1;
+
 #[unsafe(no_mangle)]
 extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const c_char) {
     // SAFETY: DynamoRIO passes as many C strings as it says.
@@ -136,7 +148,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         .map(|i| unsafe { std::ffi::CStr::from_ptr(*argv.add(i)) }.to_string_lossy().into_owned())
         .collect();
     let [shared_memory, pmvet] = arguments.as_slice() else { dr::fail("the client needs two arguments") };
-    let shared = OpenOptions::new().read(true).write(true).open(shared_memory).and_then(Shared::attach);
+    let shared = Shared::attach(shared_memory.as_ref());
     let shared = shared.unwrap_or_else(|e| dr::fail(&format!("cannot reach pmvet's shared memory: {e}")));
     let plan: Plan = match serde_json::from_slice(shared.plan()) {
         Ok(plan) => plan,
@@ -151,8 +163,10 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         fixed: Default::default(),
         answered: AtomicU64::new(0),
         pmvet: pmvet.parse().unwrap_or(0),
+        process: AtomicU32::new(dr::process()),
         threads: Mutex::default(),
         early_modules: Mutex::default(),
+        executable: dr::executable(),
         shared,
         plan,
     };
@@ -184,17 +198,8 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
 
 /// Tells pmvet about this process. A forked one starts with what `parent` has mapped.
 fn start_process(thread: &mut Thread, parent: u32) {
-    let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    // SAFETY: DynamoRIO's name of the application, a C string.
-    let name = unsafe {
-        let module = dr_get_main_module();
-        let name = if module.is_null() { path.to_string_lossy().into_owned() } else { sites::describe(&*module).2 };
-        if !module.is_null() {
-            dr_free_module_data(module);
-        }
-        name
-    };
-    thread.emit(What::ProcessStart { process: dr::process(), parent, path: &name });
+    let name = client().executable.to_string_lossy();
+    thread.emit(What::ProcessStart { process: client().process(), parent, path: &name });
 }
 
 unsafe extern "C" fn thread_starts(dc: *mut c_void) {
@@ -219,7 +224,7 @@ unsafe extern "C" fn thread_starts(dc: *mut c_void) {
             thread.emit(What::Module { module, base: start, size: end - start, path: &path });
         }
     }
-    thread.emit(What::ThreadStart { process: dr::process(), os_thread: thread.os_thread });
+    thread.emit(What::ThreadStart { process: client.process(), os_thread: thread.os_thread });
 }
 
 unsafe extern "C" fn thread_ends(dc: *mut c_void) {
@@ -228,27 +233,41 @@ unsafe extern "C" fn thread_ends(dc: *mut c_void) {
     if pointer.is_null() {
         return;
     }
-    client().threads().alive.retain(|&t| t != pointer as usize);
     // SAFETY: alive until `end`.
     unsafe {
-        if (*pointer).mode != thread::mode::NOTHING {
-            (*pointer).finish_access();
-        }
-        (*pointer).emit(What::ThreadExit);
-        if client().threads().alive.is_empty() {
-            (*pointer).emit(What::ProcessExit { process: dr::process() });
-        }
         dr_set_tls_field(dc, std::ptr::null_mut());
+        if (*pointer).is_copy() {
+            return;
+        }
+    }
+    client().threads().alive.retain(|&t| t != pointer as usize);
+    // SAFETY: as above.
+    unsafe {
+        if !(*pointer).borrowed {
+            if (*pointer).mode != thread::mode::NOTHING {
+                (*pointer).finish_access();
+            }
+            (*pointer).emit(What::ThreadExit);
+            if client().threads().alive.is_empty() {
+                (*pointer).emit(What::ProcessExit { process: client().process() });
+            }
+        }
     }
     Thread::end(pointer);
 }
 
-/// In the child of a fork: only this thread exists, and its ring is its parent's.
+/// In the child of a fork: only this thread exists, and its ring is its parent's. No lock of the client is held by a thread
+/// that is not there any more, since DynamoRIO brings all threads out of the client before it lets one fork.
 unsafe extern "C" fn forked(dc: *mut c_void) {
     let client = client();
     // SAFETY: set by `thread_starts` in the parent.
     let pointer = unsafe { dr_get_tls_field(dc) }.cast::<Thread>();
-    let frame = if pointer.is_null() { 0 } else { Thread::current().frame() as u64 };
+    // SAFETY: the copy of the parent's thread, which nobody else has.
+    let frame = match unsafe { pointer.as_mut() } {
+        Some(thread) => thread.frame() as u64,
+        None => 0,
+    };
+    client.process.store(dr::process(), Ordering::Relaxed);
     let id = ThreadId(client.shared.header().next_thread.0.fetch_add(1, Ordering::AcqRel));
     let fresh = Thread::start(id);
     let mut threads = client.threads();
@@ -264,7 +283,7 @@ unsafe extern "C" fn forked(dc: *mut c_void) {
         }
         dr_set_tls_field(dc, fresh.cast());
         start_process(&mut *fresh, dr::parent_process());
-        (*fresh).emit(What::ThreadStart { process: dr::process(), os_thread: (*fresh).os_thread });
+        (*fresh).emit(What::ThreadStart { process: client.process(), os_thread: (*fresh).os_thread });
     }
 }
 

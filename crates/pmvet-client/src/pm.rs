@@ -63,7 +63,7 @@ unsafe impl Send for Pm {}
 unsafe impl Sync for Pm {}
 
 #[derive(Default)]
-pub(crate) struct Files {
+struct Files {
     known: HashMap<Inode, FileId>,
     /// Files that the target tried to map with `MAP_SYNC`: it takes them for PM.
     claimed: HashMap<Inode, ()>,

@@ -17,6 +17,8 @@ pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
     let thread = unsafe { &mut *thread };
     let addr = thread.slot(slot::ADDR);
     let todo = thread.todo;
+    // The stub may have come as far as the lock.
+    thread.release_locks();
     let len = if todo == mode::FLUSH { 1 } else { u64::from(thread.size) };
     thread.mode = mode::NOTHING;
 
@@ -46,10 +48,8 @@ pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
     }
     if todo == mode::RMW {
         let size = usize::from(thread.size).min(16);
-        let mut old = [0; 16];
-        dr::read_memory(addr, &mut old[..size]);
-        thread.old_value = old;
-        thread.mode = mode::RMW;
+        read_now(addr, &mut thread.old_value[..size]);
+        thread.mode = mode::RARE_RMW;
     } else if one_line || !many_threads {
         thread.prepare_record(addr);
         thread.mode = todo;
@@ -70,9 +70,9 @@ pub(crate) unsafe extern "C" fn after(thread: *mut Thread) {
     let context = thread.context(thread.rsp);
     let site = SiteId(thread.site);
     let mut value = [0; 64];
-    if thread.mode == mode::RMW {
+    if thread.mode == mode::RARE_RMW {
         let size = size.min(16);
-        dr::read_memory(addr, &mut value[..size]);
+        read_now(addr, &mut value[..size]);
         let old = thread.old_value;
         // The zero flag, where `lahf` put it. Only a compare-and-exchange can fail.
         let stored = thread.kind != wire::RMW_FAILED || thread.flags & (1 << 14) != 0;
@@ -80,7 +80,7 @@ pub(crate) unsafe extern "C" fn after(thread: *mut Thread) {
     } else if thread.todo == mode::LOAD {
         thread.emit_at(site, context, What::Load { addr, size: size as u32 });
     } else {
-        dr::read_memory(addr, &mut value[..size]);
+        read_now(addr, &mut value[..size]);
         let how = pmvet_events::event::StoreKind::from_number(u8::from(thread.kind == wire::STORE_NT));
         let how = how.unwrap_or(pmvet_events::event::StoreKind::Regular);
         thread.emit_at(site, context, What::Store { addr, value: &value[..size], how });
@@ -152,8 +152,7 @@ impl Thread {
         control.in_flight.store(addr, Ordering::Release);
     }
 
-    /// Gives back every lock and forgets the access under way: it is done, or it faulted and never was.
-    pub(crate) fn finish_access(&mut self) {
+    fn release_locks(&mut self) {
         for stripe in std::mem::take(&mut self.locks) {
             client().shared.stripe(stripe).store(0, Ordering::Release);
         }
@@ -162,11 +161,24 @@ impl Thread {
             unsafe { (*(self.lock as *const AtomicU32)).store(0, Ordering::Release) };
             self.lock = 0;
         }
+    }
+
+    /// Gives back every lock and forgets the access under way: it is done, or it faulted and never was.
+    pub(crate) fn finish_access(&mut self) {
+        self.release_locks();
         self.ranges.clear();
         self.mode = mode::NOTHING;
         let control = client().shared.control(self.ring);
         control.in_flight.store(0, Ordering::Release);
         control.in_flight_size.store(LINE, Ordering::Relaxed);
+    }
+}
+
+/// Reads memory that the target's instruction is about to access or has just accessed.
+fn read_now(addr: u64, into: &mut [u8]) {
+    for (i, byte) in into.iter_mut().enumerate() {
+        // SAFETY: within a mapping of PM; the target itself would fault if it were not there.
+        *byte = unsafe { ((addr + i as u64) as *const u8).read_volatile() };
     }
 }
 

@@ -31,7 +31,9 @@ pub(crate) fn hide_environment(stack: u64) -> Option<()> {
     let mut words = Vec::new();
     for at in (start..aux - 8).step_by(8) {
         let pointer = dr::read_word(at)?;
-        if !dr::read_c_string(pointer)?.starts_with(b"DYNAMORIO_") {
+        let variable = dr::read_c_string(pointer)?;
+        // DynamoRIO overwrites the name of a variable that it has seen.
+        if !variable.starts_with(b"DYNAMORIO_") && variable != b"__disabled__" {
             words.push(pointer);
         }
     }

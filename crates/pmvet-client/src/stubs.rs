@@ -13,6 +13,7 @@ use std::arch::naked_asm;
 use std::mem::offset_of;
 
 use pmvet_events::shm::{RingControl, STRIPES};
+use pmvet_events::wire;
 
 use crate::context::{self, Frame};
 use crate::slow;
@@ -194,8 +195,6 @@ pub(crate) extern "C" fn before() {
     naked_asm!(
         save!(),
         "
-        cmp byte ptr [rcx + {todo}], {rmw}
-        je 9f
         mov rsi, [rcx + {slots}]
         mov rax, [rsi + {addr_slot}]
         mov rdi, rax
@@ -219,6 +218,8 @@ pub(crate) extern "C" fn before() {
     2:
         mov rdx, [rcx + {control}]
         mov [rdx + {in_flight}], rax
+        cmp byte ptr [rcx + {todo}], {rmw}
+        je 5f
     4:
         ",
         restore_and_return!(),
@@ -242,6 +243,28 @@ pub(crate) extern "C" fn before() {
         mov [rcx + {lock}], rdi
         mov rax, [rsi + 16]
         jmp 2b
+        // A read-modify-write: its old value, with what is above it in its word, if it is within one.
+    5:
+        mov edx, eax
+        and edx, 7
+        add dl, [rcx + {size}]
+        cmp edx, 8
+        ja 6f
+        movzx edx, byte ptr [rcx + {size}]
+        cmp edx, 8
+        jne 7f
+        mov rax, [rax]
+        mov [rsi + 24], rax
+        jmp 4b
+    7:
+        cmp edx, 4
+        jne 6f
+        mov eax, [rax]
+        mov [rsi + 24], rax
+        jmp 4b
+        // Any other size is done in Rust, which finds the lock taken.
+    6:
+        mov byte ptr [rcx + {mode}], {rare_rmw}
     9:
         ",
         call_rust!(),
@@ -277,6 +300,7 @@ pub(crate) extern "C" fn before() {
         resolve = sym resolve,
         stripes_mask = const STRIPES - 1,
         rmw = const mode::RMW,
+        rare_rmw = const mode::RARE_RMW,
         load = const mode::LOAD,
         slow = sym slow::before,
     )
@@ -355,6 +379,8 @@ pub(crate) extern "C" fn after() {
         mov rsi, [rcx + {cursor}]
         jmp 30b
     4:
+        cmp eax, {rmw}
+        je 33f
         mov edx, 24
         cmp eax, {flush}
         je 30b
@@ -381,7 +407,24 @@ pub(crate) extern "C" fn after() {
         jnz 9f
         ",
         restore_and_return!(),
+        // The new value of a read-modify-write of 8 or 4 bytes, and whether a comparison succeeded.
         "
+    33:
+        cmp edx, 8
+        jne 34f
+        mov rax, [rdi]
+        jmp 35f
+    34:
+        mov eax, [rdi]
+    35:
+        mov [rsi + 32], rax
+        mov edx, 40
+        cmp byte ptr [rcx + {kind}], {failed}
+        jne 30b
+        test byte ptr [rcx + {flags} + 1], 0x40
+        jz 30b
+        mov byte ptr [rcx + {kind}], {succeeded}
+        jmp 30b
     9:
         ",
         call_rust!(),
@@ -410,6 +453,9 @@ pub(crate) extern "C" fn after() {
         stream = const mode::STREAM,
         load = const mode::LOAD,
         flush = const mode::FLUSH,
+        rmw = const mode::RMW,
+        failed = const wire::RMW_FAILED,
+        succeeded = const wire::RMW,
         slow = sym slow::after,
     )
 }

@@ -127,6 +127,13 @@ pub(crate) unsafe extern "C" fn is_interesting(_dc: *mut c_void, number: i32) ->
                 | libc::SYS_vfork
                 | libc::SYS_execve
                 | libc::SYS_execveat
+                | libc::SYS_close_range
+                | libc::SYS_stat
+                | libc::SYS_newfstatat
+                | libc::SYS_statx
+                | libc::SYS_access
+                | libc::SYS_faccessat
+                | libc::SYS_faccessat2
                 | libc::SYS_io_uring_setup
                 | libc::SYS_io_setup
         )
@@ -147,7 +154,9 @@ impl Arguments {
         self.get(index) as i32
     }
 
-    fn set(&self, index: i32, value: u64) {
+    /// Replaces an argument for the kernel. The target gets its own back after the call.
+    fn replace(&self, thread: &mut Thread, index: i32, value: u64) {
+        thread.replaced = Some((index, self.get(index)));
         // SAFETY: as above.
         unsafe { dr_syscall_set_param(self.0, index, value) }
     }
@@ -174,8 +183,38 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     if client().plan.deterministic && answer(&arguments, dc, number) {
         return 0;
     }
+    thread.replaced = None;
+    own_executable(thread, &arguments, number);
+    if number == libc::SYS_close_range {
+        close_what_is_open(thread, &arguments);
+    }
     thread.syscall = prepare(thread, &arguments, number);
     1
+}
+
+/// DynamoRIO looks at every descriptor that a `close_range` names, up to four billion. Only those that are open matter.
+fn close_what_is_open(thread: &mut Thread, arguments: &Arguments) {
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let highest = entries.filter_map(|e| e.file_name().to_str()?.parse::<u64>().ok()).max().unwrap_or(0);
+    if arguments.get(1) > highest {
+        arguments.replace(thread, 1, highest.max(arguments.get(0)));
+    }
+}
+
+/// For the kernel the target's executable is DynamoRIO, which started it. Paths that lead there are made to lead to the
+/// target's own.
+fn own_executable(thread: &mut Thread, arguments: &Arguments, number: i64) {
+    let index = match number {
+        libc::SYS_open | libc::SYS_stat | libc::SYS_access | libc::SYS_execve => 0,
+        libc::SYS_openat | libc::SYS_openat2 | libc::SYS_newfstatat | libc::SYS_statx | libc::SYS_faccessat
+        | libc::SYS_faccessat2 => 1,
+        _ => return,
+    };
+    let Some(path) = dr::read_c_string(arguments.get(index)).and_then(|p| String::from_utf8(p).ok()) else { return };
+    let Some(who) = path.strip_prefix("/proc/").and_then(|p| p.strip_suffix("/exe")) else { return };
+    if who == "self" || who == "thread-self" || who == dr::process().to_string() {
+        arguments.replace(thread, index, client().executable.as_ptr() as u64);
+    }
 }
 
 fn prepare(thread: &mut Thread, arguments: &Arguments, number: i64) -> Pending {
@@ -302,7 +341,7 @@ fn map(thread: &mut Thread, arguments: &Arguments) -> Pending {
     }
     let file = client().pm.contact(thread, open.inode, &open.path, open.size);
     if addr == 0 && flags & libc::MAP_FIXED == 0 {
-        arguments.set(0, client().pm.hint(len));
+        arguments.replace(thread, 0, client().pm.hint(len));
     }
     Pending::Map { file, inode: open.inode.1, writable: protection & libc::PROT_WRITE != 0 }
 }
@@ -380,6 +419,8 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, _number: i32) {
     // SAFETY: from within a system call event of this thread.
     let result = unsafe { dr_syscall_get_result(dc) } as i64;
     let pending = std::mem::take(&mut thread.syscall);
+    // The pending work below looks at the arguments as the kernel saw them.
+    let replaced = thread.replaced.take();
     let failed = (-4095..0).contains(&result);
     match pending {
         Pending::Unmapped(parts) if failed => {
@@ -389,6 +430,9 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, _number: i32) {
         }
         _ if failed => {}
         pending => finish(thread, &Arguments(dc), pending, result as u64),
+    }
+    if let Some((index, value)) = replaced {
+        dr::restore_argument(index, value);
     }
 }
 

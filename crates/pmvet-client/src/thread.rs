@@ -47,10 +47,12 @@ pub(crate) mod mode {
     pub(crate) const FLUSH: u8 = 3;
     /// Everything out of the ordinary is done in Rust.
     pub(crate) const SLOW: u8 = 4;
-    /// A locked read-modify-write: always in Rust.
+    /// A locked read-modify-write of 4 or 8 bytes: copy the new value too, number, publish.
     pub(crate) const RMW: u8 = 5;
     /// As `STORE`, but the value is in the value slots: reading a line that was just written past the cache is slow.
     pub(crate) const STREAM: u8 = 6;
+    /// A read-modify-write of another size, which is done in Rust.
+    pub(crate) const RARE_RMW: u8 = 7;
 }
 
 #[repr(C)]
@@ -123,6 +125,11 @@ pub(crate) struct Thread {
     /// Ranges a masked or repeated instruction is about to store to.
     pub(crate) ranges: Vec<(u64, u32)>,
     pub(crate) syscall: crate::syscalls::Pending,
+    /// The thread is a child of vfork: another process that runs in this one's memory until it runs a program of its own.
+    pub(crate) borrowed: bool,
+    process: u32,
+    /// The argument of the system call under way that the kernel sees another value of.
+    pub(crate) replaced: Option<(i32, u64)>,
     stack_memory: (*mut u8, usize),
 }
 
@@ -151,7 +158,7 @@ impl Thread {
         // A ring starts where its last owner left it.
         let head = control.head.0.load(Ordering::Acquire);
         control.thread.store(id.0, Ordering::Relaxed);
-        control.process.store(dr::process(), Ordering::Relaxed);
+        control.process.store(client.process(), Ordering::Relaxed);
         control.os_thread.store(os_thread, Ordering::Relaxed);
         control.in_flight.store(0, Ordering::Relaxed);
         control.ready.store(1, Ordering::Release);
@@ -203,6 +210,9 @@ impl Thread {
             old_value: [0; 16],
             ranges: Vec::new(),
             syscall: Default::default(),
+            borrowed: dr::process() != client.process(),
+            process: dr::process(),
+            replaced: None,
             stack_memory: (stack_memory, STACK_BYTES + XSAVE_BYTES),
         });
         let thread = Box::into_raw(thread);
@@ -230,6 +240,11 @@ impl Thread {
     pub(crate) fn try_current<'a>() -> Option<&'a mut Self> {
         // SAFETY: as in `current`; a slot that was never set is 0.
         unsafe { (*client().tls.slots().add(slot::THREAD) as *mut Self).as_mut() }
+    }
+
+    /// Whether this is what a fork copied of a thread that does not exist in the child. Its ring is not the child's.
+    pub(crate) fn is_copy(&self) -> bool {
+        !self.borrowed && self.process != dr::process()
     }
 
     pub(crate) fn slot(&self, index: usize) -> u64 {
@@ -331,8 +346,15 @@ impl Thread {
     pub(crate) fn end(this: *mut Self) {
         // SAFETY: made by `start`, ended once, not used after.
         let thread = unsafe { Box::from_raw(this) };
-        thread.set_slot(slot::THREAD, 0);
-        thread.control().state.store(shm::CLOSED, Ordering::Release);
+        // The slots may be another thread's: that of a child of vfork is ended by its parent.
+        if thread.slot(slot::THREAD) == this as u64 {
+            thread.set_slot(slot::THREAD, 0);
+        }
+        // pmvet may have noticed that a child of vfork is gone before its parent did, and given the ring to another.
+        if thread.control().thread.load(Ordering::Acquire) == thread.id.0 {
+            let state = &thread.control().state;
+            let _ = state.compare_exchange(shm::ACTIVE, shm::CLOSED, Ordering::AcqRel, Ordering::Relaxed);
+        }
         dr::free_pages(thread.stack_memory.0, thread.stack_memory.1);
     }
 

@@ -15,9 +15,10 @@
 //! grow; the producer publishes `head` after a record is complete, the consumer publishes `tail` after it is done with
 //! a record. A site or context is written before its id appears in any record, so whoever reads the record may read it.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -115,8 +116,16 @@ const TOTAL: usize = RINGS_AT + MAX_RINGS * RING_BYTES;
 /// Everything but the ring buffers, mapped.
 #[derive(Debug)]
 pub struct Shared {
-    file: File,
+    source: Source,
     base: NonNull<u8>,
+}
+
+/// How to reach the file again, for a ring's buffer.
+#[derive(Debug)]
+enum Source {
+    Own(File),
+    /// The client keeps no descriptor: the target would see it, and might close it.
+    Path(PathBuf),
 }
 
 // SAFETY: all shared state behind `base` is atomic or written before it is published.
@@ -135,7 +144,8 @@ impl Shared {
         // SAFETY: `fd` was just made and nobody else owns it.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(TOTAL as u64)?;
-        let shared = Self::map(file)?;
+        let base = map_shared(&file, 0, RINGS_AT)?;
+        let shared = Self { source: Source::Own(file), base };
         let header = shared.header();
         if plan.len() > PLAN_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the plan is larger than the space for it"));
@@ -156,12 +166,13 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Attaches to shared memory that pmvet made.
-    pub fn attach(file: File) -> io::Result<Self> {
+    /// Attaches to shared memory that pmvet made, by a path that leads to it as long as pmvet lives.
+    pub fn attach(path: &Path) -> io::Result<Self> {
+        let file = open(path)?;
         if file.metadata()?.len() != TOTAL as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not the shared memory of this pmvet"));
         }
-        let shared = Self::map(file)?;
+        let shared = Self { source: Source::Path(path.to_owned()), base: map_shared(&file, 0, RINGS_AT)? };
         let header = shared.header();
         if header.magic.load(Ordering::Acquire) != MAGIC || header.version.load(Ordering::Relaxed) != VERSION {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not the shared memory of this pmvet"));
@@ -169,13 +180,12 @@ impl Shared {
         Ok(shared)
     }
 
-    fn map(file: File) -> io::Result<Self> {
-        let base = map_shared(&file, 0, RINGS_AT)?;
-        Ok(Self { file, base })
-    }
-
-    pub fn file(&self) -> &File {
-        &self.file
+    /// The path by which processes of the target attach.
+    pub fn path(&self) -> PathBuf {
+        match &self.source {
+            Source::Own(file) => format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into(),
+            Source::Path(path) => path.clone(),
+        }
     }
 
     fn at<T>(&self, offset: usize, index: usize) -> &T {
@@ -212,7 +222,12 @@ impl Shared {
     /// Maps a ring's buffer. It stays mapped until the [`RingBuffer`] is dropped.
     pub fn ring_buffer(&self, ring: usize) -> io::Result<RingBuffer> {
         assert!(ring < MAX_RINGS);
-        Ok(RingBuffer { base: map_shared(&self.file, RINGS_AT + ring * RING_BYTES, RING_BYTES)? })
+        let at = RINGS_AT + ring * RING_BYTES;
+        let base = match &self.source {
+            Source::Own(file) => map_shared(file, at, RING_BYTES)?,
+            Source::Path(path) => map_shared(&open(path)?, at, RING_BYTES)?,
+        };
+        Ok(RingBuffer { base })
     }
 
     /// Takes a free ring, for a thread that starts. `None` if all are taken.
@@ -320,6 +335,10 @@ impl Drop for RingBuffer {
         // SAFETY: made by `ring_buffer` with this length.
         unsafe { libc::munmap(self.base.as_ptr().cast(), RING_BYTES) };
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(path)
 }
 
 fn map_shared(file: &File, offset: usize, len: usize) -> io::Result<NonNull<u8>> {

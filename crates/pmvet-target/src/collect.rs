@@ -88,19 +88,19 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Passes on all events that can be. Returns whether there were any.
+    /// Passes on the events that can be, within bounds. Returns whether there were any.
     pub(crate) fn pump(&mut self, sink: &mut dyn Sink) -> Result<bool, CollectError> {
-        self.find_rings()?;
+        const ROUNDS: usize = 64;
         let mut any = false;
-        let mut again = true;
-        while again {
-            again = false;
+        for _ in 0..ROUNDS {
+            self.find_rings()?;
+            let mut again = false;
             for i in 0..self.rings.len() {
                 again |= self.drain(i, sink)?;
             }
             any |= again;
-            if again {
-                self.find_rings()?;
+            if !again {
+                break;
             }
         }
         self.release_rings(sink)?;
@@ -141,6 +141,7 @@ impl<'a> Collector<'a> {
         let ring = &mut rings[i];
         let control = shared.control(ring.index);
         let start = ring.tail;
+        let mut replaced = None;
         loop {
             if ring.tail == ring.head {
                 ring.head = control.head.0.load(Ordering::Acquire);
@@ -167,6 +168,9 @@ impl<'a> Collector<'a> {
                         sink.event(&event, *shared)?;
                     }
                     ring.tail += len as u64;
+                    if let What::ProcessStart { process, .. } = event.what {
+                        replaced = Some((process, ring.thread));
+                    }
                 }
             }
             if ring.tail - start > (RING_BYTES / 4) as u64 {
@@ -178,6 +182,12 @@ impl<'a> Collector<'a> {
         let moved = ring.tail != start;
         if moved {
             control.tail.0.store(ring.tail, Ordering::Release);
+        }
+        if let Some((process, thread)) = replaced {
+            // The process runs another program now; the threads of the last one are gone without a word.
+            for ring in rings.iter_mut().filter(|r| r.process == process && r.thread != thread) {
+                ring.dead = true;
+            }
         }
         Ok(moved)
     }
@@ -229,7 +239,7 @@ impl<'a> Collector<'a> {
         }
         for ring in &mut self.rings {
             let active = self.shared.control(ring.index).state.load(Ordering::Acquire) == ACTIVE;
-            ring.dead = ring.dead || active && !thread_exists(ring.process, ring.os_thread);
+            ring.dead = ring.dead || active && !thread_exists(ring.os_thread);
         }
     }
 
@@ -270,9 +280,9 @@ impl<'a> Collector<'a> {
     }
 }
 
-fn thread_exists(process: u32, thread: u32) -> bool {
+fn thread_exists(thread: u32) -> bool {
     // SAFETY: signal 0 only asks.
-    unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) == 0 }
+    unsafe { libc::syscall(libc::SYS_tkill, thread, 0) == 0 }
 }
 
 /// Two processes may meet the same file on their own and number it twice. It is one file.

@@ -4,11 +4,10 @@
 //! `kill -9`, it kills them first. pmvet starts itself again under a hidden command to become the guard, so it
 //! has none of pmvet's threads and locks.
 
-use std::ffi::OsString;
-use std::io::{self, Write};
-use std::os::fd::FromRawFd;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::ffi::{CString, OsString};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
 
 /// The hidden command of pmvet that becomes the guard.
 pub const COMMAND: &str = "__guard";
@@ -46,12 +45,17 @@ impl Report {
     }
 }
 
-/// The guard's whole life. `arguments`: pmvet's process id, the descriptor for reports, flags, then executable and
-/// arguments of the target. Returns the guard's exit status.
+/// The guard's whole life. `arguments`: pmvet's process id, the descriptor for reports, whether addresses are fixed, how
+/// many variables to add to the environment, those variables, then executable and arguments of the target. Returns
+/// the guard's exit status.
 pub fn run(arguments: &[OsString]) -> i32 {
     let number = |i: usize| arguments.get(i)?.to_str()?.parse::<i32>().ok();
-    let (Some(pmvet), Some(fd), Some(fixed_addresses)) = (number(0), number(1), number(2)) else { return 2 };
-    let Some((executable, names)) = arguments.get(3..).and_then(|rest| rest.split_first()) else { return 2 };
+    let (Some(pmvet), Some(fd), Some(fixed_addresses), Some(variables)) = (number(0), number(1), number(2), number(3))
+    else {
+        return 2;
+    };
+    let Some((added, command)) = arguments[4..].split_at_checked(variables as usize) else { return 2 };
+    let Some(target) = Target::new(command, added) else { return 2 };
     // SAFETY: pmvet passes a descriptor that belongs to nobody else in this process.
     let mut reports = unsafe { std::fs::File::from_raw_fd(fd) };
 
@@ -63,42 +67,25 @@ pub fn run(arguments: &[OsString]) -> i32 {
         libc::prctl(libc::PR_SET_NAME, c"pmvet-guard".as_ptr());
     }
     // Signals are taken one by one below, none may end the guard before the target has ended.
-    let mask = match Signals::block() {
-        Ok(mask) => mask,
-        Err(_) => return 2,
-    };
+    let Ok(mask) = Signals::block() else { return 2 };
     // SAFETY: no arguments.
     if unsafe { libc::getppid() } != pmvet {
         return 1;
     }
-    let mut command = Command::new(executable);
-    if let Some((name, rest)) = names.split_first() {
-        command.arg0(name).args(rest);
-    }
-    // SAFETY: only system calls between fork and exec.
-    unsafe {
-        command.pre_exec(move || {
-            mask.restore()?;
-            if fixed_addresses != 0 {
-                libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
-            }
-            Ok(())
-        });
-    }
-    let first = match command.spawn() {
-        Ok(child) => child.id(),
-        Err(e) => {
-            let _ = reports.write_all(&Report::NotStarted(e.raw_os_error().unwrap_or(0)).bytes());
+    let first = match target.start(mask, fixed_addresses != 0) {
+        Ok(pid) => pid,
+        Err(errno) => {
+            let _ = reports.write_all(&Report::NotStarted(errno).bytes());
             return 1;
         }
     };
-    let _ = reports.write_all(&Report::Started(first).bytes());
+    let _ = reports.write_all(&Report::Started(first as u32).bytes());
     loop {
         let signal = mask.wait();
         // SAFETY: no arguments.
         let orphaned = unsafe { libc::getppid() } != pmvet;
         if signal == libc::SIGTERM || orphaned {
-            kill_descendants();
+            kill_descendants(first, &mut reports);
         }
         loop {
             let mut status = 0;
@@ -106,7 +93,7 @@ pub fn run(arguments: &[OsString]) -> i32 {
             match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
                 0 => break,
                 -1 => return 0,
-                pid if pid as u32 == first => {
+                pid if pid == first => {
                     let _ = reports.write_all(&Report::Ended(status).bytes());
                 }
                 _ => {}
@@ -115,8 +102,90 @@ pub fn run(arguments: &[OsString]) -> i32 {
     }
 }
 
+/// What the guard starts, as the kernel wants it. The environment is passed on exactly as it came, order and oddities
+/// included, which `std::process::Command` does not do.
+struct Target {
+    executable: CString,
+    arguments: Vec<CString>,
+    added: Vec<CString>,
+}
+
+impl Target {
+    fn new(command: &[OsString], added: &[OsString]) -> Option<Self> {
+        let strings = |words: &[OsString]| -> Option<Vec<CString>> {
+            words.iter().map(|word| CString::new(word.as_bytes()).ok()).collect()
+        };
+        let (executable, arguments) = command.split_first()?;
+        let executable = CString::new(executable.as_bytes()).ok()?;
+        Some(Self { executable, arguments: strings(arguments)?, added: strings(added)? })
+    }
+
+    /// Starts it. Returns its process id, or the error number of what failed.
+    fn start(&self, mask: Signals, fixed_addresses: bool) -> Result<libc::pid_t, i32> {
+        let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> { strings.iter().map(|s| s.as_ptr()).collect() };
+        let mut arguments = pointers(&self.arguments);
+        arguments.push(std::ptr::null());
+        let mut environment = inherited_environment();
+        environment.extend(pointers(&self.added));
+        environment.push(std::ptr::null());
+        let (mut failed, report) = io::pipe().map_err(|e| e.raw_os_error().unwrap_or(0))?;
+        // SAFETY: the guard has one thread; the child makes system calls only, on memory prepared above.
+        let pid = unsafe { libc::fork() };
+        match pid {
+            -1 => Err(errno()),
+            0 => {
+                let restored = mask.restore();
+                // SAFETY: as above; both arrays end with a null pointer.
+                unsafe {
+                    // Rust's runtime ignores it, which the target would inherit.
+                    libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+                    if fixed_addresses {
+                        libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
+                    }
+                    if restored.is_ok() {
+                        libc::execve(self.executable.as_ptr(), arguments.as_ptr(), environment.as_ptr());
+                    }
+                    let errno = errno().to_le_bytes();
+                    libc::write(report.as_raw_fd(), errno.as_ptr().cast(), errno.len());
+                    libc::_exit(127)
+                }
+            }
+            pid => {
+                drop(report);
+                let mut errno = [0; 4];
+                match failed.read_exact(&mut errno) {
+                    Ok(()) => Err(i32::from_le_bytes(errno)),
+                    // Closed by a successful exec.
+                    Err(_) => Ok(pid),
+                }
+            }
+        }
+    }
+}
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// The variables this process was started with.
+fn inherited_environment() -> Vec<*const libc::c_char> {
+    unsafe extern "C" {
+        static environ: *const *const libc::c_char;
+    }
+    let mut variables = Vec::new();
+    // SAFETY: the C library's array of pointers, which a null pointer ends; nobody changes it.
+    unsafe {
+        let mut at = environ;
+        while !at.is_null() && !(*at).is_null() {
+            variables.push(*at);
+            at = at.add(1);
+        }
+    }
+    variables
+}
+
 /// Kills every process below this one, those that are being made included.
-fn kill_descendants() {
+fn kill_descendants(first: libc::pid_t, reports: &mut std::fs::File) {
     loop {
         let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
         let mut left: Vec<i32> = children.split_whitespace().filter_map(|p| p.parse().ok()).collect();
@@ -127,7 +196,10 @@ fn kill_descendants() {
         unsafe {
             for pid in left.drain(..) {
                 libc::kill(pid, libc::SIGKILL);
-                libc::waitpid(pid, std::ptr::null_mut(), 0);
+                let mut status = 0;
+                if libc::waitpid(pid, &raw mut status, 0) == first {
+                    let _ = reports.write_all(&Report::Ended(status).bytes());
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Starts a target under DynamoRIO and sees it through to its end.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -98,8 +98,23 @@ pub enum LaunchError {
     Collect(#[from] crate::collect::CollectError),
 }
 
-/// Set by pmvet's signal handler: the signal that asked it to stop.
-pub static STOP: AtomicU32 = AtomicU32::new(0);
+/// The signal that asked pmvet to stop, and whether the target got it too.
+static STOP: AtomicU32 = AtomicU32::new(0);
+const TARGET_HAS_IT: u32 = 1 << 16;
+
+/// Asks the run under way to end. Safe to call from a signal handler. A terminal sends its signals to the target as well,
+/// which must not get them twice.
+pub fn stop(signal: i32, from_terminal: bool) {
+    STOP.store(signal as u32 | if from_terminal { TARGET_HAS_IT } else { 0 }, Ordering::Relaxed);
+}
+
+/// The signal that asked pmvet to stop, if one did.
+pub fn stopped_by() -> Option<i32> {
+    match STOP.load(Ordering::Relaxed) & !TARGET_HAS_IT {
+        0 => None,
+        signal => Some(signal as i32),
+    }
+}
 
 /// How long a target may take to end by itself after it was asked to.
 const GRACE: Duration = Duration::from_secs(2);
@@ -115,13 +130,24 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
     let mut stopping: Option<Instant> = None;
     let mut idle = 0u32;
     let result = loop {
-        match collector.pump(sink) {
-            Ok(true) => {
-                idle = 0;
-                continue;
-            }
-            Ok(false) => {}
+        let busy = match collector.pump(sink) {
+            Ok(busy) => busy,
             Err(e) => break Err(e),
+        };
+        if let Some(signal) = stopped_by() {
+            let since = *stopping.get_or_insert_with(|| {
+                if STOP.load(Ordering::Relaxed) & TARGET_HAS_IT == 0 {
+                    guard.forward(signal);
+                }
+                Instant::now()
+            });
+            if since.elapsed() > GRACE {
+                guard.kill_target();
+            }
+        }
+        if busy {
+            idle = 0;
+            continue;
         }
         // Nothing to do: look around, a little less often each time.
         if let Some(report) = guard.report() {
@@ -137,16 +163,6 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
         }
         if guard.ended() {
             break Ok(());
-        }
-        let stop = STOP.load(Ordering::Relaxed);
-        if stop != 0 {
-            let since = *stopping.get_or_insert_with(|| {
-                guard.forward(stop as i32);
-                Instant::now()
-            });
-            if since.elapsed() > GRACE {
-                guard.kill_target();
-            }
         }
         collector.notice_deaths();
         idle = (idle + 1).min(40);
@@ -166,7 +182,7 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
     if shared.header().client_failed.load(Ordering::Acquire) != 0 {
         return Err(LaunchError::ClientFailed);
     }
-    let interrupted = stopping.map(|_| STOP.load(Ordering::Relaxed) as i32);
+    let interrupted = stopping.and_then(|_| stopped_by());
     let exit = exit.or_else(|| guard.last_words()).ok_or(LaunchError::GuardDied)?;
     Ok(Ending { exit, time, loss, places_lost: shared.places_lost(), interrupted })
 }
@@ -187,23 +203,13 @@ impl Guard {
     fn start(launch: &Launch, install: &Install, shared: &Shared) -> Result<Self, LaunchError> {
         let (reports, writer) = pipe().map_err(LaunchError::Guard)?;
         let pid = std::process::id();
-        let shared_memory = format!("/proc/{pid}/fd/{}", shared.file().as_raw_fd());
+        let shared_memory = shared.path().display().to_string();
         let mut command = Command::new("/proc/self/exe");
         command.arg(guard::COMMAND).arg(pid.to_string()).arg(writer.as_raw_fd().to_string());
         command.arg(if launch.plan.deterministic { "1" } else { "0" });
+        let variables = variables(launch, install, &shared_memory, pid);
+        command.arg(variables.len().to_string()).args(variables);
         command.arg(&install.dynamorio).args(&launch.program.arguments);
-        command.env("DYNAMORIO_EXE_PATH", &launch.program.executable);
-        command.env("DYNAMORIO_RUNUNDER", "1");
-        command.env("DYNAMORIO_OPTIONS", options(launch, install, &shared_memory, pid));
-        // Not the user's own settings of DynamoRIO.
-        command.env("DYNAMORIO_CONFIGDIR", "/nonexistent");
-        // PMDK maps and flushes any file as PM then, at an address that is the same in every run.
-        if std::env::var_os("PMEM_IS_PMEM_FORCE").is_none() {
-            command.env("PMEM_IS_PMEM_FORCE", "1");
-        }
-        if std::env::var_os("PMEM_MMAP_HINT").is_none() {
-            command.env("PMEM_MMAP_HINT", "10000000000");
-        }
         let child = command.spawn().map_err(LaunchError::Guard)?;
         drop(writer);
         Ok(Self { child, reports, target: None, ended: false })
@@ -274,6 +280,30 @@ fn pipe() -> std::io::Result<(std::fs::File, std::os::fd::OwnedFd)> {
         libc::fcntl(writer.as_raw_fd(), libc::F_SETFD, 0);
     }
     Ok((reader.into(), writer))
+}
+
+/// What is added to the target's environment. The client hides DynamoRIO's part of it from the target.
+fn variables(launch: &Launch, install: &Install, shared_memory: &str, pid: u32) -> Vec<OsString> {
+    let variable = |name: &str, value: &OsStr| {
+        let mut variable = OsString::from(name);
+        variable.push("=");
+        variable.push(value);
+        variable
+    };
+    let mut variables = vec![
+        variable("DYNAMORIO_EXE_PATH", launch.program.executable.as_os_str()),
+        variable("DYNAMORIO_RUNUNDER", "1".as_ref()),
+        variable("DYNAMORIO_OPTIONS", &options(launch, install, shared_memory, pid)),
+        // Not the user's own settings of DynamoRIO.
+        variable("DYNAMORIO_CONFIGDIR", "/nonexistent".as_ref()),
+    ];
+    // PMDK maps and flushes any file as PM then, at an address that is the same in every run.
+    for (name, value) in [("PMEM_IS_PMEM_FORCE", "1"), ("PMEM_MMAP_HINT", "10000000000")] {
+        if std::env::var_os(name).is_none() {
+            variables.push(variable(name, value.as_ref()));
+        }
+    }
+    variables
 }
 
 /// DynamoRIO's options.

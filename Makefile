@@ -1,0 +1,65 @@
+# make help lists the goals.
+
+CARGO ?= cargo
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+export PREFIX DESTDIR
+
+TARGET := $(CURDIR)/target
+# What comes from the host's packages is checked by a script; nothing here uses the network if all is there.
+SETUP := scripts/setup.sh
+
+.PHONY: help demo test check build lint zoo pmdk soak bench fuzz install
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## build pmvet, trace a small program and show the summary
+	@$(SETUP) build
+	@$(MAKE) --no-print-directory build
+	@scripts/demo.sh
+
+test: ## install what is missing, build everything, lint, run all tests
+	@$(SETUP) test
+	@$(MAKE) --no-print-directory check
+
+# Tests run what lies in target/release, and cargo does not know that they need the client: hence the order.
+check:
+	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory zoo pmdk
+	@$(MAKE) --no-print-directory lint
+	$(CARGO) test --release --workspace
+
+build: ## build pmvet, the client and DynamoRIO
+	$(CARGO) build --release --workspace
+
+# The release profile everywhere: another one would build DynamoRIO once more.
+lint: ## formatting and clippy, warnings are errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+
+zoo: ## build the zoo, clean and with every bug, into target/zoo
+	@$(MAKE) --silent --no-print-directory -C zoo -j$(JOBS) OUT=$(TARGET)/zoo
+
+pmdk: ## build PMDK's example programs into target/pmdk
+	@$(MAKE) --silent --no-print-directory -C targets/pmdk -j$(JOBS) OUT=$(TARGET)/pmdk
+
+soak: ## the image check on every program, 20 times each
+	@$(SETUP) test
+	@$(MAKE) --no-print-directory build zoo pmdk
+	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images
+
+bench: ## time and memory that tracing costs, compared with native runs
+	@$(SETUP) test
+	@$(MAKE) --no-print-directory build pmdk
+	@$(MAKE) --silent --no-print-directory -C zoo OUT=$(TARGET)/zoo $(TARGET)/zoo/cl_hash/clean
+	@scripts/bench.sh
+
+fuzz: ## the trace reader on many more damaged files than in the tests
+	PROPTEST_CASES=20000 $(CARGO) test --release -p pmvet-events --test trace_file
+
+install: ## install into PREFIX (default /usr/local); DESTDIR for packagers
+	@$(SETUP) build
+	@$(MAKE) --no-print-directory build
+	@scripts/install.sh

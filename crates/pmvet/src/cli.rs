@@ -1,0 +1,251 @@
+//! The command line. Its types hold what the user typed; `config` and the commands turn them into plain settings.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+use crate::exit::Exit;
+use crate::kinds;
+use crate::printing::filter::{Span, parse_address_span, parse_offset_span};
+
+/// Finds crash-consistency, performance and concurrency bugs in programs that use persistent memory (PM).
+#[derive(Debug, Parser)]
+#[command(name = "pmvet", version, after_help = Exit::help(), subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program and record what it does to PM
+    #[command(after_help = Exit::help())]
+    Trace(Box<Trace>),
+    /// Print the events of a saved trace
+    #[command(after_help = Exit::help())]
+    Events(Events),
+    /// Check whether this machine can run pmvet, and say what to install or set
+    #[command(after_help = Exit::help())]
+    Doctor(Doctor),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SummaryFormat {
+    Human,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EventFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    /// Files that are PM, beside /mnt/pmem*/**, /dev/shm/**, /dev/dax* and those mapped with MAP_SYNC.
+    ///
+    /// May be given several times. A folder stands for everything below it; a relative glob is relative to the
+    /// current folder.
+    #[arg(long, value_name = "GLOB", action = ArgAction::Append)]
+    pub(crate) pm: Vec<String>,
+
+    /// Record loads of PM too
+    #[arg(long)]
+    pub(crate) loads: bool,
+
+    /// Save all events to FILE, for `pmvet events`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save_trace: Option<PathBuf>,
+
+    /// Rebuild each PM file from the events and compare it with the file at the end
+    #[arg(long)]
+    pub(crate) check_image: bool,
+
+    /// Give every run the same addresses, time, random numbers and UUIDs
+    #[arg(long)]
+    pub(crate) deterministic: bool,
+
+    /// Trace the processes that the program starts as well (the default)
+    #[arg(long, overrides_with = "no_follow_forks")]
+    pub(crate) follow_forks: bool,
+
+    /// Trace the first process only
+    #[arg(long, overrides_with = "follow_forks")]
+    pub(crate) no_follow_forks: bool,
+
+    /// Configuration [default: ./pmvet.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Format of the summary
+    #[arg(long, value_enum, default_value_t = SummaryFormat::Human)]
+    pub(crate) format: SummaryFormat,
+
+    /// Write the summary to FILE instead of standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) summary: Option<PathBuf>,
+
+    /// How many of the hottest sites the summary shows
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) top: usize,
+
+    /// Run the program once more without pmvet, after the traced run, and print the slowdown.
+    ///
+    /// The program runs twice then, and its PM files see two runs. The second run reads the same standard input if that
+    /// is a file, nothing otherwise, and its output is thrown away.
+    #[arg(long)]
+    pub(crate) measure_native: bool,
+
+    /// Colours in the summary
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+
+    /// Print nothing but errors of pmvet itself
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+
+    /// Run under DynamoRIO alone, for benchmarks; prints only the time
+    #[arg(long, hide = true)]
+    pub(crate) bare: bool,
+
+    /// The program and its arguments, passed on untouched
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Events {
+    /// A trace saved by `pmvet trace --save-trace`
+    pub(crate) file: PathBuf,
+
+    /// Only events of these kinds, such as store,clwb,sfence
+    #[arg(long, value_name = "KIND,..", value_delimiter = ',', value_parser = kinds::parse)]
+    pub(crate) kind: Vec<usize>,
+
+    /// Only events of these threads, by pmvet's numbers
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub(crate) thread: Vec<u32>,
+
+    /// Only events that touch these addresses: hexadecimal, from A up to but not including B
+    #[arg(long, value_name = "A..B", value_parser = parse_address_span)]
+    pub(crate) range: Option<Span>,
+
+    /// Only events on PM files whose path or name matches
+    #[arg(long = "file", value_name = "GLOB", value_parser = parse_glob)]
+    pub(crate) file_glob: Option<glob::Pattern>,
+
+    /// Only events that touch these bytes of a PM file: decimal, or hexadecimal with 0x
+    #[arg(long, value_name = "A..B", value_parser = parse_offset_span)]
+    pub(crate) offset: Option<Span>,
+
+    #[arg(long, value_enum, default_value_t = EventFormat::Text)]
+    pub(crate) format: EventFormat,
+
+    /// Stop after N events
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+
+    /// Print the call stack of each event
+    #[arg(long)]
+    pub(crate) stacks: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+}
+
+fn parse_glob(text: &str) -> Result<glob::Pattern, String> {
+    glob::Pattern::new(text).map_err(|e| format!("bad glob `{text}`: {} at character {}", e.msg, e.pos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    fn trace(arguments: &[&str]) -> Result<Trace, clap::Error> {
+        let start = ["pmvet", "trace"].into_iter().chain(arguments.iter().copied());
+        match Cli::try_parse_from(start)?.command {
+            Command::Trace(trace) => Ok(*trace),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn events(arguments: &[&str]) -> Result<Events, clap::Error> {
+        match Cli::try_parse_from(["pmvet", "events", "t"].into_iter().chain(arguments.iter().copied()))?.command {
+            Command::Events(events) => Ok(events),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_follows_the_dashes_is_untouched() {
+        let mut words: Vec<OsString> = ["pmvet", "trace", "--loads", "--"].map(OsString::from).into();
+        let target: Vec<OsString> = ["./p", "--help", "-j", "", "--", "--loads", "-V", "--pm=x", "a b"]
+            .map(OsString::from)
+            .into_iter()
+            .chain([OsString::from_vec(vec![0xff, b'x', 0xfe])])
+            .collect();
+        words.extend(target.iter().cloned());
+        let Command::Trace(trace) = Cli::try_parse_from(words).unwrap().command else { panic!() };
+        assert_eq!(trace.command, target);
+        assert!(trace.loads && trace.pm.is_empty());
+    }
+
+    #[test]
+    fn a_program_is_needed() {
+        assert!(trace(&[]).is_err());
+        assert!(trace(&["--"]).is_err());
+        assert!(trace(&["prog"]).is_err(), "the program follows --");
+    }
+
+    #[test]
+    fn forks_are_followed_unless_told_otherwise() {
+        assert!(!trace(&["--", "p"]).unwrap().no_follow_forks);
+        assert!(trace(&["--no-follow-forks", "--", "p"]).unwrap().no_follow_forks);
+        assert!(!trace(&["--no-follow-forks", "--follow-forks", "--", "p"]).unwrap().no_follow_forks);
+    }
+
+    #[test]
+    fn repeated_globs_add_up() {
+        assert_eq!(trace(&["--pm", "a", "--pm=b", "--", "p"]).unwrap().pm, ["a", "b"]);
+    }
+
+    #[test]
+    fn filters_of_events() {
+        let all =
+            events(&["--kind", "store,clwb", "--kind", "load", "--thread", "1,3", "--range", "0x10..20"]).unwrap();
+        let kinds = ["store", "clwb", "load"].map(|k| kinds::parse(k).unwrap());
+        assert_eq!((all.kind, all.thread), (kinds.to_vec(), vec![1, 3]));
+        assert!(all.range.is_some());
+        for wrong in [["--kind", "x"], ["--range", "5"], ["--range", "9..1"], ["--file", "[a"], ["--thread", "x"]] {
+            let error = events(&wrong).unwrap_err();
+            assert_eq!(error.exit_code(), i32::from(Exit::Usage.code()), "{error}");
+        }
+    }
+
+    #[test]
+    fn help_and_version() {
+        let help = Cli::try_parse_from(["pmvet", "trace", "--help"]).unwrap_err();
+        assert!(help.to_string().contains("Exit codes:") && help.exit_code() == 0);
+        let version = Cli::try_parse_from(["pmvet", "--version"]).unwrap_err().to_string();
+        assert_eq!(version, format!("pmvet {}\n", env!("CARGO_PKG_VERSION")));
+    }
+}

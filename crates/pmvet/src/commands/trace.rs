@@ -1,0 +1,445 @@
+//! `pmvet trace`: runs a target, follows its events, and says what it did.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use pmvet_events::file::{TraceEnd, TraceError, TraceHeader, TraceReader, TraceWriter};
+use pmvet_events::plan::Plan;
+use pmvet_events::{Event, Places, What};
+use pmvet_target::collect::{CollectError, SinkError};
+use pmvet_target::image::Images;
+use pmvet_target::install::Install;
+use pmvet_target::launch::{Exit as TargetExit, LaunchError, signal_name};
+use pmvet_target::program::Program;
+use pmvet_target::{Ending, Launch, Sink, launch};
+
+use super::native::{self, Input};
+use crate::cli::{Color, SummaryFormat, Trace};
+use crate::config::Config;
+use crate::exit::{Error, Exit};
+use crate::summary::count::Counter;
+use crate::summary::render::{self, Style};
+use crate::summary::{Image, Native, Run, Saved, Summary};
+use crate::{pm, system};
+
+/// Everything that decides how a target is traced, in plain terms.
+#[derive(Debug, PartialEq, Eq)]
+struct Settings {
+    command: Vec<OsString>,
+    plan: Plan,
+    follow_forks: bool,
+    bare: bool,
+    check_image: bool,
+    measure_native: bool,
+    save_trace: Option<PathBuf>,
+    output: Output,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Output {
+    format: SummaryFormat,
+    file: Option<PathBuf>,
+    top: usize,
+    color: Color,
+    quiet: bool,
+}
+
+impl Settings {
+    fn new(arguments: Trace, config: Config, folder: &Path) -> Result<Self, Error> {
+        let mut globs: Vec<String> = pm::DEFAULT.map(String::from).into();
+        globs.extend(config.pm);
+        for text in &arguments.pm {
+            globs.push(pm::glob(text, folder).map_err(|e| Error::Usage(format!("--pm: {e}")))?);
+        }
+        Ok(Self {
+            command: arguments.command,
+            plan: Plan {
+                loads: arguments.loads,
+                deterministic: arguments.deterministic,
+                // Without a need for it the target does not have to wait.
+                snapshots: arguments.check_image,
+                pm: globs,
+                sync: config.sync,
+            },
+            follow_forks: !arguments.no_follow_forks,
+            bare: arguments.bare,
+            check_image: arguments.check_image,
+            measure_native: arguments.measure_native,
+            save_trace: arguments.save_trace,
+            output: Output {
+                format: arguments.format,
+                file: arguments.summary,
+                top: arguments.top,
+                color: arguments.color,
+                quiet: arguments.quiet,
+            },
+        })
+    }
+}
+
+pub(crate) fn run(arguments: Trace) -> Result<Exit, Error> {
+    let folder = std::env::current_dir().map_err(|source| Error::Output {
+        action: "find",
+        what: "the current folder".into(),
+        source,
+    })?;
+    let config = Config::load(arguments.config.as_deref())?;
+    let settings = Settings::new(arguments, config, &folder)?;
+    let program = Program::find(&settings.command)?;
+    let install = Install::find()?;
+    system::handle_signals();
+    trace(&settings, program, &install)
+}
+
+fn trace(settings: &Settings, program: Program, install: &Install) -> Result<Exit, Error> {
+    let mut sink = Recorder::new(settings)?;
+    let input = Input::of_this_process();
+    let how = Launch { program, plan: settings.plan.clone(), follow_forks: settings.follow_forks, bare: settings.bare };
+    let cpu = system::children_cpu_time();
+    let result = launch(&how, install, &mut sink);
+    let cpu = system::children_cpu_time().saturating_sub(cpu);
+    let ending = match result {
+        Ok(ending) => ending,
+        Err(error) => return sink.abandon(error),
+    };
+    let Recorder { counter, writer, images, .. } = sink;
+    let trace = writer.map(|writer| writer.finish(&ending)).transpose()?;
+    if settings.bare {
+        let (wall, cpu) = (ending.time.as_secs_f64(), cpu.as_secs_f64());
+        settings.output.write(|_| match settings.output.format {
+            SummaryFormat::Human => format!("wall {wall:.6} s, CPU {cpu:.6} s\n"),
+            SummaryFormat::Json => format!("{{\"wall_seconds\":{wall},\"cpu_seconds\":{cpu}}}\n"),
+        })?;
+        return Ok(target_exit(&ending));
+    }
+    let mut notes = Vec::new();
+    let verdicts = images.map(|mut images| images.check().into_iter().map(|(_, verdict)| verdict).collect());
+    let native = if settings.measure_native && pmvet_target::launch::stopped_by().is_none() {
+        measure(&how.program, &input, &ending, &mut notes)
+    } else {
+        None
+    };
+    let saw_pm = counter.saw_pm();
+    let interrupted = pmvet_target::launch::stopped_by();
+    let run = Run {
+        command: &settings.command,
+        ending: &ending,
+        interrupted,
+        cpu,
+        native,
+        verdicts,
+        trace,
+        notes,
+        top: settings.output.top,
+    };
+    let mut summary = Summary::new(counter, run);
+    let (exit, messages) = judge(&summary, &ending, saw_pm, settings);
+    summary.exit_code = exit.code();
+    settings.output.write(|style| match settings.output.format {
+        SummaryFormat::Human => render::render(&summary, style),
+        // A summary is made of names and numbers: it can always be encoded.
+        SummaryFormat::Json => serde_json::to_string(&summary).unwrap_or_default() + "\n",
+    })?;
+    for (weight, message) in messages {
+        // The target's own fate is no error of pmvet's.
+        if !settings.output.quiet || matches!(weight, Exit::Findings | Exit::Internal) {
+            eprintln!("pmvet: {message}");
+        }
+    }
+    Ok(exit)
+}
+
+fn target_exit(ending: &Ending) -> Exit {
+    match (pmvet_target::launch::stopped_by(), ending.exit) {
+        (Some(_), _) => Exit::Interrupted,
+        (None, TargetExit::Status(0)) => Exit::Ok,
+        (None, _) => Exit::TargetFailed,
+    }
+}
+
+/// The exit code of the run, and what there is to say about it.
+fn judge(summary: &Summary, ending: &Ending, saw_pm: bool, settings: &Settings) -> (Exit, Vec<(Exit, String)>) {
+    let mut all = Vec::new();
+    match target_exit(ending) {
+        Exit::Ok => {}
+        Exit::Interrupted => {
+            let signal = pmvet_target::launch::stopped_by().map_or("a signal", signal_name);
+            all.push((Exit::Interrupted, format!("interrupted by {signal}; the target ended with {}", ending.exit)));
+        }
+        exit => all.push((exit, format!("the target failed: {}", ending.exit))),
+    }
+    // A thread that is killed takes what it was about to report with it; that needs no explanation then.
+    let killed = matches!(ending.exit, TargetExit::Signal(_)) || ending.interrupted.is_some();
+    if ending.loss.events > 0 && !killed {
+        let message = format!(
+            "{} events were lost, so the trace is incomplete: a thread or process of the target was killed, or this is a bug in pmvet",
+            ending.loss.events
+        );
+        all.push((Exit::Internal, message));
+    }
+    for (file, image) in summary.images().filter(|(_, image)| image.is_mismatch()) {
+        all.push((Exit::Findings, format!("{}: {}", file.path, render::image_text(image))));
+    }
+    if !saw_pm {
+        let message = format!(
+            "nothing was analysed: the target mapped no PM file. PM is any file that matches {}, or that is mapped with \
+             MAP_SYNC; name other files with --pm GLOB",
+            settings.plan.pm.join(", ")
+        );
+        all.push((Exit::NothingAnalysed, message));
+    } else if settings.check_image && !summary.images().any(|(_, image)| !matches!(image, Image::NotChecked { .. })) {
+        all.push((Exit::NothingAnalysed, "no image could be compared with its file".into()));
+    }
+    let exit = all.iter().map(|(exit, _)| *exit).max().unwrap_or(Exit::Ok);
+    (exit, all)
+}
+
+fn measure(program: &Program, input: &Input, ending: &Ending, notes: &mut Vec<String>) -> Option<Native> {
+    match native::run(program, input) {
+        Ok(run) => Some(Native {
+            wall_seconds: run.wall.as_secs_f64(),
+            cpu_seconds: run.cpu.as_secs_f64(),
+            slowdown: ending.time.as_secs_f64() / run.wall.as_secs_f64().max(1e-6),
+            ended: run.ended,
+            without_input: input.is_lost(),
+        }),
+        Err(e) => {
+            notes.push(format!("the run without pmvet could not be made: {e}"));
+            None
+        }
+    }
+}
+
+impl Output {
+    /// Writes the summary to where it belongs, if anywhere.
+    fn write(&self, text: impl FnOnce(Style) -> String) -> Result<(), Error> {
+        let terminal = self.file.is_none() && std::io::stderr().is_terminal();
+        let color = match self.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
+        };
+        match &self.file {
+            Some(path) => std::fs::write(path, text(Style { color })).map_err(|source| Error::Output {
+                action: "write",
+                what: format!("the summary to {}", path.display()),
+                source,
+            }),
+            None if self.quiet => Ok(()),
+            None => {
+                // Nobody is left to be told if standard error is closed.
+                let _ = std::io::stderr().write_all(text(Style { color }).as_bytes());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Passes each event on to whoever needs it.
+struct Recorder {
+    counter: Counter,
+    writer: Option<Saver>,
+    images: Option<Images>,
+}
+
+impl Recorder {
+    fn new(settings: &Settings) -> Result<Self, Error> {
+        let writer = match &settings.save_trace {
+            Some(path) if !settings.bare => Some(Saver::create(path, settings)?),
+            _ => None,
+        };
+        Ok(Self { counter: Counter::default(), writer, images: settings.check_image.then(Images::default) })
+    }
+
+    /// The run failed: an incomplete trace is of no use.
+    fn abandon(self, error: LaunchError) -> Result<Exit, Error> {
+        let failure = match self.writer {
+            Some(mut writer) => {
+                let failure = writer.failure.take();
+                writer.remove();
+                failure
+            }
+            None => None,
+        };
+        if let Some(signal) = pmvet_target::launch::stopped_by() {
+            eprintln!("pmvet: interrupted by {}", signal_name(signal));
+            return Ok(Exit::Interrupted);
+        }
+        Err(match (failure, error) {
+            (Some(failure), LaunchError::Sink(_) | LaunchError::Collect(CollectError::Sink(_))) => Error::Save(failure),
+            (_, error) => Error::Launch(error),
+        })
+    }
+}
+
+impl Sink for Recorder {
+    fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError> {
+        self.counter.event(event, places);
+        if let Some(writer) = &mut self.writer {
+            writer.event(event, places)?;
+        }
+        match &mut self.images {
+            // Loads change nothing.
+            Some(images) if !matches!(event.what, What::Load { .. }) => images.event(event, places),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Saves the trace.
+struct Saver {
+    path: PathBuf,
+    writer: TraceWriter<BufWriter<File>>,
+    failure: Option<TraceError>,
+}
+
+impl Saver {
+    fn create(path: &Path, settings: &Settings) -> Result<Self, Error> {
+        // A slip of the hand must not cost the user a pool.
+        let is_filled = path.metadata().is_ok_and(|m| m.is_file() && m.len() > 0);
+        if is_filled && matches!(TraceReader::open(path), Err(TraceError::NotATrace { .. })) {
+            let path = path.display();
+            return Err(Error::Usage(format!("--save-trace: {path} exists and is not a trace; remove it first")));
+        }
+        let header = TraceHeader {
+            command: settings.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            pmvet_version: env!("CARGO_PKG_VERSION").into(),
+            loads: settings.plan.loads,
+        };
+        match TraceWriter::create(path, &header) {
+            Ok(writer) => Ok(Self { path: path.to_owned(), writer, failure: None }),
+            Err(e @ TraceError::Io { action: "create", .. }) => Err(Error::Usage(format!("--save-trace: {e}"))),
+            Err(e) => {
+                remove(path);
+                Err(Error::Save(e))
+            }
+        }
+    }
+
+    fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError> {
+        self.writer.write(event, places).map_err(|e| {
+            let message = e.to_string();
+            self.failure = Some(e);
+            SinkError(message)
+        })
+    }
+
+    fn finish(self, ending: &Ending) -> Result<Saved, Error> {
+        let end = TraceEnd {
+            events: 0,
+            complete: ending.interrupted.is_none() && ending.loss.is_none(),
+            exit: ending.exit.to_string(),
+        };
+        let events = self.writer.events();
+        match self.writer.finish(&end) {
+            Ok(file) => {
+                let bytes = file.get_ref().metadata().map_or(0, |m| m.len());
+                Ok(Saved { path: self.path, events, bytes })
+            }
+            Err(e) => {
+                remove(&self.path);
+                Err(Error::Save(e))
+            }
+        }
+    }
+
+    fn remove(self) {
+        remove(&self.path);
+    }
+}
+
+/// Only what is a file of our own; `--save-trace` may name a device.
+fn remove(path: &Path) {
+    if path.symlink_metadata().is_ok_and(|m| m.is_file()) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+    use pmvet_target::collect::Loss;
+
+    fn settings(words: &[&str]) -> Result<Settings, Error> {
+        let words = ["pmvet", "trace"].into_iter().chain(words.iter().copied());
+        let Command::Trace(arguments) = Cli::try_parse_from(words).unwrap().command else { panic!("not trace") };
+        let config = Config { pm: vec!["/from/config".into()], sync: Vec::new() };
+        Settings::new(*arguments, config, Path::new("/no/such"))
+    }
+
+    #[test]
+    fn arguments_become_settings() {
+        let s = settings(&["--pm", "x*", "--loads", "--no-follow-forks", "--", "p", "-q"]).unwrap();
+        assert_eq!(s.plan.pm, ["/mnt/pmem*/**", "/dev/shm/**", "/dev/dax*", "/from/config", "/no/such/x*"]);
+        assert!(s.plan.loads && !s.follow_forks && !s.plan.snapshots && !s.output.quiet);
+        assert_eq!(s.command, ["p", "-q"]);
+        assert!(settings(&["--check-image", "--", "p"]).unwrap().plan.snapshots);
+        assert_eq!(settings(&["--pm", "[", "--", "p"]).unwrap_err().exit(), Exit::Usage);
+    }
+
+    /// The exit code of a run that ended so.
+    fn code(exit: TargetExit, lost: u64, saw_pm: bool, image: Option<Image>) -> u8 {
+        let settings = settings(&["--check-image", "--", "p"]).unwrap();
+        let loss = Loss { events: lost, interrupted: 0 };
+        let time = std::time::Duration::ZERO;
+        let ending = Ending { exit, time, loss, places_lost: false, interrupted: None };
+        let run = Run {
+            command: &settings.command,
+            ending: &ending,
+            interrupted: None,
+            cpu: time,
+            native: None,
+            verdicts: None,
+            trace: None,
+            notes: Vec::new(),
+            top: 1,
+        };
+        let mut counter = Counter::default();
+        let file = crate::summary::count::FileCount { path: Some("f".into()), mapped: 1, ..Default::default() };
+        counter.files = vec![Default::default(), file];
+        let mut summary = Summary::new(counter, run);
+        summary.files[0].image = image;
+        judge(&summary, &ending, saw_pm, &settings).0.code()
+    }
+
+    #[test]
+    fn the_exit_code_is_the_gravest() {
+        let same = || Some(Image::Same { bytes: 1 });
+        let size = || Some(Image::Size { image: 1, file: 2 });
+        let (ok, failed, killed) = (TargetExit::Status(0), TargetExit::Status(1), TargetExit::Signal(9));
+        assert_eq!(code(ok, 0, true, same()), 0);
+        assert_eq!(code(ok, 0, false, same()), 4);
+        assert_eq!(code(ok, 0, true, Some(Image::NotChecked { why: "gone".into() })), 4);
+        assert_eq!(code(failed, 0, false, same()), 3);
+        assert_eq!(code(failed, 0, true, size()), 1);
+        assert_eq!(code(ok, 1, true, size()), 70);
+        assert_eq!(code(killed, 1, true, same()), 3, "whoever is killed cannot report");
+    }
+
+    #[test]
+    fn only_files_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        for path in [file.as_path(), link.as_path(), dir.path()] {
+            remove(path);
+        }
+        assert!(!file.exists() && link.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_no_trace_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        std::fs::write(&path, "precious").unwrap();
+        let settings = settings(&["--", "p"]).unwrap();
+        assert_eq!(Saver::create(&path, &settings).err().map(|e| e.exit()), Some(Exit::Usage));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        assert!(Saver::create(&dir.path().join("new"), &settings).is_ok());
+    }
+}

@@ -1,0 +1,216 @@
+//! `pmvet.toml`: settings that belong to a target, with the same names as the flags.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use pmvet_events::plan::SyncFunction;
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer};
+use toml::Spanned;
+
+use crate::pm;
+
+/// The file that is read without being asked for.
+pub(crate) const DEFAULT_FILE: &str = "pmvet.toml";
+
+/// What the configuration says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Absolute globs.
+    pub(crate) pm: Vec<String>,
+    pub(crate) sync: Vec<SyncFunction>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error("cannot read the configuration {}: {source}", .path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("{}{}", .path.display(), Located(.line, .message))]
+    Wrong { path: PathBuf, line: Option<usize>, message: String },
+}
+
+/// `:LINE: message`, as editors understand it.
+struct Located<'a>(&'a Option<usize>, &'a str);
+
+impl fmt::Display for Located<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(line) => write!(f, ":{line}: {}", self.1),
+            None => write!(f, ": {}", self.1),
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    #[serde(default)]
+    target: RawTarget,
+    #[serde(default)]
+    sync: Vec<Spanned<SyncFunction>>,
+    // Part of the design; a file that relies on them must not be taken for understood.
+    #[serde(default, rename = "oracle", deserialize_with = "later")]
+    _oracle: (),
+    #[serde(default, rename = "alloc", deserialize_with = "later")]
+    _alloc: (),
+    #[serde(default, rename = "suppress", deserialize_with = "later")]
+    _suppress: (),
+    #[serde(default, rename = "profile", deserialize_with = "later")]
+    _profile: (),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTarget {
+    #[serde(default)]
+    pm: Vec<Spanned<String>>,
+}
+
+fn later<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    IgnoredAny::deserialize(deserializer)?;
+    Err(D::Error::custom("this version of pmvet does not know this table yet"))
+}
+
+impl Config {
+    /// Reads `asked`, or the default file if there is one.
+    pub(crate) fn load(asked: Option<&Path>) -> Result<Self, ConfigError> {
+        let path = asked.unwrap_or(Path::new(DEFAULT_FILE));
+        match std::fs::read(path) {
+            Ok(bytes) => {
+                let wrong = |line, message| ConfigError::Wrong { path: path.to_owned(), line, message };
+                let text = String::from_utf8(bytes).map_err(|e| {
+                    let valid = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+                    let line = 1 + valid.iter().filter(|&&b| b == b'\n').count();
+                    wrong(Some(line), "the text is not UTF-8".into())
+                })?;
+                let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+                Self::parse(&text, &folder).map_err(|(line, message)| wrong(line, message))
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && asked.is_none() => Ok(Self::default()),
+            Err(source) => Err(ConfigError::Unreadable { path: path.to_owned(), source }),
+        }
+    }
+
+    /// Understands `text`; relative globs are relative to `folder`. An error has a line, from 1, and a message.
+    fn parse(text: &str, folder: &Path) -> Result<Self, (Option<usize>, String)> {
+        let line = |at: usize| 1 + text.bytes().take(at).filter(|&b| b == b'\n').count();
+        let raw: Raw = toml::from_str(text).map_err(|e| {
+            // The key says more than the message alone: "[oracle]", "pm = 3".
+            let span = e.span();
+            let quoted = span.clone().and_then(|s| text.get(..s.start)).map(|before| {
+                let from = before.rfind('\n').map_or(0, |at| at + 1);
+                text[from..].lines().next().unwrap_or_default().trim()
+            });
+            let message = match quoted.filter(|q| !q.is_empty()) {
+                Some(quoted) => format!("{} (`{quoted}`)", e.message().trim_end()),
+                None => e.message().trim_end().to_owned(),
+            };
+            (span.map(|s| line(s.start)), message)
+        })?;
+        let mut config = Self::default();
+        for glob in raw.target.pm {
+            let at = glob.span().start;
+            config.pm.push(pm::glob(glob.get_ref(), folder).map_err(|e| (Some(line(at)), format!("pm: {e}")))?);
+        }
+        for sync in raw.sync {
+            let at = sync.span().start;
+            let sync = sync.into_inner();
+            let wrong = |what: &str| Err((Some(line(at)), format!("[[sync]] `{}`: {what}", sync.function)));
+            if sync.function.is_empty() {
+                return wrong("function is empty");
+            }
+            if sync.arg > 3 {
+                return wrong("arg must be 0, 1, 2 or 3: one of the first four arguments");
+            }
+            config.sync.push(sync);
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmvet_events::plan::SyncFunctionKind;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> Result<Config, (Option<usize>, String)> {
+        Config::parse(text, Path::new("/no/such"))
+    }
+
+    #[test]
+    fn understands_target_and_sync() {
+        let config = parse(
+            "[target]\npm = [\"/x/*\", \"pools/*\"]\n[[sync]]\nfunction = \"my_lock\"\nkind = \"acquire\"\n\
+             [[sync]]\nfunction = \"my_try\"\nkind = \"try\"\narg = 1\nshared = true\nsuccess = 1\n",
+        )
+        .unwrap();
+        assert_eq!(config.pm, ["/x/*", "/no/such/pools/*"]);
+        assert_eq!(config.sync.len(), 2);
+        assert_eq!(config.sync[0].kind, SyncFunctionKind::Acquire);
+        assert_eq!((config.sync[1].arg, config.sync[1].shared, config.sync[1].success), (1, true, Some(1)));
+        assert_eq!(parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn errors_name_line_and_key() {
+        let cases = [
+            ("\n[targets]\n", 2, "targets"),
+            ("[target]\npm = []\npn = 1\n", 3, "pn"),
+            ("[target]\npm = 3\n", 2, "pm"),
+            ("[target]\npm = [\"/a\",\n\"/[b\"]\n", 3, "/[b"),
+            ("[[sync]]\nfunction = \"f\"\nkind = \"grab\"\n", 3, "grab"),
+            ("[[sync]]\nfunction = \"f\"\nkind = \"try\"\nlock = 1\n", 4, "lock"),
+            ("\n[[sync]]\nfunction = \"f\"\nkind = \"try\"\narg = 4\n", 2, "arg"),
+            ("[[sync]]\nfunction = \"\"\nkind = \"try\"\n", 1, "function"),
+            ("[[sync]]\nkind = \"try\"\n", 1, "function"),
+            ("x = \n", 1, "x"),
+        ];
+        for (text, line, key) in cases {
+            let (found, message) = parse(text).unwrap_err();
+            assert_eq!(found, Some(line), "{text:?}: {message}");
+            assert!(message.contains(key), "{text:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn tables_of_later_versions_are_refused() {
+        for text in ["[oracle]\n", "[[alloc]]\nx = 1\n", "[[suppress]]\nreason = \"\"\n", "[profile.ci]\nseed = 1\n"] {
+            let (line, message) = parse(text).unwrap_err();
+            assert!(message.contains("does not know this table yet"), "{message}");
+            assert_eq!(line, Some(1), "{text}: {message}");
+            assert!(message.contains(text.trim_matches(['[', '\n']).split([']', '.']).next().unwrap()), "{message}");
+        }
+    }
+
+    #[test]
+    fn files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("my.toml");
+        assert!(matches!(Config::load(Some(&path)), Err(ConfigError::Unreadable { .. })));
+        std::fs::write(&path, "[target]\npm = [\"*.pool\"]\nx = 1").unwrap();
+        let error = Config::load(Some(&path)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}:3: ", path.display())) && error.contains('x'), "{error}");
+        std::fs::write(&path, b"# caf\xe9\n").unwrap();
+        assert!(Config::load(Some(&path)).unwrap_err().to_string().contains("UTF-8"));
+        std::fs::write(&path, "[target]\npm = [\"*.pool\"]").unwrap();
+        let expected = dir.path().canonicalize().unwrap().join("*.pool");
+        assert_eq!(Config::load(Some(&path)).unwrap().pm, [expected.to_str().unwrap()]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in ".*") {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn no_almost_right_text_makes_it_panic(parts in prop::collection::vec(prop::sample::select(vec![
+            "[target]", "\n", "pm", " = ", "[", "]", "\"/x/*\"", "\"[\"", "[[sync]]", "function", "\"f\"", "kind",
+            "\"try\"", "arg", "-1", "9", "success", "shared", "true", "[oracle]", "é", "\"", "'''", "{", "}", ",", ".", "#",
+        ]), 0..40)) {
+            let _ = parse(&parts.concat());
+        }
+    }
+}

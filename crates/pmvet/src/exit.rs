@@ -1,0 +1,168 @@
+//! How pmvet ends: every error maps to one documented exit code.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use pmvet_events::file::TraceError;
+use pmvet_target::install::InstallError;
+use pmvet_target::launch::LaunchError;
+use pmvet_target::program::ProgramError;
+
+use crate::config::ConfigError;
+
+/// Exit codes, lightest first: if several apply, the last of them wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Exit {
+    Ok,
+    NothingAnalysed,
+    TargetFailed,
+    Findings,
+    Usage,
+    Internal,
+    Interrupted,
+}
+
+impl Exit {
+    pub(crate) const ALL: [Exit; 7] = [
+        Exit::Ok,
+        Exit::Findings,
+        Exit::Usage,
+        Exit::TargetFailed,
+        Exit::NothingAnalysed,
+        Exit::Internal,
+        Exit::Interrupted,
+    ];
+
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Exit::Ok => 0,
+            Exit::Findings => 1,
+            Exit::Usage => 2,
+            Exit::TargetFailed => 3,
+            Exit::NothingAnalysed => 4,
+            Exit::Internal => 70,
+            Exit::Interrupted => 130,
+        }
+    }
+
+    fn meaning(self) -> &'static str {
+        match self {
+            Exit::Ok => "all is well",
+            Exit::Findings => "findings; for `trace --check-image`: an image differs from its file",
+            Exit::Usage => "wrong usage or configuration, or the program cannot be run or the file not be read",
+            Exit::TargetFailed => "the target itself failed: it ended with another status than 0, or by a signal",
+            Exit::NothingAnalysed => "nothing was analysed: the target mapped no PM file",
+            Exit::Internal => "internal error: events lost or damaged, an output that could not be written",
+            Exit::Interrupted => "interrupted by SIGINT, SIGTERM or SIGHUP",
+        }
+    }
+
+    /// The part of the help that explains exit codes.
+    pub(crate) fn help() -> String {
+        let mut help = String::from("Exit codes:");
+        for exit in Self::ALL {
+            help.push_str(&format!("\n  {:>3}  {}", exit.code(), exit.meaning()));
+        }
+        help
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
+    }
+}
+
+/// Why a command could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{0}")]
+    Usage(String),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    #[error("{0}{advice}", advice = advice(.0))]
+    Launch(LaunchError),
+    /// A trace that is to be read.
+    #[error("{}", trace_error(.path, .source))]
+    Trace { path: PathBuf, source: TraceError },
+    /// A trace that is being saved.
+    #[error("{0}; no trace is kept. Free some space or give --save-trace another place, then run again")]
+    Save(TraceError),
+    #[error("cannot {action} {what}: {source}")]
+    Output { action: &'static str, what: String, source: io::Error },
+}
+
+/// Errors of the file system name the file themselves.
+fn trace_error(path: &Path, error: &TraceError) -> String {
+    match error {
+        TraceError::Io { .. } => error.to_string(),
+        _ => format!("{}: {error}", path.display()),
+    }
+}
+
+fn advice(error: &LaunchError) -> &'static str {
+    match error {
+        LaunchError::SharedMemory(e) if e.kind() == io::ErrorKind::FileTooLarge => {
+            "; the limit of file sizes is too small for it: `ulimit -f unlimited`"
+        }
+        LaunchError::SharedMemory(_) => "; `pmvet doctor` checks this machine",
+        _ => "",
+    }
+}
+
+impl Error {
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Error::Usage(_) | Error::Config(_) | Error::Program(_) | Error::Install(_) => Exit::Usage,
+            Error::Trace { source, .. } => match source {
+                TraceError::NotATrace { .. } | TraceError::Version { .. } => Exit::Usage,
+                TraceError::Io { action: "open", .. } => Exit::Usage,
+                TraceError::Truncated { .. } | TraceError::Corrupt { .. } | TraceError::Io { .. } => Exit::Internal,
+            },
+            Error::Launch(_) | Error::Save(_) | Error::Output { .. } => Exit::Internal,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gravest_wins() {
+        let by_weight = [
+            Exit::Ok,
+            Exit::NothingAnalysed,
+            Exit::TargetFailed,
+            Exit::Findings,
+            Exit::Usage,
+            Exit::Internal,
+            Exit::Interrupted,
+        ];
+        assert!(by_weight.is_sorted());
+        assert_eq!(Exit::TargetFailed.max(Exit::Findings), Exit::Findings);
+    }
+
+    #[test]
+    fn codes_are_distinct_and_all_in_the_help() {
+        let codes: std::collections::BTreeSet<u8> = Exit::ALL.into_iter().map(Exit::code).collect();
+        assert_eq!(codes.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 70, 130]);
+        let help = Exit::help();
+        assert!(Exit::ALL.into_iter().all(|e| help.contains(&format!("\n  {:>3}  {}", e.code(), e.meaning()))));
+    }
+
+    #[test]
+    fn errors_of_reading_a_trace() {
+        let exit = |source| Error::Trace { path: "t".into(), source }.exit();
+        assert_eq!(exit(TraceError::NotATrace { found: "text".into() }), Exit::Usage);
+        assert_eq!(exit(TraceError::Truncated { events_read: 0, offset: 1 }), Exit::Internal);
+        let io = |action| TraceError::Io { action, file: "t".into(), source: io::ErrorKind::NotFound.into() };
+        assert_eq!(exit(io("open")), Exit::Usage);
+        assert_eq!(exit(io("read")), Exit::Internal);
+    }
+}

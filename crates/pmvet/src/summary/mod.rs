@@ -1,0 +1,406 @@
+//! What a traced run did, in numbers: counted by [`count`], put together here, printed by [`render`] or as JSON.
+
+pub(crate) mod count;
+pub(crate) mod render;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pmvet_events::{ModuleId, Site};
+use pmvet_target::Ending;
+use pmvet_target::image::Verdict;
+use pmvet_target::launch::{Exit as TargetExit, signal_name};
+use serde::{Serialize, Serializer};
+
+use crate::kinds::{self, Class};
+use count::{Counter, FileCount, SiteCount, ThreadCount};
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Summary {
+    pub(crate) pmvet: &'static str,
+    pub(crate) command: Vec<String>,
+    pub(crate) target: Target,
+    /// The signal that asked pmvet to stop.
+    pub(crate) interrupted: Option<&'static str>,
+    pub(crate) exit_code: u8,
+    pub(crate) wall_seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) native: Option<Native>,
+    pub(crate) events: u64,
+    #[serde(serialize_with = "as_map")]
+    pub(crate) kinds: Vec<(&'static str, u64)>,
+    pub(crate) files: Vec<File>,
+    pub(crate) processes: u64,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) sites: Vec<HotSite>,
+    pub(crate) lost_events: u64,
+    pub(crate) interrupted_threads: u64,
+    pub(crate) trace: Option<Saved>,
+    pub(crate) notes: Vec<String>,
+}
+
+/// How the target's first process ended: one of the two.
+#[derive(Debug, Serialize)]
+pub(crate) struct Target {
+    pub(crate) ended: String,
+    pub(crate) status: Option<i32>,
+    pub(crate) signal: Option<i32>,
+}
+
+impl From<TargetExit> for Target {
+    fn from(exit: TargetExit) -> Self {
+        let (status, signal) = match exit {
+            TargetExit::Status(status) => (Some(status), None),
+            TargetExit::Signal(signal) => (None, Some(signal)),
+        };
+        Self { ended: exit.to_string(), status, signal }
+    }
+}
+
+/// The same program without pmvet.
+#[derive(Debug, Serialize)]
+pub(crate) struct Native {
+    pub(crate) wall_seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) slowdown: f64,
+    pub(crate) ended: String,
+    /// The first run had an input that cannot be read twice.
+    pub(crate) without_input: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct File {
+    pub(crate) path: String,
+    pub(crate) size: u64,
+    pub(crate) unlinked: bool,
+    pub(crate) mappings: Vec<Mapping>,
+    /// How often it was mapped; of many mappings only the first are listed.
+    pub(crate) mapped: u64,
+    pub(crate) stores: u64,
+    pub(crate) stored_bytes: u64,
+    pub(crate) loads: u64,
+    pub(crate) flushes: u64,
+    pub(crate) rmw: u64,
+    pub(crate) writes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) syncs: u64,
+    pub(crate) image: Option<Image>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Mapping {
+    #[serde(serialize_with = "as_hex")]
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) offset: u64,
+    pub(crate) writable: bool,
+}
+
+/// What the comparison of a file with its rebuilt image found.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+#[serde(tag = "verdict", rename_all = "kebab-case")]
+pub(crate) enum Image {
+    Same { bytes: u64 },
+    Differs { offset: u64, image: u8, file: u8 },
+    Size { image: u64, file: u64 },
+    NotChecked { why: String },
+}
+
+impl Image {
+    pub(crate) fn is_mismatch(&self) -> bool {
+        matches!(self, Image::Differs { .. } | Image::Size { .. })
+    }
+}
+
+impl From<Verdict> for Image {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Same { bytes } => Image::Same { bytes },
+            Verdict::Differs { offset, image, file } => Image::Differs { offset, image, file },
+            Verdict::Size { image, file } => Image::Size { image, file },
+            Verdict::Unreadable(why) => Image::NotChecked { why },
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Thread {
+    pub(crate) thread: usize,
+    pub(crate) process: u32,
+    pub(crate) os_thread: u32,
+    pub(crate) events: u64,
+    pub(crate) stores: u64,
+    pub(crate) loads: u64,
+    pub(crate) rmw: u64,
+    pub(crate) flushes: u64,
+    pub(crate) fences: u64,
+    /// Locks taken.
+    pub(crate) locks: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct HotSite {
+    pub(crate) count: u64,
+    #[serde(serialize_with = "as_map")]
+    pub(crate) kinds: Vec<(&'static str, u64)>,
+    pub(crate) frames: Vec<Frame>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Frame {
+    pub(crate) function: Option<String>,
+    pub(crate) source: Option<PathBuf>,
+    pub(crate) line: Option<u32>,
+    pub(crate) module: Option<PathBuf>,
+    pub(crate) offset: u64,
+    pub(crate) inlined: bool,
+    #[serde(skip)]
+    pub(crate) text: String,
+}
+
+/// A trace file that was written.
+#[derive(Debug, Serialize)]
+pub(crate) struct Saved {
+    pub(crate) path: PathBuf,
+    pub(crate) events: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What only whoever ran the target knows.
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) command: &'a [std::ffi::OsString],
+    pub(crate) ending: &'a Ending,
+    pub(crate) interrupted: Option<i32>,
+    pub(crate) cpu: Duration,
+    pub(crate) native: Option<Native>,
+    /// In the order of the files' numbers.
+    pub(crate) verdicts: Option<Vec<Verdict>>,
+    pub(crate) trace: Option<Saved>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) top: usize,
+}
+
+impl Summary {
+    pub(crate) fn new(mut counter: Counter, run: Run<'_>) -> Self {
+        let kinds = named(&kinds::NAMES, &counter.kinds());
+        let mut notes = run.notes;
+        let sites = hottest(&mut counter, run.top, &mut notes);
+        notes.extend(counter.unsupported.iter().map(|(why, count)| {
+            format!("{count} unsupported accesses to PM ({why}): the bytes they touch are not known from the events")
+        }));
+        if counter.volatile_flushes > 0 {
+            notes.push(format!("{} flushes of memory that is not PM", counter.volatile_flushes));
+        }
+        let loss = run.ending.loss;
+        if loss.interrupted > 0 {
+            notes.push(format!("{} threads were killed during a store: its bytes are unknown", loss.interrupted));
+        }
+        if loss.events > 0 {
+            notes.push(format!("{} events were lost: a thread was killed before it could report them", loss.events));
+        }
+        if run.ending.places_lost {
+            notes
+                .push("some events have no place: the target has more sites or call paths than the tables hold".into());
+        }
+        let files = with_verdicts(counter.files, run.verdicts);
+        let threads = counter.threads.iter().enumerate();
+        let threads: Vec<Thread> = threads.map(|(id, t)| Thread::new(id, t)).filter(|t| t.events > 0).collect();
+        Self {
+            pmvet: env!("CARGO_PKG_VERSION"),
+            command: run.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            target: run.ending.exit.into(),
+            interrupted: run.interrupted.map(signal_name),
+            exit_code: 0,
+            wall_seconds: run.ending.time.as_secs_f64(),
+            cpu_seconds: run.cpu.as_secs_f64(),
+            native: run.native,
+            events: kinds.iter().map(|(_, count)| count).sum(),
+            kinds,
+            files,
+            processes: counter.processes,
+            threads,
+            sites,
+            lost_events: loss.events,
+            interrupted_threads: loss.interrupted,
+            trace: run.trace,
+            notes,
+        }
+    }
+
+    pub(crate) fn images(&self) -> impl Iterator<Item = (&File, &Image)> {
+        self.files.iter().filter_map(|file| Some((file, file.image.as_ref()?)))
+    }
+}
+
+/// Files that are counted together share number 0, and the gravest of the verdicts that are left.
+fn with_verdicts(mut counts: Vec<FileCount>, verdicts: Option<Vec<Verdict>>) -> Vec<File> {
+    let checked = verdicts.is_some();
+    let mut verdicts = verdicts.unwrap_or_default().into_iter().map(Image::from);
+    let together = if counts.is_empty() { FileCount::default() } else { counts.remove(0) };
+    let known = counts.into_iter().filter(|count| count.path.is_some());
+    let mut files: Vec<File> = known.map(|count| File::new(count, verdicts.next())).collect();
+    if together.path.is_some() {
+        let mut rest: Vec<Image> = verdicts.collect();
+        rest.sort_by_key(Image::is_mismatch);
+        files.push(File::new(together, rest.pop().filter(|_| checked)));
+    }
+    files
+}
+
+impl File {
+    fn new(count: FileCount, image: Option<Image>) -> Self {
+        let mapping = |m: &count::Mapping| Mapping { addr: m.addr, len: m.len, offset: m.offset, writable: m.writable };
+        Self {
+            mappings: count.mappings.iter().map(mapping).collect(),
+            path: count.path.unwrap_or_default(),
+            size: count.size,
+            unlinked: count.unlinked,
+            mapped: count.mapped,
+            stores: count.stores,
+            stored_bytes: count.stored_bytes,
+            loads: count.loads,
+            flushes: count.flushes,
+            rmw: count.rmw,
+            writes: count.writes,
+            written_bytes: count.written_bytes,
+            syncs: count.syncs,
+            image,
+        }
+    }
+}
+
+impl Thread {
+    fn new(thread: usize, count: &ThreadCount) -> Self {
+        let of = |class| (0..kinds::COUNT).filter(|&k| Class::of(k) == class).map(|k| count.kinds[k]).sum();
+        Self {
+            thread,
+            process: count.process,
+            os_thread: count.os_thread,
+            events: count.kinds.iter().sum(),
+            stores: of(Class::Store),
+            loads: of(Class::Load),
+            rmw: of(Class::Rmw),
+            flushes: of(Class::Flush),
+            fences: of(Class::Fence),
+            locks: kinds::parse("acquire").map_or(0, |kind| count.kinds[kind]),
+        }
+    }
+}
+
+/// The sites with the most events, symbolised. Processes that run the same code share its sites.
+fn hottest(counter: &mut Counter, top: usize, notes: &mut Vec<String>) -> Vec<HotSite> {
+    let Counter { sites, modules, symbolizer, .. } = counter;
+    let mut merged: HashMap<(Option<&PathBuf>, u64), (Site, SiteCount)> = HashMap::new();
+    for count in sites.iter() {
+        let Some(site) = count.site else { continue };
+        let key = match modules.get(&site.module) {
+            Some((base, path)) => (Some(path), site.pc.wrapping_sub(*base)),
+            None => (None, site.pc),
+        };
+        let (_, sum) = merged.entry(key).or_insert((site, SiteCount::default()));
+        sum.classes.iter_mut().zip(count.classes).for_each(|(sum, count)| *sum += count);
+    }
+    let total = |count: &SiteCount| count.classes[..Class::Other as usize].iter().sum::<u64>();
+    let mut order: Vec<_> = merged.into_values().filter(|(_, count)| total(count) > 0).collect();
+    // The same run must always give the same list.
+    order.sort_unstable_by_key(|(site, count)| (std::cmp::Reverse(total(count)), site.module, site.pc));
+    order.truncate(top);
+    let hot_modules: BTreeSet<ModuleId> = order.iter().map(|(site, _)| site.module).collect();
+    let advice: BTreeSet<String> = hot_modules.into_iter().filter_map(|module| symbolizer.advice(module)).collect();
+    notes.extend(advice);
+    let site = |(site, count): (Site, SiteCount)| HotSite {
+        count: total(&count),
+        kinds: named(&Class::NAMES, &count.classes),
+        frames: symbolizer.frames(site).iter().map(Frame::from).collect(),
+    };
+    order.into_iter().map(site).collect()
+}
+
+impl From<&pmvet_target::symbols::Frame> for Frame {
+    fn from(frame: &pmvet_target::symbols::Frame) -> Self {
+        Self {
+            function: frame.function.clone(),
+            source: frame.file.clone(),
+            line: frame.line,
+            module: frame.module.as_ref().map(|module| module.to_path_buf()),
+            offset: frame.offset,
+            inlined: frame.inlined,
+            text: frame.to_string(),
+        }
+    }
+}
+
+/// Counts with their names, without zeros.
+fn named(names: &[&'static str], counts: &[u64]) -> Vec<(&'static str, u64)> {
+    names.iter().copied().zip(counts.iter().copied()).filter(|(_, count)| *count > 0).collect()
+}
+
+fn as_map<S: Serializer>(pairs: &[(&'static str, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().copied())
+}
+
+fn as_hex<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{number:#x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(path: Option<&str>) -> FileCount {
+        FileCount { path: path.map(String::from), ..FileCount::default() }
+    }
+
+    #[test]
+    fn each_file_gets_its_own_verdict() {
+        let same = |bytes| Verdict::Same { bytes };
+        let counts = vec![count(None), count(Some("a")), count(None), count(Some("b"))];
+        let files = with_verdicts(counts.clone(), Some(vec![same(1), same(2)]));
+        let found: Vec<_> = files.iter().map(|f| (f.path.as_str(), f.image.as_ref().unwrap())).collect();
+        assert_eq!(found, [("a", &Image::Same { bytes: 1 }), ("b", &Image::Same { bytes: 2 })]);
+        assert!(with_verdicts(counts, None).iter().all(|f| f.image.is_none()));
+    }
+
+    #[test]
+    fn a_mismatch_among_many_files_is_not_lost() {
+        let verdicts = vec![
+            Verdict::Same { bytes: 1 },
+            Verdict::Size { image: 1, file: 2 },
+            Verdict::Same { bytes: 3 },
+            Verdict::Unreadable("gone".into()),
+        ];
+        let files = with_verdicts(vec![count(Some("rest")), count(Some("a"))], Some(verdicts));
+        assert_eq!(files[0].image, Some(Image::Same { bytes: 1 }));
+        assert_eq!(files[1].image, Some(Image::Size { image: 1, file: 2 }));
+    }
+
+    #[test]
+    fn the_summary_is_valid_json() {
+        let ending = Ending {
+            exit: TargetExit::Signal(9),
+            time: Duration::from_secs(1),
+            loss: Default::default(),
+            places_lost: true,
+            interrupted: None,
+        };
+        let run = Run {
+            command: &["p".into(), "".into()],
+            ending: &ending,
+            interrupted: Some(libc::SIGTERM),
+            cpu: Duration::ZERO,
+            native: None,
+            verdicts: None,
+            trace: None,
+            notes: Vec::new(),
+            top: 3,
+        };
+        let summary = Summary::new(Counter::default(), run);
+        let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&summary).unwrap()).unwrap();
+        assert_eq!(json["target"]["signal"], 9);
+        assert_eq!(json["target"]["status"], serde_json::Value::Null);
+        assert_eq!(json["interrupted"], "SIGTERM");
+        assert_eq!(json["notes"].as_array().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,77 @@
+//! The few things that only the operating system knows. All `unsafe` of this crate is here.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use pmvet_target::launch;
+
+type Handler = extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void);
+
+extern "C" fn stop(signal: libc::c_int, info: *const libc::siginfo_t, _: *const libc::c_void) {
+    // SAFETY: the kernel passes a valid pointer. A code above 0 means that the kernel sent the signal by itself.
+    let from_terminal = unsafe { (*info).si_code > 0 };
+    launch::stop(signal, from_terminal);
+}
+
+extern "C" fn nothing(_: libc::c_int, _: *const libc::siginfo_t, _: *const libc::c_void) {}
+
+/// Lets SIGINT, SIGTERM and SIGHUP stop the target first; a second one ends pmvet at once, and its guard ends the target.
+///
+/// A signal that is ignored, as under `nohup`, stays so. A file that grows over its limit becomes an error of the
+/// write, not the end of pmvet. Handlers do not outlive an exec, so the target does not notice any of this.
+pub(crate) fn handle_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        handle(signal, stop, libc::SA_RESTART | libc::SA_RESETHAND);
+    }
+    handle(libc::SIGXFSZ, nothing, libc::SA_RESTART);
+}
+
+fn handle(signal: libc::c_int, handler: Handler, flags: libc::c_int) {
+    // SAFETY: the handlers only store to an atomic; all-zero is a valid sigaction, and the pointers are valid.
+    unsafe {
+        let mut before: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut before);
+        if before.sa_sigaction == libc::SIG_IGN {
+            return;
+        }
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as libc::sighandler_t;
+        action.sa_flags = flags | libc::SA_SIGINFO;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+    }
+}
+
+/// CPU time of all child processes that have ended, and of theirs.
+pub(crate) fn children_cpu_time() -> Duration {
+    // SAFETY: all-zero is a valid rusage, and the pointer is valid.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage
+    };
+    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+/// Makes the process that `command` will start die with pmvet.
+pub(crate) fn die_with_us(command: &mut Command) {
+    // SAFETY: one system call between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+}
+
+/// Size and free bytes of the file system at `path`.
+pub(crate) fn file_system_space(path: &std::ffi::CStr) -> Option<(u64, u64)> {
+    // SAFETY: all-zero is a valid statvfs, and the pointers are valid.
+    unsafe {
+        let mut found: libc::statvfs = std::mem::zeroed();
+        let ok = libc::statvfs(path.as_ptr(), &raw mut found) == 0;
+        ok.then_some((found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
+    }
+}

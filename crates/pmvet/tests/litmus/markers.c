@@ -1,0 +1,37 @@
+/* The markers of pmvet.h, and pmreorder's. */
+#include "litmus.h"
+#include "pmvet.h"
+
+/* What Valgrind's own header makes of pmemcheck's log request, number 30 of the tool "PC". */
+static void
+valgrind_log(const char *text)
+{
+	uint64_t words[6] = {0x5043001e, (uint64_t)text}, answer = 0;
+	__asm__ volatile("rolq $3, %%rdi; rolq $13, %%rdi; rolq $61, %%rdi; rolq $51, %%rdi; xchgq %%rbx, %%rbx" : "+d"(answer) : "a"(words) : "cc", "memory");
+	MUST(answer == 0);
+}
+
+int
+main(int argc, char **argv)
+{
+	char *p = pool(argv, "pool");
+	int len = 8;
+
+	PMVET_BEGIN("insert"); //~ marker begin 0 insert
+	X("movb $1, 0x0(%[p])"); //~ store 0x0 1 01
+	PMVET_NAME(p + 0x40, 16, "root"); //~ marker name 0x40 16 root
+	PMVET_IGNORE(p + 0x80, len); //~ marker ignore 0x80 8
+	PMVET_CONSISTENT(); //~ marker consistent 0
+	PMVET_END("insert"); //~ marker end 0 insert
+	PMVET_LOG("remove.BEGIN"); //~ marker log 0 remove.BEGIN
+	VALGRIND_EMIT_LOG("remove.END"); //~ marker log 0 remove.END
+	VALGRIND_PMC_EMIT_LOG("note"); //~ marker log 0 note
+	valgrind_log("valgrind.BEGIN");
+	//~ marker log 0 valgrind.BEGIN
+	/* An unknown request, and the same exchange without the rotations: nothing. */
+	uint64_t words[6] = {0x50560000 + 77};
+	__asm__ volatile("rolq $3, %%rdi; rolq $13, %%rdi; rolq $61, %%rdi; rolq $51, %%rdi; xchgq %%rbx, %%rbx" :: "a"(words), "d"(0) : "cc", "memory");
+	words[0] = 0x50560000;
+	__asm__ volatile("nop; xchgq %%rbx, %%rbx" :: "a"(words), "d"(0) : "cc", "memory");
+	return 0;
+}

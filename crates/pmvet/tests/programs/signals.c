@@ -1,0 +1,131 @@
+/* Timers and signals: nested, queued with values, blocked and pending, on another stack, by descriptor. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t alarms, inner, outer, deepest, values, on_stack;
+static char *other_stack;
+
+static void on_alarm(int n) {
+    (void)n;
+    alarms++;
+}
+
+static void on_inner(int n) {
+    (void)n;
+    inner++;
+}
+
+static void on_outer(int n) {
+    (void)n;
+    int before = inner;
+    raise(SIGUSR2);
+    if (inner == before + 1) outer++;
+}
+
+static void on_value(int n, siginfo_t *info, void *context) {
+    (void)n;
+    (void)context;
+    values = values * 10 + info->si_value.sival_int;
+}
+
+static void on_other_stack(int n) {
+    char here;
+    (void)n;
+    on_stack = &here >= other_stack && &here < other_stack + 65536;
+}
+
+static void again(int n) {
+    deepest++;
+    if (deepest < 10) raise(n);
+}
+
+static void on(int signal, void (*handler)(int), int flags) {
+    struct sigaction how = {.sa_handler = handler, .sa_flags = flags};
+    sigaction(signal, &how, NULL);
+}
+
+int main(void) {
+    on(SIGALRM, on_alarm, SA_RESTART);
+    struct itimerval often = {{0, 2000}, {0, 2000}};
+    setitimer(ITIMER_REAL, &often, NULL);
+    volatile double work = 1;
+    while (alarms < 50)
+        for (int i = 0; i < 1000; i++) work = work * 1.0000001;
+    memset(&often, 0, sizeof often);
+    setitimer(ITIMER_REAL, &often, NULL);
+    puts("fifty alarms during work");
+
+    on(SIGUSR1, on_outer, 0);
+    on(SIGUSR2, on_inner, 0);
+    for (int i = 0; i < 500; i++) raise(SIGUSR1);
+    printf("nested: %d %d\n", (int)outer, (int)inner);
+
+    on(SIGHUP, again, SA_NODEFER);
+    raise(SIGHUP);
+    printf("the same one nested: %d\n", (int)deepest);
+
+    struct sigaction how = {.sa_sigaction = on_value, .sa_flags = SA_SIGINFO};
+    sigaction(SIGRTMIN, &how, NULL);
+    sigset_t set, old;
+    sigemptyset(&set);
+    sigaddset(&set, SIGRTMIN);
+    sigprocmask(SIG_BLOCK, &set, &old);
+    for (int i = 1; i <= 5; i++) sigqueue(getpid(), SIGRTMIN, (union sigval){.sival_int = i});
+    printf("blocked, seen %d\n", (int)values);
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    printf("in order: %d\n", (int)values);
+
+    other_stack = malloc(65536);
+    stack_t stack = {.ss_sp = other_stack, .ss_size = 65536};
+    sigaltstack(&stack, NULL);
+    on(SIGWINCH, on_other_stack, SA_ONSTACK);
+    raise(SIGWINCH);
+    printf("on the other stack: %d\n", (int)on_stack);
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    int descriptor = signalfd(-1, &set, 0);
+    kill(getpid(), SIGTERM);
+    struct signalfd_siginfo info;
+    ssize_t got = read(descriptor, &info, sizeof info);
+    printf("by descriptor: %d, %u\n", got == sizeof info, info.ssi_signo);
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGRTMIN + 1);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    timer_t timer;
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN + 1};
+    timer_create(CLOCK_MONOTONIC, &event, &timer);
+    struct itimerspec soon = {{0, 0}, {0, 1000000}};
+    timer_settime(timer, 0, &soon, NULL);
+    siginfo_t from;
+    int which = sigwaitinfo(&set, &from);
+    printf("timer: %d %d\n", which == SIGRTMIN + 1, from.si_code == SI_TIMER);
+
+    on(SIGALRM, on_alarm, 0);
+    struct itimerval once = {{0, 0}, {0, 20000}};
+    setitimer(ITIMER_REAL, &once, NULL);
+    int ends[2];
+    if (pipe(ends)) return 1;
+    char byte;
+    ssize_t n = read(ends[0], &byte, 1);
+    printf("read interrupted: %zd %s\n", n, strerror(errno));
+    signal(SIGUSR1, SIG_IGN);
+    raise(SIGUSR1);
+    signal(SIGUSR1, SIG_DFL);
+    struct sigaction seen;
+    sigaction(SIGUSR2, NULL, &seen);
+    printf("handler read back: %d\n", seen.sa_handler == on_inner);
+    return 0;
+}

@@ -1,0 +1,40 @@
+#!/bin/sh
+# Copies a built pmvet to its place. `make install` builds it first.
+#
+#   BUILD     where cargo put it (default: target/release)
+#   PREFIX    where it goes (default: /usr/local); may be moved as a whole later
+#   DESTDIR   put in front of PREFIX, for packagers
+
+set -eu
+
+cd "$(dirname "$0")/.."
+build=${BUILD:-target/release}
+prefix=${DESTDIR:-}${PREFIX:-/usr/local}
+
+# The same choice as pmvet makes in its build folder: the newest.
+# shellcheck disable=SC2012
+dynamorio=$(ls -t "$build"/build/dynamorio-sys-*/out/build/lib64/release/libdynamorio.so 2>/dev/null | head -n 1)
+for file in "$build/pmvet" "$build/libpmvet_client.so" "${dynamorio:-$build/build/dynamorio-sys-*}"; do
+	if [ ! -f "$file" ]; then
+		echo "install.sh: no $file; run: cargo build --release" >&2
+		exit 1
+	fi
+done
+# DynamoRIO's licence lies beside the source it was built from.
+source=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "${dynamorio%/lib64/*}/CMakeCache.txt")
+licence=$source/License.txt
+if [ ! -f "$licence" ]; then
+	echo "install.sh: DynamoRIO's licence was not found at $licence" >&2
+	exit 1
+fi
+
+lib=$prefix/lib/pmvet
+doc=$prefix/share/doc/pmvet
+install -d "$prefix/bin" "$lib" "$prefix/include" "$doc"
+install -m 755 "$build/pmvet" "$prefix/bin/pmvet"
+install -m 755 "$build/libpmvet_client.so" "$dynamorio" "$lib/"
+# DynamoRIO looks into its own library; that one stays as it was built.
+strip --strip-debug "$prefix/bin/pmvet" "$lib/libpmvet_client.so"
+install -m 644 include/pmvet.h "$prefix/include/"
+install -m 644 LICENSE-MIT LICENSE-APACHE "$doc/"
+install -m 644 "$licence" "$doc/LICENSE-DynamoRIO"

@@ -1,0 +1,105 @@
+#!/bin/sh
+# Installs what is missing on a Debian machine, and nothing else; says nothing and stays off the network if all is there.
+#
+#   scripts/setup.sh build    to build and run pmvet
+#   scripts/setup.sh test     to test it as well
+#
+# As root or through sudo. Without those rights it prints what to install.
+
+set -eu
+
+goal=${1:-build}
+missing=
+
+# need PACKAGE TEST...: the package is missing if the test fails. Tests look for the thing itself, wherever it came from.
+need() {
+	package=$1
+	shift
+	"$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+command_of() { command -v "$1"; }
+header() { [ -e "/usr/include/$1" ] || [ -e "/usr/include/$(uname -m)-linux-gnu/$1" ]; }
+examples() { [ -d "/usr/share/doc/$1/examples" ]; }
+pmdk() { header "$2" && examples "$1"; }
+# bindgen loads libclang, and libclang wants its own headers.
+libclang() {
+	[ -n "${LIBCLANG_PATH:-}" ] && return 0
+	for library in /usr/lib/llvm-*/lib/libclang*.so*; do
+		[ -e "$library" ] || continue
+		ls "${library%/*}"/clang/*/include/stddef.h && return 0
+	done
+	return 1
+}
+
+case $goal in
+build | test) ;;
+*)
+	echo "usage: setup.sh build|test" >&2
+	exit 2
+	;;
+esac
+
+if ! command_of cargo >/dev/null; then
+	echo "Rust is missing. Install it as https://rustup.rs says, then run this again." >&2
+	exit 1
+fi
+
+need make command_of make
+need cmake command_of cmake
+need gcc command_of gcc
+need g++ command_of g++
+need libc6-dev header stdio.h
+need libclang-dev libclang
+need perl command_of perl
+if [ "$goal" = test ]; then
+	need libpmem-dev pmdk libpmem-dev libpmem.h
+	need libpmem2-dev pmdk libpmem2-dev libpmem2.h
+	need libpmemobj-dev pmdk libpmemobj-dev libpmemobj.h
+	need libpmemlog-dev header libpmemlog.h
+	need libpmemblk-dev header libpmemblk.h
+	need libuv1-dev header uv.h
+	need libfuse-dev header fuse/fuse.h
+	need libncurses-dev header ncurses.h
+	need binutils command_of dwp
+	need git command_of git
+	need python3 command_of python3
+	need xz-utils command_of xz
+fi
+
+if [ -n "$missing" ]; then
+	packages=${missing# }
+	if [ "$(id -u)" = 0 ]; then
+		as_root=
+	elif command_of sudo >/dev/null && { sudo -n true 2>/dev/null || { [ -t 0 ] && sudo -v; }; }; then
+		as_root=sudo
+	else
+		as_root=none
+	fi
+	if [ "$as_root" = none ] || ! command_of apt-get >/dev/null; then
+		echo "These packages (Debian's names) are missing:" >&2
+		echo "    $packages" >&2
+		echo "On Debian, install them as root with:" >&2
+		echo "    apt-get update && apt-get install --no-install-recommends $packages" >&2
+		exit 1
+	fi
+	echo "Installing: $packages" >&2
+	# Old package lists may do as well.
+	$as_root apt-get -qq update || echo "The package lists could not be refreshed; trying those at hand." >&2
+	# Slim images drop documentation, and with it the examples that are the test programs: hence the path, and
+	# --reinstall for a package that is there without them.
+	# shellcheck disable=SC2086
+	$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends --reinstall \
+		-o Dpkg::Options::='--path-include=/usr/share/doc/libpmem*' $packages >&2
+fi
+
+# The formatter and the linter come with Rust, but not with its smallest profile.
+if [ "$goal" = test ]; then
+	for component in fmt clippy; do
+		cargo "$component" --version >/dev/null 2>&1 && continue
+		[ "$component" = fmt ] && component=rustfmt
+		if ! rustup component add "$component" >&2; then
+			echo "Rust's $component is missing; install it with: rustup component add $component" >&2
+			exit 1
+		fi
+	done
+fi
