@@ -9,7 +9,7 @@ export LC_ALL=C
 
 cd "$(dirname "$0")/.."
 runs=${RUNS:-5}
-pmvet=$PWD/target/release/pmvet
+pmvet=target/release/pmvet
 pools=$(mktemp -d /dev/shm/pmvet-bench.XXXXXX)
 files=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-bench.XXXXXX")
 trap 'rm -rf "$pools" "$files"' EXIT

@@ -50,6 +50,9 @@ need gcc command_of gcc
 need g++ command_of g++
 need libc6-dev header stdio.h
 need libclang-dev libclang
+# DynamoRIO patches and builds elfutils, which reads compressed sections.
+need patch command_of patch
+need zlib1g-dev header zlib.h
 need perl command_of perl
 if [ "$goal" = test ]; then
 	need libpmem-dev pmdk libpmem-dev libpmem.h

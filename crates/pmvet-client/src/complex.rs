@@ -44,6 +44,10 @@ enum Shape {
 pub(crate) struct Complex {
     shape: Shape,
     memory: opnd_t,
+    /// What `movdir64b` loads.
+    source: Option<opnd_t>,
+    /// Whether a repeated instruction reads by rsi, and by rdi.
+    reads: [bool; 2],
     store: bool,
     load: bool,
     locked: bool,
@@ -79,7 +83,10 @@ impl Complex {
                 }
                 OP_vmaskmovps | OP_vmaskmovpd | OP_vpmaskmovd | OP_vpmaskmovq => {
                     let element = if matches!(op, OP_vmaskmovps | OP_vpmaskmovd) { 4 } else { 8 };
-                    Some(Shape::VectorMasked { element, mask: srcs.iter().find_map(register)? })
+                    // DynamoRIO lists the mask of an integer store after its data, of others before.
+                    let integer_store = matches!(op, OP_vpmaskmovd | OP_vpmaskmovq) && to.is_some();
+                    let mask = srcs.iter().filter_map(register).nth(integer_store.into())?;
+                    Some(Shape::VectorMasked { element, mask })
                 }
                 OP_bts | OP_btr | OP_btc | OP_bt => srcs
                     .iter()
@@ -110,16 +117,19 @@ impl Complex {
                 Shape::Repeated { store: false, .. } => from?,
                 _ => memory,
             };
+            let by = |r: u32| srcs.iter().filter(is_memory).any(|o| opnd_get_base(*o) == r as reg_id_t);
+            let reads = [by(DR_REG_RSI), by(DR_REG_RDI)];
             let ignorable = !store && !load;
             let locked = instr_get_prefix_flag(instr, 1) != 0;
-            (!ignorable).then_some(Self { shape, memory, store, load, locked, opmask, size, site })
+            (!ignorable).then_some(Self { shape, memory, source: from, reads, store, load, locked, opmask, size, site })
         }
     }
 
     /// The address where the access starts, if that alone tells whether it may be PM.
     pub(crate) fn start(&self) -> Option<opnd_t> {
         match self.shape {
-            Shape::Repeated { store: true, .. } if self.load => None,
+            // Two addresses, each of which may be PM.
+            Shape::Repeated { .. } if self.load => None,
             Shape::Repeated { .. } | Shape::Masked { .. } | Shape::Compressed { .. } | Shape::VectorMasked { .. } => {
                 any_address(self.memory).map(|(ea, _)| ea)
             }
@@ -213,8 +223,19 @@ pub(crate) fn reg_is_vector(reg: reg_id_t) -> bool {
 /// The element size of a masked instruction, from its name: `vmovdqu16`, `vpmovqb`, `vmovapd`, `vextractf32x4`.
 fn element(name: &str) -> u32 {
     let narrowing = name.starts_with("vpmov") && !name.starts_with("vpmovm");
-    if name.ends_with('b') && (narrowing || name.contains("compress")) {
+    if let Some(kind) = name.strip_prefix("vpcompress") {
+        return match kind {
+            "b" => 1,
+            "w" => 2,
+            "d" => 4,
+            _ => 8,
+        };
+    }
+    if narrowing && name.ends_with('b') {
         return 1;
+    }
+    if narrowing && name.ends_with('d') {
+        return 4;
     }
     if name.contains("64x") {
         return 8;
@@ -314,6 +335,19 @@ unsafe extern "C" fn before(plan: *const Complex) {
                 // SAFETY: as above.
                 let rsi = unsafe { registers.__bindgen_anon_2.rsi };
                 repeated_range(rsi, size, &registers).into_iter().collect()
+            }
+            Shape::Direct { .. } => {
+                let registers = std::ptr::from_ref(&*registers).cast_mut();
+                // SAFETY: a full machine context, which is only read.
+                let at = |from| unsafe { opnd_compute_address(from, registers) } as u64;
+                plan.source.map(|from| (at(from), 64)).into_iter().collect()
+            }
+            Shape::Repeated { size, store: false } => {
+                // SAFETY: as above.
+                let (rsi, rdi) = unsafe { (registers.__bindgen_anon_2.rsi, registers.__bindgen_anon_1.rdi) };
+                let starts = [rsi, rdi].into_iter().zip(plan.reads);
+                let starts = starts.filter(|&(_, reads)| reads).map(|(at, _)| at);
+                starts.filter_map(|at| repeated_range(at, size, &registers)).collect()
             }
             _ => plan.ranges(&registers),
         };

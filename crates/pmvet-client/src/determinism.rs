@@ -60,11 +60,11 @@ impl Fixed {
 }
 
 /// Replaces instructions that no two runs agree on.
-pub(crate) fn replace(e: &Emitter, instr: Instr, op: u32) -> bool {
+pub(crate) fn replace(e: &Emitter, instr: Instr, op: u32) {
     let callback: unsafe extern "C" fn(u32) = match op {
         OP_rdtsc | OP_rdtscp => time_stamp,
         OP_rdrand | OP_rdseed => random_number,
-        _ => return false,
+        _ => return,
     };
     // SAFETY: list and instruction are of the block under construction; the callback takes one word.
     unsafe {
@@ -74,7 +74,6 @@ pub(crate) fn replace(e: &Emitter, instr: Instr, op: u32) -> bool {
         // The instruction still runs, for its other effects; then its result is replaced.
         dr_insert_clean_call(e.dc, e.block, next, callback as *mut c_void, 0, 1, argument);
     }
-    true
 }
 
 unsafe extern "C" fn time_stamp(_register: u32) {
@@ -104,6 +103,20 @@ unsafe extern "C" fn random_number(register: u32) {
         registers.__bindgen_anon_9.rflags |= CARRY;
     }
     dr::set_registers(&mut registers);
+}
+
+/// Gives files the time at which every run starts.
+pub(crate) fn fix_file_times(number: i64, argument: &dyn Fn(i32) -> u64) {
+    // Where the time stamps are, each 16 bytes: three of `stat`, four of `statx`.
+    let (buffer, first, count) = match number {
+        libc::SYS_stat | libc::SYS_fstat | libc::SYS_lstat => (argument(1), 72, 3),
+        libc::SYS_newfstatat => (argument(2), 72, 3),
+        libc::SYS_statx => (argument(4), 64, 4),
+        _ => return,
+    };
+    let mut stamp = [0; 16];
+    stamp[..8].copy_from_slice(&(EPOCH / 1_000_000_000).to_le_bytes());
+    dr::write_memory(buffer + first, &stamp.repeat(count));
 }
 
 /// Hides the vdso from the target and fixes the random bytes that its C library starts with. `stack` is where the

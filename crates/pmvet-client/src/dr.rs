@@ -115,15 +115,25 @@ pub(crate) fn alloc_low(bytes: usize) -> *mut u8 {
     memory.cast()
 }
 
+/// Whether anything is mapped in an address range.
+pub(crate) fn is_mapped(addr: u64, len: u64) -> bool {
+    mapped_ranges().into_iter().any(|(start, end)| (start as u64) < addr.saturating_add(len) && end as u64 > addr)
+}
+
+/// The address ranges of this process that are in use, in order.
+fn mapped_ranges() -> Vec<(usize, usize)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let range = |line: &str| {
+        let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+        Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
+    };
+    maps.lines().filter_map(range).collect()
+}
+
 /// DynamoRIO and the kernel only look between 1 and 2 GiB. A large program may leave room elsewhere.
 fn map_low(bytes: usize) -> *mut c_void {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut free_from: usize = 1 << 20;
-    for line in maps.lines() {
-        let range = line.split_whitespace().next().and_then(|r| r.split_once('-'));
-        let Some((start, end)) = range else { continue };
-        let address = |text| usize::from_str_radix(text, 16).unwrap_or(usize::MAX);
-        let (start, end) = (address(start), address(end));
+    for (start, end) in mapped_ranges() {
         // From the top of the gap: a heap may grow from its bottom.
         let top = start.min(i32::MAX as usize) & !0xfff;
         if top >= free_from + 2 * bytes {
@@ -153,6 +163,14 @@ pub(crate) fn xsave_mask() -> u64 {
     const USED: u64 = 0b1110_0111;
     let leaf = __cpuid_count(0xd, 0);
     (u64::from(leaf.eax) | u64::from(leaf.edx) << 32) & USED
+}
+
+/// Drops all code that was made. Other threads leave theirs at the end of the block they are in.
+pub(crate) fn flush_code() {
+    // SAFETY: from an event in which this thread is outside the code cache and holds no lock.
+    if unsafe { dr_unlink_flush_region(std::ptr::null_mut(), usize::MAX) } == 0 {
+        fail("DynamoRIO cannot drop its code at this point");
+    }
 }
 
 /// Reads the target's memory, as far as it is there.
@@ -232,6 +250,7 @@ pub(crate) fn restore_argument(index: i32, value: u64) {
     match index {
         0 => registers.__bindgen_anon_1.rdi = value,
         1 => registers.__bindgen_anon_2.rsi = value,
+        3 => registers.r10 = value,
         _ => return,
     }
     set_registers(&mut registers);

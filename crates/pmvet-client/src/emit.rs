@@ -22,6 +22,14 @@ pub(crate) struct Emitter {
     pub(crate) at: Instr,
 }
 
+/// Where an access goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Address {
+    /// To be computed from registers.
+    Computed(opnd_t),
+    Constant(u64),
+}
+
 /// What a stub is told about an access.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access {
@@ -170,10 +178,18 @@ impl Emitter {
     }
 
     /// Calls a stub with `ea` in the address slot. All registers, rcx too, are the target's before and after.
-    pub(crate) fn call_stub(&self, stub: extern "C" fn(), access: Access, ea: Option<opnd_t>) {
+    pub(crate) fn call_stub(&self, stub: extern "C" fn(), access: Access, at: Option<Address>) {
         self.store_slot(slot::SAVED, RCX);
-        if let Some(ea) = ea {
-            self.lea(RCX, ea);
+        match at {
+            Some(Address::Computed(ea)) => self.lea(RCX, ea),
+            // SAFETY: builds a plain value.
+            Some(Address::Constant(addr)) => {
+                let value = unsafe { opnd_create_immed_int(addr as i64, OPSZ_8 as opnd_size_t) };
+                self.op11(OP_mov_imm, reg(RCX), value);
+            }
+            None => {}
+        }
+        if at.is_some() {
             self.store_slot(slot::ADDR, RCX);
         }
         self.load_slot(RCX, slot::THREAD);

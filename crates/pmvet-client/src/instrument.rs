@@ -16,8 +16,9 @@
 //! with all cold parts together before the block's last instruction, so that the ordinary path stays short. Since the
 //! copy has the target's registers exactly as the original has, faults in either look alike.
 //!
-//! Not instrumented, because PM cannot be there: accesses relative to the stack pointer, to `fs`/`gs`, and to constant
-//! addresses.
+//! Not instrumented, because PM cannot be there: accesses relative to the stack pointer and to `fs`/`gs`. An access to
+//! a constant address is instrumented if there is PM near it when the block is made; blocks are made again when PM
+//! comes near code.
 
 #![allow(non_upper_case_globals, reason = "DynamoRIO's names in patterns")]
 
@@ -26,7 +27,7 @@ use dynamorio_sys::*;
 use pmvet_events::wire;
 
 use crate::complex::{self, Complex};
-use crate::emit::{Access, Emitter, Instr, RCX};
+use crate::emit::{Access, Address, Emitter, Instr, RCX};
 use crate::ffi::{OPSZ_lea, reg_is_gpr};
 use crate::liveness::Live;
 use crate::thread::{mode, slot};
@@ -74,6 +75,7 @@ pub(crate) unsafe extern "C" fn block_event(
         let mut instrs = Vec::new();
         let mut instr = instrlist_first_app(block);
         while !instr.is_null() {
+            instr = markers::restore(dc, block, instr);
             instrs.push(instr);
             instr = instr_get_next_app(instr);
         }
@@ -110,6 +112,9 @@ impl Block {
         let (op, call, ret) = unsafe {
             (instr_get_opcode(instr) as u32, instr_is_call(instr) != 0, instr_is_return(instr) != 0)
         };
+        if !client().watches_memory() {
+            return self.without_memory(instr, op, live, call, ret);
+        }
         match op {
             OP_clflush => return self.flush(instr, wire::CLFLUSH),
             OP_clflushopt => return self.flush(instr, wire::CLFLUSHOPT),
@@ -119,21 +124,24 @@ impl Block {
             OP_cpuid | OP_serialize => self.fence_if_pending(instr, wire::FENCE_SERIALIZING),
             _ => {}
         }
-        if markers::is_marker(instr, op) {
-            return markers::insert(&self.emitter(instr), instr);
-        }
-        if client().plan.deterministic && determinism::replace(&self.emitter(instr), instr, op) {
-            return;
-        }
         match Complex::of(instr, op, self.site(instr)) {
             Some(plan) => self.complex(instr, live, plan),
             None => self.memory(instr, op, live),
         }
         // After what the instruction itself loads: that is still its caller's doing.
+        self.without_memory(instr, op, live, call, ret);
+    }
+
+    /// What is reported whether there is PM or not.
+    fn without_memory(&mut self, instr: Instr, op: u32, live: Live, call: bool, ret: bool) {
         if call {
             self.shadow_call(instr, live);
         } else if ret {
             self.shadow_return(instr, live);
+        } else if markers::is_marker(instr, op) {
+            markers::insert(&self.emitter(instr), instr);
+        } else if client().plan.deterministic {
+            determinism::replace(&self.emitter(instr), instr, op);
         }
     }
 
@@ -145,35 +153,32 @@ impl Block {
                 (0..instr_num_srcs(instr)).map(|i| instr_get_src(instr, i as u32)).collect(),
             )
         };
-        let store = stores.into_iter().find_map(effective_address);
-        let load = match op {
+        let store = stores.iter().copied().find_map(effective_address);
+        let constant = stores.iter().chain(&loads).copied().find_map(constant_address);
+        let loads: Vec<(opnd_t, u32)> = match op {
             // These have a memory operand that they do not read.
             OP_lea | OP_prefetcht0 | OP_prefetcht1 | OP_prefetcht2 | OP_prefetchnta | OP_prefetchw | OP_prefetch
-            | OP_nop_modrm | OP_cldemote => None,
-            _ if client().plan.loads => loads.into_iter().find_map(effective_address),
-            _ => None,
+            | OP_nop_modrm | OP_cldemote => return,
+            _ if client().plan.loads => loads.iter().copied().filter_map(effective_address).collect(),
+            _ => Vec::new(),
         };
         // SAFETY: as above.
         let (locked, control) = unsafe {
-            let locked = instr_get_prefix_flag(instr, LOCK_PREFIX) != 0 || (op == OP_xchg && store.is_some());
-            (locked, instr_is_cti(instr) != 0)
+            let locked = instr_get_prefix_flag(instr, LOCK_PREFIX) != 0 || op == OP_xchg;
+            (locked && instr_writes_memory(instr) != 0, instr_is_cti(instr) != 0)
         };
-        let locked_anywhere = locked && (store.is_some() || writes_memory(instr));
-        if let Some((ea, size)) = load
-            && !locked
-            && size <= 64
-        {
+        let single = loads.len() == 1;
+        for (ea, size) in loads.into_iter().filter(|&(_, size)| !locked && size <= 64) {
             let access = self.access(instr, wire::LOAD, size, mode::LOAD);
-            // Where the instruction cannot be copied, or has its store to report too, the load comes first.
-            let copy = (store.is_none() && !control).then_some(instr);
+            // Where the instruction cannot be copied, or has more to report, the load comes first.
+            let copy = (single && store.is_none() && !control).then_some(instr);
             self.filtered(instr, live, ea, Body::Access { access, ea, copy }, None);
         }
         if let Some((ea, size)) = store
             && !control
         {
             if locked {
-                let kind = if matches!(op, OP_cmpxchg | OP_cmpxchg8b) { wire::RMW_FAILED } else { wire::RMW };
-                let access = self.access(instr, kind, size, mode::RMW);
+                let access = self.access(instr, rmw_kind(op), size, mode::RMW);
                 self.filtered(instr, live, ea, Body::Access { access, ea, copy: Some(instr) }, Some(false));
             } else if size <= 64 {
                 let streaming = is_non_temporal(op);
@@ -184,9 +189,45 @@ impl Block {
                 self.filtered(instr, live, ea, body, streaming.then_some(true));
             }
         }
-        if locked_anywhere {
+        if let Some((addr, size)) = constant
+            && !control
+            && client().pm.may_be_near(addr)
+        {
+            return self.constant(instr, op, addr, size, locked);
+        }
+        if locked {
             self.fence_if_pending(instr, wire::FENCE_LOCKED);
         }
+    }
+
+    /// An access to a constant address near PM: both halves around the instruction, whether it hits or not.
+    fn constant(&mut self, instr: Instr, op: u32, addr: u64, size: u32, locked: bool) {
+        // SAFETY: a query of a valid instruction.
+        let writes = unsafe { instr_writes_memory(instr) } != 0;
+        let (kind, todo) = match (writes, locked) {
+            (true, true) => (rmw_kind(op), mode::RMW),
+            (true, false) if is_non_temporal(op) => (wire::STORE_NT, mode::STORE),
+            (true, false) => (wire::STORE, mode::STORE),
+            (false, _) if client().plan.loads => (wire::LOAD, mode::LOAD),
+            (false, _) => return,
+        };
+        if size > 64 {
+            return;
+        }
+        let access = self.access(instr, kind, size, todo);
+        self.around(instr, access, Address::Constant(addr));
+        if kind == wire::STORE_NT || locked {
+            // SAFETY: the instruction is of this block.
+            let after = self.emitter(unsafe { instr_get_next(instr) });
+            after.store_slot_imm(slot::PENDING, (!locked).into());
+        }
+    }
+
+    /// Both halves of an access around its instruction.
+    fn around(&self, instr: Instr, access: Access, at: Address) {
+        self.emitter(instr).call_stub(stubs::before, access, Some(at));
+        // SAFETY: the instruction is of this block.
+        self.emitter(unsafe { instr_get_next(instr) }).call_after();
     }
 
     fn complex(&mut self, instr: Instr, live: Live, plan: Complex) {
@@ -251,12 +292,13 @@ impl Block {
     fn flush(&mut self, instr: Instr, kind: u8) {
         // SAFETY: a flush has its line as its first source.
         let line = unsafe { instr_get_src(instr, 0) };
-        let Some((ea, _)) = any_address(line) else { return };
-        let e = self.emitter(instr);
-        e.call_stub(stubs::before, Access { site: self.site(instr), kind, size: 1, todo: mode::FLUSH }, Some(ea));
-        // SAFETY: the instruction is of this block.
-        let after = self.emitter(unsafe { instr_get_next(instr) });
-        after.call_after();
+        let computed = any_address(line).map(|(ea, _)| Address::Computed(ea));
+        let constant = || constant_address(line).map(|(addr, _)| Address::Constant(addr));
+        let Some(at) = computed.or_else(constant) else { return };
+        let access = Access { site: self.site(instr), kind, size: 1, todo: mode::FLUSH };
+        self.around(instr, access, at);
+        // SAFETY: the instruction is of this block; what was put behind it comes first.
+        let after = self.emitter(unsafe { instr_get_next_app(instr) });
         if kind != wire::CLFLUSH {
             after.store_slot_imm(slot::PENDING, 1);
         }
@@ -337,7 +379,7 @@ impl Block {
             match cold.body {
                 Body::Plain { stub, access } => e.call_stub(stub, access, None),
                 Body::Access { access, ea, copy } => {
-                    e.call_stub(stubs::before, access, Some(ea));
+                    e.call_stub(stubs::before, access, Some(Address::Computed(ea)));
                     if let Some(instr) = copy {
                         if let Some(register) = streamed_register(instr).filter(|_| access.todo == mode::STREAM) {
                             e.save_value(register);
@@ -389,9 +431,21 @@ fn with_register(e: &Emitter, live: Live, body: impl FnOnce(reg_id_t)) {
     }
 }
 
-fn writes_memory(instr: Instr) -> bool {
-    // SAFETY: a query of a valid instruction.
-    unsafe { instr_writes_memory(instr) != 0 }
+/// A compare-and-exchange is taken for failed until its flags say otherwise.
+fn rmw_kind(op: u32) -> u8 {
+    if matches!(op, OP_cmpxchg | OP_cmpxchg8b) { wire::RMW_FAILED } else { wire::RMW }
+}
+
+/// A memory operand whose address is part of the instruction, and its size.
+fn constant_address(operand: opnd_t) -> Option<(u64, u32)> {
+    // SAFETY: plain queries of a value.
+    unsafe {
+        let constant = opnd_is_rel_addr(operand) != 0 || opnd_is_abs_addr(operand) != 0;
+        let segment = constant.then(|| opnd_get_segment(operand))?;
+        let local = segment == DR_SEG_FS as reg_id_t || segment == DR_SEG_GS as reg_id_t;
+        let size = opnd_size_in_bytes(opnd_get_size(operand));
+        (!local).then(|| (opnd_get_addr(operand) as u64, size))
+    }
 }
 
 /// Address and size of a memory operand that may be PM.

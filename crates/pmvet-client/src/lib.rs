@@ -38,7 +38,7 @@ mod thread;
 use core::ffi::{c_char, c_int, c_void};
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use dynamorio_sys::*;
@@ -67,6 +67,8 @@ struct Client {
     early_modules: Mutex<Vec<(ModuleId, u64, u64, String)>>,
     /// The target's own executable.
     executable: CString,
+    /// PM was mapped: from now on accesses are instrumented. Before that there is nothing they could hit.
+    watching: AtomicBool,
 }
 
 #[derive(Default)]
@@ -88,6 +90,17 @@ fn client() -> &'static Client {
 }
 
 impl Client {
+    fn watches_memory(&self) -> bool {
+        self.watching.load(Ordering::Relaxed)
+    }
+
+    /// PM is there. Code that was made without regard to it is made again.
+    fn watch_memory(&self, near_code: bool) {
+        if !self.watching.swap(true, Ordering::AcqRel) || near_code {
+            dr::flush_code();
+        }
+    }
+
     fn process(&self) -> u32 {
         self.process.load(Ordering::Relaxed)
     }
@@ -167,6 +180,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         threads: Mutex::default(),
         early_modules: Mutex::default(),
         executable: dr::executable(),
+        watching: AtomicBool::new(false),
         shared,
         plan,
     };

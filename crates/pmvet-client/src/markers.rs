@@ -3,6 +3,8 @@
 //! Both are the same instruction sequence, which does nothing when it runs on a processor: four rotations of `rdi` that
 //! cancel out and `xchg rbx, rbx`, with `rax` pointing to six words. The first word says what is asked for.
 
+#![allow(non_upper_case_globals, reason = "DynamoRIO's names in patterns")]
+
 use core::ffi::c_void;
 
 use dynamorio_sys::*;
@@ -21,16 +23,43 @@ const SEQUENCE: [u8; 19] = [
 /// The first request of `pmvet.h`: the tool "PV" and a number.
 const PMVET: u64 = (b'P' as u64) << 24 | (b'V' as u64) << 16;
 /// pmemcheck's request to log a text, which pmreorder reads its markers from.
-const PMEMCHECK_LOG: u64 = ((b'P' as u64) << 24 | (b'C' as u64) << 16) + 11;
+const PMEMCHECK_LOG: u64 = ((b'P' as u64) << 24 | (b'C' as u64) << 16) + 30;
 
-pub(crate) fn is_marker(instr: Instr, op: u32) -> bool {
-    if op != OP_xchg {
-        return false;
+/// DynamoRIO takes the sequence for a Valgrind request: it replaces it by a label and a placeholder, to answer it, and says
+/// that Valgrind is there. The target must see what it would see alone, so both go again. Returns what stands at the place
+/// of `instr` then.
+pub(crate) fn restore(dc: *mut c_void, block: *mut instrlist_t, instr: Instr) -> Instr {
+    // SAFETY: list and instruction are of the block under construction, and ours to change.
+    unsafe {
+        let pc = instr_get_app_pc(instr);
+        let note = instr_get_note(instr);
+        if note.is_null() || !follows_sequence(pc as u64) {
+            return instr;
+        }
+        let label = instr_get_prev(instr);
+        if !label.is_null() && instr_is_label(label) != 0 && instr_get_note(label) == note {
+            instrlist_remove(block, label);
+            instr_destroy(dc, label);
+        }
+        let nop = instr_create_0dst_0src(dc, OP_nop as i32);
+        instr_set_translation(nop, pc);
+        instrlist_replace(block, instr, nop);
+        instr_destroy(dc, instr);
+        nop
     }
-    // SAFETY: a query of a valid instruction.
-    let end = unsafe { instr_get_app_pc(instr) } as u64 + 3;
+}
+
+fn follows_sequence(pc: u64) -> bool {
+    let tail = 3;
     let mut code = [0; SEQUENCE.len()];
-    dr::read_memory(end - SEQUENCE.len() as u64, &mut code) == code.len() && code == SEQUENCE
+    let start = pc + tail - SEQUENCE.len() as u64;
+    dr::read_memory(start, &mut code) == code.len() && code == SEQUENCE
+}
+
+/// Whether the instruction is the end of a request, restored or as it was.
+pub(crate) fn is_marker(instr: Instr, op: u32) -> bool {
+    // SAFETY: a query of a valid instruction.
+    matches!(op, OP_nop | OP_xchg) && follows_sequence(unsafe { instr_get_app_pc(instr) } as u64)
 }
 
 pub(crate) fn insert(e: &Emitter, instr: Instr) {
@@ -58,7 +87,13 @@ unsafe extern "C" fn marker(site: u32) {
     };
     let text = if text == 0 { Vec::new() } else { dr::read_c_string(text).unwrap_or_default() };
     let text = String::from_utf8_lossy(&text);
+    // pmreorder's convention.
+    let (how, text) = match (how, text.strip_suffix(".BEGIN"), text.strip_suffix(".END")) {
+        (MarkerKind::Log, Some(name), _) => (MarkerKind::Begin, name),
+        (MarkerKind::Log, _, Some(name)) => (MarkerKind::End, name),
+        _ => (how, &*text),
+    };
     let thread = Thread::current();
     let context = thread.context(sp);
-    thread.emit_at(SiteId(site), context, What::Marker { how, addr, len, text: &text });
+    thread.emit_at(SiteId(site), context, What::Marker { how, addr, len, text });
 }

@@ -111,6 +111,12 @@ impl Pm {
         self.mappings.read().unwrap_or_else(|e| e.into_inner()).is_empty()
     }
 
+    /// Whether there is PM in the same 4 GiB.
+    pub(crate) fn may_be_near(&self, addr: u64) -> bool {
+        // SAFETY: the index is below GRANULES.
+        unsafe { &*self.filter.add((addr / GRANULE) as usize % GRANULES) }.load(Ordering::Acquire) != 0
+    }
+
     /// The stripe lock of the line at `addr`.
     pub(crate) fn stripe(&self, addr: u64) -> Option<usize> {
         Some(self.find(addr, LINE)?.stripe(addr))
@@ -125,11 +131,14 @@ impl Pm {
         self.next_hint.fetch_add(len.next_multiple_of(GRANULE) + GRANULE, Ordering::Relaxed)
     }
 
-    pub(crate) fn add(&self, mapping: Mapping) {
+    /// Returns whether code that was made before may have to be made again: it may have constant addresses there.
+    pub(crate) fn add(&self, mapping: Mapping) -> bool {
+        let near_code = !self.may_be_near(mapping.start) && client().sites.near(mapping.start, mapping.end);
         self.remove(mapping.start, mapping.end - mapping.start);
         let mut mappings = self.mappings.write().unwrap_or_else(|e| e.into_inner());
         mappings.insert(mapping.start, mapping);
         self.update_filter(&mappings, mapping.start, mapping.end);
+        near_code
     }
 
     /// Forgets an address range. Returns the parts that were PM.

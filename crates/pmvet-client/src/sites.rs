@@ -37,6 +37,14 @@ impl Sites {
         found.filter(|(_, m)| pc < m.end).map_or(ModuleId(0), |(_, m)| m.id)
     }
 
+    /// Whether code of a module can name an address in the range as a constant.
+    pub(crate) fn near(&self, start: u64, end: u64) -> bool {
+        const REACH: u64 = 1 << 31;
+        let modules = self.modules.read().unwrap_or_else(|e| e.into_inner());
+        let near = |(&from, module): (&u64, &Module)| start < module.end + REACH && end + REACH > from;
+        start < REACH || modules.iter().any(near)
+    }
+
     pub(crate) fn loaded(&self, start: u64, end: u64, path: &str) {
         let id = ModuleId(client().shared.header().next_module.fetch_add(1, Ordering::AcqRel));
         self.modules.write().unwrap_or_else(|e| e.into_inner()).insert(start, Module { id, end });

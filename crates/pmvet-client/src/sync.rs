@@ -79,8 +79,8 @@ impl Hooks {
                 &["pthread_mutex_lock", "pthread_mutex_trylock", "pthread_mutex_timedlock", "pthread_mutex_clocklock"],
                 Acquire(Exclusive, Success::Mutex),
             ),
-            (&["mtx_lock", "mtx_trylock", "mtx_timedlock"], Acquire(Exclusive, zero)),
-            (&["pthread_mutex_unlock", "mtx_unlock"], Release(Exclusive)),
+            // C11's mutexes and condition variables are wrappers around these.
+            (&["pthread_mutex_unlock"], Release(Exclusive)),
             (&["pthread_spin_lock", "pthread_spin_trylock"], Acquire(Exclusive, zero)),
             (&["pthread_spin_unlock"], Release(Exclusive)),
             (
@@ -103,11 +103,11 @@ impl Hooks {
             ),
             (&["pthread_rwlock_unlock"], Release(Exclusive)),
             (
-                &["pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait", "cnd_wait", "cnd_timedwait"],
+                &["pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait"],
                 CondWait,
             ),
-            (&["pthread_cond_signal", "cnd_signal"], Signal(SyncOp::CondSignal)),
-            (&["pthread_cond_broadcast", "cnd_broadcast"], Signal(SyncOp::CondBroadcast)),
+            (&["pthread_cond_signal"], Signal(SyncOp::CondSignal)),
+            (&["pthread_cond_broadcast"], Signal(SyncOp::CondBroadcast)),
             (&["pthread_barrier_wait"], Barrier),
             (&["sem_post"], SemPost),
             (&["sem_wait", "sem_trywait", "sem_timedwait", "sem_clockwait"], SemWait),
@@ -189,10 +189,13 @@ pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
     let sp = thread.rsp;
     let context = thread.context(sp);
     let site = SiteId(hook.site);
+    // A reader-writer lock is given back by the same function, however it was taken.
+    let held = thread.held.iter().rposition(|h| h.0 == object);
+    let taken = held.filter(|_| matches!(hook.role, Role::Release(_))).map(|i| thread.held.remove(i).1);
     let mut emit = |what| thread.emit_at(site, context, what);
     match hook.role {
         Role::Release(how) => {
-            emit(What::Release { lock: object, how });
+            emit(What::Release { lock: object, how: taken.unwrap_or(how) });
         }
         Role::Signal(op) => {
             emit(What::Sync { object, op });
@@ -234,6 +237,7 @@ pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
                 };
                 if acquired {
                     emit(What::Acquire { lock: done.object, how });
+                    thread.held.push((done.object, how));
                 }
             }
             Role::CondWait => {

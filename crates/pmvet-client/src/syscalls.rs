@@ -184,6 +184,16 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
         return 0;
     }
     thread.replaced = None;
+    if number == libc::SYS_mmap && arguments.get(3) as i32 & libc::MAP_FIXED_NOREPLACE != 0 {
+        // DynamoRIO drops the address of such a call but not the flag.
+        if dr::is_mapped(arguments.get(0), whole_pages(arguments.get(1))) {
+            // SAFETY: from within a pre-syscall event that skips the call.
+            unsafe { dr_syscall_set_result(dc, -i64::from(libc::EEXIST) as u64) };
+            return 0;
+        }
+        let flags = arguments.get(3) & !(libc::MAP_FIXED_NOREPLACE as u64) | libc::MAP_FIXED as u64;
+        arguments.replace(thread, 3, flags);
+    }
     own_executable(thread, &arguments, number);
     if number == libc::SYS_close_range {
         close_what_is_open(thread, &arguments);
@@ -220,9 +230,9 @@ fn own_executable(thread: &mut Thread, arguments: &Arguments, number: i64) {
 fn prepare(thread: &mut Thread, arguments: &Arguments, number: i64) -> Pending {
     match number {
         libc::SYS_mmap => map(thread, arguments),
-        libc::SYS_munmap => unmap(thread, arguments.get(0), arguments.get(1)),
+        libc::SYS_munmap => unmap(thread, arguments.get(0), whole_pages(arguments.get(1))),
         libc::SYS_mremap => {
-            let old = client().pm.overlaps(arguments.get(0), arguments.get(1));
+            let old = client().pm.overlaps(arguments.get(0), whole_pages(arguments.get(1)));
             if old.is_empty() { Pending::Nothing } else { Pending::Remap { old } }
         }
         libc::SYS_madvise => advise(arguments),
@@ -324,7 +334,7 @@ fn prepare(thread: &mut Thread, arguments: &Arguments, number: i64) -> Pending {
 
 fn map(thread: &mut Thread, arguments: &Arguments) -> Pending {
     let (addr, len, protection, flags) =
-        (arguments.get(0), arguments.get(1), arguments.get(2) as i32, arguments.get(3) as i32);
+        (arguments.get(0), whole_pages(arguments.get(1)), arguments.get(2) as i32, arguments.get(3) as i32);
     let sharing = flags & libc::MAP_TYPE;
     let shared = sharing == libc::MAP_SHARED || sharing == libc::MAP_SHARED_VALIDATE;
     let other = || if client().pm.overlaps(addr, len).is_empty() { Pending::Nothing } else { Pending::MapOther };
@@ -344,6 +354,11 @@ fn map(thread: &mut Thread, arguments: &Arguments) -> Pending {
         arguments.replace(thread, 0, client().pm.hint(len));
     }
     Pending::Map { file, inode: open.inode.1, writable: protection & libc::PROT_WRITE != 0 }
+}
+
+/// The kernel maps and unmaps whole pages.
+fn whole_pages(len: u64) -> u64 {
+    len.checked_next_multiple_of(4096).unwrap_or(len)
 }
 
 fn unmap(thread: &mut Thread, addr: u64, len: u64) -> Pending {
@@ -414,7 +429,7 @@ fn deleted(arguments: &Arguments, directory: Option<i32>, path: i32) -> Pending 
     known.map_or(Pending::Nothing, |(file, inode, links)| Pending::Deleted { file, inode, last_link: links == 1 })
 }
 
-pub(crate) unsafe extern "C" fn after(dc: *mut c_void, _number: i32) {
+pub(crate) unsafe extern "C" fn after(dc: *mut c_void, number: i32) {
     let Some(thread) = Thread::try_current() else { return };
     // SAFETY: from within a system call event of this thread.
     let result = unsafe { dr_syscall_get_result(dc) } as i64;
@@ -431,6 +446,9 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, _number: i32) {
         _ if failed => {}
         pending => finish(thread, &Arguments(dc), pending, result as u64),
     }
+    if client().plan.deterministic && !failed {
+        crate::determinism::fix_file_times(i64::from(number), &|i| Arguments(dc).get(i));
+    }
     if let Some((index, value)) = replaced {
         dr::restore_argument(index, value);
     }
@@ -440,18 +458,18 @@ fn finish(thread: &mut Thread, arguments: &Arguments, pending: Pending, result: 
     match pending {
         Pending::Nothing | Pending::Unmapped(_) => {}
         Pending::Map { file, inode, writable } => {
-            let len = arguments.get(1).next_multiple_of(4096);
+            let len = whole_pages(arguments.get(1));
             replaced(thread, result, len);
             let mapping = Mapping { start: result, end: result + len, file, inode, offset: arguments.get(5) };
             remember(thread, mapping, writable);
         }
-        Pending::MapOther => replaced(thread, result, arguments.get(1)),
+        Pending::MapOther => replaced(thread, result, whole_pages(arguments.get(1))),
         Pending::Remap { old } => {
-            let (from, old_len, new_len) = (arguments.get(0), arguments.get(1), arguments.get(2));
-            replaced(thread, from, old_len.max(1));
+            let (from, old_len, new_len) = (arguments.get(0), whole_pages(arguments.get(1)), whole_pages(arguments.get(2)));
+            replaced(thread, from, old_len);
             replaced(thread, result, new_len);
             if let Some(first) = old.iter().min_by_key(|m| m.start) {
-                let mapping = Mapping { start: result, end: result + new_len.next_multiple_of(4096), ..*first };
+                let mapping = Mapping { start: result, end: result + new_len, ..*first };
                 remember(thread, mapping, true);
             }
         }
@@ -513,7 +531,8 @@ fn finish(thread: &mut Thread, arguments: &Arguments, pending: Pending, result: 
 }
 
 fn remember(thread: &mut Thread, mapping: Mapping, writable: bool) {
-    client().pm.add(mapping);
+    let near_code = client().pm.add(mapping);
+    client().watch_memory(near_code);
     let Mapping { start, end, file, offset, .. } = mapping;
     thread.emit(What::Map { file, addr: start, len: end - start, offset, writable });
 }

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pmvet_events::event::{Event, What};
+use pmvet_events::event::{Event, LockKind, What};
 use pmvet_events::ids::{ContextId, SiteId, ThreadId};
 use pmvet_events::shm::{self, RING_BYTES, RingBuffer, RingControl};
 use pmvet_events::wire;
@@ -118,6 +118,8 @@ pub(crate) struct Thread {
     /// Shadow stack positions that signal handlers interrupted.
     pub(crate) interrupted: Vec<u64>,
     pub(crate) pending: Vec<Pending>,
+    /// Locks that this thread took and has not given back.
+    pub(crate) held: Vec<(u64, LockKind)>,
     /// Stripes that a slow access holds.
     pub(crate) locks: Vec<usize>,
     pub(crate) scratch: Vec<u8>,
@@ -205,6 +207,7 @@ impl Thread {
             remembered,
             interrupted: Vec::new(),
             pending: Vec::new(),
+            held: Vec::new(),
             locks: Vec::new(),
             scratch: Vec::with_capacity(wire::MAX_RECORD),
             old_value: [0; 16],

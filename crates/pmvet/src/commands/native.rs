@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use pmvet_target::launch;
 use pmvet_target::program::Program;
 
 use crate::system;
@@ -86,7 +87,7 @@ pub(crate) fn run(program: &Program, input: &Input) -> io::Result<NativeRun> {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if pmvet_target::launch::stopped_by().is_some() {
+        if launch::stopped_by().is_some() {
             child.kill()?;
         }
         std::thread::sleep(Duration::from_micros(500));

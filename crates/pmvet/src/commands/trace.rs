@@ -116,13 +116,13 @@ fn trace(settings: &Settings, program: Program, install: &Install) -> Result<Exi
     }
     let mut notes = Vec::new();
     let verdicts = images.map(|mut images| images.check().into_iter().map(|(_, verdict)| verdict).collect());
-    let native = if settings.measure_native && pmvet_target::launch::stopped_by().is_none() {
+    let native = if settings.measure_native && launch::stopped_by().is_none() {
         measure(&how.program, &input, &ending, &mut notes)
     } else {
         None
     };
     let saw_pm = counter.saw_pm();
-    let interrupted = pmvet_target::launch::stopped_by();
+    let interrupted = launch::stopped_by();
     let run = Run {
         command: &settings.command,
         ending: &ending,
@@ -152,7 +152,7 @@ fn trace(settings: &Settings, program: Program, install: &Install) -> Result<Exi
 }
 
 fn target_exit(ending: &Ending) -> Exit {
-    match (pmvet_target::launch::stopped_by(), ending.exit) {
+    match (launch::stopped_by(), ending.exit) {
         (Some(_), _) => Exit::Interrupted,
         (None, TargetExit::Status(0)) => Exit::Ok,
         (None, _) => Exit::TargetFailed,
@@ -165,7 +165,7 @@ fn judge(summary: &Summary, ending: &Ending, saw_pm: bool, settings: &Settings) 
     match target_exit(ending) {
         Exit::Ok => {}
         Exit::Interrupted => {
-            let signal = pmvet_target::launch::stopped_by().map_or("a signal", signal_name);
+            let signal = launch::stopped_by().map_or("a signal", signal_name);
             all.push((Exit::Interrupted, format!("interrupted by {signal}; the target ended with {}", ending.exit)));
         }
         exit => all.push((exit, format!("the target failed: {}", ending.exit))),
@@ -263,7 +263,7 @@ impl Recorder {
             }
             None => None,
         };
-        if let Some(signal) = pmvet_target::launch::stopped_by() {
+        if let Some(signal) = launch::stopped_by() {
             eprintln!("pmvet: interrupted by {}", signal_name(signal));
             return Ok(Exit::Interrupted);
         }

@@ -80,10 +80,10 @@ int main(void) {
     sigemptyset(&set);
     sigaddset(&set, SIGRTMIN);
     sigprocmask(SIG_BLOCK, &set, &old);
-    for (int i = 1; i <= 5; i++) sigqueue(getpid(), SIGRTMIN, (union sigval){.sival_int = i});
+    sigqueue(getpid(), SIGRTMIN, (union sigval){.sival_int = 7});
     printf("blocked, seen %d\n", (int)values);
     sigprocmask(SIG_SETMASK, &old, NULL);
-    printf("in order: %d\n", (int)values);
+    printf("unblocked: %d\n", (int)values);
 
     other_stack = malloc(65536);
     stack_t stack = {.ss_sp = other_stack, .ss_size = 65536};

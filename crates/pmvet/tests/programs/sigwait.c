@@ -1,4 +1,5 @@
-/* Waits for blocked signals in the way its argument says: already pending, sent to the process, to a new thread. */
+/* Waits for blocked signals in the way its argument says: already pending, sent to the process, to a new thread, several in a queue. */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -6,6 +7,13 @@
 #include <unistd.h>
 
 static sigset_t set;
+static volatile int values;
+
+static void on_value(int number, siginfo_t *info, void *context) {
+    (void)number;
+    (void)context;
+    values = values * 10 + info->si_value.sival_int;
+}
 
 static void *waiter(void *unused) {
     (void)unused;
@@ -26,6 +34,17 @@ int main(int argc, char **argv) {
         sigpending(&pending);
         printf("pending: %d\n", sigismember(&pending, SIGUSR1));
         waiter(NULL);
+        return 0;
+    }
+    if (!strcmp(how, "queued")) {
+        struct sigaction action = {.sa_sigaction = on_value, .sa_flags = SA_SIGINFO};
+        sigaction(SIGRTMIN, &action, NULL);
+        sigemptyset(&set);
+        sigaddset(&set, SIGRTMIN);
+        sigprocmask(SIG_BLOCK, &set, NULL);
+        for (int i = 1; i <= 5; i++) sigqueue(getpid(), SIGRTMIN, (union sigval){.sival_int = i});
+        sigprocmask(SIG_UNBLOCK, &set, NULL);
+        printf("queued: %d\n", values);
         return 0;
     }
     pthread_t thread;
