@@ -112,7 +112,8 @@ impl Complex {
                 _ => None,
             }?;
             let store = to.is_some();
-            let load = client().plan.loads && from.is_some();
+            let locked = instr_get_prefix_flag(instr, 1) != 0;
+            let load = client().plan.loads && from.is_some() && !locked;
             let memory = match shape {
                 Shape::Repeated { store: false, .. } => from?,
                 _ => memory,
@@ -120,7 +121,6 @@ impl Complex {
             let by = |r: u32| srcs.iter().filter(is_memory).any(|o| opnd_get_base(*o) == r as reg_id_t);
             let reads = [by(DR_REG_RSI), by(DR_REG_RDI)];
             let ignorable = !store && !load;
-            let locked = instr_get_prefix_flag(instr, 1) != 0;
             (!ignorable).then_some(Self { shape, memory, source: from, reads, store, load, locked, opmask, size, site })
         }
     }

@@ -43,6 +43,8 @@ struct Hook {
     role: Role,
     arg: u8,
     site: u32,
+    /// It may call another hooked function for the same object, which is then not reported again.
+    wrapper: bool,
 }
 
 /// A hooked function that has not returned yet.
@@ -79,8 +81,8 @@ impl Hooks {
                 &["pthread_mutex_lock", "pthread_mutex_trylock", "pthread_mutex_timedlock", "pthread_mutex_clocklock"],
                 Acquire(Exclusive, Success::Mutex),
             ),
-            // C11's mutexes and condition variables are wrappers around these.
-            (&["pthread_mutex_unlock"], Release(Exclusive)),
+            (&["mtx_lock", "mtx_trylock", "mtx_timedlock"], Acquire(Exclusive, zero)),
+            (&["pthread_mutex_unlock", "mtx_unlock"], Release(Exclusive)),
             (&["pthread_spin_lock", "pthread_spin_trylock"], Acquire(Exclusive, zero)),
             (&["pthread_spin_unlock"], Release(Exclusive)),
             (
@@ -103,11 +105,11 @@ impl Hooks {
             ),
             (&["pthread_rwlock_unlock"], Release(Exclusive)),
             (
-                &["pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait"],
+                &["pthread_cond_wait", "pthread_cond_timedwait", "pthread_cond_clockwait", "cnd_wait", "cnd_timedwait"],
                 CondWait,
             ),
-            (&["pthread_cond_signal"], Signal(SyncOp::CondSignal)),
-            (&["pthread_cond_broadcast"], Signal(SyncOp::CondBroadcast)),
+            (&["pthread_cond_signal", "cnd_signal"], Signal(SyncOp::CondSignal)),
+            (&["pthread_cond_broadcast", "cnd_broadcast"], Signal(SyncOp::CondBroadcast)),
             (&["pthread_barrier_wait"], Barrier),
             (&["sem_post"], SemPost),
             (&["sem_wait", "sem_trywait", "sem_timedwait", "sem_clockwait"], SemWait),
@@ -154,13 +156,15 @@ impl Hooks {
             if symbol.kind() != SymbolKind::Text || symbol.is_undefined() {
                 continue;
             }
-            let Some(&(role, arg)) = symbol.name().ok().and_then(|name| self.names.get(name)) else { continue };
+            let Ok(name) = symbol.name() else { continue };
+            let Some(&(role, arg)) = self.names.get(name) else { continue };
             let pc = symbol.address().wrapping_sub(preferred).wrapping_add(start);
             if found.at.contains_key(&pc) {
                 continue;
             }
             let number = found.hooks.len() as u32;
-            found.hooks.push(Hook { role, arg, site: client().sites.of(pc) });
+            let wrapper = !name.starts_with("pthread_") && !name.starts_with("sem_");
+            found.hooks.push(Hook { role, arg, site: client().sites.of(pc), wrapper });
             found.at.insert(pc, number);
         }
         if found.hooks.len() > before {
@@ -187,6 +191,12 @@ pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
     let arguments = [thread.rdi, thread.rsi, thread.rdx, thread.slot(slot::SAVED)];
     let object = arguments[usize::from(hook.arg) % arguments.len()];
     let sp = thread.rsp;
+    // Frames below this one are gone, however they were left.
+    thread.pending.retain(|p| p.sp >= sp);
+    // C11's functions are wrappers around those of pthread, and a lock of the user's may be one too: the outermost counts.
+    if thread.pending.iter().any(|p| p.object == object) {
+        return;
+    }
     let context = thread.context(sp);
     let site = SiteId(hook.site);
     // A reader-writer lock is given back by the same function, however it was taken.
@@ -212,9 +222,8 @@ pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
         }
         Role::Acquire(..) | Role::SemWait | Role::Join => {}
     }
-    if !matches!(hook.role, Role::Release(_) | Role::Signal(_) | Role::SemPost) {
-        // Frames below this one are gone, however they were left.
-        thread.pending.retain(|p| p.sp >= sp);
+    let returns = !matches!(hook.role, Role::Release(_) | Role::Signal(_) | Role::SemPost);
+    if returns || hook.wrapper {
         thread.pending.push(Pending { sp, role: hook.role, object, second: arguments[1], site, context });
         thread.watch_return();
     }

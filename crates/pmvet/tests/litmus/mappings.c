@@ -33,7 +33,7 @@ main(int argc, char **argv)
 	STORE(s + 0x1008, 7); //~ store 0x1008 8 0700000000000000
 	STORE(p + 0x8, 8); //~ store 0x1008 8 0800000000000000
 	STORE(s + 0x1008, 9); //~ store 0x1008 8 0900000000000000
-	MUST(*(uint64_t *)(p + 8) == 9);
+	MUST(*(uint64_t *)(p + 8) == 9); //~ [load 0x1008 8]
 
 	/* into a reservation */
 	char *reserved = mmap(NULL, 0x10000, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -52,7 +52,7 @@ main(int argc, char **argv)
 	char *u = mmap(NULL, 0x4000, RW, MAP_PRIVATE, fd, 0);
 	STORE(u + 0xc0, 13);
 	u = mmap(NULL, 0x4000, PROT_READ, MAP_SHARED, fd, 0); //~ map pool 0x0 0x4000 ro
-	MUST(u[0x80] == 10);
+	MUST(u[0x80] == 10); //~ [load 0x80 1]
 	u = mmap(NULL, 0x4000, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	STORE(u, 14);
 

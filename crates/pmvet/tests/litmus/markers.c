@@ -23,11 +23,11 @@ main(int argc, char **argv)
 	PMVET_IGNORE(p + 0x80, len); //~ marker ignore 0x80 8
 	PMVET_CONSISTENT(); //~ marker consistent 0
 	PMVET_END("insert"); //~ marker end 0 insert
-	PMVET_LOG("remove.BEGIN"); //~ marker log 0 remove.BEGIN
-	VALGRIND_EMIT_LOG("remove.END"); //~ marker log 0 remove.END
+	PMVET_LOG("remove.BEGIN"); //~ marker begin 0 remove
+	VALGRIND_EMIT_LOG("remove.END"); //~ marker end 0 remove
 	VALGRIND_PMC_EMIT_LOG("note"); //~ marker log 0 note
 	valgrind_log("valgrind.BEGIN");
-	//~ marker log 0 valgrind.BEGIN
+	//~ marker begin 0 valgrind
 	/* An unknown request, and the same exchange without the rotations: nothing. */
 	uint64_t words[6] = {0x50560000 + 77};
 	__asm__ volatile("rolq $3, %%rdi; rolq $13, %%rdi; rolq $61, %%rdi; rolq $51, %%rdi; xchgq %%rbx, %%rbx" :: "a"(words), "d"(0) : "cc", "memory");

@@ -83,6 +83,8 @@ impl Litmus {
             let object = e.lock.as_ref().or(e.object.as_ref());
             (!HIDDEN.contains(&kind) || self.source.shown.iter().any(|s| s == kind))
                 && object.is_none_or(|o| ours.contains(o))
+                // Locked instructions of the C library order the program's last flushes too.
+                && (kind != "locked-fence" || e.stack.iter().any(|f| f.source.as_deref() == Some(self.name.as_str())))
         };
         // Names are given in the order of the whole trace, so all threads are rendered together.
         let rendered = traced.events.iter().filter(|e| shown(e)).map(|e| (e, renderer.event(e)));
