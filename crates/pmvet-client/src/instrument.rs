@@ -22,6 +22,8 @@
 
 #![allow(non_upper_case_globals, reason = "DynamoRIO's names in patterns")]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use dynamorio_sys::*;
 
 use pmvet_events::wire;
@@ -72,6 +74,7 @@ pub(crate) unsafe extern "C" fn block_event(
     let mut this = Block { dc, block, cold: Vec::new() };
     // SAFETY: the list is DynamoRIO's and ours to change during this event.
     unsafe {
+        announce_avx512(dc, block);
         let mut instrs = Vec::new();
         let mut instr = instrlist_first_app(block);
         while !instr.is_null() {
@@ -95,6 +98,26 @@ pub(crate) unsafe extern "C" fn block_event(
         this.place_cold(last);
     }
     dr_emit_flags_t::DR_EMIT_STORE_TRANSLATIONS
+}
+
+/// DynamoRIO keeps the upper vector registers of the target only once it has met an instruction that writes a whole one
+/// or an opmask; it overlooks those that write a half. This client's C library uses them all, so the target's first block
+/// gets an instruction that DynamoRIO notices: it copies an opmask, still 0, to itself.
+unsafe fn announce_avx512(dc: *mut core::ffi::c_void, block: *mut instrlist_t) {
+    static FIRST: AtomicBool = AtomicBool::new(true);
+    if !FIRST.swap(false, Ordering::Relaxed) || !std::is_x86_feature_detected!("avx512f") {
+        return;
+    }
+    // SAFETY: the caller passes the block under construction; its first instruction has an address.
+    unsafe {
+        let first = instrlist_first_app(block);
+        if !first.is_null() {
+            let opmask = opnd_create_reg(DR_REG_K0 as reg_id_t);
+            let copy = instr_create_1dst_1src(dc, OP_kmovw as i32, opmask, opmask);
+            instr_set_translation(copy, instr_get_app_pc(first));
+            instrlist_preinsert(block, first, copy);
+        }
+    }
 }
 
 impl Block {

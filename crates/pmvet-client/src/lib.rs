@@ -150,10 +150,6 @@ impl Client {
 #[unsafe(no_mangle)]
 pub static _USES_DR_VERSION_: c_int = 1190;
 
-/// The C library under this client uses AVX-512, so DynamoRIO must always keep the target's AVX-512 registers safe from it.
-#[unsafe(no_mangle)]
-pub static _DR_CLIENT_AVX512_CODE_IN_USE_: bool_ = 1;
-
 #[unsafe(no_mangle)]
 extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const c_char) {
     // SAFETY: DynamoRIO passes as many C strings as it says.

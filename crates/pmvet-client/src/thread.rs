@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use pmvet_events::event::{Event, LockKind, What};
 use pmvet_events::ids::{ContextId, SiteId, ThreadId};
-use pmvet_events::shm::{self, RING_BYTES, RingBuffer, RingControl};
+use pmvet_events::shm::{RING_BYTES, RingBuffer, RingControl, RingState};
 use pmvet_events::wire;
 
 use crate::context::Frame;
@@ -145,7 +145,7 @@ impl Thread {
         let shared = &client.shared;
         let header = shared.header();
         let ring = loop {
-            match shared.claim_ring() {
+            match shared.claim_ring(id) {
                 Some(ring) => break ring,
                 // More threads than rings: wait for one that ends.
                 None => dr::yield_thread(),
@@ -159,7 +159,6 @@ impl Thread {
         let os_thread = dr::os_thread();
         // A ring starts where its last owner left it.
         let head = control.head.0.load(Ordering::Acquire);
-        control.thread.store(id.0, Ordering::Relaxed);
         control.process.store(client.process(), Ordering::Relaxed);
         control.os_thread.store(os_thread, Ordering::Relaxed);
         control.in_flight.store(0, Ordering::Relaxed);
@@ -353,11 +352,9 @@ impl Thread {
         if thread.slot(slot::THREAD) == this as u64 {
             thread.set_slot(slot::THREAD, 0);
         }
-        // pmvet may have noticed that a child of vfork is gone before its parent did, and given the ring to another.
-        if thread.control().thread.load(Ordering::Acquire) == thread.id.0 {
-            let state = &thread.control().state;
-            let _ = state.compare_exchange(shm::ACTIVE, shm::CLOSED, Ordering::AcqRel, Ordering::Relaxed);
-        }
+        // No matter if it fails: pmvet may have noticed that a child of vfork is gone before its parent did, and the ring
+        // may be another's by now.
+        thread.control().change(RingState::Active(thread.id), RingState::Closed(thread.id));
         dr::free_pages(thread.stack_memory.0, thread.stack_memory.1);
     }
 

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::ids::{ContextId, ModuleId, SiteId};
+use crate::ids::{ContextId, ModuleId, SiteId, ThreadId};
 use crate::places::{Context, Places, Site};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"pmvetshm");
@@ -66,9 +66,8 @@ pub struct Header {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct RingControl {
-    /// One of [`FREE`], [`ACTIVE`], [`CLOSED`].
-    pub state: AtomicU32,
-    pub thread: AtomicU32,
+    /// The owner and what it does with the ring, in one word: see [`RingState`].
+    state: AtomicU32,
     pub process: AtomicU32,
     pub os_thread: AtomicU32,
     /// Set once the fields above are.
@@ -83,9 +82,47 @@ pub struct RingControl {
 /// The call path of a thread's outermost function.
 pub const ROOT_CONTEXT: ContextId = ContextId(1);
 
-pub const FREE: u32 = 0;
-pub const ACTIVE: u32 = 1;
-pub const CLOSED: u32 = 2;
+/// Who has a ring. Owner and state change together, so that nobody ends the ring of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RingState {
+    Free,
+    Active(ThreadId),
+    /// The owner has ended; pmvet has yet to read the rest.
+    Closed(ThreadId),
+}
+
+impl RingState {
+    fn word(self) -> u32 {
+        match self {
+            RingState::Free => 0,
+            RingState::Active(thread) => thread.0 << 1,
+            RingState::Closed(thread) => thread.0 << 1 | 1,
+        }
+    }
+}
+
+impl RingControl {
+    pub fn state(&self) -> RingState {
+        let word = self.state.load(Ordering::Acquire);
+        let thread = ThreadId(word >> 1);
+        match word {
+            0 => RingState::Free,
+            _ if word & 1 == 0 => RingState::Active(thread),
+            _ => RingState::Closed(thread),
+        }
+    }
+
+    /// Goes from one state to another. False if it was not in the first.
+    pub fn change(&self, from: RingState, to: RingState) -> bool {
+        self.state.compare_exchange(from.word(), to.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// pmvet is done with the ring.
+    pub fn free(&self) {
+        self.ready.store(0, Ordering::Relaxed);
+        self.state.store(RingState::Free.word(), Ordering::Release);
+    }
+}
 
 #[repr(C)]
 struct SiteEntry {
@@ -231,11 +268,9 @@ impl Shared {
     }
 
     /// Takes a free ring, for a thread that starts. `None` if all are taken.
-    pub fn claim_ring(&self) -> Option<usize> {
+    pub fn claim_ring(&self, thread: ThreadId) -> Option<usize> {
         let used = self.header().rings_used.load(Ordering::Acquire) as usize;
-        let free = |&ring: &usize| {
-            self.control(ring).state.compare_exchange(FREE, ACTIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
+        let free = |&ring: &usize| self.control(ring).change(RingState::Free, RingState::Active(thread));
         let ring = (0..used.min(MAX_RINGS)).find(free).or_else(|| (used..MAX_RINGS).find(free))?;
         self.header().rings_used.fetch_max(ring as u32 + 1, Ordering::AcqRel);
         Some(ring)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use pmvet_events::event::{Event, LINE, What};
 use pmvet_events::ids::{ContextId, FileId, SiteId, ThreadId};
 use pmvet_events::places::Places;
-use pmvet_events::shm::{ACTIVE, CLOSED, FREE, RING_BYTES, RingBuffer, Shared};
+use pmvet_events::shm::{RING_BYTES, RingBuffer, RingState, Shared};
 use pmvet_events::wire::{self, BadRecord, Front};
 
 /// Whoever wants to see the events of a run.
@@ -117,14 +117,15 @@ impl<'a> Collector<'a> {
                 continue;
             }
             let control = self.shared.control(index);
-            if control.state.load(Ordering::Acquire) == FREE || control.ready.load(Ordering::Acquire) == 0 {
+            let (RingState::Active(thread) | RingState::Closed(thread)) = control.state() else { continue };
+            if control.ready.load(Ordering::Acquire) == 0 {
                 continue;
             }
             let tail = control.tail.0.load(Ordering::Acquire);
             self.rings.push(Ring {
                 index,
                 buffer: self.shared.ring_buffer(index).map_err(CollectError::Map)?,
-                thread: ThreadId(control.thread.load(Ordering::Relaxed)),
+                thread,
                 process: control.process.load(Ordering::Relaxed),
                 os_thread: control.os_thread.load(Ordering::Relaxed),
                 tail,
@@ -198,7 +199,7 @@ impl<'a> Collector<'a> {
         while i < self.rings.len() {
             let ring = &self.rings[i];
             let control = self.shared.control(ring.index);
-            let closed = control.state.load(Ordering::Acquire) == CLOSED || ring.dead;
+            let closed = control.state() == RingState::Closed(ring.thread) || ring.dead;
             if !closed || control.head.0.load(Ordering::Acquire) != ring.tail {
                 i += 1;
                 continue;
@@ -206,8 +207,7 @@ impl<'a> Collector<'a> {
             let in_flight = control.in_flight.swap(0, Ordering::AcqRel);
             let (thread, dead) = (ring.thread, ring.dead);
             self.rings.swap_remove(i);
-            control.ready.store(0, Ordering::Relaxed);
-            control.state.store(FREE, Ordering::Release);
+            control.free();
             if dead && in_flight != 0 {
                 self.loss.interrupted += 1;
                 self.sent += 1;
@@ -238,7 +238,7 @@ impl<'a> Collector<'a> {
             _ => self.stalled = waiting.then(|| (self.next, Instant::now())),
         }
         for ring in &mut self.rings {
-            let active = self.shared.control(ring.index).state.load(Ordering::Acquire) == ACTIVE;
+            let active = self.shared.control(ring.index).state() == RingState::Active(ring.thread);
             ring.dead = ring.dead || active && !thread_exists(ring.os_thread);
         }
     }
@@ -266,7 +266,7 @@ impl<'a> Collector<'a> {
             while self.pump(sink)? {}
             for ring in &mut self.rings {
                 let control = self.shared.control(ring.index);
-                ring.dead = control.state.load(Ordering::Acquire) == ACTIVE;
+                ring.dead = control.state() == RingState::Active(ring.thread);
             }
             let before = self.next;
             self.skip_lost();
