@@ -120,6 +120,8 @@ macro_rules! number_and_publish {
         shl rdi, 48
         or rax, rdi
         mov [rsi], rax
+        // pmvet had these bytes last: get them back before they are needed.
+        prefetchw [rsi + 768]
         add [rcx + {cursor}], rdx
         add rdx, [rcx + {head}]
         mov [rcx + {head}], rdx
@@ -393,6 +395,7 @@ pub(crate) extern "C" fn after() {
         shl rdi, 48
         or rax, rdi
         mov [rsi], rax
+        prefetchw [rsi + 768]
         add [rcx + {cursor}], rdx
         add rdx, [rcx + {head}]
         mov [rcx + {head}], rdx

@@ -57,6 +57,8 @@ struct Ring {
     os_thread: u32,
     tail: u64,
     head: u64,
+    /// The number that has to be next before this ring can go on.
+    blocked_until: u64,
     /// The thread does not exist any more, though it did not say goodbye.
     dead: bool,
 }
@@ -88,23 +90,24 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Passes on the events that can be, within bounds. Returns whether there were any.
-    pub(crate) fn pump(&mut self, sink: &mut dyn Sink) -> Result<bool, CollectError> {
-        const ROUNDS: usize = 64;
-        let mut any = false;
-        for _ in 0..ROUNDS {
+    /// Passes on the events that can be, within bounds. Returns how many bytes of them there were.
+    pub(crate) fn pump(&mut self, sink: &mut dyn Sink) -> Result<u64, CollectError> {
+        let mut total = 0;
+        while total < ENOUGH {
             self.find_rings()?;
-            let mut again = false;
+            let mut moved = 0;
             for i in 0..self.rings.len() {
-                again |= self.drain(i, sink)?;
+                if self.rings[i].blocked_until <= self.next {
+                    moved += self.drain(i, sink)?;
+                }
             }
-            any |= again;
-            if !again {
+            if moved == 0 {
                 break;
             }
+            total += moved;
         }
         self.release_rings(sink)?;
-        Ok(any)
+        Ok(total)
     }
 
     fn find_rings(&mut self) -> Result<(), CollectError> {
@@ -130,19 +133,22 @@ impl<'a> Collector<'a> {
                 os_thread: control.os_thread.load(Ordering::Relaxed),
                 tail,
                 head: tail,
+                blocked_until: 0,
                 dead: false,
             });
         }
         Ok(())
     }
 
-    /// Passes on the events at the front of one ring, as far as they are next.
-    fn drain(&mut self, i: usize, sink: &mut dyn Sink) -> Result<bool, CollectError> {
+    /// Passes on the events at the front of one ring, as far as they are next. Returns how many bytes they took.
+    fn drain(&mut self, i: usize, sink: &mut dyn Sink) -> Result<u64, CollectError> {
         let Self { shared, rings, next, sent, files, .. } = self;
         let ring = &mut rings[i];
         let control = shared.control(ring.index);
-        let start = ring.tail;
+        let first = ring.tail;
+        let mut start = first;
         let mut replaced = None;
+        ring.blocked_until = 0;
         loop {
             if ring.tail == ring.head {
                 ring.head = control.head.0.load(Ordering::Acquire);
@@ -155,7 +161,9 @@ impl<'a> Collector<'a> {
             let damaged = |source| CollectError::Damaged { thread: ring.thread, source };
             let (word, _) = bytes.split_first_chunk().ok_or(damaged(BadRecord { kind: 0 }))?;
             let (seq, kind) = wire::peek(u64::from_le_bytes(*word));
-            if kind != wire::PAD && seq >= *next && (kind == wire::LOAD || seq > *next) {
+            let wants = if kind == wire::LOAD { seq + 1 } else { seq };
+            if kind != wire::PAD && wants > *next {
+                ring.blocked_until = wants;
                 break;
             }
             match wire::read(bytes, ring.thread).map_err(damaged)? {
@@ -177,13 +185,16 @@ impl<'a> Collector<'a> {
             if ring.tail - start > (RING_BYTES / 4) as u64 {
                 // The producer may be waiting for room.
                 control.tail.0.store(ring.tail, Ordering::Release);
-                return Ok(true);
+                start = ring.tail;
+                if start - first > ENOUGH {
+                    break;
+                }
             }
         }
-        let moved = ring.tail != start;
-        if moved {
+        if ring.tail != start {
             control.tail.0.store(ring.tail, Ordering::Release);
         }
+        let moved = ring.tail - first;
         if let Some((process, thread)) = replaced {
             // The process runs another program now; the threads of the last one are gone without a word.
             for ring in rings.iter_mut().filter(|r| r.process == process && r.thread != thread) {
@@ -263,14 +274,14 @@ impl<'a> Collector<'a> {
     /// Everything has ended: what is in the rings is all there will be.
     pub(crate) fn finish(&mut self, sink: &mut dyn Sink) -> Result<Loss, CollectError> {
         loop {
-            while self.pump(sink)? {}
+            while self.pump(sink)? > 0 {}
             for ring in &mut self.rings {
                 let control = self.shared.control(ring.index);
                 ring.dead = control.state() == RingState::Active(ring.thread);
             }
             let before = self.next;
             self.skip_lost();
-            if self.next == before && !self.pump(sink)? {
+            if self.next == before && self.pump(sink)? == 0 {
                 break;
             }
         }
@@ -279,6 +290,9 @@ impl<'a> Collector<'a> {
         Ok(self.loss)
     }
 }
+
+/// How many bytes of events are passed on before pmvet looks at anything else.
+const ENOUGH: u64 = 16 * RING_BYTES as u64;
 
 fn thread_exists(thread: u32) -> bool {
     // SAFETY: signal 0 only asks.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use pmvet_events::plan::Plan;
-use pmvet_events::shm::Shared;
+use pmvet_events::shm::{RING_BYTES, Shared};
 
 use crate::collect::{Collector, Loss, Sink, SinkError};
 use crate::guard::{self, Report};
@@ -116,6 +116,13 @@ pub fn stopped_by() -> Option<i32> {
     }
 }
 
+/// How long events may wait, at least; a ring holds some milliseconds' worth of the fastest stream.
+const PAUSE: Duration = Duration::from_micros(100);
+/// With this many bytes at a time pmvet hardly keeps up, and does not sleep.
+const BACKLOG: u64 = RING_BYTES as u64 / 2;
+/// Every how many idle rounds pmvet looks for news of the target's processes.
+const LOOK_AROUND: u32 = 4;
+
 /// How long a target may take to end by itself after it was asked to.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -130,8 +137,8 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
     let mut stopping: Option<Instant> = None;
     let mut idle = 0u32;
     let result = loop {
-        let busy = match collector.pump(sink) {
-            Ok(busy) => busy,
+        let moved = match collector.pump(sink) {
+            Ok(moved) => moved,
             Err(e) => break Err(e),
         };
         if let Some(signal) = stopped_by() {
@@ -145,11 +152,14 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
                 guard.kill_target();
             }
         }
-        if busy {
-            idle = 0;
+        idle = if moved > 0 { 0 } else { idle + 1 };
+        // Events gather while pmvet sleeps, which costs the target less than being watched at every step.
+        if moved < BACKLOG {
+            std::thread::sleep(PAUSE * idle.clamp(1, 4));
+        }
+        if idle % LOOK_AROUND != 1 {
             continue;
         }
-        // Nothing to do: look around, a little less often each time.
         if let Some(report) = guard.report() {
             match report {
                 Report::Started(_) => {}
@@ -165,12 +175,6 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
             break Ok(());
         }
         collector.notice_deaths();
-        idle = (idle + 1).min(40);
-        if idle > 4 {
-            std::thread::sleep(Duration::from_micros(u64::from(idle) * 25));
-        } else {
-            std::thread::yield_now();
-        }
     };
     if let Err(e) = result {
         guard.kill_target();
