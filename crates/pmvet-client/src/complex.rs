@@ -96,9 +96,9 @@ impl Complex {
                     .map(|number| Shape::BitString { size, number }),
                 OP_movdir64b => Some(Shape::Direct { to: base_of(to?) }),
                 OP_xsave32 | OP_xsave64 | OP_xsaveopt32 | OP_xsaveopt64 | OP_xsavec32 | OP_xsavec64 | OP_fxsave32
-                | OP_fxsave64 | OP_fnsave => Some(Shape::Opaque {
-                    why: "saved processor state: which bytes are written is up to the machine",
-                }),
+                | OP_fxsave64 | OP_fnsave => {
+                    Some(Shape::Opaque { why: "saved processor state: which bytes are written is up to the machine" })
+                }
                 OP_enqcmd | OP_enqcmds => Some(Shape::Opaque { why: "enqueue stores go to devices" }),
                 _ if reg_is_vector(opnd_get_index(memory)) => {
                     let vectors = dsts.iter().chain(&srcs).filter_map(register).filter(|&r| reg_is_vector(r));
@@ -283,8 +283,7 @@ fn runs(at: u64, element: u32, lanes: u32, active: impl Fn(u32) -> bool) -> Vec<
 fn repeated_range(at: u64, size: u32, registers: &dr_mcontext_t) -> Option<(u64, u32)> {
     const DIRECTION: u64 = 1 << 10;
     // SAFETY: reads plain integers out of unions of integers.
-    let (count, flags) =
-        unsafe { (registers.__bindgen_anon_7.rcx, registers.__bindgen_anon_9.rflags) };
+    let (count, flags) = unsafe { (registers.__bindgen_anon_7.rcx, registers.__bindgen_anon_9.rflags) };
     let len = u32::try_from(count.checked_mul(size.into())?).ok()?;
     let start = if flags & DIRECTION != 0 { at.wrapping_add(size.into()).wrapping_sub(len.into()) } else { at };
     (len != 0).then_some((start, len))

@@ -66,14 +66,24 @@ pub(crate) const PATHS: usize = 1 << 12;
 /// One step of the tree that a thread took: from a node by a call to a node. The stubs look here first.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct Path {
+struct Path {
     parent: u32,
     call: u32,
     node: u32,
     unused: u32,
 }
 
-/// Where a step is remembered; the stubs compute the same.
+/// What a thread remembers: pairs of neighbours, so aligned that the stubs find one from the other by a bit.
+#[repr(C, align(32))]
+pub(crate) struct Paths([Path; PATHS]);
+
+impl Paths {
+    pub(crate) fn new() -> Box<Self> {
+        Box::new(Self([Path::default(); PATHS]))
+    }
+}
+
+/// Where a step is remembered, unless its neighbour has it; the stubs compute the same.
 fn path_index(parent: u32, call: u32) -> usize {
     let mixed = parent.wrapping_mul(0x9e37_79b1).wrapping_add(call).wrapping_mul(0x85eb_ca6b);
     (mixed >> (32 - PATHS.ilog2())) as usize
@@ -103,7 +113,7 @@ impl Thread {
     pub(crate) fn context(&mut self, sp: u64) -> ContextId {
         let top = self.frame();
         // Collect the live frames that have no node yet, from the top down.
-        let mut new = Vec::new();
+        let mut new = std::mem::take(&mut self.new_frames);
         let mut at = top;
         let mut below = sp;
         let mut node = ROOT;
@@ -131,16 +141,23 @@ impl Thread {
             // SAFETY: as above.
             unsafe { *at = *frame };
         }
+        new.clear();
+        self.new_frames = new;
         self.set_slot(slot::FRAME, at as u64);
         ContextId(node)
     }
 
     fn child(&mut self, parent: u32, call: u32) -> u32 {
-        let path = &mut self.remembered[path_index(parent, call)];
-        if path.parent != parent || path.call != call {
-            *path = Path { parent, call, node: client().tree.child(parent, call), unused: 0 };
+        let index = path_index(parent, call);
+        for path in [self.remembered.0[index], self.remembered.0[index ^ 1]] {
+            if path.parent == parent && path.call == call {
+                return path.node;
+            }
         }
-        path.node
+        let node = client().tree.child(parent, call);
+        self.remembered.0[index ^ 1] = self.remembered.0[index];
+        self.remembered.0[index] = Path { parent, call, node, unused: 0 };
+        node
     }
 
     /// A signal handler is about to run with its stack pointer at `sp`, on whatever stack. Its path starts empty.

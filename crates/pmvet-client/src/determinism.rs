@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dynamorio_sys::*;
 
-
 use crate::dr;
 use crate::emit::{Emitter, Instr};
 use crate::ffi::*;
@@ -47,14 +46,12 @@ impl Fixed {
 
     /// Replaces the hexadecimal digits of a UUID.
     pub(crate) fn fill_uuid(&self, text: &mut [u8]) {
-        let mut digits = 0;
         let mut bits = 0;
-        for byte in text.iter_mut().filter(|b| b.is_ascii_hexdigit()) {
-            if digits % 16 == 0 {
+        for (i, digit) in text.iter_mut().filter(|b| b.is_ascii_hexdigit()).enumerate() {
+            if i % 16 == 0 {
                 bits = self.random();
             }
-            *byte = b"0123456789abcdef"[(bits >> (digits % 16 * 4)) as usize & 15];
-            digits += 1;
+            *digit = b"0123456789abcdef"[(bits >> (i % 16 * 4)) as usize & 15];
         }
     }
 }

@@ -4,7 +4,6 @@ use std::mem::offset_of;
 
 use dynamorio_sys::*;
 
-
 use crate::ffi::*;
 use crate::thread::{Thread, slot};
 use crate::{client, stubs};
@@ -182,8 +181,8 @@ impl Emitter {
         self.store_slot(slot::SAVED, RCX);
         match at {
             Some(Address::Computed(ea)) => self.lea(RCX, ea),
-            // SAFETY: builds a plain value.
             Some(Address::Constant(addr)) => {
+                // SAFETY: builds a plain value.
                 let value = unsafe { opnd_create_immed_int(addr as i64, OPSZ_8 as opnd_size_t) };
                 self.op11(OP_mov_imm, reg(RCX), value);
             }

@@ -132,9 +132,8 @@ impl Block {
 
     fn instruction(&mut self, instr: Instr, live: Live) {
         // SAFETY: queries of a valid instruction.
-        let (op, call, ret) = unsafe {
-            (instr_get_opcode(instr) as u32, instr_is_call(instr) != 0, instr_is_return(instr) != 0)
-        };
+        let (op, call, ret) =
+            unsafe { (instr_get_opcode(instr) as u32, instr_is_call(instr) != 0, instr_is_return(instr) != 0) };
         if !client().watches_memory() {
             return self.without_memory(instr, op, live, call, ret);
         }
@@ -367,9 +366,7 @@ impl Block {
         e.pop_frame(RCX);
         e.load_slot(RCX, slot::RETURN);
         // SAFETY: builds a plain value.
-        let sum = unsafe {
-            opnd_create_base_disp(DR_REG_RSP as reg_id_t, RCX, 1, 0, OPSZ_lea as opnd_size_t)
-        };
+        let sum = unsafe { opnd_create_base_disp(DR_REG_RSP as reg_id_t, RCX, 1, 0, OPSZ_lea as opnd_size_t) };
         e.lea(RCX, sum);
         let skip = e.label();
         e.jump_if_rcx_zero(skip);

@@ -80,7 +80,8 @@ pub(crate) fn buffers(number: i64, argument: &dyn Fn(i32) -> u64) -> Vec<Buffer>
 }
 
 fn vector(at: u64, count: u64) -> Vec<Buffer> {
-    let entry = |i| Some(Buffer { addr: dr::read_word(at + i * 16)?, len: Len::Vector(dr::read_word(at + i * 16 + 8)?) });
+    let entry =
+        |i| Some(Buffer { addr: dr::read_word(at + i * 16)?, len: Len::Vector(dr::read_word(at + i * 16 + 8)?) });
     (0..count.min(1024)).map_while(entry).collect()
 }
 

@@ -218,8 +218,7 @@ unsafe extern "C" fn thread_starts(dc: *mut c_void) {
     let sp = unsafe { dr::registers().__bindgen_anon_4.rsp };
     let expected = client.threads().expected.remove(&sp);
     let first = client.threads().alive.is_empty();
-    let id = expected
-        .unwrap_or_else(|| ThreadId(client.shared.header().next_thread.0.fetch_add(1, Ordering::AcqRel)));
+    let id = expected.unwrap_or_else(|| ThreadId(client.shared.header().next_thread.0.fetch_add(1, Ordering::AcqRel)));
     let pointer = Thread::start(id);
     client.threads().alive.push(pointer as usize);
     // SAFETY: just made; the field is ours.

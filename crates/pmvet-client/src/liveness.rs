@@ -6,7 +6,6 @@
 
 use dynamorio_sys::*;
 
-
 use crate::emit::Instr;
 use crate::ffi::*;
 
@@ -35,16 +34,8 @@ impl Live {
 
     /// A register that nobody needs, preferably one with a short encoding.
     pub(crate) fn dead_register(self) -> Option<reg_id_t> {
-        const ORDER: [u32; 8] = [
-            DR_REG_RCX,
-            DR_REG_RAX,
-            DR_REG_RDX,
-            DR_REG_RSI,
-            DR_REG_RDI,
-            DR_REG_R8,
-            DR_REG_R9,
-            DR_REG_R11,
-        ];
+        const ORDER: [u32; 8] =
+            [DR_REG_RCX, DR_REG_RAX, DR_REG_RDX, DR_REG_RSI, DR_REG_RDI, DR_REG_R8, DR_REG_R9, DR_REG_R11];
         ORDER.into_iter().map(|r| r as reg_id_t).find(|&r| !self.has(r))
     }
 
@@ -110,10 +101,7 @@ fn may_leave_flags(instr: Instr) -> bool {
     // SAFETY: queries of a valid instruction.
     unsafe {
         let op = instr_get_opcode(instr) as u32;
-        let shift = matches!(
-            op,
-            OP_shl | OP_shr | OP_sar | OP_rol | OP_ror | OP_rcl | OP_rcr | OP_shld | OP_shrd
-        );
+        let shift = matches!(op, OP_shl | OP_shr | OP_sar | OP_rol | OP_ror | OP_rcl | OP_rcr | OP_shld | OP_shrd);
         let variable = shift && opnd_is_immed_int(instr_get_src(instr, 0)) == 0;
         variable || matches!(op, OP_rep_cmps | OP_repne_cmps | OP_rep_scas | OP_repne_scas)
     }

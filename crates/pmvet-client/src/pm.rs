@@ -239,11 +239,7 @@ impl OpenFile {
         let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
         let path = || std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
         let device = stat.st_mode & libc::S_IFMT == libc::S_IFCHR && path().starts_with("/dev/dax");
-        (regular || device).then(|| Self {
-            inode: (stat.st_dev, stat.st_ino),
-            size: stat.st_size as u64,
-            path: path(),
-        })
+        (regular || device).then(|| Self { inode: (stat.st_dev, stat.st_ino), size: stat.st_size as u64, path: path() })
     }
 
     /// Whether it lies on a DAX file system.

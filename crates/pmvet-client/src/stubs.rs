@@ -165,9 +165,17 @@ extern "C" fn resolve() {
         shl eax, 4
         add rax, [rcx + {paths}]
         cmp edx, [rax]
+        jne 4f
+        cmp r8d, [rax + 4]
+        je 5f
+        // Its neighbour, where an older step went.
+    4:
+        xor rax, 16
+        cmp edx, [rax]
         jne 8f
         cmp r8d, [rax + 4]
         jne 8f
+    5:
         mov edx, [rax + 8]
         mov [rsi + {node}], edx
         dec edi

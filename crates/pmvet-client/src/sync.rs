@@ -123,9 +123,7 @@ impl Hooks {
         for function in &plan.sync {
             let how = if function.shared { Shared } else { Exclusive };
             let role = match function.kind {
-                SyncFunctionKind::Acquire => {
-                    Acquire(how, function.success.map_or(Success::Always, Success::Returns))
-                }
+                SyncFunctionKind::Acquire => Acquire(how, function.success.map_or(Success::Always, Success::Returns)),
                 SyncFunctionKind::Try => Acquire(how, Success::Returns(function.success.unwrap_or(0))),
                 SyncFunctionKind::Release => Release(how),
             };

@@ -216,7 +216,11 @@ fn close_what_is_open(thread: &mut Thread, arguments: &Arguments) {
 fn own_executable(thread: &mut Thread, arguments: &Arguments, number: i64) {
     let index = match number {
         libc::SYS_open | libc::SYS_stat | libc::SYS_access | libc::SYS_execve => 0,
-        libc::SYS_openat | libc::SYS_openat2 | libc::SYS_newfstatat | libc::SYS_statx | libc::SYS_faccessat
+        libc::SYS_openat
+        | libc::SYS_openat2
+        | libc::SYS_newfstatat
+        | libc::SYS_statx
+        | libc::SYS_faccessat
         | libc::SYS_faccessat2 => 1,
         _ => return,
     };
@@ -246,9 +250,7 @@ fn prepare(thread: &mut Thread, arguments: &Arguments, number: i64) -> Pending {
             })
         }
         libc::SYS_write | libc::SYS_writev => written(thread, arguments.fd(0), Position::Current),
-        libc::SYS_pwrite64 | libc::SYS_pwritev => {
-            written(thread, arguments.fd(0), Position::At(arguments.get(3)))
-        }
+        libc::SYS_pwrite64 | libc::SYS_pwritev => written(thread, arguments.fd(0), Position::At(arguments.get(3))),
         libc::SYS_pwritev2 => {
             let at = arguments.get(3);
             written(thread, arguments.fd(0), if at as i64 == -1 { Position::Current } else { Position::At(at) })
@@ -261,7 +263,9 @@ fn prepare(thread: &mut Thread, arguments: &Arguments, number: i64) -> Pending {
             };
             written(thread, arguments.fd(2), position)
         }
-        libc::SYS_ftruncate => on_file(thread, arguments.fd(0), |file, _| Pending::Resized { file, fd: arguments.fd(0) }),
+        libc::SYS_ftruncate => {
+            on_file(thread, arguments.fd(0), |file, _| Pending::Resized { file, fd: arguments.fd(0) })
+        }
         libc::SYS_truncate => {
             let known = arguments.path(None, 0).and_then(|path| known_at(&path));
             known.map_or(Pending::Nothing, |(file, _, _)| {
@@ -465,7 +469,8 @@ fn finish(thread: &mut Thread, arguments: &Arguments, pending: Pending, result: 
         }
         Pending::MapOther => replaced(thread, result, whole_pages(arguments.get(1))),
         Pending::Remap { old } => {
-            let (from, old_len, new_len) = (arguments.get(0), whole_pages(arguments.get(1)), whole_pages(arguments.get(2)));
+            let (from, old_len, new_len) =
+                (arguments.get(0), whole_pages(arguments.get(1)), whole_pages(arguments.get(2)));
             replaced(thread, from, old_len);
             replaced(thread, result, new_len);
             if let Some(first) = old.iter().min_by_key(|m| m.start) {
@@ -547,7 +552,11 @@ fn replaced(thread: &mut Thread, addr: u64, len: u64) {
 fn report_written(thread: &mut Thread, file: FileId, inode: Inode, fd: i32, position: Position, len: u64) {
     // The target may have opened the file for writing only.
     let Ok(readable) = File::open(format!("/proc/self/fd/{fd}")) else {
-        thread.emit(What::Unsupported { addr: 0, size: len as u32, why: "a file was written that cannot be read back" });
+        thread.emit(What::Unsupported {
+            addr: 0,
+            size: len as u32,
+            why: "a file was written that cannot be read back",
+        });
         return;
     };
     let appends = {

@@ -114,7 +114,9 @@ pub(crate) struct Thread {
     pub(crate) ring: usize,
     pub(crate) buffer: RingBuffer,
     pub(crate) frames: Box<context::ShadowStack>,
-    pub(crate) remembered: Box<[context::Path]>,
+    pub(crate) remembered: Box<context::Paths>,
+    /// Memory that `context` uses again each time.
+    pub(crate) new_frames: Vec<Frame>,
     /// Shadow stack positions that signal handlers interrupted.
     pub(crate) interrupted: Vec<u64>,
     pub(crate) pending: Vec<Pending>,
@@ -167,7 +169,7 @@ impl Thread {
         let stack_memory = dr::alloc_pages(STACK_BYTES + XSAVE_BYTES);
         let frames = context::ShadowStack::new();
         let first_frame = frames.bottom();
-        let remembered = vec![context::Path::default(); context::PATHS].into_boxed_slice();
+        let remembered = context::Paths::new();
         let slots = client.tls.slots();
         let thread = Box::new(Self {
             rax: 0,
@@ -198,12 +200,13 @@ impl Thread {
             stripes: shared.stripes() as u64,
             shared_flag: &raw const header.many_threads.0 as u64,
             os_thread,
-            paths: remembered.as_ptr() as u64,
+            paths: &raw const *remembered as u64,
             id,
             ring,
             buffer,
             frames,
             remembered,
+            new_frames: Vec::new(),
             interrupted: Vec::new(),
             pending: Vec::new(),
             held: Vec::new(),

@@ -16,5 +16,5 @@ pub mod shm;
 pub mod wire;
 
 pub use event::{Event, What};
-pub use places::{Context, Places, Site};
 pub use ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
+pub use places::{Context, Places, Site};

@@ -321,8 +321,9 @@ impl Places for Shared {
     }
 
     fn context(&self, id: ContextId) -> Option<Context> {
-        let known =
-            id > ROOT_CONTEXT && (id.0 as usize) < MAX_CONTEXTS && id.0 < self.header().next_context.load(Ordering::Acquire);
+        let known = id > ROOT_CONTEXT
+            && (id.0 as usize) < MAX_CONTEXTS
+            && id.0 < self.header().next_context.load(Ordering::Acquire);
         known.then(|| {
             let entry: &ContextEntry = self.at(CONTEXTS_AT, id.0 as usize);
             let call = SiteId(entry.call.load(Ordering::Acquire));

@@ -13,9 +13,7 @@
 //! The common kinds are written by hand-made code in the client, so this layout is part of its contract. Rare events
 //! share the kind [`RARE`] and carry four numbers and a text.
 
-use crate::event::{
-    Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, What,
-};
+use crate::event::{Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, What};
 use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
 
 pub const STORE: u8 = 1;
@@ -67,7 +65,10 @@ pub struct BadRecord {
 pub enum Front<'a> {
     /// Skip to the start of the buffer.
     Pad,
-    Record { event: Event<'a>, len: usize },
+    Record {
+        event: Event<'a>,
+        len: usize,
+    },
 }
 
 /// The sequence number and kind of the record whose first word is `word`.
@@ -91,9 +92,7 @@ pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
             STORE => What::Store { addr, value: input.data(size)?, how: StoreKind::Regular },
             STORE_NT => What::Store { addr, value: input.data(size)?, how: StoreKind::NonTemporal },
             LOAD => What::Load { addr, size: size as u32 },
-            RMW | RMW_FAILED => {
-                What::Rmw { addr, old: input.data(size)?, new: input.data(size)?, stored: kind == RMW }
-            }
+            RMW | RMW_FAILED => What::Rmw { addr, old: input.data(size)?, new: input.data(size)?, stored: kind == RMW },
             CLFLUSH => What::Flush { addr, how: FlushKind::Clflush, pm: size != 0 },
             CLFLUSHOPT => What::Flush { addr, how: FlushKind::Clflushopt, pm: size != 0 },
             CLWB => What::Flush { addr, how: FlushKind::Clwb, pm: size != 0 },

@@ -122,7 +122,8 @@ impl Target {
 
     /// Starts it. Returns its process id, or the error number of what failed.
     fn start(&self, mask: Signals, fixed_addresses: bool) -> Result<libc::pid_t, i32> {
-        let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> { strings.iter().map(|s| s.as_ptr()).collect() };
+        let pointers =
+            |strings: &[CString]| -> Vec<*const libc::c_char> { strings.iter().map(|s| s.as_ptr()).collect() };
         let mut arguments = pointers(&self.arguments);
         arguments.push(std::ptr::null());
         let mut environment = inherited_environment();

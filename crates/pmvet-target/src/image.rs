@@ -160,10 +160,19 @@ struct Copy {
 /// What differs, if anything, between an image and its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    Same { bytes: u64 },
+    Same {
+        bytes: u64,
+    },
     /// They differ first at this offset.
-    Differs { offset: u64, image: u8, file: u8 },
-    Size { image: u64, file: u64 },
+    Differs {
+        offset: u64,
+        image: u8,
+        file: u8,
+    },
+    Size {
+        image: u64,
+        file: u64,
+    },
     Unreadable(String),
 }
 

@@ -192,7 +192,11 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
 }
 
 fn exit_of(status: i32) -> Exit {
-    if libc::WIFSIGNALED(status) { Exit::Signal(libc::WTERMSIG(status)) } else { Exit::Status(libc::WEXITSTATUS(status)) }
+    if libc::WIFSIGNALED(status) {
+        Exit::Signal(libc::WTERMSIG(status))
+    } else {
+        Exit::Status(libc::WEXITSTATUS(status))
+    }
 }
 
 /// The guard process, seen from pmvet.
@@ -313,13 +317,16 @@ fn variables(launch: &Launch, install: &Install, shared_memory: &str, pid: u32) 
 /// DynamoRIO's options.
 fn options(launch: &Launch, install: &Install, shared_memory: &str, pid: u32) -> OsString {
     let mut options = OsString::from(
-        // Messages of DynamoRIO itself only when it gives up; blocks small enough for our instrumentation.
-        "-no_persist -stderr_mask 0xc -dumpcore_mask 0 -max_bb_instrs 64 -max_trace_bbs 64 -code_api",
+        // Messages of DynamoRIO itself only when it gives up.
+        "-no_persist -stderr_mask 0xc -dumpcore_mask 0 -code_api",
     );
     if !launch.follow_forks {
         options.push(" -no_follow_children");
     }
     if !launch.bare {
+        // Blocks small enough for our instrumentation, and no traces: making instrumented code a second time costs
+        // more than the better layout gains.
+        options.push(" -max_bb_instrs 64 -disable_traces");
         // Path, number and arguments in one quoted word.
         options.push(" -client_lib \"");
         options.push(&install.client);
