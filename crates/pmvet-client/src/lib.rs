@@ -38,7 +38,7 @@ mod thread;
 use core::ffi::{c_char, c_int, c_void};
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use dynamorio_sys::*;
@@ -59,7 +59,6 @@ struct Client {
     hooks: sync::Hooks,
     tree: context::Tree,
     fixed: determinism::Fixed,
-    answered: AtomicU64,
     pmvet: u32,
     /// The process that this memory belongs to. A child of vfork runs in it under another number.
     process: AtomicU32,
@@ -170,7 +169,6 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         sites: Default::default(),
         tree: Default::default(),
         fixed: Default::default(),
-        answered: AtomicU64::new(0),
         pmvet: pmvet.parse().unwrap_or(0),
         process: AtomicU32::new(dr::process()),
         threads: Mutex::default(),

@@ -520,38 +520,32 @@ pub(crate) extern "C" fn plain() {
     )
 }
 
-/// A hooked function was entered; `site` is the hook's number. The target's argument registers are in place.
-#[unsafe(naked)]
-pub(crate) extern "C" fn hook_entered() {
-    naked_asm!(
-        save!(),
-        call_rust!(),
-        restore_and_return!(),
-        rax = const offset_of!(Thread, rax),
-        rdx = const offset_of!(Thread, rdx),
-        rsi = const offset_of!(Thread, rsi),
-        rdi = const offset_of!(Thread, rdi),
-        flags = const offset_of!(Thread, flags),
-        xsave = const offset_of!(Thread, xsave),
-        xsave_mask = const offset_of!(Thread, xsave_mask),
-        slow = sym crate::sync::entered,
-    )
+/// Stubs that only lead to Rust, with the target's argument registers in place.
+macro_rules! to_rust {
+    ($($(#[$doc:meta])* $name:ident => $function:path),* $(,)?) => {$(
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub(crate) extern "C" fn $name() {
+            naked_asm!(
+                save!(),
+                call_rust!(),
+                restore_and_return!(),
+                rax = const offset_of!(Thread, rax),
+                rdx = const offset_of!(Thread, rdx),
+                rsi = const offset_of!(Thread, rsi),
+                rdi = const offset_of!(Thread, rdi),
+                flags = const offset_of!(Thread, flags),
+                xsave = const offset_of!(Thread, xsave),
+                xsave_mask = const offset_of!(Thread, xsave_mask),
+                slow = sym $function,
+            )
+        }
+    )*};
 }
 
-/// A hooked function is about to return.
-#[unsafe(naked)]
-pub(crate) extern "C" fn hook_returns() {
-    naked_asm!(
-        save!(),
-        call_rust!(),
-        restore_and_return!(),
-        rax = const offset_of!(Thread, rax),
-        rdx = const offset_of!(Thread, rdx),
-        rsi = const offset_of!(Thread, rsi),
-        rdi = const offset_of!(Thread, rdi),
-        flags = const offset_of!(Thread, flags),
-        xsave = const offset_of!(Thread, xsave),
-        xsave_mask = const offset_of!(Thread, xsave_mask),
-        slow = sym crate::sync::returns,
-    )
+to_rust! {
+    /// A hooked function was entered; `site` is the hook's number.
+    hook_entered => crate::sync::entered,
+    /// A hooked function is about to return.
+    hook_returns => crate::sync::returns,
 }

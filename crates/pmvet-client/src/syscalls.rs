@@ -8,7 +8,6 @@ use core::ffi::c_void;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use dynamorio_sys::*;
 use pmvet_events::event::{StoreKind, SyncKind, What};
@@ -622,6 +621,5 @@ fn answer(arguments: &Arguments, dc: *mut c_void, number: i64) -> bool {
     };
     // SAFETY: from within a pre-syscall event that skips the call.
     unsafe { dr_syscall_set_result(dc, result) };
-    client().answered.fetch_add(1, Ordering::Relaxed);
     true
 }

@@ -90,8 +90,6 @@ pub(crate) struct Thread {
     /// Added to an address relative to `pm_start` it gives the position that stripe locks are chosen by, which is
     /// the same for every mapping of a file.
     pub(crate) pm_key: u64,
-    /// Generation of the PM map that the three fields above come from.
-    pub(crate) pm_generation: u64,
 
     // The ring.
     pub(crate) cursor: *mut u8,
@@ -191,7 +189,6 @@ impl Thread {
             pm_start: 0,
             pm_span: 0,
             pm_key: 0,
-            pm_generation: 0,
             cursor: std::ptr::null_mut(),
             limit: std::ptr::null_mut(),
             head,
