@@ -120,8 +120,10 @@ impl Error {
         match self {
             Error::Usage(_) | Error::Config(_) | Error::Program(_) | Error::Install(_) => Exit::Usage,
             Error::Trace { source, .. } => match source {
-                TraceError::NotATrace { .. } | TraceError::Version { .. } | TraceError::Io { .. } => Exit::Usage,
-                TraceError::Truncated { .. } | TraceError::Corrupt { .. } => Exit::Internal,
+                TraceError::NotATrace { .. } | TraceError::Version { .. } => Exit::Usage,
+                TraceError::Io { action: "open", .. } => Exit::Usage,
+                TraceError::Io { source, .. } if source.kind() == io::ErrorKind::IsADirectory => Exit::Usage,
+                TraceError::Truncated { .. } | TraceError::Corrupt { .. } | TraceError::Io { .. } => Exit::Internal,
             },
             Error::Launch(_) | Error::Save(_) | Error::Output { .. } => Exit::Internal,
         }
