@@ -10,6 +10,7 @@
 //! | [`syscalls`], [`kernel_writes`], [`processes`] | what the kernel does for the target |
 //! | [`sync`] | locks, condition variables, barriers, semaphores, joins |
 //! | [`determinism`], [`startup`], [`markers`] | fixed time and randomness; the initial stack; requests of the target |
+//! | [`heap`] | memory that is safe to use from many threads |
 //! | [`thread`] | a thread's state and its ring |
 //!
 //! Rust's `thread_local!` does not work under DynamoRIO's loader; thread state hangs on segment slots instead. A
@@ -21,6 +22,7 @@ mod determinism;
 mod dr;
 mod emit;
 mod ffi;
+mod heap;
 mod instrument;
 mod kernel_writes;
 mod liveness;
