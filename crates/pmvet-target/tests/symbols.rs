@@ -431,9 +431,10 @@ fn rust_lines() {
     let base = u64::from_str_radix(first.split('-').next().unwrap(), 16).unwrap();
     let mut symbols = Symbolizer::new();
     symbols.add_module(MODULE, base, &own);
-    let frame = &symbols.frames(Site { pc: insert as fn() -> u32 as usize as u64, module: MODULE })[0];
+    // Optimised, its first instruction is already that of the function inlined into it.
+    let frame = symbols.frames(Site { pc: insert as fn() -> u32 as usize as u64, module: MODULE }).last().unwrap();
     assert_eq!(frame.function.as_deref(), Some("symbols::rust_lines::insert"));
-    assert_eq!(frame.line, Some(line));
+    assert!(frame.line == Some(line) || frame.line == Some(line + 1), "{frame:?}");
     assert!(frame.file.as_ref().unwrap().ends_with("tests/symbols.rs"), "{frame:?}");
 }
 
