@@ -433,7 +433,9 @@ fn rust_lines() {
     symbols.add_module(MODULE, base, &own);
     // Optimised, its first instruction is already that of the function inlined into it.
     let frame = symbols.frames(Site { pc: insert as fn() -> u32 as usize as u64, module: MODULE }).last().unwrap();
-    assert_eq!(frame.function.as_deref(), Some("symbols::rust_lines::insert"));
+    // With line tables only, as in the release profile, there is no path to the name.
+    let function = frame.function.as_deref().unwrap();
+    assert!(function == "symbols::rust_lines::insert" || function == "insert", "{frame:?}");
     assert!(frame.line == Some(line) || frame.line == Some(line + 1), "{frame:?}");
     assert!(frame.file.as_ref().unwrap().ends_with("tests/symbols.rs"), "{frame:?}");
 }
