@@ -325,13 +325,16 @@ pub(crate) extern "C" fn after() {
         mov rsi, [rcx + {cursor}]
         movzx eax, byte ptr [rcx + {mode}]
         movzx edx, byte ptr [rcx + {size}]
-        mov rdi, [rsi + 16]
         cmp eax, {store}
-        je 31f
+        je 32f
         cmp eax, {stream}
         jne 4f
         mov rdi, [rcx + {slots}]
         add rdi, {value_slot}
+        jmp 31f
+        // Only a prepared record has an address; elsewhere the cursor may be at the end of the ring.
+    32:
+        mov rdi, [rsi + 16]
     31:
         cmp edx, 8
         jne 2f
@@ -421,6 +424,7 @@ pub(crate) extern "C" fn after() {
         // The new value of a read-modify-write of 8 or 4 bytes, and whether a comparison succeeded.
         "
     33:
+        mov rdi, [rsi + 16]
         cmp edx, 8
         jne 34f
         mov rax, [rdi]
