@@ -39,6 +39,7 @@ struct root {
 
 static struct root *root;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread uint64_t *late; /* for some bugs: what the thread persists when it has released the lock */
 static uint32_t free_entry[ENTRIES];
 static size_t nfree;
 static uint64_t hits;
@@ -125,6 +126,10 @@ static void set_count(uint64_t count)
 		zoo_store(&root->dirty, 0ul);
 	if (BUG == 14)
 		zoo_flush(&root->count, sizeof root->count);
+	if (BUG == 19) { /* BUG(19): count and flag are persisted after the lock is released */
+		late = &root->dirty;
+		return;
+	}
 	zoo_persist(&root->dirty, sizeof root->dirty);
 }
 
@@ -286,6 +291,11 @@ static void put(uint64_t key)
 	if (BUG != 2) /* BUG(2): nothing orders the new entry before its link */
 		zoo_fence();
 	zoo_store(link, offset_of(e));
+	if (BUG == 18 && old) { /* BUG(18): the link to a new version is persisted after the lock is released */
+		late = link;
+		free_entry[nfree++] = (uint32_t)(old - root->entries);
+		return;
+	}
 	if (BUG != 3) /* BUG(3): the link is not flushed */
 		zoo_flush(link, sizeof *link);
 	zoo_fence();
@@ -336,6 +346,10 @@ static void worker(int id, void *arg)
 		else
 			hits += find(key, &link) != NULL;
 		pthread_mutex_unlock(&lock);
+		if (late) {
+			zoo_persist(late, sizeof *late);
+			late = NULL;
+		}
 	}
 }
 

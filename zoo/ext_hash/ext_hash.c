@@ -200,7 +200,8 @@ static struct segment *upper_half(struct segment *s)
 		zoo_fail("ext_hash: out of segments");
 	in_use[i] = true;
 	struct segment *n = &pm->segment[i];
-	zoo_store(&n->lock, BUG == 3 ? 0 : WRITER); /* BUG(3): the new segment is not locked while entries that lead to it are not persisted */
+	/* Nobody else knows the segment, so whatever a crash left in the word, the lock is ours. */
+	__atomic_exchange_n(&n->lock, BUG == 3 ? 0 : WRITER, __ATOMIC_ACQUIRE); /* BUG(3): the new segment is not locked while entries that lead to it are not persisted */
 	n->range = range;
 	for (i = 0; i < BUCKETS * SLOTS; i++) {
 		struct pair *from = &s->bucket[i / SLOTS][i % SLOTS], *to = &n->bucket[i / SLOTS][i % SLOTS];

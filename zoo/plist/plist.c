@@ -35,6 +35,7 @@ struct root {
 
 static struct root *root;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread uint64_t *late; /* for some bugs: what the thread persists when it has released the lock */
 static uint32_t free_node[NODES];
 static size_t nfree;
 static uint64_t hits;
@@ -88,6 +89,10 @@ static uint64_t walk(uint8_t *used, uint64_t *digest)
 static void set_count(uint64_t count)
 {
 	zoo_store(&root->count, count);
+	if (BUG == 16) { /* BUG(16): the counter is persisted after the lock is released */
+		late = &root->count;
+		return;
+	}
 	if (BUG != 8) /* BUG(8): the counter is never flushed */
 		zoo_persist(&root->count, sizeof root->count);
 	if (BUG == 13) /* BUG(13): a second fence with nothing to wait for */
@@ -167,6 +172,10 @@ static void fill(struct node *n, uint64_t key, uint64_t version, uint64_t next)
 static void commit(uint64_t *link, uint64_t off)
 {
 	zoo_store(link, off);
+	if (BUG == 17) { /* BUG(17): the commit store is persisted after the lock is released */
+		late = link;
+		return;
+	}
 	if (BUG == 5) /* BUG(5): flushes what the link refers to, not the link */
 		zoo_persist(node_at(off), sizeof(struct node));
 	else
@@ -260,6 +269,10 @@ static void worker(int id, void *arg)
 		else
 			get(key);
 		pthread_mutex_unlock(&lock);
+		if (late) {
+			zoo_persist(late, sizeof *late);
+			late = NULL;
+		}
 	}
 }
 

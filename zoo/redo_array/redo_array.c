@@ -46,6 +46,7 @@ _Static_assert(sizeof(struct root) <= POOL_SIZE, "the pool holds the root");
 
 static struct root *root;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread uint64_t *late; /* for some bugs: what the thread persists when it has released the lock */
 static struct zoo_opts opts;
 static int share[] = { 90, 10 }; /* transfer, read */
 
@@ -89,6 +90,10 @@ static void write_log(uint64_t txid, const struct entry *e, uint64_t n)
 static void commit(uint64_t txid)
 {
 	zoo_store(&root->committed, txid);
+	if (BUG == 19) { /* BUG(19): the commit is persisted after the lock is released */
+		late = &root->committed;
+		return;
+	}
 	zoo_persist(&root->committed, sizeof root->committed);
 }
 
@@ -267,6 +272,10 @@ static void worker(int id, void *arg)
 		else
 			read_cell(&rng);
 		pthread_mutex_unlock(&lock);
+		if (late) {
+			zoo_persist(late, sizeof *late);
+			late = NULL;
+		}
 	}
 }
 

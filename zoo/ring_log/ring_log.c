@@ -46,6 +46,7 @@ struct root {
 
 static struct root *root;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread uint64_t *late; /* for some bugs: what the thread persists when it has released the lock */
 static uint64_t end;     /* where the next record goes */
 static int since;        /* appends since the tail was stored */
 static uint64_t appended;
@@ -182,6 +183,10 @@ static void store_head(uint64_t pos)
 		return;
 	}
 	zoo_store(&root->head, pos);
+	if (BUG == 17) { /* BUG(17): the head is persisted after the lock is released */
+		late = &root->head;
+		return;
+	}
 	if (BUG != 5) /* BUG(5): never flushed, so old records are overwritten while still in the log */
 		zoo_persist(&root->head, sizeof root->head);
 }
@@ -243,7 +248,7 @@ static void append(uint32_t len)
 	if (pad)
 		write_record(end, PAD, pad);
 	write_record(end + pad, DATA, len);
-	if (BUG != 2) /* BUG(2): nothing orders the record before the tail */
+	if (BUG != 2 && BUG != 18) /* BUG(2): nothing orders the record before the tail */
 		zoo_fence();
 	if (BUG == 14) /* BUG(14): a second fence with nothing to wait for */
 		zoo_fence();
@@ -299,6 +304,12 @@ static void worker(int id, void *arg)
 		else
 			scan();
 		pthread_mutex_unlock(&lock);
+		if (late) {
+			zoo_persist(late, sizeof *late);
+			late = NULL;
+		}
+		if (BUG == 18 && op == 0) /* BUG(18): a record is flushed, but the fence comes after the lock is released */
+			zoo_fence();
 	}
 }
 

@@ -74,6 +74,12 @@ static struct item *item_at(uint64_t off)
 	return (struct item *)((uint8_t *)pm + off);
 }
 
+/* The same for an offset that comes from a chain, which was checked when the pool was opened. */
+static struct item *linked_item(uint64_t off)
+{
+	return (struct item *)((uint8_t *)pm + off);
+}
+
 static int class_of(const struct item *it)
 {
 	return (int)zoo_load(&pm->slab_class[(offset_of(it) - offsetof(struct pool, slab)) / SLAB_SIZE]) - 1;
@@ -150,9 +156,8 @@ static struct item *alloc_item(int class)
 /* The item is out of its chain for good; from here on any thread may use its memory again. */
 static void give_back(struct item *it)
 {
-	int class = class_of(it);
-
 	pthread_mutex_lock(&slab_lock);
+	int class = class_of(it);
 	it->state = ITEM_FREE;
 	if (BUG != 3)
 		zoo_persist(&it->state, sizeof it->state);
@@ -197,8 +202,8 @@ static uint64_t *find_link(uint64_t key)
 {
 	uint64_t *link = bucket_of(key);
 
-	while (*link && item_at(*link)->key != key)
-		link = &item_at(*link)->next;
+	while (*link && linked_item(*link)->key != key)
+		link = &linked_item(*link)->next;
 	return link;
 }
 
@@ -231,7 +236,7 @@ static void put(uint64_t key, uint64_t value)
 		class++;
 	pthread_mutex_lock(stripe_of(key));
 	uint64_t *link = find_link(key);
-	struct item *old = *link ? item_at(*link) : NULL, *it = alloc_item(class);
+	struct item *old = *link ? linked_item(*link) : NULL, *it = alloc_item(class);
 	uint64_t next = old ? old->next : 0;
 	if (BUG == 9) { /* BUG(9): an item is linked before it is filled in */
 		it->next = next;
@@ -261,7 +266,7 @@ static void del(uint64_t key)
 {
 	pthread_mutex_lock(stripe_of(key));
 	uint64_t *link = find_link(key);
-	struct item *old = *link ? item_at(*link) : NULL;
+	struct item *old = *link ? linked_item(*link) : NULL;
 	if (BUG == 2 && old) { /* BUG(2): the unlinking of a removed item is persisted after the stripe is unlocked */
 		zoo_store(link, old->next);
 		pthread_mutex_unlock(stripe_of(key));
@@ -306,7 +311,7 @@ static bool get(uint64_t key, uint64_t *value)
 	pthread_mutex_lock(stripe_of(key));
 	uint64_t off = *find_link(key);
 	if (off)
-		*value = item_at(off)->value;
+		*value = linked_item(off)->value;
 	pthread_mutex_unlock(stripe_of(key));
 	return off != 0;
 }

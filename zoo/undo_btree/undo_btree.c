@@ -216,11 +216,15 @@ static void commit(void)
 		set_logged(0);
 	for (unsigned i = 0; BUG == 8 && i < nedits; i++)
 		zoo_flush((char *)pool + edits[i].off, edits[i].len);
-	if (BUG != 7) /* BUG(7): nothing orders the edited objects before the log is emptied */
+	if (BUG == 20) { /* BUG(20): the fence that makes an operation durable comes after the lock is released */
+		zoo_store(&pool->logged, 0);
+		zoo_flush(&pool->logged, sizeof pool->logged);
+	}
+	if (BUG != 7 && BUG != 20) /* BUG(7): nothing orders the edited objects before the log is emptied */
 		zoo_fence();
 	if (BUG == 16) /* BUG(16): a second fence with nothing to wait for */
 		zoo_fence();
-	if (BUG != 8)
+	if (BUG != 8 && BUG != 20)
 		set_logged(0);
 	while (ngiven)
 		free_node[nfree++] = given_up[--ngiven];
@@ -557,6 +561,8 @@ static void worker(int id, void *arg)
 		else
 			hits += (uint64_t)lookup(key);
 		pthread_mutex_unlock(&lock);
+		if (BUG == 20)
+			zoo_fence();
 	}
 }
 

@@ -60,33 +60,73 @@ pub(crate) fn step(at: *mut Frame, distance: isize) -> *mut Frame {
     (base | (at as usize).wrapping_add_signed(distance * size_of::<Frame>() as isize) & 0xffff) as *mut Frame
 }
 
-/// How many steps of the tree a thread remembers.
-pub(crate) const PATHS: usize = 1 << 12;
-
 /// One step of the tree that a thread took: from a node by a call to a node. The stubs look here first.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-struct Path {
-    parent: u32,
-    call: u32,
-    node: u32,
+pub(crate) struct Path {
+    pub(crate) parent: u32,
+    pub(crate) call: u32,
+    pub(crate) node: u32,
     unused: u32,
 }
 
-/// What a thread remembers: pairs of neighbours, so aligned that the stubs find one from the other by a bit.
-#[repr(C, align(32))]
-pub(crate) struct Paths([Path; PATHS]);
+/// Steps that may stand in each other's place: a cache line of them.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C, align(64))]
+struct Bucket([Path; 4]);
+
+/// What a thread remembers of the tree. It grows until every step has a place, since looking elsewhere is slow.
+pub(crate) struct Paths(Vec<Bucket>);
+
+/// Spreads the numbers of nodes over the buckets.
+pub(crate) const SPREAD: u32 = 0x9e37_79b1;
+
+const FIRST_BUCKETS: usize = 1 << 8;
+const MOST_BUCKETS: usize = 1 << 15;
 
 impl Paths {
-    pub(crate) fn new() -> Box<Self> {
-        Box::new(Self([Path::default(); PATHS]))
+    pub(crate) fn new() -> Self {
+        Self(vec![Bucket::default(); FIRST_BUCKETS])
     }
-}
 
-/// Where a step is remembered, unless its neighbour has it; the stubs compute the same.
-fn path_index(parent: u32, call: u32) -> usize {
-    let mixed = parent.wrapping_mul(0x9e37_79b1).wrapping_add(call).wrapping_mul(0x85eb_ca6b);
-    (mixed >> (32 - PATHS.ilog2())) as usize
+    pub(crate) fn start(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+
+    /// What is left of a hash to give a bucket's distance from the start.
+    pub(crate) fn mask(&self) -> u32 {
+        ((self.0.len() - 1) * size_of::<Bucket>()) as u32
+    }
+
+    /// Where a step is remembered; the stubs compute the same.
+    fn bucket(&mut self, parent: u32, call: u32) -> &mut Bucket {
+        let hash = parent.wrapping_mul(SPREAD) ^ call << size_of::<Bucket>().ilog2();
+        let distance = (hash & self.mask()) as usize;
+        &mut self.0[distance / size_of::<Bucket>()]
+    }
+
+    fn find(&mut self, parent: u32, call: u32) -> Option<u32> {
+        let found = self.bucket(parent, call).0.iter().find(|p| p.parent == parent && p.call == call);
+        found.map(|p| p.node)
+    }
+
+    fn add(&mut self, path: Path) {
+        while self.bucket(path.parent, path.call).0[3].node != 0 && self.0.len() < MOST_BUCKETS {
+            let larger = vec![Bucket::default(); self.0.len() * 2];
+            let old = std::mem::replace(&mut self.0, larger);
+            for path in old.iter().flat_map(|b| b.0).filter(|p| p.node != 0) {
+                self.put(path);
+            }
+        }
+        self.put(path);
+    }
+
+    /// The oldest step of a full bucket is forgotten.
+    fn put(&mut self, path: Path) {
+        let Bucket(paths) = self.bucket(path.parent, path.call);
+        paths.rotate_right(1);
+        paths[0] = path;
+    }
 }
 
 /// The tree of call paths of this process. Nodes are numbered over the whole run.
@@ -148,15 +188,13 @@ impl Thread {
     }
 
     fn child(&mut self, parent: u32, call: u32) -> u32 {
-        let index = path_index(parent, call);
-        for path in [self.remembered.0[index], self.remembered.0[index ^ 1]] {
-            if path.parent == parent && path.call == call {
-                return path.node;
-            }
+        if let Some(node) = self.remembered.find(parent, call) {
+            return node;
         }
         let node = client().tree.child(parent, call);
-        self.remembered.0[index ^ 1] = self.remembered.0[index];
-        self.remembered.0[index] = Path { parent, call, node, unused: 0 };
+        self.remembered.add(Path { parent, call, node, unused: 0 });
+        self.paths = self.remembered.start();
+        self.path_mask = self.remembered.mask();
         node
     }
 

@@ -27,6 +27,8 @@ pub(crate) enum Address {
     /// To be computed from registers.
     Computed(opnd_t),
     Constant(u64),
+    /// In its slot already, or of no interest.
+    Known,
 }
 
 /// What a stub is told about an access.
@@ -147,17 +149,23 @@ impl Emitter {
     /// Leaves 0 in rcx unless `ea` may be PM. Flags stay as they are.
     pub(crate) fn filter_into_rcx(&self, ea: opnd_t) {
         self.lea(RCX, ea);
-        // Bits 32 to 47 of the address, by way of memory: a shift would change the flags.
-        self.store_slot(slot::ADDR, RCX);
-        // SAFETY: builds plain values.
+        let ecx = reg(DR_REG_ECX as reg_id_t);
+        // Bits 32 to 47 of the address, without a shift, which would change the flags.
+        // SAFETY: creates an instruction and builds plain values.
         unsafe {
-            let mut high = self.slot(slot::ADDR);
-            opnd_set_disp(&raw mut high, opnd_get_disp(high) + 4);
-            opnd_set_size(&raw mut high, OPSZ_2 as opnd_size_t);
-            let ecx = DR_REG_ECX as reg_id_t;
-            self.op11(OP_movzx, reg(ecx), high);
-            self.op11(OP_movzx, reg(ecx), self.filter_entry(RCX));
+            if std::is_x86_feature_detected!("bmi2") {
+                let count = opnd_create_immed_int(32, OPSZ_1 as opnd_size_t);
+                self.put(instr_create_1dst_2src(self.dc, OP_rorx as i32, reg(RCX), reg(RCX), count));
+                self.op11(OP_movzx, ecx, reg(DR_REG_CX as reg_id_t));
+            } else {
+                self.store_slot(slot::ADDR, RCX);
+                let mut high = self.slot(slot::ADDR);
+                opnd_set_disp(&raw mut high, opnd_get_disp(high) + 4);
+                opnd_set_size(&raw mut high, OPSZ_2 as opnd_size_t);
+                self.op11(OP_movzx, ecx, high);
+            }
         }
+        self.op11(OP_movzx, ecx, self.filter_entry(RCX));
     }
 
     /// Compares such that "not equal" means `ea` may be PM. Changes flags and `r`.
@@ -176,21 +184,36 @@ impl Emitter {
         mem(index, client().pm.filter_table() as usize, OPSZ_1)
     }
 
-    /// Calls a stub with `ea` in the address slot. All registers, rcx too, are the target's before and after.
-    pub(crate) fn call_stub(&self, stub: extern "C" fn(), access: Access, at: Option<Address>) {
-        self.store_slot(slot::SAVED, RCX);
+    /// Puts an address into its slot by way of rcx.
+    fn store_address(&self, at: Address) {
         match at {
-            Some(Address::Computed(ea)) => self.lea(RCX, ea),
-            Some(Address::Constant(addr)) => {
+            Address::Computed(ea) => self.lea(RCX, ea),
+            Address::Constant(addr) => {
                 // SAFETY: builds a plain value.
                 let value = unsafe { opnd_create_immed_int(addr as i64, OPSZ_8 as opnd_size_t) };
                 self.op11(OP_mov_imm, reg(RCX), value);
             }
-            None => {}
+            Address::Known => return,
         }
-        if at.is_some() {
-            self.store_slot(slot::ADDR, RCX);
-        }
+        self.store_slot(slot::ADDR, RCX);
+    }
+
+    /// Puts an address into its slot and leaves all registers as they are.
+    pub(crate) fn keep_address(&self, at: Address) {
+        self.store_slot(slot::SAVED, RCX);
+        self.store_address(at);
+        self.load_slot(RCX, slot::SAVED);
+    }
+
+    /// Calls a stub with an address in its slot. All registers, rcx too, are the target's before and after.
+    pub(crate) fn call_stub(&self, stub: extern "C" fn(), access: Access, at: Address) {
+        self.store_slot(slot::SAVED, RCX);
+        self.call_stub_with_rcx_saved(stub, access, at);
+    }
+
+    /// The same if the target's rcx is in its slot; an address that is made of it needs it in the register too.
+    pub(crate) fn call_stub_with_rcx_saved(&self, stub: extern "C" fn(), access: Access, at: Address) {
+        self.store_address(at);
         self.load_slot(RCX, slot::THREAD);
         self.op11(OP_mov_st, mem(RCX, offset_of!(Thread, rsp), OPSZ_8), reg(RSP));
         self.op11(OP_mov_ld, reg(RSP), mem(RCX, offset_of!(Thread, stack), OPSZ_8));
@@ -202,9 +225,11 @@ impl Emitter {
         self.load_slot(RCX, slot::SAVED);
     }
 
-    /// The second half of an access.
-    pub(crate) fn call_after(&self) {
-        self.store_slot(slot::SAVED, RCX);
+    /// The second half of an access, after an instruction that may have changed rcx.
+    pub(crate) fn call_after(&self, rcx_changed: bool) {
+        if rcx_changed {
+            self.store_slot(slot::SAVED, RCX);
+        }
         self.load_slot(RCX, slot::THREAD);
         self.op11(OP_mov_st, mem(RCX, offset_of!(Thread, rsp), OPSZ_8), reg(RSP));
         self.op11(OP_mov_ld, reg(RSP), mem(RCX, offset_of!(Thread, stack), OPSZ_8));

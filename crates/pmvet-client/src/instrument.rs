@@ -7,9 +7,9 @@
 //!         the target's instruction
 //! back:
 //!
-//! cold:   stubs::before
+//! cold:   stubs::before (of a store)
 //!         the target's instruction, a second copy
-//!         stubs::after
+//!         stubs::after, or stubs::load
 //!         jump back
 //! ```
 //!
@@ -30,7 +30,7 @@ use pmvet_events::wire;
 
 use crate::complex::{self, Complex};
 use crate::emit::{Access, Address, Emitter, Instr, RCX};
-use crate::ffi::{OPSZ_lea, reg_is_gpr};
+use crate::ffi::*;
 use crate::liveness::Live;
 use crate::thread::{mode, slot};
 use crate::{client, determinism, markers, stubs};
@@ -41,8 +41,8 @@ const LOCK_PREFIX: u32 = 1;
 struct Cold {
     entry: Instr,
     back: Instr,
-    /// rcx was borrowed on the ordinary path.
-    restore_rcx: bool,
+    /// rcx was borrowed on the ordinary path; the target's is in its slot.
+    rcx_saved: bool,
     body: Body,
     /// What becomes of the "waiting for a fence" flag.
     pending: Option<bool>,
@@ -52,8 +52,10 @@ struct Cold {
 enum Body {
     /// One stub, for an event without an instruction in its middle.
     Plain { stub: extern "C" fn(), access: Access },
-    /// Both halves of an access, with the instruction between them unless that follows by itself.
-    Access { access: Access, ea: opnd_t, copy: Option<Instr> },
+    /// Both halves of a store, with the instruction between them.
+    Store { access: Access, ea: opnd_t, instr: Instr },
+    /// A load, after its instruction unless that follows by itself.
+    Load { access: Access, ea: opnd_t, instr: Option<Instr> },
     /// An access that is taken apart in Rust.
     Complex { plan: Complex, instr: Instr },
 }
@@ -88,9 +90,8 @@ pub(crate) unsafe extern "C" fn block_event(
             live[i] = live[i + 1].before(instr);
         }
         let entry = dr_fragment_app_pc(tag) as u64;
-        if let Some(hook) = client().hooks.at(entry) {
-            let access = Access { site: hook, kind: 0, size: 0, todo: 0 };
-            this.emitter(instrs[0]).call_stub(stubs::hook_entered, access, None);
+        if let Some((hook, stub, access)) = client().hooks.at(entry) {
+            this.emitter(instrs[0]).call_stub(stub, access, Address::Constant(hook.into()));
         }
         for (i, &instr) in instrs.iter().enumerate() {
             this.instruction(instr, live[i]);
@@ -191,23 +192,23 @@ impl Block {
         };
         let single = loads.len() == 1;
         for (ea, size) in loads.into_iter().filter(|&(_, size)| !locked && size <= 64) {
-            let access = self.access(instr, wire::LOAD, size, mode::LOAD);
+            let access = self.access(instr, wire::LOAD, size, mode::NOTHING);
             // Where the instruction cannot be copied, or has more to report, the load comes first.
             let copy = (single && store.is_none() && !control).then_some(instr);
-            self.filtered(instr, live, ea, Body::Access { access, ea, copy }, None);
+            self.filtered(instr, live, ea, Body::Load { access, ea, instr: copy }, None);
         }
         if let Some((ea, size)) = store
             && !control
         {
             if locked {
                 let access = self.access(instr, rmw_kind(op), size, mode::RMW);
-                self.filtered(instr, live, ea, Body::Access { access, ea, copy: Some(instr) }, Some(false));
+                self.filtered(instr, live, ea, Body::Store { access, ea, instr }, Some(false));
             } else if size <= 64 {
                 let streaming = is_non_temporal(op);
                 let kind = if streaming { wire::STORE_NT } else { wire::STORE };
                 let todo = if streaming && streamed_register(instr).is_some() { mode::STREAM } else { mode::STORE };
                 let access = self.access(instr, kind, size, todo);
-                let body = Body::Access { access, ea, copy: Some(instr) };
+                let body = Body::Store { access, ea, instr };
                 self.filtered(instr, live, ea, body, streaming.then_some(true));
             }
         }
@@ -222,7 +223,7 @@ impl Block {
         }
     }
 
-    /// An access to a constant address near PM: both halves around the instruction, whether it hits or not.
+    /// An access to a constant address near PM: the stubs around the instruction, whether it hits or not.
     fn constant(&mut self, instr: Instr, op: u32, addr: u64, size: u32, locked: bool) {
         // SAFETY: a query of a valid instruction.
         let writes = unsafe { instr_writes_memory(instr) } != 0;
@@ -230,26 +231,23 @@ impl Block {
             (true, true) => (rmw_kind(op), mode::RMW),
             (true, false) if is_non_temporal(op) => (wire::STORE_NT, mode::STORE),
             (true, false) => (wire::STORE, mode::STORE),
-            (false, _) if client().plan.loads => (wire::LOAD, mode::LOAD),
+            (false, _) if client().plan.loads => (wire::LOAD, mode::NOTHING),
             (false, _) => return,
         };
         if size > 64 {
             return;
         }
         let access = self.access(instr, kind, size, todo);
-        self.around(instr, access, Address::Constant(addr));
+        // SAFETY: the instruction is of this block.
+        let after = self.emitter(unsafe { instr_get_next(instr) });
+        if kind == wire::LOAD {
+            return after.call_stub(stubs::load, access, Address::Constant(addr));
+        }
+        self.emitter(instr).call_stub(stubs::before, access, Address::Constant(addr));
+        after.call_after(true);
         if kind == wire::STORE_NT || locked {
-            // SAFETY: the instruction is of this block.
-            let after = self.emitter(unsafe { instr_get_next(instr) });
             after.store_slot_imm(slot::PENDING, (!locked).into());
         }
-    }
-
-    /// Both halves of an access around its instruction.
-    fn around(&self, instr: Instr, access: Access, at: Address) {
-        self.emitter(instr).call_stub(stubs::before, access, Some(at));
-        // SAFETY: the instruction is of this block.
-        self.emitter(unsafe { instr_get_next(instr) }).call_after();
     }
 
     fn complex(&mut self, instr: Instr, live: Live, plan: Complex) {
@@ -273,7 +271,7 @@ impl Block {
     fn filtered(&mut self, instr: Instr, live: Live, ea: opnd_t, body: Body, pending: Option<bool>) {
         let e = self.emitter(instr);
         let entry = e.label();
-        let restore_rcx;
+        let rcx_saved;
         if !live.flags() {
             match live.dead_register() {
                 Some(scratch) => e.filter_into_flags(scratch, ea),
@@ -284,10 +282,10 @@ impl Block {
                 }
             }
             e.jump(OP_jnz, entry);
-            restore_rcx = false;
+            rcx_saved = false;
         } else {
-            restore_rcx = live.has(RCX);
-            if restore_rcx {
+            rcx_saved = live.has(RCX);
+            if rcx_saved {
                 e.store_slot(slot::SAVED, RCX);
             }
             e.filter_into_rcx(ea);
@@ -295,19 +293,19 @@ impl Block {
             e.jump_if_rcx_zero(miss);
             e.jump(OP_jmp, entry);
             e.put(miss);
-            if restore_rcx {
+            if rcx_saved {
                 e.load_slot(RCX, slot::SAVED);
             }
         }
         let back = e.label();
-        let instruction_too = !matches!(body, Body::Access { copy: None, .. });
+        let instruction_too = !matches!(body, Body::Load { instr: None, .. });
         if instruction_too {
             // SAFETY: the label is new, the instruction of this block.
             unsafe { instrlist_meta_postinsert(self.block, instr, back) };
         } else {
             e.put(back);
         }
-        self.cold.push(Cold { entry, back, restore_rcx, body, pending });
+        self.cold.push(Cold { entry, back, rcx_saved, body, pending });
     }
 
     /// A flush is always reported, of whatever memory.
@@ -317,18 +315,16 @@ impl Block {
         let computed = any_address(line).map(|(ea, _)| Address::Computed(ea));
         let constant = || constant_address(line).map(|(addr, _)| Address::Constant(addr));
         let Some(at) = computed.or_else(constant) else { return };
-        let access = Access { site: self.site(instr), kind, size: 1, todo: mode::FLUSH };
-        self.around(instr, access, at);
-        // SAFETY: the instruction is of this block; what was put behind it comes first.
-        let after = self.emitter(unsafe { instr_get_next_app(instr) });
+        let e = self.emitter(instr);
+        e.call_stub(stubs::flush, self.access(instr, kind, 1, mode::NOTHING), at);
         if kind != wire::CLFLUSH {
-            after.store_slot_imm(slot::PENDING, 1);
+            e.store_slot_imm(slot::PENDING, 1);
         }
     }
 
     fn fence(&mut self, instr: Instr, kind: u8) {
         let e = self.emitter(instr);
-        e.call_stub(stubs::plain, Access { site: self.site(instr), kind, size: 0, todo: 0 }, None);
+        e.call_stub(stubs::fence, self.access(instr, kind, 0, mode::NOTHING), Address::Known);
         e.store_slot_imm(slot::PENDING, 0);
     }
 
@@ -343,9 +339,8 @@ impl Block {
         e.put(none);
         e.load_slot(RCX, slot::SAVED);
         e.put(back);
-        let access = Access { site: self.site(instr), kind, size: 0, todo: 0 };
-        let body = Body::Plain { stub: stubs::plain, access };
-        self.cold.push(Cold { entry, back, restore_rcx: true, body, pending: Some(false) });
+        let body = Body::Plain { stub: stubs::fence, access: self.access(instr, kind, 0, mode::NOTHING) };
+        self.cold.push(Cold { entry, back, rcx_saved: true, body, pending: Some(false) });
     }
 
     fn shadow_call(&mut self, instr: Instr, live: Live) {
@@ -376,9 +371,8 @@ impl Block {
         e.put(none);
         e.load_slot(RCX, slot::SAVED);
         e.put(back);
-        let access = Access { site: 0, kind: 0, size: 0, todo: 0 };
-        let body = Body::Plain { stub: stubs::hook_returns, access };
-        self.cold.push(Cold { entry, back, restore_rcx: true, body, pending: None });
+        let body = Body::Plain { stub: stubs::returns, access: Access { site: 0, kind: 0, size: 0, todo: 0 } };
+        self.cold.push(Cold { entry, back, rcx_saved: true, body, pending: None });
     }
 
     /// Puts the cold parts before the last instruction if that one leaves the block, else after it.
@@ -393,22 +387,47 @@ impl Block {
         e.jump(OP_jmp, over);
         for cold in std::mem::take(&mut self.cold) {
             e.put(cold.entry);
-            if cold.restore_rcx {
-                e.load_slot(RCX, slot::SAVED);
-            }
+            // Where the target's rcx is in its slot, it only comes back if somebody needs it.
+            let restore_rcx = || e.load_slot(RCX, slot::SAVED);
             match cold.body {
-                Body::Plain { stub, access } => e.call_stub(stub, access, None),
-                Body::Access { access, ea, copy } => {
-                    e.call_stub(stubs::before, access, Some(Address::Computed(ea)));
-                    if let Some(instr) = copy {
-                        if let Some(register) = streamed_register(instr).filter(|_| access.todo == mode::STREAM) {
-                            e.save_value(register);
+                Body::Plain { stub, access } => e.call_stub_with_rcx_saved(stub, access, Address::Known),
+                Body::Store { access, ea, instr } => {
+                    if !cold.rcx_saved {
+                        e.store_slot(slot::SAVED, RCX);
+                    } else if uses(ea, RCX) {
+                        restore_rcx();
+                    }
+                    e.call_stub_with_rcx_saved(stubs::before, access, Address::Computed(ea));
+                    if let Some(register) = streamed_register(instr).filter(|_| access.todo == mode::STREAM) {
+                        e.save_value(register);
+                    }
+                    e.copy_of(instr);
+                    e.call_after(writes(instr, RCX));
+                }
+                Body::Load { access, ea, instr } => {
+                    let mut at = Address::Computed(ea);
+                    let mut rcx_saved = cold.rcx_saved;
+                    if rcx_saved && (instr.is_some() || uses(ea, RCX)) {
+                        restore_rcx();
+                    }
+                    if let Some(instr) = instr {
+                        if changes_address(instr, ea) {
+                            e.keep_address(at);
+                            rcx_saved = true;
+                            at = Address::Known;
                         }
                         e.copy_of(instr);
+                        rcx_saved &= !writes(instr, RCX);
                     }
-                    e.call_after();
+                    if !rcx_saved {
+                        e.store_slot(slot::SAVED, RCX);
+                    }
+                    e.call_stub_with_rcx_saved(stubs::load, access, at);
                 }
                 Body::Complex { plan, instr } => {
+                    if cold.rcx_saved {
+                        restore_rcx();
+                    }
                     let plan = plan.keep();
                     complex::call_before(&e, plan);
                     e.copy_of(instr);
@@ -449,6 +468,23 @@ fn with_register(e: &Emitter, live: Live, body: impl FnOnce(reg_id_t)) {
             e.load_slot(RCX, slot::SAVED);
         }
     }
+}
+
+/// Whether an instruction writes a register that an address is made of.
+fn changes_address(instr: Instr, ea: opnd_t) -> bool {
+    // SAFETY: queries of a value.
+    unsafe { (0..opnd_num_regs_used(ea)).any(|i| writes(instr, opnd_get_reg_used(ea, i))) }
+}
+
+/// Whether an instruction may write any part of a register.
+fn writes(instr: Instr, register: reg_id_t) -> bool {
+    // SAFETY: a query of a valid instruction.
+    unsafe { instr_writes_to_reg(instr, register, _dr_opnd_query_flags_t_DR_QUERY_INCLUDE_ALL) != 0 }
+}
+
+fn uses(operand: opnd_t, register: reg_id_t) -> bool {
+    // SAFETY: a query of a value.
+    unsafe { opnd_uses_reg(operand, register) != 0 }
 }
 
 /// A compare-and-exchange is taken for failed until its flags say otherwise.

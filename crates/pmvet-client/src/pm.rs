@@ -237,7 +237,7 @@ impl OpenFile {
             stat
         };
         let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
-        let path = || std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+        let path = || real_path(std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default());
         let device = stat.st_mode & libc::S_IFMT == libc::S_IFCHR && path().starts_with("/dev/dax");
         (regular || device).then(|| Self { inode: (stat.st_dev, stat.st_ino), size: stat.st_size as u64, path: path() })
     }
@@ -250,5 +250,15 @@ impl OpenFile {
             let result = libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, 0, &raw mut info);
             result == 0 && info.stx_attributes & libc::STATX_ATTR_DAX as u64 != 0
         }
+    }
+}
+
+/// Undoes what the kernel makes of the name of a private copy: pmvet keeps those in memory, with the path of the
+/// file they stand for as their label.
+fn real_path(path: PathBuf) -> PathBuf {
+    let label = path.to_str().and_then(|text| text.strip_prefix("/memfd:")?.strip_suffix(" (deleted)"));
+    match label {
+        Some(label) if label.starts_with('/') => label.into(),
+        _ => path,
     }
 }

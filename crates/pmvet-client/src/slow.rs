@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pmvet_events::event::{LINE, What};
+use pmvet_events::event::{LINE, StoreKind, What};
 use pmvet_events::ids::{FileId, SiteId};
 use pmvet_events::shm::STRIPES;
 use pmvet_events::wire;
@@ -16,28 +16,16 @@ pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let addr = thread.slot(slot::ADDR);
-    let todo = thread.todo;
+    let len = u64::from(thread.size);
     // The stub may have come as far as the lock.
     thread.release_locks();
-    let len = if todo == mode::FLUSH { 1 } else { u64::from(thread.size) };
     thread.mode = mode::NOTHING;
-
-    let Some(mapping) = client().pm.find(addr, len) else {
-        if todo == mode::FLUSH {
-            // Of volatile memory: worth reporting.
-            thread.size = 0;
-            thread.prepare_record(addr);
-            thread.mode = todo;
-        }
+    if !thread.hits_pm(addr, len) {
         return;
-    };
-    thread.pm_start = mapping.start;
-    thread.pm_key = mapping.key();
-    thread.pm_span = mapping.end - mapping.start;
-
+    }
     let one_line = addr % LINE + len <= LINE;
     let many_threads = client().many_threads();
-    if todo != mode::LOAD && many_threads {
+    if many_threads {
         if one_line {
             let stripe = client().pm.stripe(addr).unwrap_or(0);
             acquire(stripe, thread.os_thread);
@@ -46,19 +34,17 @@ pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
             thread.lock_ranges(&[(addr, len as u32)]);
         }
     }
-    if todo == mode::RMW {
+    if thread.todo == mode::RMW {
         let size = usize::from(thread.size).min(16);
         read_now(addr, &mut thread.old_value[..size]);
         thread.mode = mode::RARE_RMW;
     } else if one_line || !many_threads {
         thread.prepare_record(addr);
-        thread.mode = todo;
+        thread.mode = thread.todo;
     } else {
         thread.mode = mode::SLOW;
     }
-    if todo != mode::LOAD {
-        thread.note_in_flight(addr, len);
-    }
+    thread.note_in_flight(addr, len);
 }
 
 /// The slow half of [`crate::stubs::after`].
@@ -77,27 +63,54 @@ pub(crate) unsafe extern "C" fn after(thread: *mut Thread) {
         // The zero flag, where `lahf` put it. Only a compare-and-exchange can fail.
         let stored = thread.kind != wire::RMW_FAILED || thread.flags & (1 << 14) != 0;
         thread.emit_at(site, context, What::Rmw { addr, old: &old[..size], new: &value[..size], stored });
-    } else if thread.todo == mode::LOAD {
-        thread.emit_at(site, context, What::Load { addr, size: size as u32 });
     } else {
         read_now(addr, &mut value[..size]);
-        let how = pmvet_events::event::StoreKind::from_number(u8::from(thread.kind == wire::STORE_NT));
-        let how = how.unwrap_or(pmvet_events::event::StoreKind::Regular);
+        let how = if thread.kind == wire::STORE_NT { StoreKind::NonTemporal } else { StoreKind::Regular };
         thread.emit_at(site, context, What::Store { addr, value: &value[..size], how });
     }
     thread.finish_access();
 }
 
-/// The slow half of [`crate::stubs::plain`].
-pub(crate) unsafe extern "C" fn plain(thread: *mut Thread) {
+/// The slow form of [`crate::stubs::load`].
+pub(crate) unsafe extern "C" fn load(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    let (addr, size) = (thread.slot(slot::ADDR), u32::from(thread.size));
+    if thread.hits_pm(addr, size.into()) {
+        let context = thread.context(thread.rsp);
+        thread.emit_at(SiteId(thread.site), context, What::Load { addr, size });
+    }
+}
+
+/// The slow form of [`crate::stubs::flush`].
+pub(crate) unsafe extern "C" fn flush(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let addr = thread.slot(slot::ADDR);
+    // A flush of volatile memory is worth reporting too.
+    thread.size = thread.hits_pm(addr, 1).into();
     thread.prepare_record(addr);
     thread.publish_prepared();
 }
 
+/// The slow form of [`crate::stubs::fence`].
+pub(crate) unsafe extern "C" fn fence(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    thread.prepare_record(0);
+    thread.publish_prepared();
+}
+
 impl Thread {
+    /// Whether any of the `len` bytes at `addr` is PM. The stubs look at the same mapping next.
+    fn hits_pm(&mut self, addr: u64, len: u64) -> bool {
+        let Some(mapping) = client().pm.find(addr, len) else { return false };
+        self.pm_start = mapping.start;
+        self.pm_key = mapping.key();
+        self.pm_span = mapping.end - mapping.start;
+        true
+    }
+
     /// Writes place and address of the next record, as the stubs do.
     fn prepare_record(&mut self, addr: u64) {
         let context = self.context(self.rsp);
@@ -116,6 +129,7 @@ impl Thread {
         // SAFETY: as in `prepare_record`.
         unsafe { self.cursor.cast::<u64>().write(wire::word0(seq, self.kind, self.size)) };
         self.advance(wire::HEADER);
+        self.seq_after = seq + 1;
     }
 
     /// Takes the stripe locks of all lines in `ranges`, in one order for all threads.

@@ -3,6 +3,8 @@
 //! A hooked function is recognised by the address of its first instruction. If its result matters, the stack pointer
 //! at which it will return is remembered, and every return instruction in the module compares its own with that. This
 //! needs no change of the target's stack, and survives tail calls and frames that are thrown away.
+//!
+//! Taking and giving back one lock at a time, by far the most common, is done by the stubs without coming here.
 
 use std::collections::HashMap;
 use std::sync::RwLock;
@@ -11,9 +13,11 @@ use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
 use pmvet_events::event::{LockKind, SyncOp, What};
 use pmvet_events::ids::{ContextId, SiteId};
 use pmvet_events::plan::{Plan, SyncFunctionKind};
+use pmvet_events::wire;
 
-use crate::client;
+use crate::emit::Access;
 use crate::thread::{Thread, slot};
+use crate::{client, stubs};
 
 /// What a function does, by the argument that names its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +60,27 @@ pub(crate) struct Pending {
     second: u64,
     site: SiteId,
     context: ContextId,
+}
+
+/// A lock whose taking the stubs saw begin: a [`Pending`] in a form they can read. At stack pointer 0 there is none.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Lock {
+    pub(crate) sp: u64,
+    pub(crate) object: u64,
+    /// Site and context, as in a record.
+    pub(crate) place: u64,
+    /// Kind and size of the record, as in its first word.
+    pub(crate) kind: u32,
+}
+
+/// A lock that a thread holds.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Held {
+    pub(crate) object: u64,
+    /// A [`LockKind`].
+    pub(crate) how: u8,
 }
 
 pub(crate) struct Hooks {
@@ -132,9 +157,20 @@ impl Hooks {
         Self { names, found: RwLock::default() }
     }
 
-    /// The hook of the function that starts at `pc`.
-    pub(crate) fn at(&self, pc: u64) -> Option<u32> {
-        self.found.read().unwrap_or_else(|e| e.into_inner()).at.get(&pc).copied()
+    /// The hook of the function that starts at `pc`: its number, the stub that is told, and what else that is told.
+    pub(crate) fn at(&self, pc: u64) -> Option<(u32, extern "C" fn(), Access)> {
+        let found = self.found.read().unwrap_or_else(|e| e.into_inner());
+        let number = *found.at.get(&pc)?;
+        let hook = found.hooks.get(number as usize)?;
+        let simple = hook.arg == 0 && !hook.wrapper;
+        let (stub, kind, size): (extern "C" fn(), u8, u8) = match hook.role {
+            Role::Acquire(how, Success::Mutex | Success::Returns(0)) if simple => {
+                (stubs::lock_entered, wire::ACQUIRE, how as u8)
+            }
+            Role::Release(how) if simple => (stubs::unlock_entered, wire::RELEASE, how as u8),
+            _ => (stubs::entered, 0, 0),
+        };
+        Some((number, stub, Access { site: hook.site, kind, size, todo: 0 }))
     }
 
     /// Whether a return instruction at `pc` may be that of a hooked function.
@@ -181,14 +217,15 @@ impl Hooks {
     }
 }
 
-/// A hooked function was entered. Called by [`crate::stubs::hook_entered`].
+/// A hooked function was entered, and the stubs could not deal with it.
 pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
-    let Some(hook) = client().hooks.hook(thread.site) else { return };
+    let Some(hook) = client().hooks.hook(thread.slot(slot::ADDR) as u32) else { return };
     let arguments = [thread.rdi, thread.rsi, thread.rdx, thread.slot(slot::SAVED)];
     let object = arguments[usize::from(hook.arg) % arguments.len()];
     let sp = thread.rsp;
+    thread.remember_lock();
     // Frames below this one are gone, however they were left.
     thread.pending.retain(|p| p.sp >= sp);
     // C11's functions are wrappers around those of pthread, and a lock of the user's may be one too: the outermost counts.
@@ -198,8 +235,7 @@ pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
     let context = thread.context(sp);
     let site = SiteId(hook.site);
     // A reader-writer lock is given back by the same function, however it was taken.
-    let held = thread.held.iter().rposition(|h| h.0 == object);
-    let taken = held.filter(|_| matches!(hook.role, Role::Release(_))).map(|i| thread.held.remove(i).1);
+    let taken = if matches!(hook.role, Role::Release(_)) { thread.no_longer_held(object) } else { None };
     let mut emit = |what| thread.emit_at(site, context, what);
     match hook.role {
         Role::Release(how) => {
@@ -227,11 +263,12 @@ pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
     }
 }
 
-/// A hooked function is about to return. Called by [`crate::stubs::hook_returns`].
+/// A hooked function is about to return, and [`stubs::returns`] could not deal with it.
 pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let result = i64::from(thread.rax as i32);
+    thread.remember_lock();
     // A function that ends by calling another shares its return with it.
     while let Some(done) = thread.pending.pop_if(|p| p.sp == thread.rsp) {
         let mut emit = |what| thread.emit_at(done.site, done.context, what);
@@ -244,7 +281,7 @@ pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
                 };
                 if acquired {
                     emit(What::Acquire { lock: done.object, how });
-                    thread.held.push((done.object, how));
+                    thread.hold(done.object, how);
                 }
             }
             Role::CondWait => {
@@ -269,6 +306,37 @@ pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
 }
 
 impl Thread {
+    /// Puts what the stubs wait for with the rest.
+    fn remember_lock(&mut self) {
+        let Lock { sp, object, place, kind } = std::mem::take(&mut self.waits);
+        if sp != 0 {
+            let how = LockKind::from_number((kind >> 8) as u8).unwrap_or(LockKind::Exclusive);
+            let role = Role::Acquire(how, Success::Mutex);
+            let (site, context) = (SiteId(place as u32), ContextId((place >> 32) as u32));
+            self.pending.push(Pending { sp, role, object, second: 0, site, context });
+        }
+    }
+
+    fn hold(&mut self, object: u64, how: LockKind) {
+        let count = self.held_count as usize;
+        if count == self.held.len() {
+            self.held.resize((2 * count).max(16), Held::default());
+            self.held_at = self.held.as_ptr() as u64;
+            self.held_room = self.held.len() as u64;
+        }
+        self.held[count] = Held { object, how: how as u8 };
+        self.held_count += 1;
+    }
+
+    /// A lock is given back. Returns how it was taken, if that was seen.
+    fn no_longer_held(&mut self, object: u64) -> Option<LockKind> {
+        let held = &mut self.held[..self.held_count as usize];
+        let i = held.iter().rposition(|h| h.object == object)?;
+        held[i..].rotate_left(1);
+        self.held_count -= 1;
+        LockKind::from_number(self.held[self.held_count as usize].how)
+    }
+
     fn watch_return(&self) {
         let sp = self.pending.last().map_or(0, |p| p.sp);
         self.set_slot(slot::RETURN, sp.wrapping_neg());

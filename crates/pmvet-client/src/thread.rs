@@ -5,13 +5,13 @@
 
 use std::sync::atomic::Ordering;
 
-use pmvet_events::event::{Event, LockKind, What};
+use pmvet_events::event::{Event, What};
 use pmvet_events::ids::{ContextId, SiteId, ThreadId};
 use pmvet_events::shm::{RING_BYTES, RingBuffer, RingControl, RingState};
 use pmvet_events::wire;
 
 use crate::context::Frame;
-use crate::sync::Pending;
+use crate::sync::{Held, Lock, Pending};
 use crate::{client, context, dr};
 
 /// Slots of the thread's segment, which instrumented code reaches without any register.
@@ -41,18 +41,14 @@ pub(crate) mod mode {
     pub(crate) const NOTHING: u8 = 0;
     /// Copy the stored value, number, publish.
     pub(crate) const STORE: u8 = 1;
-    /// Stamp and publish.
-    pub(crate) const LOAD: u8 = 2;
-    /// Number and publish.
-    pub(crate) const FLUSH: u8 = 3;
     /// Everything out of the ordinary is done in Rust.
-    pub(crate) const SLOW: u8 = 4;
+    pub(crate) const SLOW: u8 = 2;
     /// A locked read-modify-write of 4 or 8 bytes: copy the new value too, number, publish.
-    pub(crate) const RMW: u8 = 5;
+    pub(crate) const RMW: u8 = 3;
     /// As `STORE`, but the value is in the value slots: reading a line that was just written past the cache is slow.
-    pub(crate) const STREAM: u8 = 6;
+    pub(crate) const STREAM: u8 = 4;
     /// A read-modify-write of another size, which is done in Rust.
-    pub(crate) const RARE_RMW: u8 = 7;
+    pub(crate) const RARE_RMW: u8 = 5;
 }
 
 #[repr(C)]
@@ -100,26 +96,36 @@ pub(crate) struct Thread {
 
     // Shared with all threads.
     pub(crate) next_seq: u64,
+    /// The number after that of the last record in the ring.
+    pub(crate) seq_after: u64,
     pub(crate) stripes: u64,
     /// Address of the word that is not 0 once the target has more than one thread.
     pub(crate) shared_flag: u64,
     pub(crate) os_thread: u32,
-    /// Start of `remembered`.
+    /// Start of `remembered`, and what is left of a hash to find a bucket there.
     pub(crate) paths: u64,
+    pub(crate) path_mask: u32,
+
+    /// A lock whose taking is under way, if no other hooked function is.
+    pub(crate) waits: Lock,
+    /// Where `held` is, how many locks there are in it, and for how many there is room.
+    pub(crate) held_at: u64,
+    pub(crate) held_count: u64,
+    pub(crate) held_room: u64,
 
     // From here on Rust only.
     pub(crate) id: ThreadId,
     pub(crate) ring: usize,
     pub(crate) buffer: RingBuffer,
     pub(crate) frames: Box<context::ShadowStack>,
-    pub(crate) remembered: Box<context::Paths>,
+    pub(crate) remembered: context::Paths,
     /// Memory that `context` uses again each time.
     pub(crate) new_frames: Vec<Frame>,
     /// Shadow stack positions that signal handlers interrupted.
     pub(crate) interrupted: Vec<u64>,
     pub(crate) pending: Vec<Pending>,
-    /// Locks that this thread took and has not given back.
-    pub(crate) held: Vec<(u64, LockKind)>,
+    /// Room for the locks that this thread took and has not given back.
+    pub(crate) held: Vec<Held>,
     /// Stripes that a slow access holds.
     pub(crate) locks: Vec<usize>,
     pub(crate) scratch: Vec<u8>,
@@ -194,10 +200,16 @@ impl Thread {
             head,
             control,
             next_seq: &raw const header.next_seq.0 as u64,
+            seq_after: 0,
             stripes: shared.stripes() as u64,
             shared_flag: &raw const header.many_threads.0 as u64,
             os_thread,
-            paths: &raw const *remembered as u64,
+            paths: remembered.start(),
+            path_mask: remembered.mask(),
+            waits: Lock::default(),
+            held_at: 0,
+            held_count: 0,
+            held_room: 0,
             id,
             ring,
             buffer,
@@ -326,6 +338,7 @@ impl Thread {
         // SAFETY: `make_room` left this many bytes.
         unsafe { std::ptr::copy_nonoverlapping(record.as_ptr(), self.cursor, record.len()) };
         self.advance(record.len());
+        self.seq_after = seq + 1;
         self.set_limit();
         self.scratch = record;
         seq

@@ -3,6 +3,7 @@
 //! * [`event`] — the vocabulary. Every engine reads [`Event`]s and nothing else.
 //! * [`shm`] and [`wire`] — how events travel from the target to pmvet while the target runs: rings in shared memory.
 //! * [`file`](mod@file) — how events rest: a versioned, checksummed trace file with an end record.
+//! * [`spaces`] — which file an address belongs to, in each process.
 //! * [`plan`] — what the client is told before the target starts.
 //!
 //! This crate depends on no other crate of pmvet, since both sides of the process boundary link it.
@@ -13,6 +14,7 @@ pub mod ids;
 pub mod places;
 pub mod plan;
 pub mod shm;
+pub mod spaces;
 pub mod wire;
 
 pub use event::{Event, What};

@@ -358,6 +358,7 @@ impl RingBuffer {
     /// # Safety
     /// Both positions are the consumer's: `from` is at or after its tail, `to` at or before the published head, and the
     /// tail does not pass `from` while the slice lives.
+    #[inline]
     pub unsafe fn published(&self, from: u64, to: u64) -> &[u8] {
         let start = from as usize % RING_BYTES;
         let len = ((to - from) as usize).min(RING_BYTES - start);

@@ -35,6 +35,12 @@ pub const BULK: u8 = 13;
 pub const RARE: u8 = 14;
 /// Filler up to the end of the ring's buffer.
 pub const PAD: u8 = 15;
+/// `size` is the [`LockKind`].
+pub const ACQUIRE: u8 = 16;
+pub const RELEASE: u8 = 17;
+/// A load with the same number as the record before it in the ring. Its address takes the place of the number, so there
+/// is no word 2: most records of a run with loads are of this kind.
+pub const NEAR_LOAD: u8 = 18;
 
 /// Bytes before the data.
 pub const HEADER: usize = 24;
@@ -71,12 +77,19 @@ pub enum Front<'a> {
     },
 }
 
-/// The sequence number and kind of the record whose first word is `word`.
+/// The sequence number and kind of the record whose first word is `word`. A load that only says "the same number" has
+/// number 0: whoever has come to it in the ring has seen that number already.
+#[inline]
 pub fn peek(word: u64) -> (u64, u8) {
-    (word & ((1 << SEQ_BITS) - 1), (word >> SEQ_BITS) as u8)
+    match (word & ((1 << SEQ_BITS) - 1), (word >> SEQ_BITS) as u8) {
+        (_, NEAR_LOAD) => (0, LOAD),
+        other => other,
+    }
 }
 
 /// Reads the record at the start of `bytes`, which ends where the ring's published part ends.
+// Inlined, so that the event is made where the reader wants it: to copy one takes longer than to read its record.
+#[inline(always)]
 pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
     let mut input = Input(bytes);
     let word = input.word().ok_or(BadRecord { kind: 0 })?;
@@ -87,7 +100,8 @@ pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
     }
     let mut parse = || -> Option<Event<'_>> {
         let place = input.word()?;
-        let addr = input.word()?;
+        let near = (word >> SEQ_BITS) as u8 == NEAR_LOAD;
+        let addr = if near { word & ((1 << SEQ_BITS) - 1) } else { input.word()? };
         let what = match kind {
             STORE => What::Store { addr, value: input.data(size)?, how: StoreKind::Regular },
             STORE_NT => What::Store { addr, value: input.data(size)?, how: StoreKind::NonTemporal },
@@ -100,6 +114,8 @@ pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
             MFENCE => What::Fence { how: FenceKind::Mfence },
             FENCE_LOCKED => What::Fence { how: FenceKind::Locked },
             FENCE_SERIALIZING => What::Fence { how: FenceKind::Serializing },
+            ACQUIRE => What::Acquire { lock: addr, how: LockKind::from_number(size as u8)? },
+            RELEASE => What::Release { lock: addr, how: LockKind::from_number(size as u8)? },
             BULK => {
                 let len = input.word()? as usize;
                 What::Store { addr, value: input.data(len)?, how: StoreKind::from_number(size as u8)? }
@@ -116,6 +132,7 @@ pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
+    #[inline(always)]
     fn word(&mut self) -> Option<u64> {
         let (word, rest) = self.0.split_first_chunk::<8>()?;
         self.0 = rest;
@@ -123,6 +140,7 @@ impl<'a> Input<'a> {
     }
 
     /// `len` bytes, padded to whole words.
+    #[inline(always)]
     fn data(&mut self, len: usize) -> Option<&'a [u8]> {
         if len > MAX_DATA {
             return None;
@@ -153,8 +171,6 @@ fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
         What::ThreadExit => (13, [0; 4], &[]),
         What::ThreadCreate { child } => (14, [child.0.into(), 0, 0, 0], &[]),
         What::ThreadJoin { child } => (15, [child.0.into(), 0, 0, 0], &[]),
-        What::Acquire { lock, how } => (16, [lock, how as u64, 0, 0], &[]),
-        What::Release { lock, how } => (17, [lock, how as u64, 0, 0], &[]),
         What::Sync { object, op } => (18, [object, op as u64, 0, 0], &[]),
         What::ProcessStart { process, parent, path } => (19, [process.into(), parent.into(), 0, 0], text(path)),
         What::ProcessExit { process } => (20, [process.into(), 0, 0, 0], &[]),
@@ -162,9 +178,13 @@ fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
         What::Module { module, base, size, path } => (22, [module.0.into(), base, size, 0], text(path)),
         What::Marker { how, addr, len, text: t } => (23, [how as u64, addr, len, 0], text(t)),
         What::Interrupted { addr, size } => (24, [addr, size.into(), 0, 0], &[]),
-        What::Store { .. } | What::Load { .. } | What::Rmw { .. } | What::Flush { .. } | What::Fence { .. } => {
-            return None;
-        }
+        What::Store { .. }
+        | What::Load { .. }
+        | What::Rmw { .. }
+        | What::Flush { .. }
+        | What::Fence { .. }
+        | What::Acquire { .. }
+        | What::Release { .. } => return None,
     })
 }
 
@@ -193,8 +213,6 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
         13 => What::ThreadExit,
         14 => What::ThreadCreate { child: ThreadId(a as u32) },
         15 => What::ThreadJoin { child: ThreadId(a as u32) },
-        16 => What::Acquire { lock: a, how: LockKind::from_number(b as u8)? },
-        17 => What::Release { lock: a, how: LockKind::from_number(b as u8)? },
         18 => What::Sync { object: a, op: SyncOp::from_number(b as u8)? },
         19 => What::ProcessStart { process: a as u32, parent: b as u32, path: text() },
         20 => What::ProcessExit { process: a as u32 },
@@ -246,6 +264,8 @@ pub fn write(event: &Event<'_>, out: &mut Vec<u8>) {
             };
             head(kind, 0, 0);
         }
+        What::Acquire { lock, how } => head(ACQUIRE, how as usize, lock),
+        What::Release { lock, how } => head(RELEASE, how as usize, lock),
         rare => {
             let Some((tag, numbers, data)) = rare_parts(&rare) else { return };
             let data = &data[..data.len().min(MAX_DATA)];
@@ -329,6 +349,22 @@ mod tests {
             round_trip(What::Marker { how, addr: 1, len: 2, text: "op" });
         }
         round_trip(What::Interrupted { addr: 1, size: 2 });
+    }
+
+    #[test]
+    fn a_near_load_has_its_address_for_a_number() {
+        let mut bytes = word0(0x2000_0000_1234, NEAR_LOAD, 8).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&(7 | 9u64 << 32).to_le_bytes());
+        let (word, _) = bytes.split_first_chunk().unwrap();
+        assert_eq!(peek(u64::from_le_bytes(*word)), (0, LOAD));
+        let event = Event {
+            seq: 0,
+            thread: ThreadId(3),
+            site: SiteId(7),
+            context: ContextId(9),
+            what: What::Load { addr: 0x2000_0000_1234, size: 8 },
+        };
+        assert_eq!(read(&bytes, ThreadId(3)), Ok(Front::Record { event, len: 16 }));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Starts a target under DynamoRIO and sees it through to its end.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pmvet_events::plan::Plan;
@@ -15,6 +18,7 @@ use crate::collect::{Collector, Loss, Sink, SinkError};
 use crate::guard::{self, Report};
 use crate::install::Install;
 use crate::program::Program;
+use crate::sandbox::{self, Job, Output, Overlay, Run, Unwinder};
 
 /// What to run, and how.
 #[derive(Debug, Clone)]
@@ -24,6 +28,16 @@ pub struct Launch {
     pub follow_forks: bool,
     /// Run under DynamoRIO alone, without the client: what instrumentation is compared with.
     pub bare: bool,
+    /// Run on private copies of the files that it may map, and read this input.
+    pub sandbox: Option<Private>,
+}
+
+/// What a target gets that must not touch the user's files.
+#[derive(Debug, Clone)]
+pub struct Private {
+    pub overlay: Arc<Mutex<Overlay>>,
+    pub input: Option<Arc<File>>,
+    pub output: Output,
 }
 
 /// How a run went.
@@ -36,6 +50,8 @@ pub struct Ending {
     pub places_lost: bool,
     /// pmvet was asked to stop, by this signal, and stopped the target.
     pub interrupted: Option<i32>,
+    /// The end of its output, if that was kept.
+    pub output: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +147,7 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
     let plan = serde_json::to_vec(&launch.plan).map_err(LaunchError::Plan)?;
     let shared = Shared::create(&plan).map_err(LaunchError::SharedMemory)?;
     let started = Instant::now();
-    let mut guard = Guard::start(launch, install, &shared)?;
+    let mut keeper = Keeper::start(launch, install, &shared)?;
     let mut collector = Collector::new(&shared);
     let mut exit = None;
     let mut stopping: Option<Instant> = None;
@@ -144,12 +160,12 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
         if let Some(signal) = stopped_by() {
             let since = *stopping.get_or_insert_with(|| {
                 if STOP.load(Ordering::Relaxed) & TARGET_HAS_IT == 0 {
-                    guard.forward(signal);
+                    keeper.forward(signal);
                 }
                 Instant::now()
             });
             if since.elapsed() > GRACE {
-                guard.kill_target();
+                keeper.kill_target();
             }
         }
         idle = if moved > 0 { 0 } else { idle + 1 };
@@ -160,7 +176,7 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
         if idle % LOOK_AROUND != 1 {
             continue;
         }
-        if let Some(report) = guard.report() {
+        if let Some(report) = keeper.report() {
             match report {
                 Report::Started(_) => {}
                 Report::Ended(status) => exit = Some(exit_of(status)),
@@ -171,14 +187,14 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
             }
             continue;
         }
-        if guard.ended() {
+        if keeper.ended() {
             break Ok(());
         }
         collector.notice_deaths();
     };
     if let Err(e) = result {
-        guard.kill_target();
-        guard.wait();
+        keeper.kill_target();
+        keeper.wait();
         return Err(e.into());
     }
     let time = started.elapsed();
@@ -187,8 +203,9 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
         return Err(LaunchError::ClientFailed);
     }
     let interrupted = stopping.and_then(|_| stopped_by());
-    let exit = exit.or_else(|| guard.last_words()).ok_or(LaunchError::GuardDied)?;
-    Ok(Ending { exit, time, loss, places_lost: shared.places_lost(), interrupted })
+    let (last, output) = keeper.last_words(install)?;
+    let exit = exit.or(last).ok_or(LaunchError::GuardDied)?;
+    Ok(Ending { exit, time, loss, places_lost: shared.places_lost(), interrupted, output })
 }
 
 fn exit_of(status: i32) -> Exit {
@@ -199,10 +216,112 @@ fn exit_of(status: i32) -> Exit {
     }
 }
 
+/// Who looks after the target while it runs, and kills all of it if pmvet dies.
+enum Keeper {
+    Guard(Guard),
+    Sandbox(Sandbox),
+}
+
+impl Keeper {
+    fn start(launch: &Launch, install: &Install, shared: &Shared) -> Result<Self, LaunchError> {
+        match &launch.sandbox {
+            None => Guard::start(launch, install, shared).map(Keeper::Guard),
+            Some(private) => Ok(Keeper::Sandbox(Sandbox::start(launch, private, install, shared))),
+        }
+    }
+
+    fn report(&mut self) -> Option<Report> {
+        match self {
+            Keeper::Guard(guard) => guard.report(),
+            Keeper::Sandbox(_) => None,
+        }
+    }
+
+    fn ended(&mut self) -> bool {
+        match self {
+            Keeper::Guard(guard) => guard.ended(),
+            Keeper::Sandbox(sandbox) => sandbox.thread.as_ref().is_none_or(JoinHandle::is_finished),
+        }
+    }
+
+    /// How the target ended, and the end of its output.
+    fn last_words(&mut self, install: &Install) -> Result<(Option<Exit>, Vec<u8>), LaunchError> {
+        match self {
+            Keeper::Guard(guard) => Ok((guard.last_words(), Vec::new())),
+            Keeper::Sandbox(sandbox) => match sandbox.join() {
+                Some(Ok(run)) => Ok((Some(run.end.exit()), run.output)),
+                Some(Err(source)) => Err(LaunchError::NotStarted { path: install.dynamorio.clone(), source }),
+                None => Ok((None, Vec::new())),
+            },
+        }
+    }
+
+    fn forward(&self, signal: i32) {
+        match self {
+            Keeper::Guard(guard) => guard.forward(signal),
+            // The sandbox's watchdog ends the run by itself.
+            Keeper::Sandbox(_) => {}
+        }
+    }
+
+    fn kill_target(&self) {
+        match self {
+            Keeper::Guard(guard) => guard.kill_target(),
+            Keeper::Sandbox(sandbox) => sandbox.stop.store(true, Ordering::Release),
+        }
+    }
+
+    fn wait(&mut self) {
+        match self {
+            Keeper::Guard(guard) => guard.wait(),
+            Keeper::Sandbox(sandbox) => drop(sandbox.join()),
+        }
+    }
+}
+
+/// A thread of pmvet that runs the target in a sandbox.
+struct Sandbox {
+    thread: Option<JoinHandle<std::io::Result<Run>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Sandbox {
+    fn start(launch: &Launch, private: &Private, install: &Install, shared: &Shared) -> Self {
+        let variables = variables(launch, install, &shared.path().display().to_string(), std::process::id());
+        let (private, executable) = (private.clone(), install.dynamorio.clone());
+        let arguments = launch.program.arguments.clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let job = Job {
+                executable: executable.as_os_str(),
+                variables: &variables,
+                input: private.input.as_deref(),
+                output: private.output,
+                stop: Some(&stopped),
+                ..Job::new(&arguments)
+            };
+            sandbox::run(&job, &private.overlay, &mut Unwinder::default())
+        });
+        Self { thread: Some(thread), stop }
+    }
+
+    fn join(&mut self) -> Option<std::io::Result<Run>> {
+        self.thread.take()?.join().ok()
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        drop(self.join());
+    }
+}
+
 /// The guard process, seen from pmvet.
 struct Guard {
     child: Child,
-    reports: std::fs::File,
+    reports: File,
     target: Option<u32>,
     ended: bool,
 }
@@ -216,7 +335,12 @@ impl Guard {
         command.arg(guard::COMMAND).arg(pid.to_string()).arg(writer.as_raw_fd().to_string());
         command.arg(if launch.plan.deterministic { "1" } else { "0" });
         let variables = variables(launch, install, &shared_memory, pid);
-        command.arg(variables.len().to_string()).args(variables);
+        command.arg(variables.len().to_string());
+        command.args(variables.into_iter().map(|(mut variable, value)| {
+            variable.push("=");
+            variable.push(value);
+            variable
+        }));
         command.arg(&install.dynamorio).args(&launch.program.arguments);
         let child = command.spawn().map_err(LaunchError::Guard)?;
         drop(writer);
@@ -279,7 +403,7 @@ impl Drop for Guard {
 }
 
 /// A pipe whose reading end does not block and whose writing end is inherited.
-fn pipe() -> std::io::Result<(std::fs::File, std::os::fd::OwnedFd)> {
+fn pipe() -> std::io::Result<(File, std::os::fd::OwnedFd)> {
     let (reader, writer) = std::io::pipe()?;
     let (reader, writer) = (std::os::fd::OwnedFd::from(reader), std::os::fd::OwnedFd::from(writer));
     // SAFETY: flags of our own descriptors.
@@ -291,27 +415,25 @@ fn pipe() -> std::io::Result<(std::fs::File, std::os::fd::OwnedFd)> {
 }
 
 /// What is added to the target's environment. The client hides DynamoRIO's part of it from the target.
-fn variables(launch: &Launch, install: &Install, shared_memory: &str, pid: u32) -> Vec<OsString> {
-    let variable = |name: &str, value: &OsStr| {
-        let mut variable = OsString::from(name);
-        variable.push("=");
-        variable.push(value);
-        variable
-    };
-    let mut variables = vec![
-        variable("DYNAMORIO_EXE_PATH", launch.program.executable.as_os_str()),
-        variable("DYNAMORIO_RUNUNDER", "1".as_ref()),
-        variable("DYNAMORIO_OPTIONS", &options(launch, install, shared_memory, pid)),
+fn variables(launch: &Launch, install: &Install, shared_memory: &str, pid: u32) -> Vec<(OsString, OsString)> {
+    let mut variables: Vec<(OsString, OsString)> = vec![
+        ("DYNAMORIO_EXE_PATH".into(), launch.program.executable.clone().into()),
+        ("DYNAMORIO_RUNUNDER".into(), "1".into()),
+        ("DYNAMORIO_OPTIONS".into(), options(launch, install, shared_memory, pid)),
         // Not the user's own settings of DynamoRIO.
-        variable("DYNAMORIO_CONFIGDIR", "/nonexistent".as_ref()),
+        ("DYNAMORIO_CONFIGDIR".into(), "/nonexistent".into()),
     ];
-    // PMDK maps and flushes any file as PM then, at an address that is the same in every run.
-    for (name, value) in [("PMEM_IS_PMEM_FORCE", "1"), ("PMEM_MMAP_HINT", "10000000000")] {
-        if std::env::var_os(name).is_none() {
-            variables.push(variable(name, value.as_ref()));
-        }
-    }
+    variables.extend(pm_variables());
     variables
+}
+
+/// What makes PMDK map and flush any file as PM, at an address that is the same in every run. The user's own settings win.
+pub fn pm_variables() -> impl Iterator<Item = (OsString, OsString)> {
+    let defaults = [("PMEM_IS_PMEM_FORCE", "1"), ("PMEM_MMAP_HINT", "10000000000")];
+    defaults
+        .into_iter()
+        .filter(|(name, _)| std::env::var_os(name).is_none())
+        .map(|(name, value)| (name.into(), value.into()))
 }
 
 /// DynamoRIO's options.

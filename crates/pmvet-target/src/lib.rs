@@ -4,15 +4,22 @@
 //! * [`program`] — what is to be run, and whether it can be.
 //! * [`launch`](mod@launch) and [`guard`] — starting it, and making sure that nothing of it is left.
 //! * [`collect`] — its events, in order, while it runs.
-//! * [`image`] — PM files, rebuilt from events.
+//! * [`image`] — PM files, rebuilt from events; [`mapped`] and [`sparse`] — the files they are kept in.
+//! * [`recording`] — a run at rest, and [`crash`] — the images that a crash would have left, rebuilt from it.
+//! * [`sandbox`] — native runs that get other files under the same names: recoveries, oracles, private copies.
 //! * [`symbols`] — from addresses to functions and lines.
 
 pub mod collect;
+pub mod crash;
 pub mod guard;
 pub mod image;
 pub mod install;
 pub mod launch;
+pub mod mapped;
 pub mod program;
+pub mod recording;
+pub mod sandbox;
+pub mod sparse;
 pub mod symbols;
 
 pub use collect::Sink;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
@@ -19,6 +20,12 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Find out whether a program survives a crash at every point of a workload
+    #[command(after_help = Exit::help())]
+    Check(Box<Check>),
+    /// Run a finding's crash image and recovery again
+    #[command(after_help = Exit::help())]
+    Replay(Replay),
     /// Run a program and record what it does to PM
     #[command(after_help = Exit::help())]
     Trace(Box<Trace>),
@@ -47,6 +54,221 @@ pub(crate) enum Color {
     Auto,
     Always,
     Never,
+}
+
+/// The target and the files it runs on, for every engine.
+#[derive(Debug, Args)]
+pub(crate) struct Workload {
+    /// Files that are PM, beside /mnt/pmem*/**, /dev/shm/**, /dev/dax* and those mapped with MAP_SYNC.
+    ///
+    /// May be given several times. A folder stands for everything below it; a relative glob is relative to the
+    /// current folder.
+    #[arg(long, value_name = "GLOB", action = ArgAction::Append)]
+    pub(crate) pm: Vec<String>,
+
+    /// Let the program work on the files themselves instead of private copies, if they are too large to copy
+    #[arg(long)]
+    pub(crate) in_place: bool,
+
+    /// Run this first, in a shell, to make the files that the program starts with
+    #[arg(long, value_name = "CMD")]
+    pub(crate) setup: Option<String>,
+
+    /// Configuration [default: ./pmvet.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Where runs are kept
+    #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
+    pub(crate) runs: PathBuf,
+
+    /// The program and its arguments, passed on untouched
+    #[arg(last = true, value_name = "PROGRAM [ARGS]", num_args = 0..)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// How findings are shown, for every engine.
+#[derive(Debug, Args)]
+pub(crate) struct Reporting {
+    /// The gravest findings that may remain for exit code 0 are below this
+    #[arg(long, value_enum, default_value_t = FailOn::Error)]
+    pub(crate) fail_on: FailOn,
+
+    /// Suppressions besides those in the configuration
+    #[arg(long, value_name = "FILE")]
+    pub(crate) suppressions: Option<PathBuf>,
+
+    /// Count only findings that this file does not have (a findings.jsonl, or what --export-json wrote)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) baseline: Option<PathBuf>,
+
+    /// Write all findings as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) export_json: Option<PathBuf>,
+
+    /// Write all findings as SARIF 2.1.0
+    #[arg(long, value_name = "FILE")]
+    pub(crate) export_sarif: Option<PathBuf>,
+
+    /// Write all findings as JUnit XML
+    #[arg(long, value_name = "FILE")]
+    pub(crate) export_junit: Option<PathBuf>,
+
+    /// Write all findings as one HTML page
+    #[arg(long, value_name = "FILE")]
+    pub(crate) export_html: Option<PathBuf>,
+
+    /// Format of what is printed
+    #[arg(long, value_enum, default_value_t = SummaryFormat::Human)]
+    pub(crate) format: SummaryFormat,
+
+    /// Show rules that hold for correct programs too
+    #[arg(long)]
+    pub(crate) pedantic: bool,
+
+    /// Show frames of libraries too
+    #[arg(long)]
+    pub(crate) full_stacks: bool,
+
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+
+    /// Print findings only
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FailOn {
+    Error,
+    Warning,
+    Performance,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Persistency {
+    /// A crash loses what is in the caches
+    Adr,
+    /// Caches are persistent
+    Eadr,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CrashAt {
+    /// Before flushes and fences
+    Persist,
+    /// Before every store, too
+    Store,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    pub(crate) workload: Workload,
+
+    /// How the program recovers, as a shell command [default: the program's own command line]
+    #[arg(long, value_name = "CMD")]
+    pub(crate) recover: Option<String>,
+
+    /// Run after a recovery that succeeded, with the paths of the PM files as arguments; 0 means consistent
+    #[arg(long, value_name = "CMD")]
+    pub(crate) oracle: Option<String>,
+
+    /// A recovery that takes longer hangs [default: 10 times a recovery without a crash, at least 5s]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) recover_timeout: Option<Duration>,
+
+    /// What a crash loses
+    #[arg(long, value_enum, default_value_t = Persistency::Adr)]
+    pub(crate) persistency: Persistency,
+
+    /// Where crashes are tried
+    #[arg(long, value_enum, default_value_t = CrashAt::Persist)]
+    pub(crate) at: CrashAt,
+
+    /// How many visits to the same failure point are tried: same call path, same stores before it
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) visits: u32,
+
+    /// Try crashes in which lines were written back in another order, too
+    #[arg(long)]
+    pub(crate) reorder: bool,
+
+    /// How many such states are tried at one failure point
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) reorder_states: u32,
+
+    /// How many recoveries run at the same time [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) jobs: Option<u16>,
+
+    /// Stop trying crashes after this time, and say what was not tried
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) budget: Option<Duration>,
+
+    /// Exit with 5 if the budget ended before everything was tried
+    #[arg(long)]
+    pub(crate) require_complete: bool,
+
+    /// Try only so many failure points, evenly spread
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) sample: Option<u32>,
+
+    /// Do only this part of the work, as in 2/5
+    #[arg(long, value_name = "K/N", value_parser = parse_shard)]
+    pub(crate) shard: Option<(u32, u32)>,
+
+    /// Go on with the last run, which was interrupted; the command line must be the same
+    #[arg(long)]
+    pub(crate) resume: bool,
+
+    #[command(flatten)]
+    pub(crate) reporting: Reporting,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Replay {
+    /// Which finding: its number, the start of its fingerprint, or its token
+    pub(crate) id: String,
+
+    /// Where runs are kept
+    #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
+    pub(crate) runs: PathBuf,
+
+    /// Which run [default: the last one]
+    #[arg(long, value_name = "RUN")]
+    pub(crate) run: Option<String>,
+
+    /// Write the crash image to FILE (FILE.1, FILE.2, ... if there are several PM files)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keep_image: Option<PathBuf>,
+
+    /// Stop in the recovery with the debugger
+    #[arg(long)]
+    pub(crate) gdb: bool,
+}
+
+/// `90`, `90s`, `5m`, `1.5h`, `200ms`.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no time; write 200ms, 90s, 5m or 1.5h");
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let seconds = match unit {
+        "ms" => number / 1e3,
+        "s" | "" => number,
+        "m" | "min" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(wrong()),
+    };
+    Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero()).ok_or_else(wrong)
+}
+
+fn parse_shard(text: &str) -> Result<(u32, u32), String> {
+    let wrong = || format!("`{text}` is no shard; write 1/4 to 4/4");
+    let (k, n) = text.split_once('/').ok_or_else(wrong)?;
+    let (k, n) = (k.parse().map_err(|_| wrong())?, n.parse().map_err(|_| wrong())?);
+    if k < 1 || k > n { Err(wrong()) } else { Ok((k, n)) }
 }
 
 #[derive(Debug, Args)]

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use pmvet_events::file::TraceError;
 use pmvet_target::install::InstallError;
 use pmvet_target::launch::LaunchError;
+use pmvet_engines::inject::ScanError;
 use pmvet_target::program::ProgramError;
+use pmvet_target::recording::RecordError;
 
 use crate::config::ConfigError;
 
@@ -16,6 +18,7 @@ use crate::config::ConfigError;
 pub(crate) enum Exit {
     Ok,
     NothingAnalysed,
+    Incomplete,
     TargetFailed,
     Findings,
     Usage,
@@ -24,12 +27,13 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    pub(crate) const ALL: [Exit; 7] = [
+    pub(crate) const ALL: [Exit; 8] = [
         Exit::Ok,
         Exit::Findings,
         Exit::Usage,
         Exit::TargetFailed,
         Exit::NothingAnalysed,
+        Exit::Incomplete,
         Exit::Internal,
         Exit::Interrupted,
     ];
@@ -41,6 +45,7 @@ impl Exit {
             Exit::Usage => 2,
             Exit::TargetFailed => 3,
             Exit::NothingAnalysed => 4,
+            Exit::Incomplete => 5,
             Exit::Internal => 70,
             Exit::Interrupted => 130,
         }
@@ -51,8 +56,9 @@ impl Exit {
             Exit::Ok => "all is well",
             Exit::Findings => "findings; for `trace --check-image`: an image differs from its file",
             Exit::Usage => "wrong usage or configuration, or the program cannot be run or the file not be read",
-            Exit::TargetFailed => "the target itself failed: it ended with another status than 0, or by a signal",
-            Exit::NothingAnalysed => "nothing was analysed: the target mapped no PM file",
+            Exit::TargetFailed => "the target, its recovery or the oracle fails with no fault injected",
+            Exit::NothingAnalysed => "nothing was analysed: no PM file was mapped, or there was no failure point",
+            Exit::Incomplete => "the budget ended early (with --require-complete)",
             Exit::Internal => "internal error: events lost or damaged, an output that could not be written",
             Exit::Interrupted => "interrupted by SIGINT, SIGTERM or SIGHUP",
         }
@@ -93,6 +99,13 @@ pub(crate) enum Error {
     /// A trace that is being saved.
     #[error("{0}; no trace is kept. Free some space or give --save-trace another place, then run again")]
     Save(TraceError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    /// What is kept of an earlier run cannot be used.
+    #[error("{0}")]
+    Run(String),
     #[error("cannot {action} {what}: {source}")]
     Output { action: &'static str, what: String, source: io::Error },
 }
@@ -118,14 +131,14 @@ fn advice(error: &LaunchError) -> &'static str {
 impl Error {
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Error::Usage(_) | Error::Config(_) | Error::Program(_) | Error::Install(_) => Exit::Usage,
+            Error::Usage(_) | Error::Config(_) | Error::Program(_) | Error::Install(_) | Error::Run(_) => Exit::Usage,
             Error::Trace { source, .. } => match source {
                 TraceError::NotATrace { .. } | TraceError::Version { .. } => Exit::Usage,
                 TraceError::Io { action: "open", .. } => Exit::Usage,
                 TraceError::Io { source, .. } if source.kind() == io::ErrorKind::IsADirectory => Exit::Usage,
                 TraceError::Truncated { .. } | TraceError::Corrupt { .. } | TraceError::Io { .. } => Exit::Internal,
             },
-            Error::Launch(_) | Error::Save(_) | Error::Output { .. } => Exit::Internal,
+            Error::Launch(_) | Error::Record(_) | Error::Scan(_) | Error::Save(_) | Error::Output { .. } => Exit::Internal,
         }
     }
 }
@@ -139,6 +152,7 @@ mod tests {
         let by_weight = [
             Exit::Ok,
             Exit::NothingAnalysed,
+            Exit::Incomplete,
             Exit::TargetFailed,
             Exit::Findings,
             Exit::Usage,
@@ -152,7 +166,7 @@ mod tests {
     #[test]
     fn codes_are_distinct_and_all_in_the_help() {
         let codes: std::collections::BTreeSet<u8> = Exit::ALL.into_iter().map(Exit::code).collect();
-        assert_eq!(codes.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 70, 130]);
+        assert_eq!(codes.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 70, 130]);
         let help = Exit::help();
         assert!(Exit::ALL.into_iter().all(|e| help.contains(&format!("\n  {:>3}  {}", e.code(), e.meaning()))));
     }

@@ -2,6 +2,7 @@
 //!
 //! * `cli` and `config` — what the user asked for; `exit` — what comes back.
 //! * `commands` — one file per command.
+//! * `workload` — a target on private copies of its files; `run_folder` — what is kept of a run; `reporting` — findings, shown.
 //! * `summary` — what a traced run did, in numbers; `printing` — single events, as text or JSON.
 //! * `kinds`, `locate`, `pm` — events by number, addresses by file, and which files are PM.
 //! * `system` — signals and other things of the operating system.
@@ -14,8 +15,12 @@ mod kinds;
 mod locate;
 mod pm;
 mod printing;
+mod progress;
+mod reporting;
+mod run_folder;
 mod summary;
 mod system;
+mod workload;
 
 use std::process::ExitCode;
 

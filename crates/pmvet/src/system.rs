@@ -75,3 +75,13 @@ pub(crate) fn file_system_space(path: &std::ffi::CStr) -> Option<(u64, u64)> {
         ok.then_some((found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
     }
 }
+
+/// Columns of the terminal at standard output.
+pub(crate) fn columns() -> Option<usize> {
+    // SAFETY: all-zero is a valid winsize, and the pointer is valid.
+    unsafe {
+        let mut size: libc::winsize = std::mem::zeroed();
+        let ok = libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) == 0;
+        (ok && size.ws_col > 0).then_some(size.ws_col.into())
+    }
+}

@@ -60,6 +60,11 @@ impl<R: Read> TraceReader<R> {
         &self.header
     }
 
+    /// The places that the events read so far refer to.
+    pub fn into_places(self) -> Definitions {
+        self.decoder.definitions
+    }
+
     /// The end record, once all events have been read.
     pub fn end(&self) -> Option<&TraceEnd> {
         self.end.as_ref()

@@ -133,7 +133,7 @@ fn tracing() -> Vec<Check> {
             return checks;
         }
     };
-    let how = Launch { program, plan: Plan::default(), follow_forks: true, bare: false };
+    let how = Launch { program, plan: Plan::default(), follow_forks: true, bare: false, sandbox: None };
     let mut count = Count::default();
     let result = launch(&how, &install, &mut count);
     checks.push(match result {

@@ -74,11 +74,7 @@ pub(crate) fn run(program: &Program, input: &Input) -> io::Result<NativeRun> {
     }
     command.stdin(input.again()?).stdout(Stdio::null()).stderr(Stdio::null());
     // As in the traced run.
-    for (name, value) in [("PMEM_IS_PMEM_FORCE", "1"), ("PMEM_MMAP_HINT", "10000000000")] {
-        if std::env::var_os(name).is_none() {
-            command.env(name, value);
-        }
-    }
+    command.envs(launch::pm_variables());
     system::die_with_us(&mut command);
     let cpu = system::children_cpu_time();
     let started = Instant::now();

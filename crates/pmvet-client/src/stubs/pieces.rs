@@ -1,0 +1,232 @@
+//! What the stubs are made of: the names that stand for offsets and constants, and pieces of code that several share.
+//!
+//! Labels from 40 on belong to the pieces; 9 is where a stub gives up and leaves the rest to Rust.
+
+/// Declares stubs, with the names that their code may use.
+macro_rules! stubs {
+    ($($(#[$doc:meta])* $name:ident, $slow:path: $($code:expr),+;)*) => {$(
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub(crate) extern "C" fn $name() {
+            std::arch::naked_asm!(
+                $($code,)+
+                // No stub uses every name, and the compiler insists on it: a comment will do.
+                "
+                // {rax} {rdx} {rsi} {rdi} {flags} {rsp} {xsave} {xsave_mask} {slots} {site} {kind} {size} {todo}
+                // {mode} {lock} {pm_start} {pm_span} {pm_key} {cursor} {limit} {head} {control} {next_seq}
+                // {seq_after} {stripes} {shared_flag} {os_thread} {waits_at} {waits_for} {waits_place} {waits_kind}
+                // {held} {held_count} {held_room} {control_head} {in_flight} {frame_sp} {frame_node} {held_object}
+                // {held_how} {addr_slot} {frame_slot} {return_slot} {value_slot} {stripes_mask} {store} {stream}
+                // {rmw} {rare_rmw} {near_load} {rmw_failed} {rmw_done} {resolve} {slow}
+                ",
+                rax = const offset_of!(Thread, rax),
+                rdx = const offset_of!(Thread, rdx),
+                rsi = const offset_of!(Thread, rsi),
+                rdi = const offset_of!(Thread, rdi),
+                flags = const offset_of!(Thread, flags),
+                rsp = const offset_of!(Thread, rsp),
+                xsave = const offset_of!(Thread, xsave),
+                xsave_mask = const offset_of!(Thread, xsave_mask),
+                slots = const offset_of!(Thread, slots),
+                site = const offset_of!(Thread, site),
+                kind = const offset_of!(Thread, kind),
+                size = const offset_of!(Thread, size),
+                todo = const offset_of!(Thread, todo),
+                mode = const offset_of!(Thread, mode),
+                lock = const offset_of!(Thread, lock),
+                pm_start = const offset_of!(Thread, pm_start),
+                pm_span = const offset_of!(Thread, pm_span),
+                pm_key = const offset_of!(Thread, pm_key),
+                cursor = const offset_of!(Thread, cursor),
+                limit = const offset_of!(Thread, limit),
+                head = const offset_of!(Thread, head),
+                control = const offset_of!(Thread, control),
+                next_seq = const offset_of!(Thread, next_seq),
+                seq_after = const offset_of!(Thread, seq_after),
+                stripes = const offset_of!(Thread, stripes),
+                shared_flag = const offset_of!(Thread, shared_flag),
+                os_thread = const offset_of!(Thread, os_thread),
+                waits_at = const offset_of!(Thread, waits) + offset_of!(Lock, sp),
+                waits_for = const offset_of!(Thread, waits) + offset_of!(Lock, object),
+                waits_place = const offset_of!(Thread, waits) + offset_of!(Lock, place),
+                waits_kind = const offset_of!(Thread, waits) + offset_of!(Lock, kind),
+                held = const offset_of!(Thread, held_at),
+                held_count = const offset_of!(Thread, held_count),
+                held_room = const offset_of!(Thread, held_room),
+                control_head = const offset_of!(RingControl, head),
+                in_flight = const offset_of!(RingControl, in_flight),
+                frame_sp = const offset_of!(Frame, sp),
+                frame_node = const offset_of!(Frame, node),
+                held_object = const offset_of!(Held, object),
+                held_how = const offset_of!(Held, how),
+                addr_slot = const slot::ADDR * 8,
+                frame_slot = const slot::FRAME * 8,
+                return_slot = const slot::RETURN * 8,
+                value_slot = const slot::VALUE * 8,
+                stripes_mask = const STRIPES - 1,
+                store = const mode::STORE,
+                stream = const mode::STREAM,
+                rmw = const mode::RMW,
+                rare_rmw = const mode::RARE_RMW,
+                near_load = const wire::NEAR_LOAD,
+                rmw_failed = const wire::RMW_FAILED,
+                rmw_done = const wire::RMW,
+                resolve = sym resolve,
+                slow = sym $slow,
+            )
+        }
+    )*};
+}
+
+macro_rules! save {
+    () => {
+        "
+        mov [rcx + {rax}], rax
+        lahf
+        seto al
+        mov [rcx + {flags}], rax
+        mov [rcx + {rdx}], rdx
+        mov [rcx + {rsi}], rsi
+        mov [rcx + {rdi}], rdi
+        "
+    };
+}
+
+macro_rules! restore_and_return {
+    () => {
+        "
+        mov rax, [rcx + {flags}]
+        add al, 0x7f
+        sahf
+        mov rax, [rcx + {rax}]
+        mov rdx, [rcx + {rdx}]
+        mov rsi, [rcx + {rsi}]
+        mov rdi, [rcx + {rdi}]
+        ret
+        "
+    };
+}
+
+/// Where label 9 leads: calls a Rust function with the thread as its argument, keeping all registers that `save` does not
+/// cover, and returns.
+macro_rules! the_rest_in_rust {
+    () => {
+        concat!(
+            "
+    9:
+        push rcx
+        push r8
+        push r9
+        push r10
+        push r11
+        mov rsi, [rcx + {xsave}]
+        mov eax, [rcx + {xsave_mask}]
+        xor edx, edx
+        xsave64 [rsi]
+        mov rdi, rcx
+        cld
+        call {slow}
+        mov rcx, [rsp + 32]
+        mov rsi, [rcx + {xsave}]
+        mov eax, [rcx + {xsave_mask}]
+        xor edx, edx
+        xrstor64 [rsi]
+        pop r11
+        pop r10
+        pop r9
+        pop r8
+        pop rcx
+        ",
+            restore_and_return!()
+        )
+    };
+}
+
+/// Puts the address of the access into rax and its distance from the start of the mapping into rdi, or jumps to 9 if it
+/// is not in the mapping that was hit last.
+macro_rules! address_in_pm {
+    () => {
+        "
+        mov rsi, [rcx + {slots}]
+        mov rax, [rsi + {addr_slot}]
+        mov rdi, rax
+        sub rdi, [rcx + {pm_start}]
+        cmp rdi, [rcx + {pm_span}]
+        jae 9f
+        "
+    };
+}
+
+/// Puts the context into edx and the record's start into rsi, or jumps to 9 if that takes more than a look.
+macro_rules! context_and_room {
+    () => {
+        "
+        mov rsi, [rcx + {slots}]
+        mov rsi, [rsi + {frame_slot}]
+        mov rdx, [rsi + {frame_sp}]
+        cmp rdx, [rcx + {rsp}]
+        jbe 9f
+        mov edx, [rsi + {frame_node}]
+        test edx, edx
+        jnz 40f
+        call {resolve}
+        test edx, edx
+        jz 9f
+    40:
+        mov rsi, [rcx + {cursor}]
+        cmp rsi, [rcx + {limit}]
+        ja 9f
+        "
+    };
+}
+
+/// Writes the place of the record at rsi: the site, and the context that is in edx.
+macro_rules! write_place {
+    () => {
+        "
+        mov [rsi + 12], edx
+        mov edx, [rcx + {site}]
+        mov [rsi + 8], edx
+        "
+    };
+}
+
+/// Publishes the record at rsi, whose length is rdx. Leaves the ring's control block in rdi.
+macro_rules! publish {
+    () => {
+        "
+        // pmvet had these bytes last: get them back before they are needed.
+        prefetchw [rsi + 768]
+        add [rcx + {cursor}], rdx
+        add rdx, [rcx + {head}]
+        mov [rcx + {head}], rdx
+        mov rdi, [rcx + {control}]
+        mov [rdi + {control_head}], rdx
+        "
+    };
+}
+
+/// Numbers the record at rsi.
+macro_rules! number {
+    () => {
+        "
+        mov rdi, [rcx + {shared_flag}]
+        cmp dword ptr [rdi], 0
+        mov rdi, [rcx + {next_seq}]
+        jne 50f
+        mov rax, [rdi]
+        inc qword ptr [rdi]
+        jmp 51f
+    50:
+        mov eax, 1
+        lock xadd [rdi], rax
+    51:
+        lea rdi, [rax + 1]
+        mov [rcx + {seq_after}], rdi
+        movzx edi, word ptr [rcx + {kind}]
+        shl rdi, 48
+        or rax, rdi
+        mov [rsi], rax
+        "
+    };
+}

@@ -1,0 +1,324 @@
+//! What fault injection found, in words.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use pmvet_findings::finding::CrashImage;
+use pmvet_findings::{Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery as Recovered, Role, Rule, Severity, Stack};
+use pmvet_model::states::Choice;
+
+use super::campaign::Job;
+use super::journal::{Journal, Tried};
+use super::points::Point;
+use super::refine::Culprit;
+use super::scan::{Loss, Scan, State};
+use super::windows::{Verdict, Window, windows};
+use crate::native::NativeStacks;
+use crate::stacks::Stacks;
+
+/// How many lost or pending stores one finding names.
+const NAMED: usize = 8;
+
+/// Who knows the names of places, in the run and in its recoveries.
+pub struct Names<'a> {
+    pub stacks: &'a mut dyn Stacks,
+    pub natives: &'a mut NativeStacks,
+}
+
+impl std::fmt::Debug for Names<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Names").finish_non_exhaustive()
+    }
+}
+
+/// What every finding of a run has in common.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    pub recovery: Vec<String>,
+    pub usual: Outcome,
+}
+
+/// The verdict on each failure point.
+pub fn verdicts(scan: &Scan, journal: &Journal, usual: &Outcome) -> Vec<Verdict> {
+    let verdict = |point: &Point| {
+        let job = Job { version: point.version, patches: &[] };
+        match journal.get(&job.image(&scan.versions)) {
+            Some(tried) if tried.outcome == *usual => Verdict::Good,
+            Some(_) => Verdict::Bad,
+            None => Verdict::NotTried,
+        }
+    };
+    scan.points.iter().map(verdict).collect()
+}
+
+/// Windows of failing points, and what the recovery did at the first point of each.
+pub fn failures<'a>(scan: &Scan, journal: &'a Journal, usual: &Outcome) -> Vec<(Window, &'a Tried)> {
+    let first = |window: Window| {
+        let job = Job { version: scan.points[window.first].version, patches: &[] };
+        Some((window, journal.get(&job.image(&scan.versions))?))
+    };
+    windows(&verdicts(scan, journal, usual)).into_iter().filter_map(first).collect()
+}
+
+/// A finding for each window that has a cause of its own.
+pub fn of_windows(
+    scan: &Scan,
+    found: &[(Window, &Tried, Culprit)],
+    setting: &Setting,
+    names: &mut Names<'_>,
+) -> Vec<Finding> {
+    let mut merged: Merged<Cause> = Merged::default();
+    for (window, tried, culprit) in found {
+        let first = &scan.points[window.first];
+        let mut places = Vec::new();
+        if let Some(store) = &culprit.store {
+            places.push(place_of(Role::Store, store, "a crash after this store is fatal", names.stacks));
+        }
+        let label = format!("a crash before this: recovery {}", tried.outcome);
+        places.push(point_place(Role::FailurePoint, first, label, names.stacks));
+        if let Some(after) = window.after {
+            let label = "from here on recovery works again";
+            places.push(point_place(Role::NextGood, &scan.points[after], label.into(), names.stacks));
+        }
+        let key = (frame_key(&places[0]), kind(&tried.outcome));
+        merged.add(key, || {
+            let where_ = where_of(&places[0]);
+            let until = match places.iter().find(|p| p.role == Role::NextGood) {
+                Some(next) => format!("until {}", where_of(next)),
+                None => "for the rest of the run".into(),
+            };
+            places.extend(recovery_place(tried, names));
+            Finding {
+                rule: rule(pmvet_findings::rules::RECOVERY_FAILURE),
+                severity: Severity::Error,
+                title: format!("recovery fails after a crash in {}", function_of(&places[0])),
+                expected: format!("After a crash at any moment, recovery {}.", setting.usual),
+                happened: format!("After a crash {where_}, and {until}, recovery {}.", tried.outcome),
+                fix: "Make every state between these lines one that recovery can handle: write and persist new data \
+                      first and publish it with one last store of at most 8 bytes, or persist a log entry that covers \
+                      these stores before the first of them."
+                    .into(),
+                caveat: None,
+                evidence: evidence(tried, setting, culprit, first.seq, &[], "every store so far is in PM".into(), names),
+                places,
+                count: 0,
+                fingerprint: String::new(),
+                replay: None,
+            }
+        });
+        merged.count(window.bad as u64);
+    }
+    merged.findings
+}
+
+/// A finding for each store whose loss is fatal.
+pub fn of_states(
+    scan: &Scan,
+    found: &[(&State, &Tried)],
+    setting: &Setting,
+    names: &mut Names<'_>,
+) -> Vec<Finding> {
+    let mut merged: Merged<Cause> = Merged::default();
+    for (state, tried) in found {
+        let point = &scan.points[state.point];
+        let Some(last) = state.lost.iter().max_by_key(|loss| loss.seq) else { continue };
+        let lost = place_of(Role::Store, last, &lost_label(last), names.stacks);
+        let label = format!("a crash before this, with that store lost: recovery {}", tried.outcome);
+        let mut places = vec![lost, point_place(Role::FailurePoint, point, label, names.stacks)];
+        let key = (frame_key(&places[0]), kind(&tried.outcome));
+        merged.add(key, || {
+            places.extend(recovery_place(tried, names));
+            let (store, crash) = (where_of(&places[0]), where_of(&places[1]));
+            let missing = if last.flushing {
+                format!("Put a fence (`sfence`) after the flush of the line that is stored to {store}, before the program goes on to depend on it.")
+            } else {
+                format!("Flush the line that is stored to {store}, and fence, before the program goes on to depend on it.")
+            };
+            let culprit = Culprit {
+                span: super::refine::Span { good: point.seq, bad: point.seq },
+                store: None,
+                pending: Vec::new(),
+                pending_total: 0,
+            };
+            Finding {
+                rule: rule(pmvet_findings::rules::REORDERED_CRASH),
+                severity: Severity::Error,
+                title: format!("recovery fails if a store in {} is lost", function_of(&places[0])),
+                expected: format!("Whatever the processor has written back by the time of a crash, recovery {}.", setting.usual),
+                happened: format!(
+                    "Nothing forces the store {store} into PM before the program goes on to where a crash comes {crash}. \
+                     If the crash loses it, recovery {}.",
+                    tried.outcome
+                ),
+                fix: missing,
+                caveat: None,
+                evidence: evidence(tried, setting, &culprit, point.seq, &state.lost, choice(state), names),
+                places,
+                count: 0,
+                fingerprint: String::new(),
+                replay: None,
+            }
+        });
+        merged.count(1);
+    }
+    merged.findings
+}
+
+fn lost_label(loss: &Loss) -> String {
+    match loss.flushing {
+        true => "this store is flushed, but no fence waits for it".into(),
+        false => "this store may still be in the cache".into(),
+    }
+}
+
+fn choice(state: &State) -> String {
+    match state.choice {
+        Choice::Behind(_) => "one cache line has not been written back, everything else has".into(),
+        Choice::Ahead(_) => "one cache line has been written back early, the other pending ones have not".into(),
+        Choice::Partial(_, kept) => format!("one cache line was written back after {kept} of its pending stores"),
+    }
+}
+
+/// What makes two failures one finding: the user's line, and what recovery did.
+type Cause = (Option<(Option<String>, Option<std::path::PathBuf>, Option<u32>, u64)>, u8);
+
+#[derive(Debug)]
+struct Merged<K> {
+    index: HashMap<K, usize>,
+    findings: Vec<Finding>,
+    current: usize,
+}
+
+impl<K> Default for Merged<K> {
+    fn default() -> Self {
+        Self { index: HashMap::new(), findings: Vec::new(), current: 0 }
+    }
+}
+
+impl<K: std::hash::Hash + Eq> Merged<K> {
+    fn add(&mut self, key: K, make: impl FnOnce() -> Finding) {
+        self.current = match self.index.entry(key) {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => {
+                self.findings.push(make());
+                *entry.insert(self.findings.len() - 1)
+            }
+        };
+    }
+
+    fn count(&mut self, more: u64) {
+        self.findings[self.current].count += more;
+    }
+}
+
+fn frame_key(place: &Place) -> Option<(Option<String>, Option<std::path::PathBuf>, Option<u32>, u64)> {
+    let frame = place.frame()?;
+    let offset = if frame.has_line() { 0 } else { frame.offset };
+    Some((frame.function.clone(), frame.file.clone(), frame.line, offset))
+}
+
+fn kind(outcome: &Outcome) -> u8 {
+    match outcome {
+        Outcome::Exit { .. } => 0,
+        Outcome::Signal { .. } => 1,
+        Outcome::Hang { .. } => 2,
+        Outcome::Oracle { .. } => 3,
+    }
+}
+
+fn rule(rule: &Rule) -> pmvet_findings::RuleId {
+    rule.id()
+}
+
+fn function_of(place: &Place) -> String {
+    match place.frame().and_then(|frame| frame.function.as_ref()) {
+        Some(function) => format!("`{function}`"),
+        None => "code without a name".into(),
+    }
+}
+
+/// `at list.c:42`, or as much of that as is known.
+fn where_of(place: &Place) -> String {
+    place.frame().map_or_else(|| "at an unknown place".into(), |frame| format!("in {frame}"))
+}
+
+fn place_of(role: Role, loss: &Loss, label: &str, stacks: &mut dyn Stacks) -> Place {
+    Place {
+        role,
+        stack: stacks.stack(loss.site, loss.context),
+        thread: Some(loss.thread.0),
+        pm: Some(PmRange { file: stacks.file(loss.line.file), offset: loss.offset, len: loss.len, object: None }),
+        seq: Some(loss.seq),
+        label: label.into(),
+    }
+}
+
+fn point_place(role: Role, point: &Point, label: String, stacks: &mut dyn Stacks) -> Place {
+    let stack = stacks.stack(point.site, point.context);
+    Place { role, stack, thread: Some(point.thread.0), pm: None, seq: Some(point.seq), label }
+}
+
+fn recovery_place(tried: &Tried, names: &mut Names<'_>) -> Option<Place> {
+    let stack: Stack = names.natives.stack(&tried.stack);
+    let label = format!("recovery {}", tried.outcome);
+    (!stack.is_empty()).then(|| Place { role: Role::Recovery, stack, thread: None, pm: None, seq: None, label })
+}
+
+fn evidence(
+    tried: &Tried,
+    setting: &Setting,
+    culprit: &Culprit,
+    seq: u64,
+    lost: &[Loss],
+    choice: String,
+    names: &mut Names<'_>,
+) -> Evidence {
+    let mut name = |losses: &[Loss], label: &str| -> Vec<Place> {
+        losses.iter().take(NAMED).map(|loss| place_of(Role::Store, loss, label, names.stacks)).collect()
+    };
+    let unpersisted = name(&culprit.pending, "not yet forced into PM");
+    let lost = name(lost, "lost in the crash");
+    let stack: Vec<Frame> = names.natives.stack(&tried.stack);
+    Evidence::Crash {
+        image: CrashImage {
+            seq,
+            unpersisted,
+            unpersisted_total: culprit.pending_total,
+            lost,
+            choice,
+            hash: tried.image.clone(),
+            diff: Vec::new(),
+        },
+        recovery: Recovered {
+            command: setting.recovery.clone(),
+            outcome: tried.outcome.clone(),
+            expected: setting.usual.clone(),
+            stack,
+            output: tried.output.clone(),
+            seconds: tried.seconds,
+        },
+        timeline: Vec::new(),
+    }
+}
+
+/// The evidence for a store that is never made persistent and whose loss recovery does not survive.
+pub fn witnessed(
+    tried: &Tried,
+    setting: &Setting,
+    scan: &Scan,
+    timeline: Vec<pmvet_findings::Access>,
+    names: &mut Names<'_>,
+) -> Evidence {
+    let seq = scan.points.last().map_or(0, |point| point.seq);
+    let nothing = Culprit {
+        span: super::refine::Span { good: seq, bad: seq },
+        store: None,
+        pending: Vec::new(),
+        pending_total: 0,
+    };
+    let choice = "the run has ended, and this store alone is lost".to_owned();
+    match evidence(tried, setting, &nothing, seq, &[], choice, names) {
+        Evidence::Crash { image, recovery, .. } => Evidence::Crash { image, recovery, timeline },
+        other => other,
+    }
+}

@@ -1,0 +1,41 @@
+//! Fault injection: what would be left if the power failed here, and does the program recover from it?
+//!
+//! After Mumak (Gonçalves, Matos and Rodrigues, EuroSys 2023), section 4.1: failure points are the flushes and fences that follow a
+//! store to PM, made unique by their call path, and the program's own recovery is the oracle.
+//!
+//! Deviations:
+//!
+//! * The program is not run again for each failure point. Its one recorded run holds the value of every store, so each crash image is
+//!   rebuilt ([`scan`]), and images with equal content are tried once.
+//! * A failing image is narrowed down to the store that broke it ([`refine`]), and failures that follow each other without a
+//!   good image between them are one finding ([`windows`]).
+//! * Besides the newest value of everything, states in which the processor wrote lines back in another order are tried where asked
+//!   for (`Plan::reorder`).
+//!
+//! What it misses: states that only a later visit to the same call path would show (`Plan::visits` tries more of them), states in
+//! which several lines are kept back at once, and whatever the recovery does not notice.
+
+pub mod campaign;
+pub mod findings;
+pub mod journal;
+pub mod points;
+pub mod refine;
+pub mod scan;
+pub mod trial;
+pub mod windows;
+
+pub use campaign::{Campaign, Job, Progress};
+pub use journal::{Journal, Tried};
+pub use points::{At, Point};
+pub use scan::{Scan, ScanError, Scanner, State};
+pub use trial::{Recovery, Trial};
+
+/// What to try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    pub at: At,
+    /// How many visits to the same call path are tried.
+    pub visits: u32,
+    /// Try states that the order of write-backs allows, at most so many for one failure point.
+    pub reorder: Option<usize>,
+}

@@ -1,0 +1,92 @@
+//! Failure points: where a crash is worth trying.
+
+use std::collections::{HashMap, HashSet};
+
+use pmvet_events::event::{Event, What};
+use pmvet_events::{ContextId, SiteId, ThreadId};
+use pmvet_target::crash::VersionId;
+
+/// Between which instructions crashes are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum At {
+    /// Before a flush or fence, if PM was stored to since the last failure point.
+    #[default]
+    Persist,
+    /// Before every store, and as above.
+    Store,
+}
+
+/// A moment of the run, before the event with this number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Point {
+    pub seq: u64,
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
+    /// The content of PM at this moment.
+    pub version: VersionId,
+}
+
+/// Finds them in the stream of events.
+#[derive(Debug)]
+pub(super) struct Points {
+    at: At,
+    visits: u32,
+    /// Something changed since the last failure point.
+    changed: bool,
+    /// How the program came here: the failure point before, and the stores since then.
+    way: u64,
+    visited: HashMap<(SiteId, ContextId, u64), u32>,
+    places: HashSet<(SiteId, ContextId)>,
+    /// All that were passed, those not tried included.
+    pub(super) passed: u64,
+}
+
+impl Points {
+    pub(super) fn new(at: At, visits: u32) -> Self {
+        Self { at, visits, changed: false, way: 0, visited: HashMap::new(), places: HashSet::new(), passed: 0 }
+    }
+
+    /// Whether a crash is to be tried before this event.
+    pub(super) fn is_point(&mut self, event: &Event<'_>) -> bool {
+        let stores = matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. });
+        let persists = matches!(event.what, What::Flush { pm: true, .. } | What::Fence { .. } | What::Rmw { .. });
+        // System calls on PM files change them too, and are worth a look before and after.
+        let by_call = matches!(
+            event.what,
+            What::FileWrite { .. }
+                | What::FileZero { .. }
+                | What::FileResize { .. }
+                | What::FileSync { .. }
+                | What::FileRename { .. }
+                | What::FileUnlink { .. }
+        );
+        let candidate = persists || by_call || self.at == At::Store && stores;
+        let mut is_point = false;
+        if candidate && self.changed {
+            self.changed = false;
+            self.passed += 1;
+            self.places.insert((event.site, event.context));
+            let visits = self.visited.entry((event.site, event.context, self.way)).or_default();
+            *visits += 1;
+            is_point = *visits <= self.visits;
+            self.way = place(event);
+        }
+        if stores || by_call {
+            // A sum, since the order in which a loop visits its stores does not matter.
+            self.way = self.way.wrapping_add(place(event).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        }
+        self.changed |= stores || by_call && !matches!(event.what, What::FileSync { .. });
+        is_point
+    }
+
+    /// Different call paths so far.
+    pub(super) fn unique(&self) -> usize {
+        self.places.len()
+    }
+}
+
+fn place(event: &Event<'_>) -> u64 {
+    let word = u64::from(event.site.0) << 32 | u64::from(event.context.0);
+    word.wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(31)
+}

@@ -1,0 +1,205 @@
+//! One pass over a recorded run: failure points, and the content of PM at each.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+use pmvet_events::event::Event;
+use pmvet_events::{ContextId, SiteId, ThreadId};
+use pmvet_model::states::{Choice, Limits};
+use pmvet_model::{Bytes, Content, LINE_BYTES, Line, LineId, Model, Store};
+use pmvet_target::crash::{Patch, Replay, VersionId, Versions};
+use pmvet_target::mapped::MappedFile;
+use pmvet_target::recording::Recording;
+
+use super::Plan;
+use super::points::{Point, Points};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ScanError {
+    #[error("cannot rebuild the content of PM: {0}")]
+    Image(#[from] io::Error),
+    #[error("the recorded run cannot be read: {0}")]
+    Trace(#[from] pmvet_events::file::TraceError),
+}
+
+/// A store that a crash may lose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loss {
+    pub line: LineId,
+    pub seq: u64,
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
+    /// In the file.
+    pub offset: u64,
+    pub len: u64,
+    /// A flush of it is under way, only the fence is missing.
+    pub flushing: bool,
+}
+
+impl Loss {
+    pub(super) fn new(line: &Line, store: &Store) -> Self {
+        Self {
+            line: line.id(),
+            seq: store.seq,
+            thread: store.thread,
+            site: store.site,
+            context: store.context,
+            offset: line.id().offset() + store.offset() as u64,
+            len: store.len() as u64,
+            flushing: line.is_flushing(store),
+        }
+    }
+}
+
+/// A state that differs from the newest one, at a failure point.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// Which point, by position.
+    pub point: usize,
+    pub choice: Choice,
+    pub patches: Vec<Patch>,
+    pub lost: Vec<Loss>,
+}
+
+/// What a run offers to crash at.
+#[derive(Debug)]
+pub struct Scan {
+    pub versions: Versions,
+    /// In the order of the run.
+    pub points: Vec<Point>,
+    pub states: Vec<State>,
+    /// The content at the end of the run.
+    pub last: VersionId,
+    /// Failure points passed, with all visits.
+    pub passed: u64,
+    /// Failure points with different call paths.
+    pub unique: usize,
+    /// Points at which not all states that were asked for fit the limit.
+    pub cut_short: usize,
+    /// States left out because the same store was tried at the same failure point often enough.
+    pub skipped: u64,
+}
+
+/// A store, a failure point, and which of them is behind.
+type Pair = (SiteId, ContextId, SiteId, ContextId, u8);
+
+/// Makes a [`Scan`] out of events.
+#[derive(Debug)]
+pub struct Scanner {
+    plan: Plan,
+    replay: Replay,
+    points: Points,
+    versions: Versions,
+    found: Vec<Point>,
+    states: Vec<State>,
+    seen: HashSet<(VersionId, Vec<Patch>)>,
+    /// How often a store of this place was lost, or ahead, at a failure point of that place.
+    pairs: HashMap<Pair, u32>,
+    cut_short: usize,
+    skipped: u64,
+}
+
+/// The newest content of PM, for the model.
+#[derive(Debug)]
+pub struct Newest<'a>(&'a Replay);
+
+impl Bytes for Newest<'_> {
+    fn line(&self, line: LineId) -> Content {
+        let bytes = self.0.bytes(line.file);
+        let start = (line.offset() as usize).min(bytes.len());
+        let mut content = [0; LINE_BYTES];
+        let found = &bytes[start..bytes.len().min(start + LINE_BYTES)];
+        content[..found.len()].copy_from_slice(found);
+        Content::new(content)
+    }
+}
+
+impl Scanner {
+    /// `store` is an empty file for the pages of all versions.
+    pub fn new(recording: &Recording, plan: Plan, store: MappedFile) -> Self {
+        Self {
+            plan,
+            replay: Replay::new(recording),
+            points: Points::new(plan.at, plan.visits),
+            versions: Versions::new(store),
+            found: Vec::new(),
+            states: Vec::new(),
+            seen: HashSet::new(),
+            pairs: HashMap::new(),
+            cut_short: 0,
+            skipped: 0,
+        }
+    }
+
+    /// Looks at an event before it happens. `model` knows which stores are pending.
+    pub fn before(&mut self, event: &Event<'_>, model: &Model) -> Result<(), ScanError> {
+        if self.points.is_point(event) {
+            let (version, _) = self.versions.take(&mut self.replay)?;
+            let Event { seq, thread, site, context, .. } = *event;
+            self.found.push(Point { seq, thread, site, context, version });
+            if let Some(most) = self.plan.reorder {
+                self.reorder(model, version, most);
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest content of PM.
+    pub fn newest(&self) -> Newest<'_> {
+        Newest(&self.replay)
+    }
+
+    /// Lets an event happen.
+    pub fn apply(&mut self, event: &Event<'_>) -> Result<(), ScanError> {
+        Ok(self.replay.apply(event)?)
+    }
+
+    fn reorder(&mut self, model: &Model, version: VersionId, most: usize) {
+        let limits = Limits { states: most, ..Limits::default() };
+        let states = model.adversarial(limits);
+        self.cut_short += usize::from(states.len() >= most);
+        let point = self.found.len() - 1;
+        let at = self.found[point];
+        for state in states {
+            // The same store instruction and the same failure point: what one line shows, a hundred like it would show again.
+            let (line, kind) = match state.choice {
+                Choice::Behind(line) => (line, 0),
+                Choice::Ahead(line) => (line, 1),
+                Choice::Partial(line, _) => (line, 2),
+            };
+            let Some(store) = model.line(line).and_then(|line| line.stores().last()) else { continue };
+            let visits = self.pairs.entry((store.site, store.context, at.site, at.context, kind)).or_default();
+            *visits += 1;
+            if *visits > self.plan.visits {
+                self.skipped += 1;
+                continue;
+            }
+            let patches: Vec<Patch> = model
+                .patches(&state.cuts)
+                .into_iter()
+                .map(|p| Patch { file: p.file, offset: p.offset, bytes: p.bytes })
+                .collect();
+            if patches.is_empty() || !self.seen.insert((version, patches.clone())) {
+                continue;
+            }
+            let lost = model.lost(&state.cuts);
+            let lost = lost.filter_map(|(id, store)| Some(Loss::new(model.line(id)?, store))).collect();
+            self.states.push(State { point, choice: state.choice, patches, lost });
+        }
+    }
+
+    pub fn finish(mut self) -> Result<Scan, ScanError> {
+        let (last, _) = self.versions.take(&mut self.replay)?;
+        Ok(Scan {
+            versions: self.versions,
+            points: self.found,
+            states: self.states,
+            last,
+            passed: self.points.passed,
+            unique: self.points.unique(),
+            cut_short: self.cut_short,
+            skipped: self.skipped,
+        })
+    }
+}

@@ -1,0 +1,126 @@
+//! One trial: a crash image, the recovery on it, and what came of it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pmvet_findings::Outcome;
+use pmvet_target::crash::{Patch, Scratch, VersionId, Versions};
+use pmvet_target::launch::signal_name;
+use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, RawFrame, Run, Unwinder};
+
+/// How the program recovers, and how one knows that it did.
+#[derive(Debug, Clone)]
+pub struct Recovery {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    pub input: Option<Arc<File>>,
+    pub variables: Vec<(OsString, OsString)>,
+    pub timeout: Duration,
+    /// Looks at the recovered image; 0 means consistent.
+    pub oracle: Option<Vec<OsString>>,
+    /// The files beside PM, as the run started with them.
+    pub files: Overlay,
+    /// How much memory the files of one recovery may take.
+    pub most_bytes: u64,
+}
+
+/// What a recovery did.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    pub outcome: Outcome,
+    pub output: Vec<u8>,
+    pub stack: Vec<RawFrame>,
+    pub time: Duration,
+}
+
+/// How much of a recovery's output is kept.
+const TAIL: usize = 8 << 10;
+
+/// What a worker keeps from one trial to the next.
+#[derive(Debug, Default)]
+pub struct Bench {
+    scratch: Scratch,
+    unwinder: Unwinder,
+}
+
+impl Recovery {
+    /// Runs the recovery on a version of PM with some bytes changed. Nothing if pmvet was asked to stop.
+    pub fn run(
+        &self,
+        bench: &mut Bench,
+        versions: &Versions,
+        version: VersionId,
+        patches: &[Patch],
+        usual: Option<&Outcome>,
+    ) -> io::Result<Option<Trial>> {
+        let mut overlay = self.files.above(Capture::Writable);
+        bench.scratch.become_version(versions, version, patches, &mut overlay)?;
+        let overlay = Mutex::new(overlay);
+        let usual_status = match usual {
+            Some(Outcome::Exit { status }) => Some(*status),
+            _ => None,
+        };
+        let run = self.command(&self.command, self.input.as_deref(), usual_status, &overlay, bench)?;
+        let mut trial = match self.outcome(run.end) {
+            Some(outcome) => Trial { outcome, output: run.output, stack: run.stack, time: run.time },
+            None => return Ok(None),
+        };
+        if usual.is_some_and(|usual| *usual == trial.outcome) {
+            // Whatever it did on its way, it ended as it should.
+            trial.stack.clear();
+        }
+        if let Some(oracle) = &self.oracle
+            && usual.is_none_or(|usual| *usual == trial.outcome)
+        {
+            let verdict = self.command(oracle, None, Some(0), &overlay, bench)?;
+            match verdict.end {
+                End::Exit(0) => {}
+                End::Interrupted => return Ok(None),
+                end => {
+                    let status = match end {
+                        End::Exit(status) => status,
+                        End::Signal(signal) => 128 + signal,
+                        _ => -1,
+                    };
+                    let output = String::from_utf8_lossy(&verdict.output).into_owned();
+                    trial.outcome = Outcome::Oracle { status, output };
+                }
+            }
+            trial.time += verdict.time;
+        }
+        Ok(Some(trial))
+    }
+
+    fn command(
+        &self,
+        command: &[OsString],
+        input: Option<&File>,
+        usual_status: Option<i32>,
+        overlay: &Mutex<Overlay>,
+        bench: &mut Bench,
+    ) -> io::Result<Run> {
+        let job = Job {
+            variables: &self.variables,
+            input,
+            output: Output::Tail(TAIL),
+            timeout: Some(self.timeout),
+            most_bytes: self.most_bytes,
+            usual_status,
+            ..Job::new(command)
+        };
+        sandbox::run(&job, overlay, &mut bench.unwinder)
+    }
+
+    fn outcome(&self, end: End) -> Option<Outcome> {
+        Some(match end {
+            End::Exit(status) => Outcome::Exit { status },
+            End::Signal(signal) => Outcome::Signal { signal, name: signal_name(signal).into() },
+            End::Timeout => Outcome::Hang { seconds: self.timeout.as_secs_f64().ceil() as u64 },
+            End::Runaway => Outcome::Signal { signal: libc::SIGXFSZ, name: signal_name(libc::SIGXFSZ).into() },
+            End::Interrupted => return None,
+        })
+    }
+}

@@ -1,0 +1,293 @@
+//! The engine as a sink of events: what each kind of event means. What happens to memory is in `memory`.
+
+use pmvet_events::event::{Event, LockKind, SyncOp, What};
+use pmvet_events::spaces::{AddressSpaces, Located};
+use pmvet_events::{SiteId, ThreadId};
+
+use super::clocks::Clocks;
+use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
+use super::lines::{At, LineId, Lines};
+use super::locksets::{Hold, LockId, Locksets, Mode};
+use super::options::Options;
+use super::pm_locks::{HeldLock, HeldLocks};
+use super::races::{Race, Races};
+use super::reader::Threads;
+use super::spin::{Change, InferredLock, Locks, PmWord, Step};
+
+/// Gives the functions around an instruction their names: the inlined ones first, the real one last.
+pub trait Names {
+    fn functions(&mut self, site: SiteId) -> Vec<String>;
+}
+
+impl<F: FnMut(SiteId) -> Vec<String>> Names for F {
+    fn functions(&mut self, site: SiteId) -> Vec<String> {
+        self(site)
+    }
+}
+
+/// HawkSet's analysis, fed with one event after the other.
+pub struct Engine {
+    pub(super) options: Options,
+    names: Option<Box<dyn Names>>,
+    named_sites: FastSet<SiteId>,
+    pub(super) spaces: AddressSpaces,
+    pub(super) lines: Lines,
+    pub(super) sets: Locksets,
+    pub(super) locks: Locks,
+    pub(super) clocks: Clocks,
+    pub(super) races: Races,
+    pub(super) threads: Threads,
+    processes: FastMap<u32, u32>,
+    /// Words that threads spin on; what the store that ends the wait brings along.
+    pub(super) spins: FastMap<PmWord, Option<Vec<u32>>>,
+    held_locks: HeldLocks,
+    pub(super) stats: Stats,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("options", &self.options).field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
+/// How much there was to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    pub events: u64,
+    pub loads: u64,
+    /// Loads that were like an earlier one, and needed no work.
+    pub repeated: u64,
+    pub lines: u64,
+    pub locksets: u64,
+    /// Accesses to lines beyond `Options::max_lines`; anything but 0 means that races may be missing.
+    pub refused: u64,
+}
+
+/// What a run has shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Unique by store site and load site.
+    pub races: Vec<Race>,
+    /// Locks that no function call shows, and the evidence for them.
+    pub inferred: Vec<InferredLock>,
+    /// Locks in PM, with a crash each that leaves them held; see [`super::pm_locks`].
+    pub held: Vec<HeldLock>,
+    pub stats: Stats,
+}
+
+impl Engine {
+    pub fn new(options: Options) -> Self {
+        Engine {
+            lines: Lines::with_limit(options.max_lines),
+            options,
+            names: None,
+            named_sites: FastSet::default(),
+            spaces: AddressSpaces::default(),
+            sets: Locksets::default(),
+            locks: Locks::default(),
+            clocks: Clocks::default(),
+            races: Races::default(),
+            threads: Threads::default(),
+            processes: FastMap::default(),
+            spins: FastMap::default(),
+            held_locks: HeldLocks::default(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// With names, which `Options::deny` and `Options::declare` need.
+    pub fn with_names(options: Options, names: Box<dyn Names>) -> Self {
+        Engine { names: Some(names), ..Engine::new(options) }
+    }
+
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.stats.events += 1;
+        if let What::Load { addr, size } = event.what {
+            return self.load(event, addr, size);
+        }
+        let at = At { thread: event.thread, site: event.site, context: event.context, seq: event.seq };
+        self.threads.get(at.thread).spinning = Default::default();
+        match event.what {
+            What::Store { addr, value, how } => self.store(at, addr, value, how),
+            What::Rmw { addr, old, new, stored } => self.rmw(at, addr, old, new, stored),
+            What::Flush { addr, how, pm: true } => self.flush(at, addr, how),
+            What::Fence { .. } => self.fence(at),
+            What::FileSync { file, offset, len, .. } => self.file_sync(at, file, offset, len),
+            What::FileWrite { .. } | What::FileZero { .. } | What::FileResize { .. } => self.act(at.thread, None),
+            What::Acquire { lock, how } => self.acquire(at, lock, how),
+            What::Release { lock, .. } => self.release(at, lock),
+            What::ThreadCreate { child } => {
+                self.act(at.thread, None);
+                self.clocks.create(at.thread, child);
+            }
+            What::ThreadJoin { child } => self.clocks.join_thread(at.thread, child),
+            What::ThreadExit => {
+                self.act(at.thread, None);
+                self.fence(at);
+            }
+            What::Sync { object, op } => self.sync(at.thread, object, op),
+            What::ThreadStart { process, .. } | What::ProcessStart { process, .. } => {
+                self.spaces.update(event);
+                let next = self.processes.len() as u32;
+                let number = *self.processes.entry(process).or_insert(next);
+                self.threads.get(at.thread).process = number;
+            }
+            What::Map { .. } | What::Unmap { .. } => {
+                self.spaces.update(event);
+                self.threads.clear_caches();
+            }
+            _ => {}
+        }
+        self.threads.get(at.thread).last_seq = at.seq;
+    }
+
+    /// Memory was allocated: whatever other threads did with it in an earlier life does not count any more.
+    pub fn allocated(&mut self, thread: ThreadId, addr: u64, len: u64) {
+        if self.options.allocators {
+            self.renew(thread, addr, len);
+        }
+    }
+
+    /// Ends the analysis.
+    pub fn finish(mut self) -> Outcome {
+        for thread in self.threads.ids() {
+            self.act(thread, None);
+        }
+        self.close_all();
+        self.locks.conclude();
+        let (locks, stats) = (&self.locks, &mut self.stats);
+        stats.lines = self.lines.len() as u64;
+        stats.locksets = self.sets.len() as u64;
+        stats.refused = self.lines.refused;
+        let is_lock = |word: PmWord| locks.find(pm_key(word)).is_some_and(|lock| locks.verdict(lock).0);
+        Outcome {
+            races: self.races.finish(locks),
+            inferred: locks.inferred(),
+            held: self.held_locks.finish(is_lock),
+            stats: *stats,
+        }
+    }
+
+    /// Where in PM an address is, if it is.
+    pub(super) fn place(&self, thread: ThreadId, addr: u64) -> Option<PmWord> {
+        let mut found = None;
+        self.spaces.locate(thread, addr, 1, |part: Located| {
+            found = Some(PmWord { file: part.file, offset: part.offset });
+        });
+        found
+    }
+
+    /// What tells locks apart, wherever they are mapped. Private memory of two processes is not the same memory.
+    pub(super) fn key(&mut self, thread: ThreadId, addr: u64, place: Option<PmWord>) -> u64 {
+        match place {
+            Some(word) => pm_key(word),
+            None => u64::from(self.threads.get(thread).process & 0x7fff) << 48 | addr & ((1 << 48) - 1),
+        }
+    }
+
+    fn acquire(&mut self, at: At, addr: u64, how: LockKind) {
+        let place = self.place(at.thread, addr);
+        let key = self.key(at.thread, addr, place);
+        let At { thread, site, context, seq } = at;
+        let lock = self.locks.named(key, place, Change { thread, site, context, seq, old: 0, new: 1 });
+        let mode = match how {
+            LockKind::Exclusive => Mode::Exclusive,
+            LockKind::Shared => Mode::Shared,
+        };
+        if let Some(word) = place {
+            self.mark_word(word);
+            self.note_held(lock, at.seq, false);
+        }
+        let hold = Hold { lock, mode };
+        self.threads.get(at.thread).held.acquire(hold, false);
+        self.later(at.thread, hold);
+    }
+
+    fn release(&mut self, at: At, addr: u64) {
+        let place = self.place(at.thread, addr);
+        let key = self.key(at.thread, addr, place);
+        let Some(lock) = self.locks.find(key) else { return };
+        if self.threads.get(at.thread).held.release(lock) {
+            if !self.threads.get(at.thread).held.holds(lock) {
+                self.locks.named_released(lock, at.thread);
+            }
+            return;
+        }
+        // A handover: the lock was taken by another thread.
+        let holders: Vec<_> = self.locks.get(lock).into_iter().flat_map(|l| &l.word.holders).map(|h| h.thread).collect();
+        for holder in holders {
+            self.threads.get(holder).held.release(lock);
+            self.locks.named_released(lock, holder);
+        }
+    }
+
+    /// Does what an access to a lock word means. True if it meant anything.
+    pub(super) fn step(&mut self, at: At, step: Step) -> bool {
+        match step {
+            Step::Nothing => return false,
+            Step::Acquire { lock, mode, instead_of } => {
+                if let Some(thread) = instead_of {
+                    self.threads.get(thread).held.release(lock);
+                }
+                let hold = Hold { lock, mode };
+                if let Some(lost) = self.threads.get(at.thread).held.acquire(hold, true) {
+                    self.locks.forgotten(lost, at.thread);
+                }
+                self.note_held(lock, at.seq, false);
+                self.later(at.thread, hold);
+            }
+            Step::Release { lock, holder } => {
+                self.threads.get(holder).held.release(lock);
+            }
+        }
+        true
+    }
+
+    /// A lock in PM is held; `flushed`: and its line is persistent.
+    pub(super) fn note_held(&mut self, lock: LockId, seq: u64, flushed: bool) {
+        let Some(lock) = self.locks.get(lock) else { return };
+        let Some(word) = lock.place else { return };
+        for holder in lock.word.holders.iter().filter(|h| h.mode != Mode::Shared) {
+            self.held_locks.note(word, holder, lock.named, seq, flushed);
+        }
+    }
+
+    fn sync(&mut self, thread: ThreadId, object: u64, op: SyncOp) {
+        let edges = self.options.edges;
+        let wanted = match op {
+            SyncOp::CondWait | SyncOp::CondWoken | SyncOp::CondSignal | SyncOp::CondBroadcast => edges.conditions,
+            SyncOp::BarrierEnter | SyncOp::BarrierLeave => edges.barriers,
+            SyncOp::SemPost | SyncOp::SemAcquire => edges.semaphores,
+        };
+        if matches!(op, SyncOp::CondSignal | SyncOp::CondBroadcast | SyncOp::SemPost | SyncOp::BarrierEnter) {
+            self.act(thread, None);
+        }
+        if wanted {
+            let place = self.place(thread, object);
+            let key = self.key(thread, object, place);
+            self.clocks.sync(thread, key, op);
+        }
+    }
+
+    /// Asks once for every instruction that changes words atomically whether the user has said something about it.
+    pub(super) fn consult(&mut self, site: SiteId) {
+        let Some(names) = &mut self.names else { return };
+        if (self.options.deny.is_empty() && self.options.declare.is_empty()) || !self.named_sites.insert(site) {
+            return;
+        }
+        let functions = names.functions(site);
+        if self.options.deny.iter().any(|f| functions.contains(f)) {
+            self.locks.denied.insert(site);
+        } else if self.options.declare.iter().any(|f| functions.contains(f)) {
+            self.locks.declared.insert(site);
+        }
+    }
+
+    pub(super) fn line_of(&mut self, word: PmWord) -> Option<LineId> {
+        self.lines.enter(word.file, word.offset)
+    }
+}
+
+pub(super) fn pm_key(word: PmWord) -> u64 {
+    1 << 63 | u64::from(word.file.0 & 0x7fff) << 48 | word.offset & ((1 << 48) - 1)
+}

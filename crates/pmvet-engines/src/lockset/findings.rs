@@ -1,0 +1,230 @@
+//! Races as findings: both ends, what lies between them, and what to change.
+
+use pmvet_findings::{Access as Step, Evidence, Finding, Place, PmRange, Role, Stack, rules};
+
+use super::engine::Outcome;
+use super::lines::Fate;
+use super::pm_locks::HeldLock;
+use super::races::{Access, LockName, Moment, Race};
+use crate::stacks::{Stacks, user_frame};
+
+/// One finding per pair of source lines; several instructions of a line are one place to a reader.
+pub fn findings(outcome: &Outcome, stacks: &mut dyn Stacks) -> Vec<Finding> {
+    let mut found: Vec<((Where, Where), Finding)> = Vec::new();
+    for race in &outcome.races {
+        let ends = Ends {
+            store: stacks.stack(race.store.site, race.store.context),
+            load: stacks.stack(race.load.site, race.load.context),
+            end: race.ended_by.map(|m| stacks.stack(m.site, m.context)),
+        };
+        let key = (Where::of(&ends.store), Where::of(&ends.load));
+        match found.iter_mut().find(|(k, _)| *k == key) {
+            Some((_, known)) => {
+                known.count += race.count;
+                if race.observed && !matches!(known.evidence, Evidence::Race { observed: true, .. }) {
+                    *known = Finding { count: known.count, ..describe(race, ends, stacks) };
+                }
+            }
+            None => found.push((key, describe(race, ends, stacks))),
+        }
+    }
+    found.into_iter().map(|(_, finding)| finding).collect()
+}
+
+/// A lock that a crash left held and that the restart did not free.
+pub fn held_lock(held: &HeldLock, stacks: &mut dyn Stacks) -> Option<Finding> {
+    let stack = stacks.stack(held.site, held.context);
+    // PMDK numbers the runs of a pool and takes a lock of an earlier run for free.
+    if stack.iter().filter_map(|f| f.function.as_deref()).any(|f| f.starts_with("pmemobj_")) {
+        return None;
+    }
+    let taker = name(&stack);
+    let saved = if held.flushed {
+        "A flush of its cache line makes it persistent while it is held"
+    } else {
+        "Its cache line may be written back while it is held"
+    };
+    let pm = PmRange {
+        file: stacks.file(held.word.file),
+        offset: held.word.offset,
+        len: if held.values.is_some() { 8 } else { 40 },
+        object: None,
+    };
+    Some(Finding {
+        rule: rules::LOCK_IN_PM.id(),
+        severity: rules::LOCK_IN_PM.severity,
+        title: format!("the lock that {taker} takes stays held after a crash"),
+        places: vec![Place {
+            role: Role::Lock,
+            thread: Some(held.thread.0),
+            pm: Some(pm.clone()),
+            seq: Some(held.seq),
+            label: "this lock lives in persistent memory".into(),
+            stack,
+        }],
+        expected: "A lock in persistent memory is free again when the program starts after a crash.".into(),
+        happened: format!(
+            "The lock that {taker} takes is part of the pool. {saved}, so that a crash leaves it held by a thread that no \
+             longer exists. The restart does not free it, and whoever needs it waits for ever."
+        ),
+        fix: "Set the lock to its free value when the pool is opened, before any thread can take it, or keep the lock in \
+              ordinary memory."
+            .into(),
+        caveat: None,
+        evidence: Evidence::Trace {
+            timeline: vec![Step {
+                seq: held.seq,
+                thread: held.thread.0,
+                what: "locked".into(),
+                pm: Some(pm),
+                at: None,
+            }],
+        },
+        count: 1,
+        fingerprint: String::new(),
+        replay: None,
+    })
+}
+
+/// Where the user would look: function, file and line.
+#[derive(PartialEq)]
+struct Where(Option<String>, Option<std::path::PathBuf>, Option<u32>, u64);
+
+impl Where {
+    fn of(stack: &Stack) -> Self {
+        let frame = user_frame(stack).or(Some(0)).and_then(|i| stack.get(i)).cloned().unwrap_or_default();
+        // Without a line only the instruction is left to tell places apart.
+        let offset = if frame.line.is_some() { 0 } else { frame.offset };
+        Where(frame.function, frame.file, frame.line, offset)
+    }
+}
+
+struct Ends {
+    store: Stack,
+    load: Stack,
+    end: Option<Stack>,
+}
+
+/// The user's function of a stack, to be put into a sentence.
+fn name(stack: &Stack) -> String {
+    let frame = user_frame(stack).or(Some(0)).and_then(|i| stack.get(i));
+    match frame.and_then(|f| f.function.as_deref()) {
+        Some(function) => format!("`{function}`"),
+        None => "code without a name".into(),
+    }
+}
+
+fn describe(race: &Race, ends: Ends, stacks: &mut dyn Stacks) -> Finding {
+    let (writer, reader) = (name(&ends.store), name(&ends.load));
+    let (cause, fix) = explain(race, &ends);
+    let caveat = if race.observed {
+        "The load was seen between the store and its persist in this run. Whether recovery can live with the result was \
+         not tried."
+    } else {
+        "Predicted from the locks that were held: in this run the load did not come between the store and its persist. \
+         Something that leaves no trace in persistent memory, such as an atomic variable elsewhere, may keep the two apart."
+    };
+    let file = stacks.file(race.store.file);
+    let place = |role: Role, access: &Access, stack: &Stack, label: String| Place {
+        role,
+        stack: stack.clone(),
+        thread: Some(access.thread.0),
+        pm: Some(PmRange { file: file.clone(), offset: access.offset, len: access.len, object: None }),
+        seq: Some(access.seq),
+        label,
+    };
+    let mut places = vec![
+        place(Role::Store, &race.store, &ends.store, "stores the value".into()),
+        place(Role::Load, &race.load, &ends.load, "another thread may read it here before it is persistent".into()),
+    ];
+    if let (Some(end), Some(stack)) = (race.ended_by, &ends.end) {
+        let (role, label) = match race.fate {
+            Fate::Overwritten => (Role::Store, "overwrites it before it is persistent"),
+            _ => (Role::Fence, "only here is it persistent"),
+        };
+        let Moment { thread, seq, .. } = end;
+        places.push(Place {
+            role,
+            stack: stack.clone(),
+            thread: Some(thread.0),
+            pm: None,
+            seq: Some(seq),
+            label: label.into(),
+        });
+    }
+    let what = |fate| if fate == Fate::Overwritten { "overwritten" } else { "persisted" };
+    let mut timeline = vec![(&race.store, "stored", &ends.store), (&race.load, "loaded", &ends.load)]
+        .into_iter()
+        .map(|(access, what, stack)| step(access.seq, access.thread.0, what, stack))
+        .collect::<Vec<_>>();
+    timeline.extend(race.ended_by.zip(ends.end.as_ref()).map(|(m, s)| step(m.seq, m.thread.0, what(race.fate), s)));
+    timeline.sort_by_key(|step| step.seq);
+    Finding {
+        rule: rules::PERSISTENCY_RACE.id(),
+        severity: rules::PERSISTENCY_RACE.severity,
+        title: format!("{reader} may act on what {writer} has stored but not persisted"),
+        places,
+        expected: "A value is persistent before another thread can read it and act on it.".into(),
+        happened: format!(
+            "{writer} stores a value, and {reader} reads it in another thread. {cause} If the machine fails in between, \
+             what the reader did may survive while the value it relied on is lost."
+        ),
+        fix,
+        caveat: Some(caveat.into()),
+        evidence: Evidence::Race {
+            observed: race.observed,
+            store_locks: lock_names(&race.store.locks, stacks),
+            load_locks: lock_names(&race.load.locks, stacks),
+            timeline,
+        },
+        count: race.count,
+        fingerprint: String::new(),
+        replay: None,
+    }
+}
+
+/// Why the two are not kept apart, and what would.
+fn explain(race: &Race, ends: &Ends) -> (String, String) {
+    let (writer, reader) = (name(&ends.store), name(&ends.load));
+    let persister = ends.end.as_ref().map_or_else(|| writer.clone(), name);
+    let helped = format!("let {reader} flush and fence what it has read before it acts on it");
+    let given_back = race.store.locks.iter().any(|lock| !race.kept.contains(lock) && race.load.locks.contains(lock));
+    match race.fate {
+        Fate::LeftInCache => (
+            "Nothing in this run makes the value persistent.".into(),
+            format!("Flush and fence the value in {writer} before another thread can read it, or {helped}."),
+        ),
+        _ if given_back => (
+            format!("Both hold the same lock, but {writer} gives it back before {persister} has made the value persistent."),
+            format!("Flush and fence the value in {writer} before the lock is given back."),
+        ),
+        Fate::Overwritten => (
+            format!("The value is overwritten by {persister} without having been persistent, and no lock keeps the reader out until then."),
+            format!("Flush and fence the value in {writer} before another thread can read it, or {helped}."),
+        ),
+        Fate::Persisted if race.kept.is_empty() => (
+            format!("No lock keeps the reader out until {persister} has made the value persistent."),
+            format!(
+                "Flush and fence the value before it is published, hold a lock around the store and its persist in {writer} \
+                 and around the load, or {helped}."
+            ),
+        ),
+        Fate::Persisted => (
+            format!("{writer} holds a lock until the value is persistent, but {reader} does not take that lock."),
+            format!("Take the lock of {writer} in {reader} before the value is used, or {helped}."),
+        ),
+    }
+}
+
+fn step(seq: u64, thread: u32, what: &str, stack: &Stack) -> Step {
+    let at = user_frame(stack).and_then(|i| stack.get(i)).cloned();
+    Step { seq, thread, what: what.into(), pm: None, at }
+}
+
+fn lock_names(locks: &[LockName], stacks: &dyn Stacks) -> Vec<String> {
+    let name = |lock: &LockName| match lock {
+        LockName::Pm(word) => format!("{}+{:#x}", stacks.file(word.file).display(), word.offset),
+        LockName::Memory(address) => format!("{address:#x}"),
+    };
+    locks.iter().map(name).collect()
+}

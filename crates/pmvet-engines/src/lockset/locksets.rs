@@ -1,0 +1,155 @@
+//! Sets of locks, interned, and the locks that a thread holds.
+//!
+//! The paper puts a timestamp beside each lock of a set, to tell one critical section from the next of the same lock. Here a
+//! thread's *held list* has the timestamps and the sets have none, so that equal sets stay equal: the locks that have
+//! protected a store ever since are those the thread holds now and took before the store.
+
+use rustc_hash::FxHashMap as FastMap;
+
+pub(crate) type LockId = u32;
+
+/// How a lock is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Mode {
+    Exclusive,
+    Shared,
+    /// A word was counted up by one. Exclusive if the word turns out to be a plain or a ticket lock, shared if it counts readers.
+    Counted,
+}
+
+/// A lock and how it is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Hold {
+    pub(crate) lock: LockId,
+    pub(crate) mode: Mode,
+}
+
+/// An interned lockset; the default is the empty one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct SetId(u32);
+
+impl SetId {
+    pub(crate) const EMPTY: SetId = SetId(0);
+}
+
+#[derive(Debug)]
+pub(crate) struct Locksets {
+    sets: Vec<Box<[Hold]>>,
+    ids: FastMap<Box<[Hold]>, SetId>,
+}
+
+impl Default for Locksets {
+    fn default() -> Self {
+        Locksets { sets: vec![Box::default()], ids: FastMap::from_iter([(Box::default(), SetId::EMPTY)]) }
+    }
+}
+
+impl Locksets {
+    pub(crate) fn get(&self, id: SetId) -> &[Hold] {
+        self.sets.get(id.0 as usize).map_or(&[], |set| set)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sets.len()
+    }
+
+    pub(crate) fn intern(&mut self, mut holds: Vec<Hold>) -> SetId {
+        if holds.is_empty() {
+            return SetId::EMPTY;
+        }
+        holds.sort_unstable();
+        holds.dedup();
+        if let Some(&id) = self.ids.get(holds.as_slice()) {
+            return id;
+        }
+        let id = SetId(self.sets.len() as u32);
+        let set: Box<[Hold]> = holds.into();
+        self.sets.push(set.clone());
+        self.ids.insert(set, id);
+        id
+    }
+
+    pub(crate) fn with(&mut self, set: SetId, more: &[Hold]) -> SetId {
+        if more.iter().all(|hold| self.get(set).contains(hold)) {
+            return set;
+        }
+        let mut holds = self.get(set).to_vec();
+        holds.extend_from_slice(more);
+        self.intern(holds)
+    }
+}
+
+/// A lock that a thread holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) hold: Hold,
+    /// The thread's count of acquisitions when it took the lock.
+    stamp: u32,
+    /// Recursive locks.
+    depth: u32,
+    /// Inferred, and so perhaps no lock at all.
+    guessed: bool,
+}
+
+/// The locks of one thread.
+#[derive(Debug, Default)]
+pub(crate) struct HeldList {
+    held: Vec<Held>,
+    acquisitions: u32,
+    /// The set of all of `held`, once somebody has asked for it.
+    set: Option<SetId>,
+}
+
+/// Inferred locks that a thread may hold at a time. A word that was taken for a lock and is never given back must not
+/// make the sets grow for ever.
+const MAX_GUESSED: usize = 48;
+
+impl HeldList {
+    pub(crate) fn acquire(&mut self, hold: Hold, guessed: bool) -> Option<LockId> {
+        self.acquisitions += 1;
+        if let Some(again) = self.held.iter_mut().find(|h| h.hold == hold) {
+            again.depth += 1;
+            return None;
+        }
+        self.held.push(Held { hold, stamp: self.acquisitions, depth: 1, guessed });
+        self.set = None;
+        let too_many = guessed && self.held.iter().filter(|h| h.guessed).count() > MAX_GUESSED;
+        let oldest = self.held.iter().position(|h| h.guessed).filter(|_| too_many)?;
+        Some(self.held.remove(oldest).hold.lock)
+    }
+
+    pub(crate) fn release(&mut self, lock: LockId) -> bool {
+        let Some(at) = self.held.iter().rposition(|h| h.hold.lock == lock) else { return false };
+        self.held[at].depth -= 1;
+        if self.held[at].depth == 0 {
+            self.held.remove(at);
+            self.set = None;
+        }
+        true
+    }
+
+    pub(crate) fn holds(&self, lock: LockId) -> bool {
+        self.held.iter().any(|h| h.hold.lock == lock)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Hold> + '_ {
+        self.held.iter().map(|h| h.hold)
+    }
+
+    pub(crate) fn stamp(&self) -> u32 {
+        self.acquisitions
+    }
+
+    pub(crate) fn set(&mut self, sets: &mut Locksets) -> SetId {
+        let held = &self.held;
+        *self.set.get_or_insert_with(|| sets.intern(held.iter().map(|h| h.hold).collect()))
+    }
+
+    /// The locks held now that were taken before `stamp` and not given back since.
+    pub(crate) fn since(&mut self, stamp: u32, sets: &mut Locksets) -> SetId {
+        if self.held.iter().all(|h| h.stamp <= stamp) {
+            return self.set(sets);
+        }
+        sets.intern(self.held.iter().filter(|h| h.stamp <= stamp).map(|h| h.hold).collect())
+    }
+}

@@ -1,0 +1,74 @@
+//! What the engine may take for granted. Every switch trades false alarms against missed races; `docs/race.md` says which.
+
+/// Switches of the engine. The default has everything on but [`lock_free`](Options::lock_free).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Forget stores that were persisted before a second thread came near: they were initialisation.
+    pub init_removal: bool,
+    /// Take words for locks that are used like locks.
+    pub infer_locks: bool,
+    /// Memory that is allocated, or that a pointer in PM newly leads to, is unpublished until then, even if other
+    /// threads have used it in an earlier life.
+    pub allocators: bool,
+    /// A load counts from the moment when its thread acts on it, not from the moment of the load: whoever persists
+    /// the line first, takes the writer's lock or looks at it, has not read anything that a crash can take back.
+    pub reader_window: bool,
+    /// Compare a load with the store it read from and the next one to the same bytes, not with all of the run.
+    pub neighbours: bool,
+    /// Predict races of stores made by lock-free read-modify-writes. Without it they are reported only if a thread
+    /// was seen to act on one before it was persistent.
+    pub lock_free: bool,
+    pub edges: Edges,
+    /// Functions whose read-modify-writes take no locks, and functions whose read-modify-writes do.
+    pub deny: Vec<String>,
+    pub declare: Vec<String>,
+    /// How many cache lines to follow; a bound on memory. Accesses beyond it are counted, see `Stats::refused`.
+    pub max_lines: usize,
+}
+
+/// What orders threads, beside create and join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Edges {
+    pub barriers: bool,
+    pub conditions: bool,
+    pub semaphores: bool,
+    /// A word of PM that one thread spins on and another stores to.
+    pub flags: bool,
+}
+
+impl Edges {
+    pub const ALL: Edges = Edges { barriers: true, conditions: true, semaphores: true, flags: true };
+    pub const NONE: Edges = Edges { barriers: false, conditions: false, semaphores: false, flags: false };
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            init_removal: true,
+            infer_locks: true,
+            allocators: true,
+            reader_window: true,
+            neighbours: true,
+            lock_free: false,
+            edges: Edges::ALL,
+            deny: Vec::new(),
+            declare: Vec::new(),
+            max_lines: 2_000_000,
+        }
+    }
+}
+
+impl Options {
+    /// HawkSet as published: no inference, no reuse, loads count at once, all pairs, order by create and join only.
+    pub fn as_published() -> Self {
+        Options {
+            infer_locks: false,
+            allocators: false,
+            reader_window: false,
+            neighbours: false,
+            lock_free: true,
+            edges: Edges::NONE,
+            ..Options::default()
+        }
+    }
+}

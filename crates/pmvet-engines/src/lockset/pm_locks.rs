@@ -1,0 +1,164 @@
+//! Locks that live in PM: which of them a crash can leave held, and whether what runs afterwards frees them.
+//!
+//! PMRace calls it a synchronisation inconsistency: the lock is restored with the pool, its holder is not. It needs every
+//! such lock annotated, with its initial value. Here a lock is known by its address, its free value by what it was
+//! taken from. Whether a restart frees it cannot be seen in a run that started from a whole pool: programs look at
+//! their locks and write only the ones that are held. So the engine names a moment at which a crash leaves the lock
+//! held ([`HeldLock::crash_at`]); whoever can make that image and run recovery on it lets an [`Aftermath`] watch.
+
+use std::path::{Path, PathBuf};
+
+use pmvet_events::event::{Event, What};
+use pmvet_events::spaces::AddressSpaces;
+use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
+
+use rustc_hash::FxHashMap as FastMap;
+use super::spin::{Holder, PmWord};
+
+/// A lock in PM that a crash can leave held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldLock {
+    pub word: PmWord,
+    /// Where it was taken.
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
+    pub seq: u64,
+    /// A crash before the event with this number leaves it held, all earlier stores being persistent.
+    pub crash_at: u64,
+    /// Its line was flushed while it was held; otherwise only the cache itself may write it back.
+    pub flushed: bool,
+    /// What is there when it is free and when it is held; nothing if a lock function knows.
+    pub values: Option<(u64, u64)>,
+}
+
+/// One moment per call path that takes such a lock.
+#[derive(Debug, Default)]
+pub(crate) struct HeldLocks {
+    found: FastMap<(SiteId, ContextId), HeldLock>,
+}
+
+impl HeldLocks {
+    /// A lock is held in PM just after the event `seq`.
+    pub(crate) fn note(&mut self, word: PmWord, holder: &Holder, named: bool, seq: u64, flushed: bool) {
+        let held = HeldLock {
+            word,
+            thread: holder.thread,
+            site: holder.site,
+            context: holder.context,
+            seq: holder.seq,
+            crash_at: seq + 1,
+            flushed,
+            values: (!named).then_some((holder.found, holder.put)),
+        };
+        let known = self.found.entry((holder.site, holder.context)).or_insert_with(|| held.clone());
+        if flushed && !known.flushed {
+            *known = held;
+        }
+    }
+
+    pub(crate) fn finish(self, is_lock: impl Fn(PmWord) -> bool) -> Vec<HeldLock> {
+        let mut found: Vec<_> = self.found.into_values().filter(|held| is_lock(held.word)).collect();
+        found.sort_by_key(|held| held.seq);
+        found
+    }
+}
+
+/// What became of a lock that a crash left held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Afterwards {
+    /// It was given its free value, or taken over.
+    Freed,
+    /// Somebody needed it and did not get it.
+    LeftHeld,
+    /// Nobody asked for it: it tells nothing.
+    Unused,
+}
+
+/// Watches a run that starts from the image of a crash in which one lock is held.
+#[derive(Debug)]
+pub struct Aftermath {
+    path: PathBuf,
+    offset: u64,
+    values: Option<(u64, u64)>,
+    file: Option<FileId>,
+    spaces: AddressSpaces,
+    freed: bool,
+    refused: bool,
+    looked: bool,
+}
+
+impl Aftermath {
+    /// `path` is the file of the lock, as the target names it.
+    pub fn new(lock: &HeldLock, path: &Path) -> Self {
+        Aftermath {
+            path: path.to_path_buf(),
+            offset: lock.word.offset,
+            values: lock.values,
+            file: None,
+            spaces: AddressSpaces::default(),
+            freed: false,
+            refused: false,
+            looked: false,
+        }
+    }
+
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.spaces.update(event);
+        match event.what {
+            What::File { file, path, .. } if Path::new(path) == self.path => self.file = Some(file),
+            What::Load { addr, size } if self.hits(event.thread, addr, size.into()) => self.looked = true,
+            What::Store { addr, value, .. } if self.hits(event.thread, addr, value.len() as u64) => {
+                self.freed |= self.frees(event.thread, addr, value);
+            }
+            What::Rmw { addr, new, stored, .. } if self.hits(event.thread, addr, new.len() as u64) => {
+                self.looked = true;
+                if stored {
+                    self.freed = true;
+                } else {
+                    self.refused = true;
+                }
+            }
+            What::FileWrite { file, offset, data } if Some(file) == self.file => {
+                self.freed |= (offset..offset.saturating_add(data.len() as u64)).contains(&self.offset);
+            }
+            What::FileZero { file, offset, len } if Some(file) == self.file => {
+                self.freed |= (offset..offset.saturating_add(len)).contains(&self.offset);
+            }
+            _ => {}
+        }
+    }
+
+    fn first_byte(&self, thread: ThreadId, addr: u64, len: u64) -> Option<usize> {
+        let mut found = None;
+        self.spaces.locate(thread, addr, len, |part| {
+            let inside = part.offset <= self.offset && self.offset < part.offset + part.len as u64;
+            if Some(part.file) == self.file && inside {
+                found = Some(part.first + (self.offset - part.offset) as usize);
+            }
+        });
+        found
+    }
+
+    fn hits(&self, thread: ThreadId, addr: u64, len: u64) -> bool {
+        self.first_byte(thread, addr, len).is_some()
+    }
+
+    fn frees(&self, thread: ThreadId, addr: u64, value: &[u8]) -> bool {
+        let Some((_, held)) = self.values else { return true };
+        let Some(first) = self.first_byte(thread, addr, value.len() as u64) else { return false };
+        // The least significant byte in which the two differ might be another one; any change of the word will do.
+        value[first..].iter().zip(held.to_le_bytes()).any(|(&now, then)| now != then)
+    }
+
+    /// `failed`: the run ended badly or did not end.
+    pub fn verdict(&self, failed: bool) -> Afterwards {
+        if self.freed {
+            Afterwards::Freed
+        } else if self.refused || self.looked && failed {
+            Afterwards::LeftHeld
+        } else {
+            Afterwards::Unused
+        }
+    }
+}

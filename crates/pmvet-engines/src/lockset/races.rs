@@ -1,0 +1,236 @@
+//! Pairs of a store and a load: which of them are races, and which reports remain at the end.
+//!
+//! A pair that only an inferred lock protects cannot be judged before the run is over, since the next event may show that
+//! the lock is none. Such pairs wait here, with their excuse.
+
+use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
+
+use rustc_hash::FxHashMap as FastMap;
+use super::lines::{At, Fate, How, Read, Written};
+use super::locksets::{Hold, LockId, Locksets, Mode, SetId};
+use super::spin::{Locks, PmWord};
+
+/// One end of a race.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
+    pub seq: u64,
+    pub file: FileId,
+    pub offset: u64,
+    pub len: u64,
+    /// Locks held there; for the load also those that were taken or looked at before its thread acted.
+    pub locks: Vec<LockName>,
+}
+
+/// Where something happened, without memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
+    pub seq: u64,
+}
+
+/// A lock as one can name it: by its place in PM, or by its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LockName {
+    Pm(PmWord),
+    Memory(u64),
+}
+
+/// A value that is not guaranteed to be persistent when another thread reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Race {
+    pub store: Access,
+    pub load: Access,
+    /// How the store's window ended, and by what: the late fence, the overwriting store, or nothing at all.
+    pub fate: Fate,
+    pub ended_by: Option<Moment>,
+    /// Of the store's locks, those held until then: the effective lockset.
+    pub kept: Vec<LockName>,
+    /// In this run the load came between the store and its persist.
+    pub observed: bool,
+    /// How often the pair of sites was seen.
+    pub count: u64,
+}
+
+/// A lock that would make a pair harmless, if it is one; and whether both sides have only counted it up.
+type Excuse = (LockId, bool);
+
+#[derive(Debug)]
+struct Candidate {
+    race: Race,
+    excuses: Box<[Excuse]>,
+    /// The word stored to, if that may be a lock itself.
+    word: Option<LockId>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Races {
+    candidates: FastMap<(SiteId, SiteId, Box<[Excuse]>, Option<LockId>), Candidate>,
+    /// What two locksets have in common, by their ids.
+    common: FastMap<(SetId, SetId), Common>,
+}
+
+#[derive(Debug, Clone)]
+enum Common {
+    Nothing,
+    /// A lock that is beyond doubt.
+    Lock,
+    Excuses(Box<[Excuse]>),
+}
+
+/// Beyond this many undecided pairs the evidence at hand has to do.
+const MAX_UNDECIDED: usize = 100_000;
+const MAX_CACHED: usize = 1 << 20;
+
+fn exclude(a: Hold, b: Hold) -> bool {
+    a.lock == b.lock && !(a.mode != Mode::Exclusive && b.mode != Mode::Exclusive && (a.mode, b.mode) != (Mode::Counted, Mode::Counted))
+}
+
+/// What a pair is judged by, beside its two accesses.
+pub(crate) struct Context<'a> {
+    pub(crate) sets: &'a Locksets,
+    pub(crate) locks: &'a Locks,
+    pub(crate) file: FileId,
+    /// Of the line in the file.
+    pub(crate) offset: u64,
+    pub(crate) predict_lock_free: bool,
+}
+
+impl Races {
+    fn common(&mut self, a: SetId, b: SetId, sets: &Locksets, locks: &Locks) -> Common {
+        if a == SetId::EMPTY || b == SetId::EMPTY {
+            return Common::Nothing;
+        }
+        if let Some(known) = self.common.get(&(a, b)) {
+            return known.clone();
+        }
+        let mut excuses: Vec<Excuse> = Vec::new();
+        let mut certain = false;
+        for &x in sets.get(a) {
+            for &y in sets.get(b).iter().filter(|&&y| exclude(x, y)) {
+                let counted = (x.mode, y.mode) == (Mode::Counted, Mode::Counted);
+                certain |= locks.is_certain(x.lock) && (!counted || locks.verdict(x.lock).1);
+                excuses.push((x.lock, counted));
+            }
+        }
+        let found = match (certain, excuses.is_empty()) {
+            (true, _) => Common::Lock,
+            (false, true) => Common::Nothing,
+            // Not kept: the lock may be beyond doubt the next time.
+            (false, false) => return Common::Excuses(excuses.into()),
+        };
+        if self.common.len() > MAX_CACHED {
+            self.common.clear();
+        }
+        self.common.insert((a, b), found.clone());
+        found
+    }
+
+    /// Judges a store and a load of another thread that no happens-before edge keeps apart. `acted`: the load's thread was
+    /// seen to act before the store was persistent.
+    pub(crate) fn pair(&mut self, store: &Written, read: &Read, acted: bool, context: &Context<'_>) {
+        let bytes = store.bytes & read.bytes;
+        if store.at.thread == read.at.thread || bytes == 0 {
+            return;
+        }
+        let word = match store.how {
+            How::Atomic(lock) if !acted && !context.predict_lock_free || context.locks.is_certain(lock) => return,
+            How::Atomic(lock) => Some(lock),
+            How::Plain => None,
+        };
+        let excuses = match self.common(store.locks, read.locks, context.sets, context.locks) {
+            Common::Lock => return,
+            Common::Nothing => Box::default(),
+            Common::Excuses(excuses) => excuses,
+        };
+        let undecided = self.candidates.len() >= MAX_UNDECIDED;
+        if undecided && (!excuses.is_empty() || word.is_some()) {
+            let harmless = excuses.iter().any(|&e| holds(e, context.locks));
+            if harmless || word.is_some_and(|w| context.locks.verdict(w).0) {
+                return;
+            }
+        }
+        let observed = acted || read.saw == Some(store.at.seq);
+        let key = (store.at.site, read.at.site, excuses, word);
+        if let Some(known) = self.candidates.get_mut(&key) {
+            known.race.count += 1;
+            // The sample that says most is the one that was observed.
+            if observed && !known.race.observed {
+                let count = known.race.count;
+                known.race = Race { count, ..describe(store, read, bytes, observed, context) };
+            }
+            return;
+        }
+        let race = describe(store, read, bytes, observed, context);
+        let excuses = key.2.clone();
+        self.candidates.insert(key, Candidate { race, excuses, word });
+    }
+
+    /// What remains, now that all evidence is in: one race per pair of sites, in the order in which they came.
+    pub(crate) fn finish(self, locks: &Locks) -> Vec<Race> {
+        let mut found: FastMap<(SiteId, SiteId), Race> = FastMap::default();
+        let mut left: Vec<Candidate> = self.candidates.into_values().collect();
+        left.sort_by_key(|c| (!c.race.observed, c.race.store.seq, c.race.load.seq));
+        for candidate in left {
+            let excused = candidate.excuses.iter().any(|&e| holds(e, locks));
+            if excused || candidate.word.is_some_and(|word| locks.verdict(word).0) {
+                continue;
+            }
+            let key = (candidate.race.store.site, candidate.race.load.site);
+            match found.get_mut(&key) {
+                Some(known) => known.count += candidate.race.count,
+                None => {
+                    found.insert(key, candidate.race);
+                }
+            }
+        }
+        let mut races: Vec<Race> = found.into_values().collect();
+        races.sort_by_key(|r| (r.store.seq, r.load.seq));
+        races
+    }
+}
+
+fn holds((lock, counted): Excuse, locks: &Locks) -> bool {
+    let (is_lock, excludes) = locks.verdict(lock);
+    is_lock && (!counted || excludes)
+}
+
+fn names(set: SetId, context: &Context<'_>) -> Vec<LockName> {
+    let mut names: Vec<_> = context.sets.get(set).iter().filter_map(|h| context.locks.name(h.lock)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn moment(at: At) -> Moment {
+    Moment { thread: at.thread, site: at.site, context: at.context, seq: at.seq }
+}
+
+fn describe(store: &Written, read: &Read, bytes: u64, observed: bool, context: &Context<'_>) -> Race {
+    let end = |at: At, bytes: u64, locks: SetId| {
+        let first = u64::from(bytes.trailing_zeros());
+        Access {
+            thread: at.thread,
+            site: at.site,
+            context: at.context,
+            seq: at.seq,
+            file: context.file,
+            offset: context.offset + first,
+            len: 64 - u64::from(bytes.leading_zeros()) - first,
+            locks: names(locks, context),
+        }
+    };
+    Race {
+        store: end(store.at, bytes, store.held),
+        load: end(read.at, bytes, read.locks),
+        fate: store.fate,
+        ended_by: store.ended_by.map(moment),
+        kept: names(store.locks, context),
+        observed,
+        count: 1,
+    }
+}

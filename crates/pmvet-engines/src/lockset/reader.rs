@@ -1,0 +1,177 @@
+//! A thread as the engine sees it: its locks, its flushes under way, and what it has read but not acted on yet.
+//!
+//! The paper counts a load at the moment of the load. But a thread that has read an unpersisted value can still make it
+//! persistent itself, or wait until the writer has, before it *acts*: before it stores to another line of PM, or ends.
+//! PMRace draws the same line between an inconsistency candidate and an inconsistency, its durable side effects. So
+//! loads wait here until their thread acts, and meanwhile
+//!
+//! * a load is forgotten if its thread flushes the line and fences;
+//! * a load is protected also by locks that its thread takes afterwards, or finds not to be in the hands of the writer:
+//!   the writer's critical section was over by then, and with it the persist that belongs to it;
+//! * a store to the same line is no act: no crash keeps it and loses an earlier store to the line.
+//!
+//! What it misses: acts that leave no event, such as an answer sent to a client between the load and the lock; and readers that
+//! look at the writer's lock but do not care what they find, unless that was observed.
+
+use pmvet_events::{ContextId, SiteId, ThreadId};
+
+use super::lines::{LineId, Read, Written};
+use super::locksets::{HeldList, Hold, SetId};
+
+/// The state of one thread.
+#[derive(Debug, Default)]
+pub(crate) struct Thread {
+    pub(crate) held: HeldList,
+    /// Lines flushed since the last fence, with the number of the flush; and single non-temporal stores.
+    pub(crate) flushes: Vec<Flushed>,
+    pub(crate) pending: Vec<Pending>,
+    /// Moves when a load that was already seen would have to be seen again.
+    pub(crate) window: u32,
+    /// Of the thread's newest event.
+    pub(crate) last_seq: u64,
+    /// What the last events were, if they all were the same load: where, by whom, how often.
+    pub(crate) spinning: (u64, SiteId, u32),
+    pub(crate) cache: Cache,
+    /// Lines with stores that were persisted and that nobody else has looked at yet, newest last.
+    pub(crate) fresh: Vec<LineId>,
+    /// Tells processes apart.
+    pub(crate) process: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flushed {
+    pub(crate) line: LineId,
+    pub(crate) seq: u64,
+    /// Only this store, which went past the cache.
+    pub(crate) only: Option<u64>,
+}
+
+/// A load that its thread has not acted on yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Pending {
+    pub(crate) line: LineId,
+    pub(crate) read: Read,
+    /// The lock taken or looked at next, whichever it is, and some more that this line is known to be guarded by.
+    pub(crate) next: Option<Hold>,
+    pub(crate) more: Vec<Hold>,
+    /// Stores it may have read from that its own thread has overwritten since.
+    pub(crate) overwritten: Vec<Written>,
+    /// The line was flushed since, by the same thread; the next fence settles it.
+    pub(crate) flushed: bool,
+    pub(crate) key: Key,
+}
+
+/// More than enough for what happens between a load and the act it leads to.
+const MAX_LATER_LOCKS: usize = 4;
+/// So that a thread that only reads does not gather loads for ever. Half of them are taken to have been acted on then.
+pub(crate) const MAX_PENDING: usize = 256;
+
+impl Pending {
+    /// The thread takes `hold`, or finds it free.
+    pub(crate) fn later(&mut self, hold: Hold, guards: &[Option<u32>]) {
+        if self.next.is_none() {
+            self.next = Some(hold);
+        } else if self.more.len() < MAX_LATER_LOCKS && guards.contains(&Some(hold.lock)) && !self.more.contains(&hold) {
+            self.more.push(hold);
+        }
+    }
+}
+
+/// What makes two loads the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Key {
+    pub(crate) addr: u64,
+    pub(crate) size: u32,
+    pub(crate) site: SiteId,
+    pub(crate) context: ContextId,
+    pub(crate) locks: SetId,
+    pub(crate) epoch: u32,
+}
+
+/// Loads that need not be looked at again as long as nothing has changed: most loads of most programs.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    entries: Box<[Entry]>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Entry {
+    key: Key,
+    line: LineId,
+    version: u32,
+    window: u32,
+}
+
+/// In place of a window: holds in every window.
+pub(crate) const ALWAYS: u32 = u32::MAX;
+const CACHE: usize = 512;
+
+impl Default for Cache {
+    fn default() -> Self {
+        Cache { entries: vec![Entry::default(); CACHE].into() }
+    }
+}
+
+impl Cache {
+    fn slot(key: &Key) -> usize {
+        let mixed = (key.addr ^ u64::from(key.site.0) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 52) as usize % CACHE
+    }
+
+    /// The line of a load that was seen before, with the version that the line must still have.
+    #[inline]
+    pub(crate) fn find(&self, key: &Key, window: u32) -> Option<(LineId, u32)> {
+        let entry = &self.entries[Self::slot(key)];
+        let hit = entry.key == *key && (entry.window == window || entry.window == ALWAYS);
+        hit.then_some((entry.line, entry.version))
+    }
+
+    pub(crate) fn remember(&mut self, key: Key, line: LineId, version: u32, window: u32) {
+        self.entries[Self::slot(&key)] = Entry { key, line, version, window };
+    }
+
+    /// A load that was remembered for its window turns out to hold for all.
+    pub(crate) fn confirm(&mut self, key: &Key) {
+        let entry = &mut self.entries[Self::slot(key)];
+        if entry.key == *key {
+            entry.window = ALWAYS;
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.entries.fill(Entry::default());
+    }
+}
+
+/// All threads, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Threads {
+    threads: Vec<Option<Box<Thread>>>,
+}
+
+impl Threads {
+    #[inline]
+    pub(crate) fn get(&mut self, id: ThreadId) -> &mut Thread {
+        let index = id.0 as usize;
+        if self.threads.len() <= index {
+            self.threads.resize_with(index + 1, || None);
+        }
+        self.threads[index].get_or_insert_default()
+    }
+
+    /// A thread that has ended takes no room any more.
+    pub(crate) fn remove(&mut self, id: ThreadId) {
+        if let Some(slot) = self.threads.get_mut(id.0 as usize) {
+            *slot = None;
+        }
+    }
+
+    pub(crate) fn ids(&self) -> Vec<ThreadId> {
+        let alive = self.threads.iter().enumerate().filter(|(_, t)| t.is_some());
+        alive.map(|(index, _)| ThreadId(index as u32)).collect()
+    }
+
+    pub(crate) fn clear_caches(&mut self) {
+        self.threads.iter_mut().flatten().for_each(|t| t.cache.clear());
+    }
+}

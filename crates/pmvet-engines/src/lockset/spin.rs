@@ -1,0 +1,447 @@
+//! Locks, those that the program names by calling a lock function and those that the trace shows.
+//!
+//! A spin lock leaves a pattern on its word: a read-modify-write takes it, a store or another read-modify-write by the same
+//! thread gives it back, and in between nobody else succeeds. Every successful read-modify-write is taken for an
+//! acquisition until proven otherwise, so that the first critical section of a run is protected too; whether the
+//! word really is a lock is asked once more when the run is over ([`Locks::verdict`]). Recognised are
+//!
+//! * plain locks: `free → held`, then `held → free`, by compare-and-swap or exchange; test-and-test-and-set is the same with
+//!   loads before. A third state that waiters set, as in Rust's and Go's mutexes, does no harm;
+//! * version locks: the word does not come back to the old value but moves on, as in optimistic lock coupling;
+//! * reader-writer locks: readers count up and down by one, a writer takes the word from its free value;
+//! * ticket locks: a word is counted up, and its neighbour in the line is set to the ticket plus one.
+//!
+//! What it misses: locks whose two words lie in different lines; MCS and CLH queues; a release by a plain store to memory
+//! that is not PM, which no event shows (such a lock counts as held until somebody else takes it). A reference count
+//! that is taken and dropped around an access looks like a reader's share of a lock; since two readers never exclude each
+//! other, that hides nothing.
+
+use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
+
+use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
+use super::locksets::{LockId, Mode};
+use super::races::LockName;
+
+/// The part of a lock's key that is its address, if it is not in PM.
+const ADDRESS: u64 = (1 << 48) - 1;
+
+/// A word of a PM file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PmWord {
+    pub file: FileId,
+    pub offset: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Locks {
+    locks: Vec<Lock>,
+    by_key: FastMap<u64, LockId>,
+    sites: FastMap<SiteId, SiteRecord>,
+    /// Sites that have taken several words which are locks for sure, and so take locks; known at the end.
+    lock_sites: FastSet<SiteId>,
+    /// Acquire sites that the user calls locks, and no locks.
+    pub(crate) declared: FastSet<SiteId>,
+    pub(crate) denied: FastSet<SiteId>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Lock {
+    address: u64,
+    pub(crate) place: Option<PmWord>,
+    /// Taken by a function that is known to take locks.
+    pub(crate) named: bool,
+    pub(crate) word: Word,
+}
+
+/// What is known of a word that was the target of read-modify-writes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Word {
+    pub(crate) free: u64,
+    pub(crate) holders: Vec<Holder>,
+    pub(crate) acquired: u64,
+    /// Given back by its holder, to the value it was taken from.
+    returned: u64,
+    /// Given back by its holder, to another value.
+    moved_on: u64,
+    /// Changed by another thread while held.
+    disturbed: u64,
+    /// Held by several at a time.
+    counts: bool,
+    /// The neighbour that serves the tickets.
+    serving: Option<u64>,
+    pub(crate) sites: Vec<SiteId>,
+    threads: Vec<ThreadId>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Holder {
+    pub(crate) thread: ThreadId,
+    pub(crate) mode: Mode,
+    /// What the holder found and what it put there.
+    pub(crate) found: u64,
+    pub(crate) put: u64,
+    pub(crate) seq: u64,
+    pub(crate) site: SiteId,
+    pub(crate) context: ContextId,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct SiteRecord {
+    returned: u64,
+    /// Took a word that was never given back.
+    lost: u64,
+}
+
+/// What an access to a word means for locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Nothing,
+    Acquire { lock: LockId, mode: Mode, instead_of: Option<ThreadId> },
+    Release { lock: LockId, holder: ThreadId },
+}
+
+/// A read-modify-write that changed a word.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Change {
+    pub(crate) thread: ThreadId,
+    pub(crate) site: SiteId,
+    pub(crate) context: ContextId,
+    pub(crate) seq: u64,
+    pub(crate) old: u64,
+    pub(crate) new: u64,
+}
+
+/// What kind of lock an inferred lock is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LockShape {
+    Plain,
+    Version,
+    ReaderWriter,
+    Ticket,
+}
+
+impl LockShape {
+    pub fn name(self) -> &'static str {
+        match self {
+            LockShape::Plain => "spin lock",
+            LockShape::Version => "version lock",
+            LockShape::ReaderWriter => "reader-writer spin lock",
+            LockShape::Ticket => "ticket lock",
+        }
+    }
+}
+
+/// Words that were found to be locks, by the instruction that takes them, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InferredLock {
+    pub site: SiteId,
+    pub shape: LockShape,
+    /// How many words this instruction takes, and one of them if it is in PM.
+    pub words: u64,
+    pub example: Option<PmWord>,
+    pub acquired: u64,
+    pub returned: u64,
+    /// Successful writes by others while the lock was held, as waiters make.
+    pub disturbed: u64,
+    /// Threads that took the example.
+    pub threads: usize,
+    pub declared: bool,
+}
+
+/// A site that took this many words for good, and gave none back, takes no locks.
+const HOPELESS: u64 = 8;
+
+impl Locks {
+    pub(crate) fn get(&self, lock: LockId) -> Option<&Lock> {
+        self.locks.get(lock as usize)
+    }
+
+    /// What to call a lock in a report.
+    pub(crate) fn name(&self, lock: LockId) -> Option<LockName> {
+        let lock = self.get(lock)?;
+        Some(lock.place.map_or(LockName::Memory(lock.address), LockName::Pm))
+    }
+
+    pub(crate) fn find(&self, key: u64) -> Option<LockId> {
+        self.by_key.get(&key).copied()
+    }
+
+    fn enter(&mut self, key: u64, place: Option<PmWord>, named: bool) -> LockId {
+        let locks = &mut self.locks;
+        let id = *self.by_key.entry(key).or_insert_with(|| {
+            locks.push(Lock { address: key & ADDRESS, place, named, word: Word::default() });
+            locks.len() as LockId - 1
+        });
+        locks[id as usize].named |= named;
+        id
+    }
+
+    /// A word that is the target of a read-modify-write, whatever that means.
+    pub(crate) fn word(&mut self, key: u64, place: Option<PmWord>) -> LockId {
+        self.enter(key, place, false)
+    }
+
+    /// A lock function was called for the lock.
+    pub(crate) fn named(&mut self, key: u64, place: Option<PmWord>, change: Change) -> LockId {
+        let id = self.enter(key, place, true);
+        self.locks[id as usize].word.take(change, Mode::Exclusive);
+        id
+    }
+
+    pub(crate) fn named_released(&mut self, lock: LockId, thread: ThreadId) {
+        if let Some(lock) = self.locks.get_mut(lock as usize) {
+            lock.word.holders.retain(|h| h.thread != thread);
+        }
+    }
+
+    /// A thread has lost track of an inferred lock that it never gave back.
+    pub(crate) fn forgotten(&mut self, lock: LockId, thread: ThreadId) {
+        let Some(lock) = self.locks.get_mut(lock as usize) else { return };
+        if let Some(at) = lock.word.holders.iter().position(|h| h.thread == thread) {
+            let holder = lock.word.holders.swap_remove(at);
+            self.sites.entry(holder.site).or_default().lost += 1;
+        }
+    }
+
+    pub(crate) fn rmw(&mut self, key: u64, place: Option<PmWord>, c: Change) -> Step {
+        let lock = self.enter(key, place, false);
+        let site = self.sites.get(&c.site).copied().unwrap_or_default();
+        let hopeless = site.returned == 0 && site.lost >= HOPELESS && !self.declared.contains(&c.site);
+        let Lock { named, word, .. } = &mut self.locks[lock as usize];
+        // The insides of a lock function: its call was reported.
+        if *named || c.old == c.new {
+            return Step::Nothing;
+        }
+        if let Some(at) = word.holders.iter().position(|h| h.thread == c.thread) {
+            return self.change_by_holder(lock, at, c.new, true);
+        }
+        let counts_up = c.new == c.old.wrapping_add(1);
+        let mode = if counts_up { Mode::Counted } else { Mode::Exclusive };
+        if word.serving.is_some() && counts_up {
+            word.take(c, Mode::Exclusive);
+            return Step::Acquire { lock, mode: Mode::Exclusive, instead_of: None };
+        }
+        let Some(first) = word.holders.first().copied() else {
+            // Waiters mark a lock that is free by now, or the word moved on unseen: not an acquisition from the free value.
+            if word.is_lock() && c.old != word.free && !counts_up || hopeless && !word.is_lock() {
+                return Step::Nothing;
+            }
+            if !word.is_lock() {
+                word.free = c.old;
+            }
+            word.take(c, mode);
+            return Step::Acquire { lock, mode, instead_of: None };
+        };
+        if counts_up && word.holders.iter().all(|h| h.mode == Mode::Counted) && c.old != word.free {
+            word.counts = true;
+            word.take(c, Mode::Counted);
+            return Step::Acquire { lock, mode: Mode::Counted, instead_of: None };
+        }
+        if c.old == word.free {
+            // It was given back in a way that no event shows.
+            word.holders.clear();
+            word.returned += 1;
+            word.take(c, mode);
+            return Step::Acquire { lock, mode, instead_of: Some(first.thread) };
+        }
+        if c.new == word.free {
+            word.holders.swap_remove(0);
+            return Step::Release { lock, holder: first.thread };
+        }
+        word.disturbed += 1;
+        Step::Nothing
+    }
+
+    fn change_by_holder(&mut self, lock: LockId, at: usize, new: u64, atomic: bool) -> Step {
+        let word = &mut self.locks[lock as usize].word;
+        let holder = word.holders[at];
+        let counter = atomic && holder.mode == Mode::Counted && new == holder.put.wrapping_add(1);
+        if counter {
+            // The same thread counts up again: this word counts something.
+            word.disturbed += 2;
+        } else if new == word.free {
+            word.returned += 1;
+        } else if atomic && holder.mode == Mode::Counted && (word.counts || new < holder.put) {
+            // Down, but not to nothing: others hold their share.
+            word.counts = true;
+            word.returned += 1;
+        } else if new != holder.put {
+            word.moved_on += 1;
+            word.free = new;
+        } else {
+            return Step::Nothing;
+        }
+        word.holders.swap_remove(at);
+        if !counter {
+            self.sites.entry(holder.site).or_default().returned += 1;
+        }
+        Step::Release { lock, holder: holder.thread }
+    }
+
+    /// A plain store to a word that has seen read-modify-writes.
+    pub(crate) fn store(&mut self, lock: LockId, thread: ThreadId, value: u64) -> Step {
+        let Some(Lock { named, word, .. }) = self.locks.get_mut(lock as usize) else { return Step::Nothing };
+        if *named {
+            return Step::Nothing;
+        }
+        if let Some(at) = word.holders.iter().position(|h| h.thread == thread) {
+            return self.change_by_holder(lock, at, value, false);
+        }
+        match word.holders.first().copied() {
+            // Another thread gives the lock back: a handover.
+            Some(holder) if value == word.free => {
+                word.holders.swap_remove(0);
+                Step::Release { lock, holder: holder.thread }
+            }
+            Some(_) => Step::Nothing,
+            None => {
+                word.free = value;
+                Step::Nothing
+            }
+        }
+    }
+
+    /// A store of `value` at `place`, beside a word that `thread` has counted up: the end of a ticket's turn?
+    pub(crate) fn serves(&mut self, lock: LockId, thread: ThreadId, place: PmWord, value: u64) -> Step {
+        let Some(Lock { place: Some(at), word, .. }) = self.locks.get_mut(lock as usize) else { return Step::Nothing };
+        if at.file != place.file || at.offset / 64 != place.offset / 64 || at.offset == place.offset {
+            return Step::Nothing;
+        }
+        // The very first ticket proves nothing: many a word goes from 0 to 1.
+        let served = |h: &Holder| h.thread == thread && h.found.checked_add(1) == Some(value) && h.found > 0;
+        let Some(turn) = word.holders.iter().position(served) else { return Step::Nothing };
+        let holder = word.holders.swap_remove(turn);
+        word.serving = Some(place.offset);
+        word.returned += 1;
+        self.sites.entry(holder.site).or_default().returned += 1;
+        Step::Release { lock, holder: thread }
+    }
+
+    /// Whether the word is a lock, as far as is known by now; and whether two who counted it up exclude each other.
+    pub(crate) fn verdict(&self, lock: LockId) -> (bool, bool) {
+        let Some(lock) = self.get(lock) else { return (false, false) };
+        if lock.named {
+            return (true, true);
+        }
+        let word = &lock.word;
+        let denied = word.sites.iter().any(|s| self.denied.contains(s));
+        let declared = word.sites.iter().any(|s| self.declared.contains(s));
+        // A lock that nobody has given back is still a lock, if it is taken where other locks are.
+        let usual = word.sites.iter().any(|s| self.lock_sites.contains(s)) && word.disturbed == 0;
+        (!denied && (declared || usual || word.is_lock()), !word.counts || word.serving.is_some())
+    }
+
+    /// All evidence is in.
+    pub(crate) fn conclude(&mut self) {
+        let mut locks_taken: FastMap<SiteId, u32> = FastMap::default();
+        for lock in self.locks.iter().filter(|l| !l.named && l.word.is_lock()) {
+            lock.word.sites.iter().for_each(|&site| *locks_taken.entry(site).or_default() += 1);
+        }
+        self.lock_sites.extend(locks_taken.into_iter().filter(|&(_, taken)| taken > 1).map(|(site, _)| site));
+    }
+
+    /// A read-modify-write that found another value than it hoped for.
+    pub(crate) fn missed(&mut self, lock: LockId, site: SiteId) {
+        if let Some(lock) = self.locks.get_mut(lock as usize) {
+            lock.word.tried_at(site);
+        }
+    }
+
+    /// So well established that later evidence will not change it.
+    pub(crate) fn is_certain(&self, lock: LockId) -> bool {
+        self.get(lock).is_some_and(|l| l.named || l.word.returned >= 4 && l.word.disturbed == 0) && self.verdict(lock).0
+    }
+
+    /// Whether the word is one that tells whose turn it is, for tickets.
+    pub(crate) fn is_serving(&self, lock: LockId, offset: u64) -> bool {
+        self.get(lock).is_some_and(|l| l.word.serving == Some(offset))
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (LockId, &Lock)> {
+        self.locks.iter().enumerate().map(|(id, lock)| (id as LockId, lock))
+    }
+
+    /// Every inferred lock, by the instructions that take it.
+    pub(crate) fn inferred(&self) -> Vec<InferredLock> {
+        let mut found: Vec<InferredLock> = Vec::new();
+        for (id, lock) in self.all().filter(|(_, l)| !l.named) {
+            if !self.verdict(id).0 {
+                continue;
+            }
+            for &site in &lock.word.sites {
+                let this = lock.evidence(site, self.declared.contains(&site));
+                match found.iter_mut().find(|f| f.site == site && f.shape == this.shape) {
+                    Some(f) => {
+                        f.words += 1;
+                        f.acquired += this.acquired;
+                        f.returned += this.returned;
+                        f.disturbed += this.disturbed;
+                        if this.threads > f.threads {
+                            (f.threads, f.example) = (this.threads, this.example);
+                        }
+                    }
+                    None => found.push(this),
+                }
+            }
+        }
+        found.sort_by_key(|f| (f.site, f.shape));
+        found
+    }
+}
+
+impl Lock {
+    fn evidence(&self, site: SiteId, declared: bool) -> InferredLock {
+        let word = &self.word;
+        let shape = if word.serving.is_some() {
+            LockShape::Ticket
+        } else if word.counts {
+            LockShape::ReaderWriter
+        } else if word.returned == 0 && word.moved_on > 0 {
+            LockShape::Version
+        } else {
+            LockShape::Plain
+        };
+        InferredLock {
+            site,
+            shape,
+            words: 1,
+            example: self.place,
+            acquired: word.acquired,
+            returned: word.returned + word.moved_on,
+            disturbed: word.disturbed,
+            threads: word.threads.len(),
+            declared,
+        }
+    }
+}
+
+impl Word {
+    fn take(&mut self, c: Change, mode: Mode) {
+        self.acquired += 1;
+        self.tried_at(c.site);
+        if self.threads.len() < 64 && !self.threads.contains(&c.thread) {
+            self.threads.push(c.thread);
+        }
+        self.holders.retain(|h| h.thread != c.thread);
+        self.holders.push(Holder {
+            thread: c.thread,
+            mode,
+            found: c.old,
+            put: c.new,
+            seq: c.seq,
+            site: c.site,
+            context: c.context,
+        });
+    }
+
+    fn tried_at(&mut self, site: SiteId) {
+        // Enough to name them; a word that very many instructions take is listed under the first few.
+        if self.sites.len() < 8 && !self.sites.contains(&site) {
+            self.sites.push(site);
+        }
+    }
+
+    pub(crate) fn is_lock(&self) -> bool {
+        self.returned > 0 && self.disturbed <= self.returned || self.moved_on >= 2 && self.disturbed == 0
+    }
+}

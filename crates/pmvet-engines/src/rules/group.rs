@@ -1,0 +1,155 @@
+//! One finding per cause.
+//!
+//! A flush or fence is its own cause: one finding per source line. A forgotten flush leaves all stores of a function
+//! behind, and a wiped object is overwritten field by field: one finding per function, or pair of functions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use pmvet_events::{ContextId, SiteId};
+use pmvet_findings::{Frame, Role, Rule, Stack, rules};
+
+use super::known::harmless;
+use super::raw::{RawFinding, RawFindings};
+use super::texts::subject;
+use crate::stacks::{Stacks, user_frame};
+
+/// A raw finding with its places.
+#[derive(Debug)]
+pub(super) struct Resolved {
+    pub(super) raw: RawFinding,
+    pub(super) place: Stack,
+    pub(super) other: Option<Stack>,
+    pub(super) flusher: Option<Stack>,
+}
+
+/// Never empty; the earliest first.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) members: Vec<Resolved>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Cause {
+    /// Position in the catalogue.
+    rule: usize,
+    place: Spot,
+    other: Option<Spot>,
+}
+
+/// A function, or a line of one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Spot {
+    module: Option<PathBuf>,
+    function: Option<String>,
+    /// Where there is no function.
+    offset: Option<u64>,
+    line: Option<u32>,
+}
+
+pub(super) fn group(raw: RawFindings, stacks: &mut dyn Stacks) -> Vec<Group> {
+    let mut all: Vec<Resolved> = raw.findings.into_iter().map(|raw| Resolved::new(raw, stacks)).collect();
+    all.retain(|r| harmless(r.raw.rule, &r.place, r.other.as_ref(), r.flusher.as_ref()).is_none());
+    promote(&mut all, &raw.persisted, stacks);
+    leave_out_consequences(&mut all);
+    let mut groups: BTreeMap<Cause, Vec<Resolved>> = BTreeMap::new();
+    for resolved in all {
+        groups.entry(cause(&resolved)).or_default().push(resolved);
+    }
+    join_inlined(&mut groups);
+    let mut groups: Vec<Group> = groups.into_values().map(|members| Group { members }).collect();
+    for group in &mut groups {
+        group.members.sort_by_key(|m| m.raw.place.seq);
+    }
+    let order = |g: &Group| (rule_order(&g.members[0].raw), g.members[0].raw.place.seq);
+    groups.sort_by_key(order);
+    groups
+}
+
+/// Data that is never flushed was forgotten, rather than meant to be volatile, if its source line stores other data that is
+/// flushed, if it lies beside flushed data and its function stores other data that is flushed, or if its function fences
+/// without having flushed anything.
+fn promote(all: &mut [Resolved], persisted: &[(SiteId, ContextId)], stacks: &mut dyn Stacks) {
+    let is = |r: &Resolved, rule: &Rule| r.raw.rule.id == rule.id;
+    if !all.iter().any(|r| is(r, rules::TRANSIENT_DATA)) {
+        return;
+    }
+    let persisted: Vec<Stack> = persisted.iter().map(|&(site, context)| stacks.stack(site, context)).collect();
+    let lines: BTreeSet<Spot> = persisted.iter().map(|stack| Spot::of(stack, true)).collect();
+    let functions: BTreeSet<Spot> = persisted.iter().map(|stack| Spot::of(stack, false)).collect();
+    let fencing: BTreeSet<Spot> =
+        all.iter().filter(|r| r.raw.stores_before).map(|r| Spot::of(&r.place, false)).collect();
+    for resolved in all.iter_mut().filter(|r| is(r, rules::TRANSIENT_DATA)) {
+        let function = Spot::of(&resolved.place, false);
+        let beside = resolved.raw.beside_flushed && functions.contains(&function);
+        if beside || fencing.contains(&function) || lines.contains(&Spot::of(&resolved.place, true)) {
+            resolved.raw.rule = rules::UNPERSISTED_STORE;
+        }
+    }
+}
+
+/// A missing flush makes overwrites dirty and leaves fences nothing to wait for: that is said once.
+fn leave_out_consequences(all: &mut Vec<Resolved>) {
+    let lost = |r: &&Resolved| [rules::UNPERSISTED_STORE.id, rules::TRANSIENT_DATA.id].contains(&r.raw.rule.id);
+    let spots: BTreeSet<Spot> = all.iter().filter(lost).map(|r| Spot::of(&r.place, true)).collect();
+    let around: BTreeSet<String> =
+        all.iter().filter(lost).flat_map(|r| r.place.iter().filter_map(|f| f.function.clone())).collect();
+    all.retain(|r| {
+        let id = r.raw.rule.id;
+        let overwrites_lost = r.other.as_ref().is_some_and(|other| spots.contains(&Spot::of(other, true)));
+        let fences_lost =
+            r.raw.stores_before && subject(&r.place).function.as_ref().is_some_and(|f| around.contains(f));
+        !(id == rules::DIRTY_OVERWRITE.id && overwrites_lost || id == rules::REDUNDANT_FENCE.id && fences_lost)
+    });
+}
+
+fn cause(resolved: &Resolved) -> Cause {
+    let stores = resolved.raw.place.role == Role::Store;
+    Cause {
+        rule: rule_order(&resolved.raw),
+        place: Spot::of(&resolved.place, !stores),
+        other: resolved.other.as_ref().filter(|_| stores).map(|other| Spot::of(other, false)),
+    }
+}
+
+fn rule_order(raw: &RawFinding) -> usize {
+    rules::ALL.iter().position(|rule| rule.id == raw.rule.id).unwrap_or(usize::MAX)
+}
+
+impl Spot {
+    fn of(stack: &Stack, with_line: bool) -> Self {
+        let frame = subject(stack);
+        Self {
+            module: frame.module.clone(),
+            function: frame.function.clone(),
+            offset: frame.function.is_none().then_some(frame.offset),
+            line: frame.line.filter(|_| with_line),
+        }
+    }
+}
+
+/// The compiler attributes the store of a computed value to the function that computed it, which may be a small one from a header.
+/// Where the function around it is in the same trouble, that is one trouble.
+fn join_inlined(groups: &mut BTreeMap<Cause, Vec<Resolved>>) {
+    let causes: Vec<Cause> = groups.keys().cloned().collect();
+    for cause in &causes {
+        let Some(outer) = groups.get(cause).map(|members| functions_around(&members[0].place)) else { continue };
+        let is_around = |c: &&Cause| {
+            let known = c.place.function.as_ref().is_some_and(|f| outer.contains(f));
+            known && c.rule == cause.rule && c.place.module == cause.place.module && *c != cause
+        };
+        let Some(around) = causes.iter().filter(|c| groups.contains_key(c)).find(is_around) else { continue };
+        if let Some(members) = groups.remove(cause) {
+            groups.entry(around.clone()).or_default().extend(members);
+        }
+    }
+}
+
+/// The functions of other source files into which the user's frame was inlined.
+fn functions_around(stack: &Stack) -> Vec<String> {
+    let file = |frame: &Frame| frame.file.as_deref().and_then(Path::file_name).map(ToOwned::to_owned);
+    let Some(at) = user_frame(stack) else { return Vec::new() };
+    let inlined = stack[at..].iter().take_while(|frame| frame.inlined).count();
+    let around = stack[at..].iter().take(inlined + 1).filter(|frame| file(frame) != file(&stack[at]));
+    around.filter_map(|frame| frame.function.clone()).collect()
+}

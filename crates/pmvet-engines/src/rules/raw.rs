@@ -1,0 +1,145 @@
+//! What the pass over the events finds, before anybody knows names and lines.
+
+use std::ops::Range;
+
+use pmvet_events::event::LINE;
+use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
+use pmvet_findings::{Role, Rule};
+use pmvet_model::{LineId, Mode, Store};
+
+/// What a whole run gave.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RawFindings {
+    pub mode: Mode,
+    /// By rule, then in the order in which they turned up.
+    pub findings: Vec<RawFinding>,
+    /// The places of all stores whose data was made persistent at least once.
+    pub persisted: Vec<(SiteId, ContextId)>,
+}
+
+/// All occurrences of one rule at one place of the program.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RawFinding {
+    pub rule: &'static Rule,
+    /// The first occurrence.
+    pub place: RawPlace,
+    /// The other end, where the rule has one: the store that was overwritten, the flush before.
+    pub other: Option<RawPlace>,
+    pub count: u64,
+    /// What happened to the line up to the first occurrence, as far as it is remembered.
+    pub timeline: Vec<Step>,
+    /// For stores that were never made persistent: what a crash at the end of the run may take, some of them.
+    pub lost: Vec<Lost>,
+    /// For such stores: a flush was under way, but no fence came.
+    pub flushing: bool,
+    /// Where the data of the same store is flushed at other times.
+    pub flusher: Option<(SiteId, ContextId)>,
+    /// For such stores: a line next to one of theirs was made persistent.
+    pub beside_flushed: bool,
+    /// For fences with nothing to wait for: the thread had stored to PM since the last one.
+    pub stores_before: bool,
+}
+
+/// An event, and the bytes it was about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawPlace {
+    pub role: Role,
+    pub site: SiteId,
+    pub context: ContextId,
+    pub thread: ThreadId,
+    pub seq: u64,
+    /// Nothing for fences and for volatile memory.
+    pub pm: Option<Where>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Where {
+    pub file: FileId,
+    pub offset: u64,
+    pub len: u64,
+}
+
+/// A store that is not persistent at the end. A crash image without it is the newest image with `old` at its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    pub seq: u64,
+    pub file: FileId,
+    pub offset: u64,
+    pub new: Vec<u8>,
+    /// What was there before, if known.
+    pub old: Option<Vec<u8>>,
+}
+
+/// A step in the life of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    pub seq: u64,
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
+    pub what: StepKind,
+    pub pm: Option<Where>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepKind {
+    Stored,
+    Flushed,
+    Fenced,
+}
+
+impl StepKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            StepKind::Stored => "stored",
+            StepKind::Flushed => "flushed",
+            StepKind::Fenced => "fenced",
+        }
+    }
+}
+
+/// What makes occurrences one finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) rule: &'static str,
+    pub(super) site: SiteId,
+    pub(super) context: ContextId,
+    pub(super) other: (SiteId, ContextId),
+}
+
+pub(super) const MAX_LOST: usize = 8;
+/// Steps in a timeline.
+pub(super) const MAX_STEPS: usize = 16;
+
+/// The bytes of its line that a store wrote.
+pub(super) fn bytes_of(store: &Store) -> Range<usize> {
+    store.offset()..store.offset() + store.len()
+}
+
+pub(super) fn place_of(line: LineId, store: &Store) -> RawPlace {
+    let Store { seq, thread, site, context, .. } = *store;
+    RawPlace { role: Role::Store, site, context, thread, seq, pm: Some(where_of(line, store)) }
+}
+
+/// For rules that are about whole lines.
+pub(super) fn whole(line: LineId) -> Where {
+    Where { file: line.file, offset: line.offset(), len: LINE }
+}
+
+fn where_of(line: LineId, store: &Store) -> Where {
+    Where { file: line.file, offset: line.offset() + store.offset() as u64, len: store.len() as u64 }
+}
+
+pub(super) fn stored(line: LineId, store: &Store) -> Step {
+    let Store { seq, thread, site, context, .. } = *store;
+    Step { seq, thread, site, context, what: StepKind::Stored, pm: Some(where_of(line, store)) }
+}
+
+/// The newest steps of both, in order, each once.
+pub(super) fn join(mut steps: Vec<Step>, more: impl Iterator<Item = Step>) -> Vec<Step> {
+    steps.extend(more);
+    steps.sort_by_key(|s| s.seq);
+    steps.dedup_by_key(|s| s.seq);
+    steps.drain(..steps.len().saturating_sub(MAX_STEPS));
+    steps
+}

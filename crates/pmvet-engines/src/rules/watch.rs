@@ -1,0 +1,253 @@
+//! The rules that look at each step, and the books they keep.
+
+use pmvet_events::event::{Event, What};
+use pmvet_events::spaces::Located;
+use pmvet_events::{ContextId, FileId, SiteId};
+use pmvet_findings::{Role, Rule, rules};
+use pmvet_model::{Kind, Line, LineId, Mode, Persisted, Store, Watch};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Options;
+use super::clean::{Fences, Flushed, Last};
+use super::history::History;
+use super::locks::Locks;
+use super::raw::{Key, RawFinding, RawFindings, RawPlace, bytes_of, place_of, whole};
+
+/// More places than any program has; a bound, in case every event had a call path of its own.
+const MAX_FINDINGS: usize = 1 << 16;
+/// Beyond so many pending stores of a line, whether an overwritten one had changed anything is not looked up any more.
+const FEW_STORES: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Watcher {
+    options: Options,
+    found: FxHashMap<Key, usize>,
+    findings: Vec<RawFinding>,
+    pub(super) history: History,
+    pub(super) clean: Flushed,
+    pub(super) fences: Fences,
+    pub(super) locks: Locks,
+    /// By place of a store: where its data was flushed last. Itself, if it needed no flush: stored past the
+    /// cache, or persistent by a system call.
+    pub(super) flushers: FxHashMap<(SiteId, ContextId), (SiteId, ContextId)>,
+    ignored: Vec<(FileId, u64, u64)>,
+    unlinked: FxHashSet<FileId>,
+}
+
+impl Watcher {
+    pub(super) fn new(options: Options) -> Self {
+        Self {
+            options,
+            found: FxHashMap::default(),
+            findings: Vec::new(),
+            history: History::default(),
+            clean: Flushed::default(),
+            fences: Fences::default(),
+            locks: Locks::default(),
+            flushers: FxHashMap::default(),
+            ignored: Vec::new(),
+            unlinked: FxHashSet::default(),
+        }
+    }
+
+    pub(super) fn ignore(&mut self, part: Located) {
+        self.ignored.push((part.file, part.offset, part.offset + part.len as u64));
+    }
+
+    pub(super) fn unlinked(&mut self, file: FileId) {
+        self.unlinked.insert(file);
+    }
+
+    /// Whether all of these bytes of a line need not survive.
+    pub(super) fn is_ignored(&self, line: LineId, bytes: u64) -> bool {
+        if self.ignored.is_empty() && self.unlinked.is_empty() {
+            return false;
+        }
+        let start = line.offset();
+        let mut left = bytes;
+        for &(_, from, to) in self.ignored.iter().filter(|(file, ..)| *file == line.file) {
+            let (from, to) = (from.max(start), to.min(start + 64));
+            if from < to {
+                left &= !((u64::MAX >> (64 - (to - from))) << (from - start));
+            }
+        }
+        left == 0 || self.unlinked.contains(&line.file)
+    }
+
+    /// Counts an occurrence.
+    pub(super) fn found(
+        &mut self,
+        key: Key,
+        rule: &'static Rule,
+        place: RawPlace,
+        other: Option<RawPlace>,
+    ) -> &mut RawFinding {
+        let next = self.findings.len();
+        // Should there ever be too many places, the last finding takes them all.
+        let index = if next >= MAX_FINDINGS {
+            self.found.get(&key).copied().unwrap_or(next - 1)
+        } else {
+            *self.found.entry(key).or_insert(next)
+        };
+        if index == next {
+            self.findings.push(RawFinding {
+                rule,
+                place,
+                other,
+                count: 0,
+                timeline: Vec::new(),
+                lost: Vec::new(),
+                flushing: false,
+                flusher: None,
+                stores_before: false,
+                beside_flushed: false,
+            });
+        }
+        let finding = &mut self.findings[index];
+        finding.count += 1;
+        finding
+    }
+
+    pub(super) fn finding_mut(&mut self, key: &Key) -> &mut RawFinding {
+        let index = self.found.get(key).copied().unwrap_or(self.findings.len() - 1);
+        &mut self.findings[index]
+    }
+
+    fn is_known(&self, key: &Key) -> bool {
+        self.found.contains_key(key)
+    }
+
+    /// Counts an occurrence at a flush or fence. The other end is the last flush of the line, unless it is given.
+    pub(super) fn event_found(
+        &mut self,
+        rule: &'static Rule,
+        event: &Event<'_>,
+        line: Option<LineId>,
+        other: Option<RawPlace>,
+    ) -> &mut RawFinding {
+        let Event { seq, thread, site, context, .. } = *event;
+        let role = if matches!(event.what, What::Fence { .. }) { Role::Fence } else { Role::Flush };
+        let place = RawPlace { role, site, context, thread, seq, pm: line.map(whole) };
+        let key = Key { rule: rule.id, site, context, other: (SiteId(0), ContextId(0)) };
+        if self.is_known(&key) {
+            return self.found(key, rule, place, None);
+        }
+        let timeline = line.map(|line| self.history.of(line)).unwrap_or_default();
+        let other = other.or_else(|| self.history.last_flush(line?, seq));
+        let finding = self.found(key, rule, place, other);
+        finding.timeline = timeline;
+        finding
+    }
+
+    /// In a fixed order: by rule, then as they turned up.
+    pub(super) fn finish(mut self) -> RawFindings {
+        for finding in &mut self.findings {
+            let place = (finding.place.site, finding.place.context);
+            let flusher = finding.flusher.or_else(|| self.flushers.get(&place).copied());
+            finding.flusher = flusher.filter(|flusher| *flusher != place);
+        }
+        let order = |rule: &Rule| rules::ALL.iter().position(|r| r.id == rule.id);
+        self.findings.sort_by_key(|f| (order(f.rule), f.place.seq, f.place.pm.map(|pm| pm.offset)));
+        let mut persisted: Vec<_> = self.flushers.into_keys().collect();
+        persisted.sort_unstable();
+        RawFindings { mode: self.options.mode, findings: self.findings, persisted }
+    }
+
+    fn dirty_overwrite(&mut self, at: LineId, store: &Store, value: &[u8], line: &Line) {
+        let Some((index, bytes)) = line.writer(store.offset(), store.len()) else { return };
+        let earlier = &line.stores()[index];
+        let plain = |s: &Store| matches!(s.kind, Kind::Regular) && !s.merged;
+        let flushed = line.last_flush().is_some_and(|(_, seq)| earlier.seq <= seq) || line.is_flushing(earlier);
+        if flushed || !plain(earlier) || !plain(store) || earlier.seq == store.seq || self.is_ignored(at, bytes) {
+            return;
+        }
+        let other = (earlier.site, earlier.context);
+        let key = Key { rule: rules::DIRTY_OVERWRITE.id, site: store.site, context: store.context, other };
+        let harmless = is_protocol(line, index, store) || self.locks.is_lock(at, store);
+        if harmless || !changes(line, index, store, value, bytes) {
+            return;
+        }
+        let new = !self.is_known(&key);
+        let timeline = if new { self.history.of(at) } else { Vec::new() };
+        let finding = self.found(key, rules::DIRTY_OVERWRITE, place_of(at, store), Some(place_of(at, earlier)));
+        if new {
+            finding.timeline = timeline;
+        }
+    }
+}
+
+/// Whether a word is invalidated, its neighbours change, and it becomes valid again, all in one line: since a line
+/// keeps the order of its stores, that needs no flush in between. FAST & FAIR shifts the entries of its nodes like this.
+fn is_protocol(line: &Line, index: usize, store: &Store) -> bool {
+    let earlier = &line.stores()[index];
+    let same_word = bytes_of(earlier) == bytes_of(store) && earlier.thread == store.thread;
+    if !same_word || earlier.site == store.site {
+        return false;
+    }
+    let mut between = line.stores().iter().enumerate().skip(index + 1).take(FEW_STORES);
+    between.any(|(i, s)| s.thread == store.thread && line.content(i).bytes[bytes_of(s)] != *line.value(s))
+}
+
+/// Whether a store gives another value to bytes that an earlier one had given another value to.
+fn changes(line: &Line, index: usize, store: &Store, value: &[u8], bytes: u64) -> bool {
+    let earlier = &line.stores()[index];
+    let wrote = line.value(earlier);
+    let before = (index < FEW_STORES).then(|| line.content(index));
+    bytes_of(store).filter(|i| bytes >> i & 1 == 1).any(|i| {
+        let first = wrote[i - earlier.offset()];
+        let mattered = before.as_ref().is_none_or(|b| b.known >> i & 1 == 0 || b.bytes[i] != first);
+        mattered && value[i - store.offset()] != first
+    })
+}
+
+impl Watch for Watcher {
+    #[inline]
+    fn stored(&mut self, at: LineId, store: &Store, value: &[u8], line: Option<&Line>) {
+        self.history.stored(at, store);
+        if store.kind == Kind::NonTemporal {
+            self.clean.otherwise(at);
+            self.flushers.entry((store.site, store.context)).or_insert((store.site, store.context));
+        }
+        if let Some(line) = line {
+            self.dirty_overwrite(at, store, value, line);
+        }
+    }
+
+    fn flushed(&mut self, event: &Event<'_>, at: LineId, line: Option<&Line>) {
+        self.history.flushed(at, event);
+        let last = self.clean.flush(at, event.thread);
+        let unflushed = line.map_or(&[][..], Line::unflushed);
+        for store in unflushed {
+            self.flushers.insert((store.site, store.context), (event.site, event.context));
+        }
+        if !self.is_ignored(at, u64::MAX) {
+            let needless = self.options.mode == Mode::Eadr || unflushed.is_empty();
+            if needless && (self.options.mode == Mode::Eadr || matches!(last, Last::Same | Last::NobodyNew)) {
+                self.event_found(rules::FLUSH_CLEAN, event, Some(at), None);
+            } else if !needless && unflushed.iter().all(|s| s.kind == Kind::NonTemporal) {
+                let other = unflushed.last().map(|s| place_of(at, s));
+                self.event_found(rules::FLUSH_NONTEMPORAL, event, Some(at), other);
+            } else if self.options.pedantic && unflushed.windows(2).any(|two| two[0].site != two[1].site) {
+                let other = unflushed.first().map(|s| place_of(at, s));
+                self.event_found(rules::FLUSH_COVERS_STORES, event, Some(at), other);
+            }
+        }
+    }
+
+    fn persisted(&mut self, at: LineId, stores: &[Store], by: Persisted) {
+        if by == Persisted::File {
+            self.clean.otherwise(at);
+            for store in stores {
+                let place = (store.site, store.context);
+                self.flushers.entry(place).or_insert(place);
+            }
+        }
+    }
+
+    fn fenced(&mut self, event: &Event<'_>, lines: usize) {
+        if self.options.pedantic && lines > 1 && matches!(event.what, What::Fence { .. }) {
+            self.event_found(rules::FENCE_ORDERS_LINES, event, None, None);
+        }
+        self.history.fenced(event);
+    }
+}

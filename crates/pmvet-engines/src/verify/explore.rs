@@ -1,0 +1,270 @@
+//! The search: which executions of the recovery are there, and which of them are still to be made.
+//!
+//! The state of the search is a queue of partial decisions. A decision says for some lines which contents are still possible; a
+//! concrete image that agrees with it is run, and what the recovery reads in it splits the lines further. Each other choice becomes
+//! a decision of its own. Since a recovery that has read the same bytes has done the same, the decisions form a tree whose leaves are the
+//! executions: each is made once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::FxHashSet;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::line::{Lines, Uncertain};
+use super::reads::Read;
+
+/// What one execution of the recovery showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Execution<O> {
+    /// In the order of the execution.
+    pub reads: Vec<Read>,
+    pub outcome: O,
+    /// A hash of everything else that could be seen of it: two executions that agree in it did the same.
+    pub effects: u64,
+}
+
+/// Runs a recovery.
+pub trait Executor {
+    type Outcome: Hash;
+    type Error;
+
+    /// Runs it on the image in which every line is newest but those in `choice`.
+    fn run(&mut self, lines: &Lines, choice: &Choice) -> Result<Execution<Self::Outcome>, Self::Error>;
+}
+
+/// An image: which lines are not newest, and which of their contents they have. By position.
+pub type Choice = BTreeMap<u32, u16>;
+
+/// The contents that are still possible, of the lines that are not free any more.
+pub type Feasible = BTreeMap<u32, Vec<u16>>;
+
+/// An execution that is to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    pub choice: Choice,
+    feasible: Feasible,
+    /// How many reads are decided, and a hash of them.
+    decided: usize,
+    expected: u64,
+}
+
+/// A load that could have seen something else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Split {
+    /// Position among the reads.
+    pub read: usize,
+    pub line: u32,
+    pub bytes: u64,
+    /// The states of the line by what the load sees, the one that was chosen first.
+    pub classes: Vec<Vec<u16>>,
+}
+
+/// The executions of a recovery after one crash.
+#[derive(Debug)]
+pub struct Explorer {
+    lines: Lines,
+    queue: VecDeque<Job>,
+    /// Decisions that are likely to show nothing new, see [`Explorer::done`].
+    doubtful: VecDeque<Job>,
+    /// What has been seen to follow from some point of an execution.
+    futures: FxHashSet<u64>,
+    /// From this number of executions on doubtful decisions are not made.
+    patience: u64,
+    executions: u64,
+    diverged: u64,
+}
+
+impl Explorer {
+    /// `patience`: so many executions are made before decisions are left out that are likely to show nothing new.
+    pub fn new(lines: Lines, patience: u64) -> Self {
+        let first = Job { choice: Choice::new(), feasible: Feasible::new(), decided: 0, expected: start() };
+        Self {
+            lines,
+            queue: VecDeque::from([first]),
+            doubtful: VecDeque::new(),
+            futures: FxHashSet::default(),
+            patience,
+            executions: 0,
+            diverged: 0,
+        }
+    }
+
+    pub fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    /// The next execution to make. Several may be under way at the same time.
+    #[allow(clippy::should_implement_trait, reason = "what comes next depends on what is done")]
+    pub fn next(&mut self) -> Option<Job> {
+        let job = match self.queue.pop_front() {
+            Some(job) => job,
+            None if self.executions < self.patience => self.doubtful.pop_front()?,
+            None => return None,
+        };
+        self.executions += 1;
+        Some(job)
+    }
+
+    /// Takes what an execution showed, and queues the choices it did not take.
+    ///
+    /// A choice is *doubtful* if what the execution did from there on, with every later choice left as it is, has been seen before
+    /// from the same point: the recovery seems to have forgotten the difference, as one does that only compares a checksum. Other later
+    /// choices then lead to what they led to before, if it really has. That is an assumption, so doubtful choices wait until
+    /// there is nothing else to do, and are made too as long as patience lasts.
+    pub fn done<O: Hash>(&mut self, job: Job, execution: &Execution<O>) {
+        let Job { choice, mut feasible, decided, expected } = job;
+        let reads = &execution.reads;
+        // The reads that led to this decision come again, or the recovery does not depend on the image alone.
+        let hashes = prefix_hashes(reads);
+        if hashes.get(decided) != Some(&expected) {
+            self.diverged += 1;
+        }
+        let splits = walk(&self.lines, &mut feasible.clone(), &choice, reads);
+        let futures = futures(&self.lines, &choice, &splits, execution);
+        let mut new = true;
+        let mut splits = splits.into_iter().peekable();
+        for (i, read) in reads.iter().enumerate() {
+            if i >= decided {
+                new = new && self.futures.insert(mix(i as u64, futures[i]));
+            }
+            let Some(split) = splits.next_if(|split| split.read == i) else { continue };
+            let mut classes = split.classes.into_iter();
+            let mine = classes.next().unwrap_or_default();
+            for class in classes {
+                let mut other = feasible.clone();
+                other.insert(read.line, class);
+                let job = Job {
+                    choice: choose(&self.lines, &other),
+                    feasible: other,
+                    decided: i + 1,
+                    expected: hashes[i + 1],
+                };
+                if new { self.queue.push_back(job) } else { self.doubtful.push_back(job) }
+            }
+            feasible.insert(read.line, mine);
+        }
+    }
+
+    /// The job could not be run, and comes back.
+    pub fn put_back(&mut self, job: Job) {
+        self.executions -= 1;
+        self.queue.push_front(job);
+    }
+
+    /// How many executions were handed out.
+    pub fn executions(&self) -> u64 {
+        self.executions
+    }
+
+    /// Choices that nobody has made; each stands for at least one execution.
+    pub fn left(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Choices that were not made because they are likely to show nothing new.
+    pub fn doubtful(&self) -> usize {
+        self.doubtful.len()
+    }
+
+    /// Executions that read something else than the same image led to before: the recovery depends on more than the image.
+    pub fn diverged(&self) -> u64 {
+        self.diverged
+    }
+}
+
+/// The loads of an execution that could have seen something else, from what was possible before it. Narrows `feasible` to what is
+/// possible after it.
+pub fn walk(lines: &Lines, feasible: &mut Feasible, choice: &Choice, reads: &[Read]) -> Vec<Split> {
+    let mut splits = Vec::new();
+    for (i, read) in reads.iter().enumerate() {
+        let Some(line) = lines.get(read.line as usize) else { continue };
+        let states = feasible.entry(read.line).or_insert_with(|| (0..line.states()).collect());
+        if states.len() < 2 {
+            continue;
+        }
+        let classes = line.split(states, read.bytes, state_of(line, choice, read.line));
+        if classes.len() > 1 {
+            *states = classes[0].clone();
+            splits.push(Split { read: i, line: read.line, bytes: read.bytes, classes });
+        }
+    }
+    splits
+}
+
+/// Runs a whole search, one execution after the other, at most so many.
+pub fn explore<E: Executor>(
+    explorer: &mut Explorer,
+    executor: &mut E,
+    most: u64,
+    mut seen: impl FnMut(&Choice, &Execution<E::Outcome>),
+) -> Result<(), E::Error> {
+    while explorer.executions() < most
+        && let Some(job) = explorer.next()
+    {
+        let execution = executor.run(&explorer.lines, &job.choice)?;
+        seen(&job.choice, &execution);
+        explorer.done(job, &execution);
+    }
+    Ok(())
+}
+
+/// The state of a line in an image.
+pub fn state_of(line: &Uncertain, choice: &Choice, index: u32) -> u16 {
+    choice.get(&index).copied().unwrap_or(line.newest())
+}
+
+/// An image that agrees with a decision: every line as new as it can be.
+fn choose(lines: &Lines, feasible: &Feasible) -> Choice {
+    let mut choice = Choice::new();
+    for (&index, states) in feasible {
+        let Some(line) = lines.get(index as usize) else { continue };
+        if !states.contains(&line.newest())
+            && let Some(&last) = states.last()
+        {
+            choice.insert(index, last);
+        }
+    }
+    choice
+}
+
+/// For each read a hash of what follows: what is read, what else could have been, and the end.
+fn futures<O: Hash>(lines: &Lines, choice: &Choice, splits: &[Split], execution: &Execution<O>) -> Vec<u64> {
+    let mut hash = mix(hash_of(&execution.outcome), execution.effects);
+    let mut splits = splits.iter().rev().peekable();
+    let mut futures = vec![0; execution.reads.len()];
+    for (i, read) in execution.reads.iter().enumerate().rev() {
+        let line = lines.get(read.line as usize);
+        let value = line.and_then(|line| line.seen(state_of(line, choice, read.line), read.bytes));
+        let others: Vec<_> = splits
+            .next_if(|split| split.read == i)
+            .map(|split| split.classes[1..].iter().filter_map(|c| line?.seen(*c.first()?, read.bytes)).collect())
+            .unwrap_or_default();
+        hash = mix(hash_of(&(read, value, others)), hash);
+        futures[i] = hash;
+    }
+    futures
+}
+
+fn prefix_hashes(reads: &[Read]) -> Vec<u64> {
+    let mut hashes = vec![start()];
+    for read in reads {
+        let last = hashes.last().copied().unwrap_or_else(start);
+        hashes.push(mix(last, hash_of(read)));
+    }
+    hashes
+}
+
+fn start() -> u64 {
+    0x9e37_79b9_7f4a_7c15
+}
+
+fn hash_of(value: &impl Hash) -> u64 {
+    let mut hasher = Xxh3::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn mix(a: u64, b: u64) -> u64 {
+    (a.rotate_left(23) ^ b).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(31).wrapping_mul(0xc4ce_b9fe_1a85_ec53)
+}

@@ -1,0 +1,198 @@
+//! What a cache line may hold after a crash.
+
+use std::hash::{Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+use pmvet_events::{ContextId, SiteId, ThreadId};
+use pmvet_model::{Content, LINE_BYTES, Line, LineId};
+
+/// The bytes of a line.
+pub type Bytes = [u8; LINE_BYTES];
+
+/// A store that a crash may lose, or the part of it that is in one line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Writer {
+    pub seq: u64,
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
+    /// The bytes of the line that it covers, one bit each.
+    pub covers: u64,
+    /// A flush of it is under way, only the fence is missing.
+    pub flushing: bool,
+    /// Which execution made it: 0 is the workload, 1 its recovery, 2 the recovery of that.
+    pub level: u8,
+}
+
+/// One content that the line may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Possible {
+    pub bytes: Bytes,
+    /// The stores that are not in it: for each crash those after some point.
+    pub missing: Vec<Range<u16>>,
+}
+
+/// A line that may hold one of several contents.
+///
+/// Contents are compared by value: two numbers of stores that leave the same bytes are one content, since no recovery can tell
+/// them apart.
+#[derive(Debug, Clone)]
+pub struct Uncertain {
+    id: LineId,
+    contents: Vec<Possible>,
+    newest: u16,
+    stores: Vec<Writer>,
+}
+
+impl Uncertain {
+    /// A line of the model. Nothing if whatever the crash keeps leaves the same bytes.
+    pub fn new(line: &Line, level: u8) -> Option<Self> {
+        Self::after(line, level, &Earlier::Certain)
+    }
+
+    /// A line that was stored to after an earlier crash, of which it may have kept more or less.
+    pub fn after(line: &Line, level: u8, earlier: &Earlier<'_>) -> Option<Self> {
+        let (before, mut stores) = match earlier {
+            Earlier::Certain => (None, Vec::new()),
+            Earlier::Uncertain { line, .. } => (Some(*line), line.stores.clone()),
+        };
+        let first = stores.len() as u16;
+        stores.extend(line.stores().iter().map(|store| Writer {
+            seq: store.seq,
+            thread: store.thread,
+            site: store.site,
+            context: store.context,
+            covers: line.covers(store),
+            flushing: line.is_flushing(store),
+            level,
+        }));
+        let end = stores.len() as u16;
+        let mut contents: Vec<Possible> = Vec::new();
+        let mut newest = 0;
+        for kept in 0..=line.stores().len() {
+            let content = line.content(kept);
+            let lost = first + kept as u16..end;
+            match (before, earlier) {
+                (Some(before), Earlier::Uncertain { feasible, .. }) => {
+                    for &state in feasible.iter() {
+                        let Some(old) = before.contents.get(usize::from(state)) else { continue };
+                        let missing = old.missing.iter().cloned().chain([lost.clone()]).collect();
+                        newest = add(&mut contents, Possible { bytes: over(&content, &old.bytes), missing });
+                    }
+                }
+                _ => newest = add(&mut contents, Possible { bytes: content.bytes, missing: vec![lost] }),
+            }
+        }
+        (contents.len() > 1).then(|| Self { id: line.id(), contents, newest, stores })
+    }
+
+    /// The same line with fewer contents, `newest` among them. Nothing if only one is left.
+    pub fn narrowed(&self, feasible: &[u16], newest: u16) -> Option<Self> {
+        let contents: Vec<Possible> =
+            feasible.iter().filter_map(|&state| self.contents.get(usize::from(state)).cloned()).collect();
+        let newest = feasible.iter().position(|&state| state == newest)? as u16;
+        (contents.len() > 1).then(|| Self { id: self.id, contents, newest, stores: self.stores.clone() })
+    }
+
+    pub fn id(&self) -> LineId {
+        self.id
+    }
+
+    /// How many different contents it may have.
+    pub fn states(&self) -> u16 {
+        self.contents.len() as u16
+    }
+
+    /// The content in which no store is lost.
+    pub fn newest(&self) -> u16 {
+        self.newest
+    }
+
+    pub fn content(&self, state: u16) -> Option<&Possible> {
+        self.contents.get(usize::from(state))
+    }
+
+    /// All pending stores, oldest first; those of an earlier crash come before those of a later one.
+    pub fn stores(&self) -> &[Writer] {
+        &self.stores
+    }
+
+    /// The store that wrote last to some of these bytes, if `state` is what the crash left.
+    pub fn read_from(&self, state: u16, bytes: u64) -> Option<&Writer> {
+        let missing = &self.content(state)?.missing;
+        let is_there = |i: usize| !missing.iter().any(|lost| lost.contains(&(i as u16)));
+        let found = self.stores.iter().enumerate().rev().find(|(i, store)| store.covers & bytes != 0 && is_there(*i));
+        found.map(|(_, store)| store)
+    }
+
+    /// Sorts some states by what a load of these bytes sees. The class of `mine` comes first, the others in order.
+    pub fn split(&self, states: &[u16], bytes: u64, mine: u16) -> Vec<Vec<u16>> {
+        let mut classes: Vec<Vec<u16>> = vec![Vec::new()];
+        let mut seen: Vec<Bytes> = self.seen(mine, bytes).into_iter().collect();
+        for &state in states {
+            let Some(value) = self.seen(state, bytes) else { continue };
+            match seen.iter().position(|other| *other == value) {
+                Some(class) => classes[class].push(state),
+                None => {
+                    seen.push(value);
+                    classes.push(vec![state]);
+                }
+            }
+        }
+        classes
+    }
+
+    /// What a load of these bytes sees; zeros elsewhere.
+    pub fn seen(&self, state: u16, bytes: u64) -> Option<Bytes> {
+        let mut value = self.content(state)?.bytes;
+        for (_, byte) in value.iter_mut().enumerate().filter(|(i, _)| bytes >> i & 1 == 0) {
+            *byte = 0;
+        }
+        Some(value)
+    }
+}
+
+/// Two lines with the same possible contents are the same to any recovery, whoever stored them.
+impl Hash for Uncertain {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+        let mut contents: Vec<&Bytes> = self.contents.iter().map(|c| &c.bytes).collect();
+        contents.sort_unstable();
+        contents.hash(state);
+    }
+}
+
+/// What is known about a line from before the execution that stored to it.
+#[derive(Debug, Clone)]
+pub enum Earlier<'a> {
+    Certain,
+    /// An earlier crash left one of these contents, and nobody has looked which.
+    Uncertain {
+        line: &'a Uncertain,
+        feasible: &'a [u16],
+    },
+}
+
+/// Adds a content unless it is there already. Says where it is.
+fn add(contents: &mut Vec<Possible>, content: Possible) -> u16 {
+    let at = contents.iter().position(|known| known.bytes == content.bytes).unwrap_or_else(|| {
+        contents.push(content);
+        contents.len() - 1
+    });
+    at as u16
+}
+
+/// What the line holds where that is known, and `below` elsewhere.
+fn over(content: &Content, below: &Bytes) -> Bytes {
+    let mut bytes = *below;
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        if content.known >> i & 1 == 1 {
+            *byte = content.bytes[i];
+        }
+    }
+    bytes
+}
+
+/// Lines are shared between the failure points at which they are the same.
+pub type Lines = Vec<Arc<Uncertain>>;

@@ -1,0 +1,38 @@
+//! Exhaustive search of what a crash can leave behind, as far as the recovery looks at it.
+//!
+//! After Jaaru (Gorjiara, Xu and Demsky, ASPLOS 2021), sections 3 and 4. A crash leaves each cache line with some prefix of its stores, at or
+//! after what flushes and fences guarantee. Instead of trying all combinations, a recovery is run on one of them, and only the loads that
+//! could have seen something else lead to further executions.
+//!
+//! * [`points`] — where crashes matter; [`line`] — what a line may hold then; [`crash`] — a crash as a whole.
+//! * [`explore`] — the search itself: pure, one execution at a time, from a queue of partial decisions; [`reads`] — what an execution has
+//!   looked at.
+//! * [`nested`] — crashes in the recovery: what it has stored lies on top of what an earlier crash left undecided.
+//! * [`scan`] — from a recorded run to crashes; [`campaign`] — all of them, several at a time; [`journal`] — what was done, for `--resume`.
+//! * [`traced`] — the recovery, run under DynamoRIO on a crash image; [`findings`] — what came of it, in words.
+//!
+//! Deviations from the paper:
+//!
+//! * Nothing is simulated. The recovery runs as it is, on a concrete image; another choice is another run. The executions are the same.
+//! * A choice is what a load *sees*, not which store it comes from: two stores that leave the same bytes are one choice, whatever the
+//!   interval between them. Never more executions than the paper's, often fewer (memory that is set to zero twice).
+//! * Crashes come before operations that make something persistent, not before every flush: a `clwb` alone raises no bound, so what a crash
+//!   before it can leave, a crash before its fence can leave too.
+//! * Store buffers are not simulated; the observed order of stores is taken. See `pmvet-model`.
+//! * Checksums: a choice whose consequences have been seen before from the same point waits until there is nothing else to do
+//!   ([`Explorer::done`]). The search is exhaustive unless it runs out of patience first, and then it says so.
+//!
+//! What a complete search says: no crash of *this* run, at any of its moments, leaves an image on which *this* recovery fails, if the
+//! recovery depends on nothing but the image (executions that show otherwise are counted), and reads PM by loads.
+//!
+//! What it misses: other inputs and other thread schedules; bytes that the recovery reads through system calls (`read` of the pool file,
+//! `write` of a buffer in PM) or that its child processes read unobserved; what the recovery gets wrong and neither it nor the oracle
+//! notices.
+
+pub mod explore;
+pub mod line;
+pub mod reads;
+
+pub use explore::{Choice, Execution, Executor, Explorer, Feasible, Job, Split, explore, walk};
+pub use line::{Lines, Uncertain, Writer};
+pub use reads::{Observer, Read};

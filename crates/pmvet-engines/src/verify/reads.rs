@@ -1,0 +1,85 @@
+//! Which uncertain bytes a recovery has read.
+
+use pmvet_events::FileId;
+use pmvet_events::event::LINE;
+use pmvet_model::LineId;
+use rustc_hash::FxHashMap;
+
+use super::line::Uncertain;
+
+/// A load of bytes that might have been others, as far as nobody had read or replaced them before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Read {
+    /// Position among the uncertain lines of the crash.
+    pub line: u32,
+    /// One bit for each byte.
+    pub bytes: u64,
+}
+
+/// Turns the loads and stores of a recovery into [`Read`]s.
+///
+/// A byte counts once: after the first load of it its value is known, and after a store of the recovery itself what the crash left there
+/// is gone.
+#[derive(Debug, Default)]
+pub struct Observer {
+    lines: FxHashMap<LineId, Watched>,
+    reads: Vec<Read>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    index: u32,
+    /// Bytes that hold no secret any more.
+    known: u64,
+}
+
+impl Observer {
+    pub fn new<'a>(lines: impl IntoIterator<Item = &'a Uncertain>) -> Self {
+        let watched = |(index, line): (usize, &Uncertain)| (line.id(), Watched { index: index as u32, known: 0 });
+        Self { lines: lines.into_iter().enumerate().map(watched).collect(), reads: Vec::new() }
+    }
+
+    /// Returns the number of reads so far if this load was a new one.
+    pub fn load(&mut self, file: FileId, offset: u64, len: u64) -> Option<usize> {
+        let before = self.reads.len();
+        parts(file, offset, len, |id, bytes| {
+            if let Some(line) = self.lines.get_mut(&id) {
+                let new = bytes & !line.known;
+                line.known |= bytes;
+                if new != 0 {
+                    self.reads.push(Read { line: line.index, bytes: new });
+                }
+            }
+        });
+        (self.reads.len() > before).then_some(self.reads.len())
+    }
+
+    pub fn store(&mut self, file: FileId, offset: u64, len: u64) {
+        parts(file, offset, len, |id, bytes| {
+            if let Some(line) = self.lines.get_mut(&id) {
+                line.known |= bytes;
+            }
+        });
+    }
+
+    /// How many there are so far.
+    pub fn count(&self) -> usize {
+        self.reads.len()
+    }
+
+    pub fn finish(self) -> Vec<Read> {
+        self.reads
+    }
+}
+
+/// Calls `part` for each line of a range, with the bytes of the line that are in it.
+fn parts(file: FileId, offset: u64, len: u64, mut part: impl FnMut(LineId, u64)) {
+    let (mut at, end) = (offset, offset.saturating_add(len));
+    while at < end {
+        let first = at % LINE;
+        let count = (LINE - first).min(end - at);
+        let bits = if count >= 64 { u64::MAX } else { (1 << count) - 1 };
+        part(LineId::of(file, at), bits << first);
+        at += count;
+    }
+}

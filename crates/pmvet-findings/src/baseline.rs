@@ -1,0 +1,85 @@
+//! Findings that are known already, and how two sets of findings differ.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{finding::Finding, jsonl};
+
+const VERSION: u32 = 1;
+
+/// A file that users keep beside their code. Titles are there for those who read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Baseline {
+    version: u32,
+    /// Fingerprints, with rule and title.
+    baseline: BTreeMap<String, String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BaselineError {
+    #[error("the baseline is of version {0}, this pmvet reads version {VERSION}")]
+    Version(u32),
+    #[error("the baseline is neither a baseline, nor an exported run, nor a findings.jsonl: {0}")]
+    NotABaseline(jsonl::Error),
+}
+
+impl Baseline {
+    pub fn of<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Self {
+        let entry = |f: &Finding| (f.fingerprint.clone(), format!("{}: {}", f.rule, f.title));
+        let baseline = findings.into_iter().filter(|f| !f.fingerprint.is_empty()).map(entry).collect();
+        Baseline { version: VERSION, baseline }
+    }
+
+    /// Reads a baseline; an exported run or a `findings.jsonl` will do as well.
+    pub fn parse(text: &str) -> Result<Self, BaselineError> {
+        #[derive(Deserialize)]
+        struct Exported {
+            findings: Vec<Finding>,
+        }
+        if let Ok(baseline) = serde_json::from_str::<Baseline>(text) {
+            return if baseline.version == VERSION {
+                Ok(baseline)
+            } else {
+                Err(BaselineError::Version(baseline.version))
+            };
+        }
+        if let Ok(run) = serde_json::from_str::<Exported>(text) {
+            return Ok(Baseline::of(&run.findings));
+        }
+        let findings: Result<Vec<_>, _> = jsonl::read(text.as_bytes()).collect();
+        Ok(Baseline::of(&findings.map_err(BaselineError::NotABaseline)?))
+    }
+
+    pub fn to_json(&self) -> String {
+        // Strings and numbers only: this cannot fail.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    pub fn contains(&self, finding: &Finding) -> bool {
+        self.baseline.contains_key(&finding.fingerprint)
+    }
+
+    /// The fingerprints of those that are known, for [`Run::known`](crate::Run::known).
+    pub fn known<'a>(&self, findings: impl IntoIterator<Item = &'a Finding>) -> BTreeSet<String> {
+        findings.into_iter().filter(|f| self.contains(f)).map(|f| f.fingerprint.clone()).collect()
+    }
+}
+
+/// What became of findings from one run to another.
+#[derive(Debug, Default, PartialEq)]
+pub struct Diff<'a> {
+    pub new: Vec<&'a Finding>,
+    pub fixed: Vec<&'a Finding>,
+    /// As in the later run.
+    pub same: Vec<&'a Finding>,
+}
+
+/// Compares by fingerprints; order is that of the runs.
+pub fn diff<'a>(before: &'a [Finding], after: &'a [Finding]) -> Diff<'a> {
+    let old: HashMap<&str, &Finding> = before.iter().map(|f| (f.fingerprint.as_str(), f)).collect();
+    let current: HashSet<&str> = after.iter().map(|f| f.fingerprint.as_str()).collect();
+    let (same, new) = after.iter().partition(|f| old.contains_key(f.fingerprint.as_str()));
+    let fixed = before.iter().filter(|f| !current.contains(f.fingerprint.as_str())).collect();
+    Diff { new, fixed, same }
+}

@@ -1,0 +1,72 @@
+//! From what engines report to what users read: one finding per cause, the gravest first.
+
+use std::collections::{HashMap, hash_map::Entry};
+
+use crate::{
+    finding::{Evidence, Finding},
+    fingerprint::Fingerprinter,
+    rules,
+    source::Sources,
+    token::Token,
+};
+
+/// Takes findings one by one and keeps one of each kind, so that a million equal ones cost the memory of one.
+#[derive(Debug)]
+pub struct Dedup<'a> {
+    fingerprinter: Fingerprinter<'a>,
+    findings: Vec<Finding>,
+    by_fingerprint: HashMap<String, usize>,
+}
+
+impl<'a> Dedup<'a> {
+    pub fn new(sources: &'a Sources) -> Self {
+        let fingerprinter = Fingerprinter::new(sources);
+        Dedup { fingerprinter, findings: Vec::new(), by_fingerprint: HashMap::new() }
+    }
+
+    pub fn add(&mut self, mut finding: Finding) {
+        finding.fingerprint = self.fingerprinter.of(&finding);
+        match self.by_fingerprint.entry(finding.fingerprint.clone()) {
+            Entry::Vacant(entry) => {
+                entry.insert(self.findings.len());
+                self.findings.push(finding);
+            }
+            Entry::Occupied(entry) => merge(&mut self.findings[*entry.get()], finding),
+        }
+    }
+
+    /// All findings in the order of reports, with replay tokens for those that have a witness.
+    pub fn finish(self, run: &str) -> Vec<Finding> {
+        let mut findings = self.findings;
+        for finding in &mut findings {
+            if finding.replay.is_none() && has_witness(finding) {
+                finding.replay = Token::new(run, &finding.fingerprint).map(|token| token.to_string());
+            }
+        }
+        sort(&mut findings);
+        findings
+    }
+}
+
+fn has_witness(finding: &Finding) -> bool {
+    matches!(finding.evidence, Evidence::Crash { .. })
+}
+
+/// Keeps what says more: the graver one, or else the earlier.
+fn merge(kept: &mut Finding, other: Finding) {
+    let count = kept.count.saturating_add(other.count);
+    if (other.severity, has_witness(&other)) > (kept.severity, has_witness(kept)) {
+        *kept = other;
+    }
+    kept.count = count;
+}
+
+/// By severity, the gravest first, then in the order of the catalogue, then by place.
+pub fn sort(findings: &mut [Finding]) {
+    findings.sort_by_cached_key(|finding| {
+        let rule = rules::ALL.iter().position(|rule| rule.id == finding.rule.0).unwrap_or(usize::MAX);
+        let frame = finding.places.first().and_then(|place| place.frame());
+        let place = frame.map(|frame| (frame.file.clone(), frame.line, frame.offset));
+        (std::cmp::Reverse(finding.severity), rule, place, finding.fingerprint.clone())
+    });
+}

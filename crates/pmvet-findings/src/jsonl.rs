@@ -1,0 +1,49 @@
+//! `findings.jsonl`: one finding per line, appended while the run goes on.
+
+use std::io::{self, BufRead, Write};
+
+use crate::finding::Finding;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("line {line} cannot be read: {source}")]
+    Io { line: usize, source: io::Error },
+    #[error("line {line} is not a finding: {source}")]
+    Json { line: usize, source: serde_json::Error },
+}
+
+pub fn write<'a>(findings: impl IntoIterator<Item = &'a Finding>, out: &mut impl Write) -> io::Result<()> {
+    for finding in findings {
+        serde_json::to_writer(&mut *out, finding)?;
+        out.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+/// Empty lines are passed over; the first bad line ends it.
+pub fn read(input: impl BufRead) -> impl Iterator<Item = Result<Finding, Error>> {
+    let mut input = input;
+    let mut line = 0;
+    let mut bytes = Vec::new();
+    let mut ended = false;
+    std::iter::from_fn(move || {
+        while !ended {
+            line += 1;
+            bytes.clear();
+            match input.read_until(b'\n', &mut bytes) {
+                Ok(0) => ended = true,
+                Ok(_) if bytes.trim_ascii().is_empty() => {}
+                Ok(_) => {
+                    let finding = serde_json::from_slice(&bytes).map_err(|source| Error::Json { line, source });
+                    ended = finding.is_err();
+                    return Some(finding);
+                }
+                Err(source) => {
+                    ended = true;
+                    return Some(Err(Error::Io { line, source }));
+                }
+            }
+        }
+        None
+    })
+}

@@ -1,0 +1,40 @@
+//! What engines emit and reports read.
+//!
+//! * [`finding`] — one type for every engine: what is wrong, where, how one knows, how to see it again.
+//! * [`rules`] — the catalogue: every rule by its id, with its severity; [`explain`] has a page for each.
+//! * [`run`] — what all reports are made of: a run, what it covered, its findings, its failure points ([`tree`]).
+//! * [`stack`] — which frames are the user's, and how a frame is written.
+//! * [`source`] — the lines of source that frames name.
+//! * [`fingerprint`] — what makes two findings of two builds the same; on it rest [`dedup`] and [`baseline`].
+//! * [`suppress`] — findings that the user does not want to see, and why.
+//! * [`token`] — what `pmvet replay` takes.
+//! * [`jsonl`] — `findings.jsonl`, one finding per line.
+//!
+//! Plain data: this crate knows neither events nor processes, and everything in it can be written as JSON and read back.
+
+#![forbid(unsafe_code)]
+
+pub mod baseline;
+pub mod dedup;
+pub mod explain;
+pub mod finding;
+pub mod fingerprint;
+mod hex;
+pub mod jsonl;
+mod lossy;
+mod pattern;
+pub mod rules;
+pub mod run;
+pub mod source;
+pub mod stack;
+pub mod suppress;
+pub mod token;
+pub mod tree;
+
+pub use finding::{
+    Access, ByteDiff, CrashImage, Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery, Role, Severity, Stack,
+};
+pub use rules::{Rule, RuleId};
+pub use run::{Counter, Coverage, Phase, Run};
+pub use source::Sources;
+pub use tree::{FailurePointTree, Tally};

@@ -1,0 +1,85 @@
+//! The catalogue of rules. Ids are stable: suppressions, baselines and SARIF name them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::finding::Severity;
+
+/// A rule's id, as users write it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RuleId(pub String);
+
+impl std::fmt::Display for RuleId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What is known about a rule beforehand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    pub id: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// How grave a finding of this rule is without a witness.
+    pub severity: Severity,
+    /// Which engine reports it.
+    pub engine: &'static str,
+    /// True of correct programs too, so often that it is shown only when asked for.
+    pub pedantic: bool,
+}
+
+impl Rule {
+    pub fn id(&self) -> RuleId {
+        RuleId(self.id.into())
+    }
+}
+
+/// The rule with this id.
+pub fn find(id: &str) -> Option<&'static Rule> {
+    ALL.iter().copied().find(|rule| rule.id == id)
+}
+
+macro_rules! rules {
+    ($($name:ident $id:literal $severity:ident $engine:literal $($pedantic:ident)? : $summary:literal;)*) => {
+        $(pub const $name: &Rule = &Rule {
+            id: $id,
+            summary: $summary,
+            severity: Severity::$severity,
+            engine: $engine,
+            pedantic: rules!(@pedantic $($pedantic)?),
+        };)*
+        pub const ALL: &[&Rule] = &[$($name),*];
+    };
+    (@pedantic) => { false };
+    (@pedantic pedantic) => { true };
+}
+
+rules! {
+    RECOVERY_FAILURE "recovery-failure" Error "inject":
+        "recovery fails after a crash at this point";
+    REORDERED_CRASH "reordered-crash" Error "reorder":
+        "recovery fails if the processor writes cache lines back in another order";
+    UNPERSISTED_STORE "unpersisted-store" Warning "rules":
+        "a store is never made persistent";
+    DIRTY_OVERWRITE "dirty-overwrite" Warning "rules":
+        "a store overwrites another one that was not persistent yet";
+    TRANSIENT_DATA "transient-data" Performance "rules":
+        "data that is never flushed lives in PM";
+    FLUSH_CLEAN "flush-clean" Performance "rules":
+        "a flush of a line that was not written since its last flush";
+    FLUSH_VOLATILE "flush-volatile" Performance "rules":
+        "a flush of memory that is not PM";
+    FLUSH_NONTEMPORAL "flush-nontemporal" Performance "rules":
+        "a flush of data that was stored past the cache";
+    FLUSH_COVERS_STORES "flush-covers-stores" Warning "rules" pedantic:
+        "one flush persists several stores, which holds only as long as they share a line";
+    REDUNDANT_FENCE "redundant-fence" Performance "rules":
+        "a fence with nothing to wait for";
+    FENCE_ORDERS_LINES "fence-orders-lines" Warning "rules" pedantic:
+        "a fence waits for several lines, which may become persistent in any order";
+    PERSISTENCY_RACE "persistency-race" Warning "race":
+        "another thread may read a value before it is persistent, and act on it";
+    LOCK_IN_PM "lock-in-pm" Warning "race":
+        "a lock lives in PM, can be persisted while held, and nothing frees it after a crash";
+}

@@ -1,0 +1,117 @@
+//! A run as all reports see it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    finding::{Finding, Severity},
+    rules,
+    suppress::{Suppressed, Unused},
+    tree::FailurePointTree,
+};
+
+/// Everything a report is made of.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Name of the run's folder.
+    pub id: String,
+    /// The target's command line.
+    pub command: Vec<String>,
+    /// pmvet's own version.
+    pub version: String,
+    /// What else determines the result, by name: the target's build id, the kernel, the libraries.
+    #[serde(default)]
+    pub versions: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// The engines that ran, as in [`Rule::engine`](rules::Rule::engine). A rule of any other engine was not checked.
+    #[serde(default)]
+    pub engines: Vec<String>,
+    /// When it began, UTC, as in RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<String>,
+    #[serde(serialize_with = "crate::lossy::finite")]
+    pub seconds: f64,
+    /// Where the time went, in order.
+    #[serde(default)]
+    pub phases: Vec<Phase>,
+    pub coverage: Coverage,
+    /// Without those that are suppressed.
+    pub findings: Vec<Finding>,
+    /// Fingerprints of findings that were in the baseline: shown, but not counted.
+    #[serde(default)]
+    pub known: BTreeSet<String>,
+    /// Suppressions that were used, with how often.
+    #[serde(default)]
+    pub suppressed: Vec<Suppressed>,
+    #[serde(default)]
+    pub unused_suppressions: Vec<Unused>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<FailurePointTree>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    pub name: String,
+    #[serde(serialize_with = "crate::lossy::finite")]
+    pub seconds: f64,
+}
+
+/// What the run looked at, and what it did not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coverage {
+    #[serde(default)]
+    pub counters: Vec<Counter>,
+    /// Half sentences, such as `loads by the kernel (io_uring)`.
+    #[serde(default)]
+    pub not_covered: Vec<String>,
+}
+
+/// So many of something were looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counter {
+    /// In the plural: `failure points`.
+    pub name: String,
+    pub done: u64,
+    /// How many there are, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<u64>,
+}
+
+impl Coverage {
+    pub fn count(&mut self, name: impl Into<String>, done: u64, of: Option<u64>) {
+        self.counters.push(Counter { name: name.into(), done, of });
+    }
+}
+
+impl std::fmt::Display for Counter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.of {
+            Some(of) if of != self.done => write!(f, "{} of {} {}", self.done, of, self.name),
+            _ => write!(f, "{} {}", self.done, self.name),
+        }
+    }
+}
+
+impl Run {
+    /// Whether the finding is in the baseline.
+    pub fn is_known(&self, finding: &Finding) -> bool {
+        self.known.contains(&finding.fingerprint)
+    }
+
+    /// Findings that count: new, and not of a pedantic rule unless `pedantic`.
+    pub fn counted(&self, pedantic: bool) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(move |f| !self.is_known(f) && (pedantic || !is_pedantic(f)))
+    }
+
+    /// Whether a finding that counts is at least as grave as this.
+    pub fn fails(&self, on: Severity, pedantic: bool) -> bool {
+        self.counted(pedantic).any(|f| f.severity >= on)
+    }
+}
+
+/// Whether the finding's rule is true of correct programs too.
+pub fn is_pedantic(finding: &Finding) -> bool {
+    rules::find(&finding.rule.0).is_some_and(|rule| rule.pedantic)
+}

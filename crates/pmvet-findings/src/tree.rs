@@ -1,0 +1,144 @@
+//! The failure points of a run by their call paths, and what recovery made of each.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::finding::Frame;
+
+/// Call paths share their outer frames. Flat, because a call path may be deeper than any nesting of JSON that is read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailurePointTree {
+    /// A parent comes before its children.
+    pub nodes: Vec<Node>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<u32>,
+    /// The frame, as its `Display` writes it: `insert (list.c:42)`. Reports find the place of a finding by it.
+    pub label: String,
+    /// Not the user's code.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub library: bool,
+    /// Failure points with exactly this call path.
+    #[serde(flatten)]
+    pub own: Tally,
+}
+
+/// What became of failure points.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    pub ok: u64,
+    pub failed: u64,
+    pub not_tried: u64,
+}
+
+impl Tally {
+    pub const OK: Tally = Tally { ok: 1, failed: 0, not_tried: 0 };
+    pub const FAILED: Tally = Tally { ok: 0, failed: 1, not_tried: 0 };
+    pub const NOT_TRIED: Tally = Tally { ok: 0, failed: 0, not_tried: 1 };
+
+    pub fn total(self) -> u64 {
+        self.ok.saturating_add(self.failed).saturating_add(self.not_tried)
+    }
+
+    pub fn add(&mut self, other: Tally) {
+        self.ok = self.ok.saturating_add(other.ok);
+        self.failed = self.failed.saturating_add(other.failed);
+        self.not_tried = self.not_tried.saturating_add(other.not_tried);
+    }
+}
+
+impl FailurePointTree {
+    /// Per node, the sum of its own failure points and those below it.
+    pub fn totals(&self) -> Vec<Tally> {
+        let mut totals: Vec<Tally> = self.nodes.iter().map(|node| node.own).collect();
+        for child in (0..self.nodes.len()).rev() {
+            if let Some(parent) = self.parent(child) {
+                let below = totals[child];
+                totals[parent].add(below);
+            }
+        }
+        totals
+    }
+
+    /// The function of the user's in which the failure points of this node are: its own, or its nearest caller's.
+    pub fn user_function(&self, node: usize) -> Option<&str> {
+        let mut nodes = std::iter::successors(Some(node), |&node| self.parent(node)).map_while(|at| self.nodes.get(at));
+        let user = nodes.find(|node| !node.library).or(self.nodes.get(node))?;
+        Some(user.label.split(" (").next().unwrap_or(&user.label))
+    }
+
+    /// The parent, if there is one; a tree that was read may name one that cannot be.
+    pub fn parent(&self, node: usize) -> Option<usize> {
+        self.nodes.get(node)?.parent.map(|parent| parent as usize).filter(|&parent| parent < node)
+    }
+}
+
+/// Grows a tree path by path.
+#[derive(Debug, Default)]
+pub struct Builder {
+    tree: FailurePointTree,
+    index: HashMap<(Option<u32>, String), u32>,
+}
+
+impl Builder {
+    /// Adds what became of failure points with this stack. An empty one adds nothing.
+    pub fn add(&mut self, stack: &[Frame], tally: Tally) {
+        let mut at = None;
+        for frame in stack.iter().rev() {
+            let next = u32::try_from(self.tree.nodes.len()).unwrap_or(u32::MAX);
+            let nodes = &mut self.tree.nodes;
+            let node = *self.index.entry((at, frame.to_string())).or_insert_with_key(|(parent, label)| {
+                let library = !frame.is_user();
+                nodes.push(Node { parent: *parent, label: label.clone(), library, own: Tally::default() });
+                next
+            });
+            at = Some(node);
+        }
+        if let Some(node) = at.and_then(|node| self.tree.nodes.get_mut(node as usize)) {
+            node.own.add(tally);
+        }
+    }
+
+    pub fn finish(self) -> FailurePointTree {
+        self.tree
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_share_their_outer_frames() {
+        let frame = |function: &str, module: &str| Frame {
+            function: Some(function.into()),
+            module: Some(module.into()),
+            ..Frame::default()
+        };
+        let stack = |function| vec![frame("flush", "/lib/l.so"), frame(function, "/home/x"), frame("main", "/home/x")];
+        let mut builder = Builder::default();
+        builder.add(&stack("insert")[1..], Tally::OK);
+        builder.add(&stack("insert")[1..], Tally::FAILED);
+        builder.add(&stack("remove"), Tally::NOT_TRIED);
+        builder.add(&[], Tally::OK);
+        let tree = builder.finish();
+        assert_eq!(tree.user_function(3), Some("remove"), "the library is called by it");
+        assert_eq!(tree.user_function(4), None);
+        assert_eq!(tree.nodes.len(), 4);
+        assert_eq!(tree.totals()[0], Tally { ok: 1, failed: 1, not_tried: 1 });
+        assert_eq!(tree.totals()[1], Tally { ok: 1, failed: 1, not_tried: 0 });
+    }
+
+    #[test]
+    fn a_parent_that_cannot_be_is_none() {
+        let own = Tally::OK;
+        let nodes = [Some(0), Some(9), Some(0)].map(|parent| Node { parent, label: "f".into(), library: false, own });
+        let tree = FailurePointTree { nodes: nodes.into() };
+        assert_eq!(tree.totals()[0].total(), 2);
+        assert_eq!(tree.parent(1), None);
+    }
+}

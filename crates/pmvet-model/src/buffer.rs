@@ -1,0 +1,44 @@
+//! Flush buffers: the flushes of each thread that wait for its next fence.
+
+use pmvet_events::ThreadId;
+
+use crate::lines::{Lines, SlotRef};
+
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    /// By thread: the lines with a flush of this thread under way. The line itself says how far the flush reaches.
+    threads: Vec<Vec<SlotRef>>,
+}
+
+/// From this size on a buffer is now and then rid of lines that are persistent already.
+const LARGE: usize = 4096;
+
+impl Buffers {
+    pub(crate) fn push(&mut self, thread: ThreadId, at: SlotRef, lines: &Lines) {
+        let index = thread.0 as usize;
+        if self.threads.len() <= index {
+            self.threads.resize_with(index + 1, Vec::new);
+        }
+        let buffer = &mut self.threads[index];
+        // A thread that flushes and never fences, while others persist the same lines, would go on for ever.
+        if buffer.len() >= LARGE && buffer.len() == buffer.capacity() {
+            buffer.retain(|at| lines.get(at.slot).life == at.life);
+            buffer.reserve(buffer.len().max(LARGE));
+        }
+        buffer.push(at);
+    }
+
+    /// Empties the buffer of a thread into the empty `into`, whose room it gets in exchange.
+    pub(crate) fn take(&mut self, thread: ThreadId, into: &mut Vec<SlotRef>) {
+        if let Some(buffer) = self.threads.get_mut(thread.0 as usize) {
+            std::mem::swap(buffer, into);
+        }
+    }
+
+    /// The thread has ended: no fence of its own will come.
+    pub(crate) fn forget(&mut self, thread: ThreadId) {
+        if let Some(buffer) = self.threads.get_mut(thread.0 as usize) {
+            *buffer = Vec::new();
+        }
+    }
+}

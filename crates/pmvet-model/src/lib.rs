@@ -1,0 +1,124 @@
+//! What the hardware may do to the stores of a program: cache lines, flush buffers, crash states.
+//!
+//! * [`Model`] — follows the events of a run and knows, at every moment, which stores nothing has forced into PM yet.
+//! * [`Line`] — one cache line with such stores: its guaranteed content and what may have been added to it.
+//! * [`states`] — what PM may hold if the power fails now, and which of these states are worth trying first.
+//! * [`Watch`] — how a rule looks at each step of a line's life without keeping books of its own.
+//! * [`Shadow`] — the newest content of PM as far as the events tell it.
+//!
+//! The semantics are those of Px86 as in section 4 of Jaaru (Gorjiara, Xu and Demsky, ASPLOS 2021). Each 64-byte line
+//! holds its stores in the order in which memory took them, and a bound: what is guaranteed to be in PM. After a crash
+//! each line, independently of the others, holds some prefix of its stores at or after its bound.
+//!
+//! | event | effect |
+//! |---|---|
+//! | store | one more pending store of its line; a store across lines is one store in each |
+//! | `clflush` | raises the bound to the newest store, at once |
+//! | `clwb`, `clflushopt` | the same, but only with the thread's next `sfence`, `mfence`, locked or serialising instruction |
+//! | non-temporal store | a store, and a pending flush of its line up to and including itself |
+//! | locked read-modify-write | a fence of its thread, then a store if it stored |
+//! | `msync`, `fsync` and relatives | raise the bounds of all lines in their range |
+//! | `write`, `fallocate`, `ftruncate` on the file | durable at once with all that their lines held before, since file systems order their own changes |
+//! | unmapping, exit of a thread or process | persists nothing; a flush that no fence of its thread can follow any more stays pending |
+//!
+//! With [`Mode::Eadr`] the caches are persistent: a regular store is durable at once, and with it what its line held
+//! before. Only non-temporal stores that no fence has followed are pending.
+//!
+//! Deviations and what it misses:
+//!
+//! * Store buffers are not modelled: the order of events is the order in which memory took the stores, so a store that
+//!   a thread has issued but nobody sees yet is simply not there yet.
+//! * Stores within one instruction are not torn further than at line boundaries. Hardware guarantees 8 bytes.
+//! * Bytes that were written in a way the client does not record (`Unsupported`, `Interrupted`) are not pending.
+//! * A line with more than [`MAX_PENDING`] pending stores merges its oldest ones: fewer states, never a wrong one.
+
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod line;
+mod lines;
+mod model;
+mod shadow;
+pub mod states;
+mod store;
+mod watch;
+
+use pmvet_events::FileId;
+use pmvet_events::event::LINE;
+
+pub use line::{Line, MAX_PENDING};
+pub use model::Model;
+pub use shadow::Shadow;
+pub use store::{Kind, Store};
+pub use watch::{Persisted, Watch};
+
+/// Bytes in a cache line, as an array length.
+pub const LINE_BYTES: usize = LINE as usize;
+
+/// What a power failure takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// The caches: data is safe once the memory controller has it.
+    #[default]
+    Adr,
+    /// Only what has not reached a cache.
+    Eadr,
+}
+
+/// A cache line of a PM file. Lines belong to files, so two mappings or two processes share them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LineId {
+    pub file: FileId,
+    /// Offset in the file divided by the size of a line.
+    pub index: u64,
+}
+
+impl LineId {
+    /// The line that holds this byte.
+    pub fn of(file: FileId, offset: u64) -> Self {
+        Self { file, index: offset / LINE }
+    }
+
+    /// Of its first byte.
+    pub fn offset(self) -> u64 {
+        self.index * LINE
+    }
+}
+
+/// What a line holds, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Content {
+    /// Zero where not known.
+    pub bytes: [u8; LINE_BYTES],
+    /// A bit for each byte, the first one lowest.
+    pub known: u64,
+}
+
+impl Content {
+    pub const UNKNOWN: Self = Self { bytes: [0; LINE_BYTES], known: 0 };
+
+    pub fn new(bytes: [u8; LINE_BYTES]) -> Self {
+        Self { bytes, known: u64::MAX }
+    }
+}
+
+/// Where the model asks for the content of a line that becomes pending: the newest image of PM, before the event.
+pub trait Bytes {
+    fn line(&self, line: LineId) -> Content;
+}
+
+/// For those who do not need contents.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unknown;
+
+impl Bytes for Unknown {
+    fn line(&self, _line: LineId) -> Content {
+        Content::UNKNOWN
+    }
+}
+
+/// Bits `first..first + len` of a line's 64.
+pub(crate) fn mask(first: usize, len: usize) -> u64 {
+    let bits = if len >= LINE_BYTES { u64::MAX } else { (1 << len) - 1 };
+    bits << first
+}

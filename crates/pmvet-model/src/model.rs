@@ -1,0 +1,193 @@
+//! From events to pending lines.
+
+use pmvet_events::event::{Event, FlushKind, LINE, What};
+use pmvet_events::spaces::AddressSpaces;
+use pmvet_events::{FileId, ThreadId};
+
+use crate::buffer::Buffers;
+use crate::line::Line;
+use crate::lines::{Lines, SlotRef};
+use crate::store::{Kind, Store};
+use crate::watch::{Persisted, Watch};
+use crate::{Bytes, LineId, Mode};
+
+/// Follows a run and knows which stores may be lost if the power fails now.
+///
+/// Feed it every event, in order. Its memory grows with the number of lines that are pending at the same time, not with
+/// the length of the run.
+#[derive(Debug, Default)]
+pub struct Model {
+    mode: Mode,
+    spaces: AddressSpaces,
+    pub(crate) lines: Lines,
+    buffers: Buffers,
+    /// Room for the flush buffer that a fence empties.
+    fencing: Vec<SlotRef>,
+    merged: u64,
+}
+
+impl Model {
+    pub fn new(mode: Mode) -> Self {
+        Self { mode, ..Self::default() }
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// How many stores lost a state of their own because their line had too many.
+    pub fn merged(&self) -> u64 {
+        self.merged
+    }
+
+    /// The line, if it has pending stores.
+    pub fn line(&self, id: LineId) -> Option<&Line> {
+        self.lines.find(id).map(|slot| self.lines.get(slot))
+    }
+
+    /// Who is where in the target's memory.
+    pub fn spaces(&self) -> &AddressSpaces {
+        &self.spaces
+    }
+
+    /// Takes the next event. `before` is the newest content of PM, without this event.
+    #[inline]
+    pub fn event(&mut self, event: &Event<'_>, before: &(impl Bytes + ?Sized)) {
+        self.watched(event, before, &mut ());
+    }
+
+    /// As [`event`](Model::event), with somebody who looks on.
+    pub fn watched(&mut self, event: &Event<'_>, before: &(impl Bytes + ?Sized), watch: &mut impl Watch) {
+        match event.what {
+            What::Store { addr, value, how } => self.store(event, addr, value, how.into(), before, watch),
+            What::Rmw { addr, new, stored, .. } => {
+                self.fence(event, watch);
+                if stored {
+                    self.store(event, addr, new, Kind::Rmw, before, watch);
+                }
+            }
+            What::Flush { addr, how, pm } if pm => self.flush(event, addr, how, watch),
+            What::Fence { .. } => self.fence(event, watch),
+            What::FileSync { file, offset, len, .. } => self.settle(file, offset, len, watch),
+            What::FileWrite { file, offset, data } => self.settle(file, offset, data.len() as u64, watch),
+            What::FileZero { file, offset, len } => self.settle(file, offset, len, watch),
+            What::FileResize { file, size } => self.settle(file, size, u64::MAX, watch),
+            What::ThreadExit => self.buffers.forget(event.thread),
+            What::Map { .. } | What::Unmap { .. } | What::ProcessStart { .. } | What::ThreadStart { .. } => {
+                self.spaces.update(event);
+            }
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn store(
+        &mut self,
+        event: &Event<'_>,
+        addr: u64,
+        value: &[u8],
+        kind: Kind,
+        before: &(impl Bytes + ?Sized),
+        watch: &mut impl Watch,
+    ) {
+        let Self { mode, spaces, lines, buffers, merged, .. } = self;
+        spaces.locate(event.thread, addr, value.len() as u64, |part| {
+            let (mut offset, mut value) = (part.offset, &value[part.first..part.first + part.len]);
+            while !value.is_empty() {
+                let in_line = offset % LINE;
+                let (mine, rest) = value.split_at(value.len().min((LINE - in_line) as usize));
+                let id = LineId::of(part.file, offset);
+                let store = Store {
+                    seq: event.seq,
+                    thread: event.thread,
+                    site: event.site,
+                    context: event.context,
+                    kind,
+                    merged: false,
+                    offset: in_line as u8,
+                    len: mine.len() as u8,
+                    data: 0,
+                };
+                if *mode == Mode::Eadr && kind != Kind::NonTemporal {
+                    watch.stored(id, &store, mine, None);
+                    // A line keeps the order of its stores: what was under way to it is there too.
+                    if let Some(slot) = lines.find(id) {
+                        persist(lines, slot, u64::MAX, Persisted::Cache, watch);
+                    }
+                    watch.persisted(id, &[store], Persisted::Cache);
+                } else {
+                    let slot = lines.find_or_insert(id, || before.line(id));
+                    let line = lines.get_mut(slot);
+                    watch.stored(id, &store, mine, Some(line));
+                    *merged += line.push(store, mine);
+                    if kind == Kind::NonTemporal {
+                        start_flush(lines, buffers, slot, event.thread, event.seq);
+                    }
+                }
+                offset += mine.len() as u64;
+                value = rest;
+            }
+        });
+    }
+
+    fn flush(&mut self, event: &Event<'_>, addr: u64, how: FlushKind, watch: &mut impl Watch) {
+        let Self { spaces, lines, buffers, .. } = self;
+        spaces.locate(event.thread, addr & !(LINE - 1), LINE, |part| {
+            let id = LineId::of(part.file, part.offset);
+            let slot = lines.find(id);
+            watch.flushed(event, id, slot.map(|slot| lines.get(slot)));
+            let Some(slot) = slot else { return };
+            lines.get_mut(slot).last_flush = Some((event.thread, event.seq));
+            if how == FlushKind::Clflush {
+                persist(lines, slot, event.seq, Persisted::Flush, watch);
+            } else {
+                start_flush(lines, buffers, slot, event.thread, event.seq);
+            }
+        });
+    }
+
+    fn fence(&mut self, event: &Event<'_>, watch: &mut impl Watch) {
+        let mut raised = 0;
+        self.buffers.take(event.thread, &mut self.fencing);
+        for at in self.fencing.drain(..) {
+            let Some(upto) = self.lines.resolve(at).and_then(|line| line.take_flush(event.thread)) else { continue };
+            raised += usize::from(persist(&mut self.lines, at.slot, upto, Persisted::Flush, watch));
+        }
+        watch.fenced(event, raised);
+    }
+
+    /// A system call leaves the lines of a range in PM as they are.
+    fn settle(&mut self, file: FileId, offset: u64, len: u64, watch: &mut impl Watch) {
+        if len == 0 {
+            return;
+        }
+        let last = LineId::of(file, offset.saturating_add(len - 1));
+        for slot in self.lines.in_range(LineId::of(file, offset), last) {
+            persist(&mut self.lines, slot, u64::MAX, Persisted::File, watch);
+        }
+    }
+}
+
+fn start_flush(lines: &mut Lines, buffers: &mut Buffers, slot: u32, thread: ThreadId, seq: u64) {
+    let line = lines.get_mut(slot);
+    let life = line.life;
+    if line.flush(thread, seq) {
+        buffers.push(thread, SlotRef { slot, life }, lines);
+    }
+}
+
+/// Raises the bound of a line to the stores up to a number. False if it was there already.
+#[inline]
+fn persist(lines: &mut Lines, slot: u32, upto: u64, by: Persisted, watch: &mut impl Watch) -> bool {
+    let line = lines.get_mut(slot);
+    let count = line.covered(upto);
+    if count == 0 {
+        return false;
+    }
+    watch.persisted(line.id, &line.stores()[..count], by);
+    line.persist(count);
+    if line.stores().is_empty() {
+        lines.remove(slot);
+    }
+    true
+}

@@ -1,0 +1,191 @@
+//! Crash states: what PM may hold if the power fails now.
+//!
+//! A state is one choice per pending line: how many of its pending stores made it. There are far too many of them to
+//! try all, so [`Model::adversarial`] picks those that reveal what a program takes for granted: that a line is
+//! persistent before another one is.
+//!
+//! What it misses: states in which two or more lines are kept back while two or more others are ahead. Those need the
+//! exhaustive search.
+
+use pmvet_events::FileId;
+use rustc_hash::FxHashSet;
+
+use crate::line::Line;
+use crate::model::Model;
+use crate::store::Store;
+use crate::{Content, LINE_BYTES, LineId};
+
+/// A line that is not at its newest content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Cut {
+    pub line: LineId,
+    /// How many of its pending stores it has.
+    pub kept: usize,
+}
+
+/// A crash state, as the difference from the state in which every store made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CrashState {
+    pub choice: Choice,
+    /// In the order of lines.
+    pub cuts: Vec<Cut>,
+}
+
+/// Which idea a state stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Choice {
+    /// This line lost all its pending stores, everything else is newest.
+    Behind(LineId),
+    /// This line is newest, all other pending ones lost their stores.
+    Ahead(LineId),
+    /// This line has its first pending stores but not all, everything else is newest.
+    Partial(LineId, usize),
+}
+
+/// Bytes to write over the newest image.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Patch {
+    pub file: FileId,
+    pub offset: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// How many states to pick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// In all.
+    pub states: usize,
+    /// Intermediate contents of one line.
+    pub partial: usize,
+    /// Only lines with a store after this number are kept back or ahead: the others were when they changed last.
+    pub since: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { states: 4096, partial: 16, since: 0 }
+    }
+}
+
+impl Line {
+    /// The different contents it may have after a crash, each with the least number of pending stores that gives it.
+    pub fn states(&self) -> Vec<(usize, Content)> {
+        let mut seen = FxHashSet::default();
+        let mut content = self.bound;
+        let mut states = vec![(0, content)];
+        seen.insert(content.bytes);
+        for (i, store) in self.stores().iter().enumerate() {
+            self.apply(store, &mut content);
+            if seen.insert(content.bytes) {
+                states.push((i + 1, content));
+            }
+        }
+        states
+    }
+}
+
+impl Model {
+    /// How many lines have pending stores.
+    pub fn pending_lines(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// The lines with pending stores, in the order of files and offsets.
+    pub fn pending(&self) -> Vec<&Line> {
+        let mut lines: Vec<&Line> = self.lines.iter().collect();
+        lines.sort_unstable_by_key(|line| line.id());
+        lines
+    }
+
+    /// How many different states a crash may leave, up to the largest number there is.
+    pub fn crash_states(&self) -> u128 {
+        self.lines.iter().fold(1, |all: u128, line| all.saturating_mul(line.states().len() as u128))
+    }
+
+    /// States in which one line behaves unlike the others, without duplicates and in a fixed order.
+    ///
+    /// Lines whose content before their pending stores is unknown cannot be kept back and are left out.
+    pub fn adversarial(&self, limits: Limits) -> Vec<CrashState> {
+        let lines: Vec<Candidate<'_>> = self.pending().into_iter().filter_map(Candidate::new).collect();
+        let moving: Vec<&Candidate<'_>> = lines.iter().filter(|c| c.moves).collect();
+        let is_new = |line: &Line| line.stores().last().is_some_and(|s| s.seq > limits.since);
+        let mut states = Vec::new();
+        for candidate in lines.iter().filter(|c| is_new(c.line)) {
+            let id = candidate.line.id();
+            if candidate.moves {
+                states.push(CrashState { choice: Choice::Behind(id), cuts: vec![Cut { line: id, kept: 0 }] });
+            }
+            // With two lines that move, one ahead is the other one behind; with one it is the newest state.
+            if candidate.moves && moving.len() > 2 {
+                let others = moving.iter().map(|c| c.line.id()).filter(|other| *other != id);
+                let cuts = others.map(|line| Cut { line, kept: 0 }).collect();
+                states.push(CrashState { choice: Choice::Ahead(id), cuts });
+            }
+            for kept in candidate.between(limits.partial) {
+                states.push(CrashState { choice: Choice::Partial(id, kept), cuts: vec![Cut { line: id, kept }] });
+            }
+            if states.len() >= limits.states {
+                states.truncate(limits.states);
+                break;
+            }
+        }
+        states
+    }
+
+    /// What to write over the newest image to get this state.
+    pub fn patches(&self, cuts: &[Cut]) -> Vec<Patch> {
+        let mut patches = Vec::new();
+        for cut in cuts {
+            if let Some(line) = self.line(cut.line) {
+                difference(cut.line, &line.content(cut.kept), &line.newest(), &mut patches);
+            }
+        }
+        patches
+    }
+
+    /// The stores that this state leaves out.
+    pub fn lost<'a>(&'a self, cuts: &'a [Cut]) -> impl Iterator<Item = (LineId, &'a Store)> {
+        cuts.iter().flat_map(|cut| {
+            let stores = self.line(cut.line).map_or(&[][..], |line| line.stores().get(cut.kept..).unwrap_or_default());
+            stores.iter().map(|store| (cut.line, store))
+        })
+    }
+}
+
+/// A line that can be kept back.
+struct Candidate<'a> {
+    line: &'a Line,
+    /// Its newest content differs from its guaranteed one.
+    moves: bool,
+    states: Vec<(usize, Content)>,
+}
+
+impl<'a> Candidate<'a> {
+    fn new(line: &'a Line) -> Option<Self> {
+        let moves = line.bound().bytes != line.newest().bytes;
+        (line.uncertain() == 0).then(|| Self { line, moves, states: line.states() })
+    }
+
+    /// Prefixes that give neither the guaranteed nor the newest content: at most `limit` of them, spread evenly.
+    fn between(&self, limit: usize) -> Vec<usize> {
+        let newest = self.line.newest().bytes;
+        let all: Vec<usize> =
+            self.states[1..].iter().filter(|(_, c)| c.bytes != newest).map(|&(kept, _)| kept).collect();
+        let picked = all.len().min(limit);
+        (0..picked).map(|i| all[i * all.len() / picked]).collect()
+    }
+}
+
+/// One patch for each run of bytes that differ.
+fn difference(line: LineId, content: &Content, newest: &Content, patches: &mut Vec<Patch>) {
+    let differs = |i: usize| content.bytes[i] != newest.bytes[i];
+    let mut i = 0;
+    while i < LINE_BYTES {
+        let end = (i..LINE_BYTES).find(|&end| !differs(end)).unwrap_or(LINE_BYTES);
+        if end > i {
+            let bytes = content.bytes[i..end].to_vec();
+            patches.push(Patch { file: line.file, offset: line.offset() + i as u64, bytes });
+        }
+        i = end + 1;
+    }
+}

@@ -1,0 +1,66 @@
+//! The end of a report.
+
+use pmvet_findings::{Run, Severity, run::is_pedantic};
+
+use super::Terminal;
+use crate::text::{clean, plural, seconds, wrap};
+
+pub(super) fn of(run: &Run, terminal: &Terminal, width: usize) -> String {
+    let mut lines = Vec::new();
+    let mut paragraph = |text: String| lines.extend(wrap(&text, width));
+    paragraph(counts(run, terminal));
+    for remark in remarks(run, terminal) {
+        paragraph(remark);
+    }
+    paragraph(covered(run));
+    if !run.coverage.not_covered.is_empty() {
+        let remarks: Vec<String> = run.coverage.not_covered.iter().map(|remark| clean(remark)).collect();
+        paragraph(format!("not covered: {}", remarks.join("; ")));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn counts(run: &Run, terminal: &Terminal) -> String {
+    let count = |severity| run.counted(terminal.pedantic).filter(|f| f.severity == severity).count() as u64;
+    let parts: Vec<String> = [
+        (count(Severity::Error), "error", "errors"),
+        (count(Severity::Warning), "warning", "warnings"),
+        (count(Severity::Performance), "performance finding", "performance findings"),
+    ]
+    .into_iter()
+    .filter(|(count, ..)| *count > 0)
+    .map(|(count, one, many)| plural(count, one, many))
+    .collect();
+    let found = if parts.is_empty() { "no findings".into() } else { parts.join(", ") };
+    format!("pmvet: {found} in {}", seconds(run.seconds))
+}
+
+/// What is not shown, and why.
+fn remarks(run: &Run, terminal: &Terminal) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let known = run.findings.iter().filter(|f| run.is_known(f)).count() as u64;
+    if known > 0 {
+        remarks.push(format!("{} in the baseline, not counted", plural(known, "finding is", "findings are")));
+    }
+    let pedantic = run.findings.iter().filter(|f| !run.is_known(f) && is_pedantic(f)).count() as u64;
+    if pedantic > 0 && !terminal.pedantic {
+        let findings = plural(pedantic, "pedantic finding", "pedantic findings");
+        remarks.push(format!("{findings} not shown: true of correct programs too (--pedantic shows them)"));
+    }
+    let suppressed = run.suppressed.iter().fold(0_u64, |sum, s| sum.saturating_add(s.findings));
+    if suppressed > 0 {
+        remarks.push(format!("{} suppressed", plural(suppressed, "finding", "findings")));
+    }
+    for unused in &run.unused_suppressions {
+        remarks.push(format!("suppression {} hides nothing (\"{}\"); remove it", unused.number, clean(&unused.reason)));
+    }
+    remarks
+}
+
+fn covered(run: &Run) -> String {
+    let counters: Vec<String> = run.coverage.counters.iter().map(|counter| clean(&counter.to_string())).collect();
+    if run.coverage.counters.iter().all(|counter| counter.done == 0) {
+        return "covered: nothing was analysed, so that there are no findings means nothing".into();
+    }
+    format!("covered: {}", counters.join(", "))
+}

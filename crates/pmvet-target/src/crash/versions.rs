@@ -1,0 +1,178 @@
+//! The content of PM at chosen moments.
+//!
+//! A version holds only the pages that differ from the version before, and any version can be had at any time. Equal
+//! contents are recognised by a hash that is kept up to date page by page, so each is kept, and recovered from, only once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::replay::{FileState, Replay};
+use super::PAGE;
+use crate::mapped::MappedFile;
+use pmvet_events::ids::FileId;
+
+/// Position of a version among the versions of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VersionId(pub u32);
+
+/// The content of PM at one moment, as far as it is not in the pages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    pub files: Vec<FileState>,
+    /// Of everything: names, sizes, bytes.
+    pub hash: u128,
+}
+
+#[derive(Debug)]
+pub struct Versions {
+    versions: Vec<Version>,
+    by_hash: HashMap<u128, VersionId>,
+    /// For each page, in which versions it changed, and where in `store` its content is.
+    pages: BTreeMap<(FileId, u64), Page>,
+    /// Pages that changed since the last version.
+    unkept: Vec<(FileId, u64)>,
+    /// Page after page.
+    store: MappedFile,
+    used: u64,
+    sum: u128,
+}
+
+#[derive(Debug, Default)]
+struct Page {
+    /// Of the newest content seen; 0 for zeros.
+    hash: u128,
+    /// Of the newest content kept.
+    kept: u128,
+    changes: Vec<(VersionId, Slot)>,
+    /// It is in `unkept`.
+    waiting: bool,
+}
+
+/// Where a page's content is; 0: nowhere, it is all zeros.
+type Slot = u32;
+
+impl Versions {
+    /// Pages are kept in a file of the folder for temporary files, without a name.
+    pub fn new(store: MappedFile) -> Self {
+        Self {
+            versions: Vec::new(),
+            by_hash: HashMap::new(),
+            pages: BTreeMap::new(),
+            unkept: Vec::new(),
+            store,
+            used: 1,
+            sum: 0,
+        }
+    }
+
+    /// The version that the files are in right now. Says whether it is a new one.
+    pub fn take(&mut self, replay: &mut Replay) -> io::Result<(VersionId, bool)> {
+        for image in replay.images_mut() {
+            let bytes = image.content.bytes();
+            for index in image.dirty.take() {
+                let page = self.pages.entry((image.state.file, index)).or_default();
+                let hash = page_hash(image.state.file, index, page_bytes(bytes, index));
+                self.sum = self.sum.wrapping_sub(page.hash).wrapping_add(hash);
+                page.hash = hash;
+                if !std::mem::replace(&mut page.waiting, true) {
+                    self.unkept.push((image.state.file, index));
+                }
+            }
+        }
+        let files: Vec<FileState> = replay.files().cloned().collect();
+        let hash = self.sum.wrapping_add(files_hash(&files));
+        if let Some(&known) = self.by_hash.get(&hash) {
+            return Ok((known, false));
+        }
+        let id = VersionId(self.versions.len() as u32);
+        self.keep_pages(id, replay)?;
+        self.versions.push(Version { files, hash });
+        self.by_hash.insert(hash, id);
+        Ok((id, true))
+    }
+
+    fn keep_pages(&mut self, id: VersionId, replay: &Replay) -> io::Result<()> {
+        for (file, index) in self.unkept.drain(..) {
+            let Some(page) = self.pages.get_mut(&(file, index)) else { continue };
+            page.waiting = false;
+            if page.kept == page.hash {
+                continue;
+            }
+            page.kept = page.hash;
+            let slot = if page.hash == 0 {
+                0
+            } else {
+                let slot = self.used;
+                self.used += 1;
+                let end = self.used * PAGE as u64;
+                if end > self.store.size() {
+                    self.store.resize(end.next_power_of_two().max(1 << 20))?;
+                }
+                let bytes = page_bytes(replay.bytes(file), index);
+                self.store.store(slot * PAGE as u64, bytes);
+                u32::try_from(slot).map_err(|_| io::Error::other("more than 16 TiB of changed pages"))?
+            };
+            page.changes.push((id, slot));
+        }
+        Ok(())
+    }
+
+    pub fn get(&self, id: VersionId) -> Option<&Version> {
+        self.versions.get(id.0 as usize)
+    }
+
+    pub fn len(&self) -> usize {
+        self.versions.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.versions.is_empty()
+    }
+
+    /// How many bytes of pages are kept.
+    pub fn bytes(&self) -> u64 {
+        self.used * PAGE as u64
+    }
+
+    /// The pages of a file that are not all zeros in a version, in order.
+    pub(super) fn pages(&self, file: FileId, id: VersionId) -> impl Iterator<Item = (u64, &[u8])> {
+        self.pages.range((file, 0)..=(file, u64::MAX)).filter_map(move |(&(_, index), page)| {
+            let newer = page.changes.partition_point(|&(version, _)| version <= id);
+            match page.changes[..newer].last() {
+                Some(&(_, slot)) if slot != 0 => {
+                    let at = slot as usize * PAGE;
+                    Some((index, &self.store.bytes()[at..at + PAGE]))
+                }
+                _ => None,
+            }
+        })
+    }
+}
+
+/// A page of a file, short if the file ends within it.
+fn page_bytes(bytes: &[u8], index: u64) -> &[u8] {
+    let start = (index as usize * PAGE).min(bytes.len());
+    &bytes[start..bytes.len().min(start + PAGE)]
+}
+
+/// 0 for a page of zeros, so that a hole and zeros are the same.
+fn page_hash(file: FileId, index: u64, bytes: &[u8]) -> u128 {
+    if bytes.iter().all(|&b| b == 0) {
+        return 0;
+    }
+    let mut place = [0; 12];
+    place[..4].copy_from_slice(&file.0.to_le_bytes());
+    place[4..].copy_from_slice(&index.to_le_bytes());
+    // What it is and where it is, mixed so that two pages cannot change places.
+    xxh3_128(bytes).wrapping_mul(xxh3_128(&place) | 1)
+}
+
+fn files_hash(files: &[FileState]) -> u128 {
+    let mut text = Vec::new();
+    for state in files {
+        text.extend_from_slice(format!("{}:{}:{}:{:?};", state.file, state.size, state.exists, state.path).as_bytes());
+    }
+    xxh3_128(&text)
+}

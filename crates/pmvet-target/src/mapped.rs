@@ -1,0 +1,143 @@
+//! A file without a name, mapped for reading and writing: what an image of PM is kept in.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use crate::sparse;
+
+/// Sparse: what was never written takes no space.
+#[derive(Debug)]
+pub struct MappedFile {
+    file: Arc<File>,
+    size: u64,
+    map: Option<Map>,
+}
+
+impl MappedFile {
+    /// Takes an empty file, which nobody else may resize.
+    pub fn new(file: File) -> Self {
+        Self { file: Arc::new(file), size: 0, map: None }
+    }
+
+    /// Fills itself with the content of another file.
+    pub fn load(&mut self, from: &File) -> io::Result<()> {
+        self.resize(0)?;
+        sparse::copy(from, &self.file)?;
+        self.resize(from.metadata()?.len())
+    }
+
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        self.map.as_ref().map_or(&[], Map::bytes)
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.map.as_mut().map_or(&mut [], Map::bytes_mut)
+    }
+
+    pub fn resize(&mut self, size: u64) -> io::Result<()> {
+        if size == self.size {
+            return Ok(());
+        }
+        self.map = None;
+        self.file.set_len(size)?;
+        self.size = size;
+        if size > 0 {
+            self.map = Some(Map::new(&self.file, size as usize)?);
+        }
+        Ok(())
+    }
+
+    /// Writes what lies within the file. Stores behind the end of a file reach its last page, but not the file.
+    pub fn store(&mut self, offset: u64, data: &[u8]) {
+        let data = &data[..data.len().min(self.size.saturating_sub(offset) as usize)];
+        let at = offset as usize;
+        match data.len() {
+            0 => {}
+            // The common sizes, without a call.
+            8 => self.bytes_mut()[at..at + 8].copy_from_slice(&data[..8]),
+            4 => self.bytes_mut()[at..at + 4].copy_from_slice(&data[..4]),
+            len => self.bytes_mut()[at..at + len].copy_from_slice(data),
+        }
+    }
+
+    /// Writes like a system call, which makes a file longer.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let end = offset + data.len() as u64;
+        if end > self.size {
+            self.resize(end)?;
+        }
+        self.store(offset, data);
+        Ok(())
+    }
+
+    pub fn zero(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        let end = offset.saturating_add(len).min(self.size);
+        if offset >= end {
+            return Ok(());
+        }
+        // A hole is as good as zeros and takes no memory.
+        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: a system call on our own file, within its size.
+        match unsafe { libc::fallocate(self.file.as_raw_fd(), how, offset as i64, (end - offset) as i64) } {
+            0 => {}
+            _ => self.bytes_mut()[offset as usize..end as usize].fill(0),
+        }
+        Ok(())
+    }
+}
+
+/// A writable shared mapping of a whole file.
+#[derive(Debug)]
+struct Map {
+    start: std::ptr::NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: plain memory, reached through `&self` and `&mut self` as any other.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    fn new(file: &File, len: usize) -> io::Result<Self> {
+        // SAFETY: a fresh mapping of a file that only we have.
+        let at = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        match std::ptr::NonNull::new(at.cast()) {
+            Some(start) => Ok(Self { start, len }),
+            None => Err(io::Error::other("mapped at address 0")),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping has this length, and the file is never cut while it is mapped.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: made by `new` with this length.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,124 @@
+//! A run at rest: its trace, and each PM file as it was at first contact. Together they give the content of PM at every
+//! moment of the run, in any process, as often as it is needed.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use pmvet_events::event::{Event, What};
+use pmvet_events::file::{TraceEnd, TraceError, TraceHeader, TraceReader, TraceWriter};
+use pmvet_events::ids::FileId;
+use pmvet_events::places::Places;
+
+use crate::collect::{Sink, SinkError};
+use crate::install::Install;
+use crate::launch::{Ending, Launch, LaunchError, launch};
+use crate::sandbox::Overlay;
+use crate::sparse;
+
+/// The folder that holds a recorded run.
+#[derive(Debug, Clone)]
+pub struct Recording {
+    folder: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error("cannot save the trace: {0}")]
+    Trace(#[from] TraceError),
+    #[error("cannot save PM file {}: {source}", .path.display())]
+    Base { path: PathBuf, source: io::Error },
+}
+
+impl Recording {
+    /// Runs a target and records it in `folder`, which exists.
+    pub fn make(
+        folder: &Path,
+        how: &Launch,
+        header: &TraceHeader,
+        install: &Install,
+    ) -> Result<(Self, Ending), RecordError> {
+        let recording = Self { folder: folder.to_owned() };
+        let mut recorder = Recorder {
+            writer: TraceWriter::create(recording.trace(), header)?,
+            recording: &recording,
+            overlay: how.sandbox.as_ref().map(|s| Arc::clone(&s.overlay)),
+            failure: None,
+        };
+        let ending = match launch(how, install, &mut recorder) {
+            Ok(ending) => ending,
+            Err(error) => return Err(recorder.failure.unwrap_or(RecordError::Launch(error))),
+        };
+        let end = TraceEnd {
+            events: 0,
+            exit: ending.exit.to_string(),
+            complete: ending.loss.is_none() && ending.interrupted.is_none(),
+        };
+        recorder.writer.finish(&end)?;
+        Ok((recording, ending))
+    }
+
+    /// A run that was recorded earlier. Whether it is whole shows when it is read.
+    pub fn open(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
+    pub fn trace(&self) -> PathBuf {
+        self.folder.join("trace")
+    }
+
+    pub fn read(&self) -> Result<TraceReader<BufReader<File>>, TraceError> {
+        TraceReader::open(self.trace())
+    }
+
+    /// A PM file as it was when the target first touched it.
+    pub fn base(&self, file: FileId) -> PathBuf {
+        self.folder.join(format!("base-{file}"))
+    }
+}
+
+struct Recorder<'a> {
+    writer: TraceWriter<BufWriter<File>>,
+    recording: &'a Recording,
+    overlay: Option<Arc<Mutex<Overlay>>>,
+    failure: Option<RecordError>,
+}
+
+impl Recorder<'_> {
+    fn save_base(&self, file: FileId, identity: (u64, u64), path: &Path) -> io::Result<()> {
+        let private = self.overlay.as_ref().and_then(|overlay| {
+            let overlay = overlay.lock().unwrap_or_else(|e| e.into_inner());
+            overlay.by_inode(identity.0, identity.1).map(|(_, file)| Arc::clone(file))
+        });
+        let original = match private {
+            Some(file) => file,
+            None => Arc::new(File::open(path)?),
+        };
+        let found = original.metadata()?;
+        if (found.dev(), found.ino()) != identity {
+            return Err(io::Error::other("another file has taken its place"));
+        }
+        sparse::copy(&original, &File::create(self.recording.base(file))?)
+    }
+}
+
+impl Sink for Recorder<'_> {
+    fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError> {
+        if let What::File { file, device, inode, path, .. } = event.what
+            && let Err(source) = self.save_base(file, (device, inode), Path::new(path))
+        {
+            let message = source.to_string();
+            self.failure = Some(RecordError::Base { path: path.into(), source });
+            return Err(SinkError(message));
+        }
+        self.writer.write(event, places).map_err(|e| {
+            let message = e.to_string();
+            self.failure = Some(RecordError::Trace(e));
+            SinkError(message)
+        })
+    }
+}

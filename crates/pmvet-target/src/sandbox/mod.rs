@@ -1,0 +1,305 @@
+//! Native runs that get other files under the same names.
+//!
+//! A recovery is the user's own command line, unchanged, on a crash image. It runs at native speed; only when it names a file
+//! does the [`supervisor`](Supervisor) look. If the name is that of a PM file it gets the image instead; whatever else it opens
+//! for writing is copied first. So the user's files are never written, and nothing has to be cleaned up: the stand-ins have no
+//! names and end with pmvet.
+//!
+//! * [`overlay`] — which file stands in for which path.
+//! * `filter` — which system calls are looked at; `supervisor` — what becomes of them; `tracee` — the stopped thread.
+//! * `stack` — where a process was when it failed.
+//!
+//! Why no private mappings of the image, which would save the repair of it afterwards: a program that maps its pool twice,
+//! forks, or mixes `pwrite` with loads would see other bytes than on a real machine.
+//!
+//! What a sandboxed process can notice: stand-ins have no links (`st_nlink` is 0), listings show the real folder, `io_uring`
+//! and 32-bit system calls do not exist, and setuid programs have no effect.
+
+pub mod overlay;
+
+mod filter;
+mod stack;
+mod supervisor;
+mod tracee;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+pub use self::overlay::{Capture, Overlay};
+pub use self::stack::{RawFrame, Unwinder};
+pub use self::supervisor::canonical;
+
+use crate::launch::Exit;
+
+use self::filter::Filter;
+use self::supervisor::{Status, Supervisor};
+
+/// What to run, and what it may use.
+#[derive(Debug, Clone)]
+pub struct Job<'a> {
+    /// The program, found in `PATH` if its name has no slash.
+    pub executable: &'a OsStr,
+    /// What it is called with, its own name first.
+    pub arguments: &'a [OsString],
+    /// Variables to set besides the inherited ones.
+    pub variables: &'a [(OsString, OsString)],
+    /// A file to read from its start, or nothing.
+    pub input: Option<&'a File>,
+    pub output: Output,
+    pub timeout: Option<Duration>,
+    /// Ends the run if its stand-ins take more memory than this.
+    pub most_bytes: u64,
+    /// An exit status that is no reason to record a stack.
+    pub usual_status: Option<i32>,
+    /// Set by whoever wants the run to end.
+    pub stop: Option<&'a AtomicBool>,
+}
+
+impl<'a> Job<'a> {
+    /// A job with no input, whose output is thrown away and which may take as long and as much as it likes.
+    pub fn new(arguments: &'a [OsString]) -> Self {
+        Self {
+            executable: arguments.first().map_or(OsStr::new(""), OsString::as_os_str),
+            arguments,
+            variables: &[],
+            input: None,
+            output: Output::Tail(0),
+            timeout: None,
+            most_bytes: u64::MAX,
+            usual_status: None,
+            stop: None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Where pmvet's own output goes.
+    Inherit,
+    /// The last so many bytes are kept.
+    Tail(usize),
+}
+
+/// How a run went.
+#[derive(Debug, Clone)]
+pub struct Run {
+    pub end: End,
+    /// The end of what it wrote to its standard output and error.
+    pub output: Vec<u8>,
+    /// Where it was when it failed.
+    pub stack: Vec<RawFrame>,
+    pub time: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Exit(i32),
+    Signal(i32),
+    /// It was still running when its time was over.
+    Timeout,
+    /// It filled the disk, or would have.
+    Runaway,
+    /// pmvet was asked to stop.
+    Interrupted,
+}
+
+impl End {
+    /// How the process itself ended, if it was let to.
+    pub fn exit(self) -> Exit {
+        match self {
+            End::Exit(status) => Exit::Status(status),
+            End::Signal(signal) => Exit::Signal(signal),
+            End::Timeout | End::Runaway | End::Interrupted => Exit::Signal(libc::SIGKILL),
+        }
+    }
+}
+
+/// Runs a command to its end. What it does to files stays in `overlay`.
+pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> io::Result<Run> {
+    let (name, rest) = job.arguments.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let filter = Filter::new();
+    let mut command = Command::new(job.executable);
+    command.arg0(name).args(rest).envs(job.variables.iter().map(|(name, value)| (name, value)));
+    command.stdin(match job.input {
+        // Opened anew, since the position of the old one is shared.
+        Some(file) => File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?.into(),
+        None => Stdio::null(),
+    });
+    let pipe = match job.output {
+        Output::Inherit => None,
+        Output::Tail(_) => {
+            let (reader, writer) = io::pipe()?;
+            command.stdout(writer.try_clone()?).stderr(writer);
+            Some(OwnedFd::from(reader))
+        }
+    };
+    // SAFETY: the closure makes system calls only.
+    unsafe {
+        command.pre_exec(move || {
+            // Its own group, so that a signal it sends to its group does not reach pmvet.
+            libc::setpgid(0, 0);
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            // The same addresses in every run.
+            libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
+            if libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            filter.install()
+        });
+    }
+    let started = Instant::now();
+    let child = command.spawn()?;
+    // The pipe's writing end is in it.
+    drop(command);
+    let pid = child.id() as libc::pid_t;
+    let timed_out = AtomicBool::new(false);
+    let (done, watch_done) = io::pipe()?;
+    let mut watchdog = Watchdog {
+        pid,
+        deadline: job.timeout.map(|t| started + t),
+        most_bytes: job.most_bytes,
+        stop: job.stop,
+        overlay,
+        timed_out: &timed_out,
+        pipe,
+        keep: match job.output {
+            Output::Tail(bytes) => bytes,
+            Output::Inherit => 0,
+        },
+        output: Vec::new(),
+        why: None,
+    };
+    let supervisor = Supervisor::new(overlay, &timed_out, unwinder, job.usual_status, pid);
+    let ((status, stack), watchdog) = std::thread::scope(|scope| {
+        let watching = scope.spawn(move || {
+            watchdog.watch(&done);
+            watchdog
+        });
+        let result = supervisor.run();
+        drop(watch_done);
+        (result, watching.join())
+    });
+    let time = started.elapsed();
+    let (mut output, why) = watchdog.map(|w| (w.output, w.why)).unwrap_or_default();
+    if let Output::Tail(keep) = job.output {
+        output.drain(..output.len().saturating_sub(keep));
+    }
+    let end = match (why, status) {
+        (Some(why), _) => why,
+        (None, Status::Exited(status)) => End::Exit(status),
+        (None, Status::Killed(signal)) => End::Signal(signal),
+    };
+    Ok(Run { end, output, stack, time })
+}
+
+/// Reads what the process writes, so that it never waits, and watches over its time and space.
+struct Watchdog<'a> {
+    pid: libc::pid_t,
+    deadline: Option<Instant>,
+    most_bytes: u64,
+    stop: Option<&'a AtomicBool>,
+    overlay: &'a Mutex<Overlay>,
+    timed_out: &'a AtomicBool,
+    pipe: Option<OwnedFd>,
+    keep: usize,
+    output: Vec<u8>,
+    why: Option<End>,
+}
+
+impl Watchdog<'_> {
+    /// How often it looks at what has no event to wait for.
+    const ROUND: Duration = Duration::from_millis(50);
+    /// How long a process may take to stop for a look at its stack.
+    const PATIENCE: Duration = Duration::from_millis(500);
+
+    fn watch(&mut self, done: &io::PipeReader) {
+        let mut reader = self.pipe.take().map(File::from);
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let mut fds = [
+                libc::pollfd { fd: done.as_raw_fd(), events: libc::POLLIN, revents: 0 },
+                libc::pollfd { fd: reader.as_ref().map_or(-1, |r| r.as_raw_fd()), events: libc::POLLIN, revents: 0 },
+            ];
+            // SAFETY: the array is valid.
+            unsafe { libc::poll(fds.as_mut_ptr(), 2, Self::ROUND.as_millis() as i32) };
+            if fds[1].revents != 0
+                && let Some(file) = &mut reader
+            {
+                match file.read(&mut buffer) {
+                    Ok(0) | Err(_) => reader = None,
+                    Ok(n) => self.keep(&buffer[..n]),
+                }
+                // A process that prints without end is watched all the same.
+                if fds[0].revents == 0 && !self.is_over() {
+                    continue;
+                }
+            }
+            if fds[0].revents != 0 {
+                // All are dead: what is left in the pipe is all there is.
+                while let Some(file) = &mut reader
+                    && let Ok(n @ 1..) = file.read(&mut buffer)
+                {
+                    self.keep(&buffer[..n]);
+                }
+                return;
+            }
+            if self.is_over() {
+                self.end();
+            }
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        self.output.extend_from_slice(bytes);
+        if self.output.len() > 4 * self.keep.max(1024) {
+            self.output.drain(..self.output.len() - self.keep);
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        if self.why.is_none() {
+            let used = || self.overlay.lock().map_or(0, |overlay| overlay.bytes());
+            self.why = if crate::launch::stopped_by().is_some() || self.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
+                Some(End::Interrupted)
+            } else if self.deadline.is_some_and(|at| Instant::now() >= at) {
+                Some(End::Timeout)
+            } else if used() > self.most_bytes {
+                Some(End::Runaway)
+            } else {
+                None
+            };
+            if self.why.is_some() {
+                self.timed_out.store(true, Ordering::Release);
+                // It stops, and the supervisor sees where.
+                // SAFETY: the supervisor has not waited for its end, or we would be done.
+                unsafe { libc::kill(self.pid, libc::SIGSTOP) };
+                self.deadline = Some(Instant::now() + Self::PATIENCE);
+            }
+            return false;
+        }
+        self.deadline.is_some_and(|at| Instant::now() >= at)
+    }
+
+    fn end(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+    }
+}
+
+/// A command line as the user wrote it, for the shell.
+pub fn shell(line: &str) -> Vec<OsString> {
+    ["/bin/sh", "-c", line].map(OsString::from).into()
+}
+
+/// The path of a stand-in that any process can open.
+pub fn path_of(file: &File) -> PathBuf {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()
+}

@@ -1,0 +1,146 @@
+//! A stopped thread of a sandboxed process: its registers, its memory, its folders.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+pub(super) type Registers = libc::user_regs_struct;
+
+/// A thread in a ptrace stop.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tracee {
+    pub(super) tid: libc::pid_t,
+}
+
+impl Tracee {
+    pub(super) fn registers(self) -> io::Result<Registers> {
+        // SAFETY: all-zero is a valid register set, and the kernel fills it.
+        unsafe {
+            let mut registers: Registers = std::mem::zeroed();
+            check(libc::ptrace(libc::PTRACE_GETREGS, self.tid, 0, &raw mut registers))?;
+            Ok(registers)
+        }
+    }
+
+    pub(super) fn set_registers(self, registers: &Registers) -> io::Result<()> {
+        // SAFETY: the pointer is valid; the thread is ours and stopped.
+        check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, self.tid, 0, &raw const *registers) })
+    }
+
+    /// Lets it run on, to the next event that matters, and delivers a signal if there is one.
+    pub(super) fn resume(self, signal: i32) {
+        // SAFETY: as above. It fails only if the thread was killed in the meantime, which the next wait tells.
+        unsafe { libc::ptrace(libc::PTRACE_CONT, self.tid, 0, libc::c_long::from(signal)) };
+    }
+
+    /// Lets it run until the system call it is in has returned.
+    pub(super) fn resume_to_return(self) {
+        // SAFETY: as above.
+        unsafe { libc::ptrace(libc::PTRACE_SYSCALL, self.tid, 0, 0) };
+    }
+
+    /// What an event stop has to tell, such as the id of a new thread.
+    pub(super) fn message(self) -> u64 {
+        let mut message = 0u64;
+        // SAFETY: the pointer is valid.
+        unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, self.tid, 0, &raw mut message) };
+        message
+    }
+
+    pub(super) fn read(self, addr: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: buffer.len() };
+        // SAFETY: both ranges are described truly; the remote one is checked by the kernel.
+        let read = unsafe { libc::process_vm_readv(self.tid, &raw const local, 1, &raw const remote, 1, 0) };
+        if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
+    }
+
+    pub(super) fn write(self, addr: u64, bytes: &[u8]) -> io::Result<()> {
+        let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: bytes.len() };
+        // SAFETY: as in `read`.
+        let written = unsafe { libc::process_vm_writev(self.tid, &raw const local, 1, &raw const remote, 1, 0) };
+        match written {
+            n if n == bytes.len() as isize => Ok(()),
+            n if n < 0 => Err(io::Error::last_os_error()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    /// A string of the target, as far as a path may be long.
+    pub(super) fn string(self, addr: u64) -> io::Result<PathBuf> {
+        let mut text = Vec::new();
+        while text.len() < libc::PATH_MAX as usize {
+            // Up to the end of the page, since the next one may not be there.
+            let at = addr + text.len() as u64;
+            let mut chunk = [0; 256];
+            let len = chunk.len().min(4096 - (at % 4096) as usize);
+            let read = self.read(at, &mut chunk[..len])?;
+            match chunk[..read].iter().position(|&b| b == 0) {
+                Some(end) => {
+                    text.extend_from_slice(&chunk[..end]);
+                    return Ok(OsString::from_vec(text).into());
+                }
+                None => text.extend_from_slice(&chunk[..read]),
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG))
+    }
+
+    /// The folder that a relative path starts from.
+    pub(super) fn folder(self, dir: Option<i32>) -> io::Result<PathBuf> {
+        match dir {
+            None | Some(libc::AT_FDCWD) => std::fs::read_link(format!("/proc/{}/cwd", self.tid)),
+            Some(fd) => std::fs::read_link(format!("/proc/{}/fd/{fd}", self.tid)),
+        }
+    }
+
+    /// The process it belongs to.
+    pub(super) fn process(self) -> libc::pid_t {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.tid)).unwrap_or_default();
+        field(&status, "Tgid:").and_then(|v| v.parse().ok()).unwrap_or(self.tid)
+    }
+
+    /// Whether a signal would end the process: it is neither caught nor ignored.
+    pub(super) fn dies_of(self, signal: i32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.tid)).unwrap_or_default();
+        let has = |name| {
+            let mask = field(&status, name).and_then(|v| u64::from_str_radix(v, 16).ok()).unwrap_or(0);
+            mask & (1 << (signal - 1)) != 0
+        };
+        !has("SigCgt:") && !has("SigIgn:")
+    }
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// A system call's argument, by number.
+pub(super) fn argument(registers: &Registers, number: u8) -> u64 {
+    match number {
+        0 => registers.rdi,
+        1 => registers.rsi,
+        2 => registers.rdx,
+        3 => registers.r10,
+        4 => registers.r8,
+        _ => registers.r9,
+    }
+}
+
+pub(super) fn set_argument(registers: &mut Registers, number: u8, value: u64) {
+    let place = match number {
+        0 => &mut registers.rdi,
+        1 => &mut registers.rsi,
+        2 => &mut registers.rdx,
+        3 => &mut registers.r10,
+        4 => &mut registers.r8,
+        _ => &mut registers.r9,
+    };
+    *place = value;
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

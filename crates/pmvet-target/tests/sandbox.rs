@@ -1,0 +1,228 @@
+//! Sandboxed runs: the user's files stay as they were, whatever a recovery does.
+
+#![allow(clippy::unwrap_used)]
+
+use std::ffi::OsString;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, Run, Unwinder};
+use pmvet_target::sparse;
+
+fn job(command: &[OsString]) -> Job<'_> {
+    Job {
+        output: Output::Tail(4096),
+        timeout: Some(Duration::from_secs(20)),
+        most_bytes: 1 << 30,
+        usual_status: Some(0),
+        ..Job::new(command)
+    }
+}
+
+fn run(job: &Job<'_>, overlay: &Mutex<Overlay>) -> Run {
+    sandbox::run(job, overlay, &mut Unwinder::default()).unwrap()
+}
+
+fn sh(line: &str, overlay: &Mutex<Overlay>) -> (End, String) {
+    let run = run(&job(&sandbox::shell(line)), overlay);
+    (run.end, String::from_utf8_lossy(&run.output).into_owned())
+}
+
+/// A folder with a file `pool` that says `real`, and an overlay in which it says `image`.
+struct Scene {
+    folder: tempfile::TempDir,
+    overlay: Mutex<Overlay>,
+}
+
+impl Scene {
+    fn new(capture: Capture) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("pool");
+        std::fs::write(&path, "real").unwrap();
+        let image = sparse::unnamed(&path).unwrap();
+        image.write_all_at(b"image", 0).unwrap();
+        let mut overlay = Overlay::new(capture);
+        overlay.put(path, Arc::new(image));
+        Self { folder, overlay: Mutex::new(overlay) }
+    }
+
+    fn sh(&self, line: &str) -> (End, String) {
+        sh(&format!("cd {} && {line}", self.folder.path().display()), &self.overlay)
+    }
+
+    fn real(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("pool")).unwrap()
+    }
+
+    fn names(&self) -> Vec<PathBuf> {
+        let mut names: Vec<_> =
+            std::fs::read_dir(self.folder.path()).unwrap().map(|e| e.unwrap().file_name().into()).collect();
+        names.sort();
+        names
+    }
+
+    /// Compiles a C program into the folder.
+    fn program(&self, source: &str) -> PathBuf {
+        let (c, program) = (self.folder.path().join("p.c"), self.folder.path().join("p"));
+        std::fs::write(&c, source).unwrap();
+        let built = Command::new("cc").args(["-g", "-O1", "-pthread", "-o"]).arg(&program).arg(&c).status().unwrap();
+        assert!(built.success());
+        program
+    }
+}
+
+#[test]
+fn the_path_leads_to_the_image() {
+    let scene = Scene::new(Capture::Writable);
+    assert_eq!(scene.sh("cat pool"), (End::Exit(0), "image".into()));
+    assert_eq!(scene.sh("cat ../$(basename $PWD)/./pool; stat -c %s pool; test -e pool && echo yes").1, "image5\nyes\n");
+    assert_eq!(scene.real(), "real");
+}
+
+#[test]
+fn writes_stay_in_the_image() {
+    let scene = Scene::new(Capture::Writable);
+    assert_eq!(scene.sh("printf more >> pool; cat pool; printf x > new; cat new").1, "imagemorex");
+    assert_eq!(scene.real(), "real");
+    assert_eq!(scene.names(), [PathBuf::from("pool")]);
+    // A second run in the same sandbox sees what the first one left.
+    assert_eq!(scene.sh("cat pool new").1, "imagemorex");
+}
+
+#[test]
+fn other_files_are_copied_before_they_are_written() {
+    let scene = Scene::new(Capture::Writable);
+    std::fs::write(scene.folder.path().join("log"), "old ").unwrap();
+    assert_eq!(scene.sh("echo new >> log; cat log").1, "old new\n");
+    assert_eq!(std::fs::read_to_string(scene.folder.path().join("log")).unwrap(), "old ");
+}
+
+#[test]
+fn only_what_can_be_mapped_is_replaced_for_a_workload() {
+    let scene = Scene::new(Capture::Mappable);
+    assert_eq!(scene.sh("echo new > log; exec 3<>fresh; echo x >&3; cat fresh").1, "x\n");
+    assert_eq!(std::fs::read_to_string(scene.folder.path().join("log")).unwrap(), "new\n");
+    assert!(!scene.folder.path().join("fresh").exists());
+}
+
+#[test]
+fn deleting_and_renaming_happen_in_the_sandbox() {
+    let scene = Scene::new(Capture::Writable);
+    std::fs::write(scene.folder.path().join("other"), "other").unwrap();
+    let (end, output) = scene.sh("mv pool moved && cat moved && ! test -e pool && mv other pool && cat pool && rm pool && ! cat pool 2>/dev/null && echo made > pool && cat pool");
+    assert_eq!((end, output.as_str()), (End::Exit(0), "imageothermade\n"));
+    assert_eq!(scene.names(), [PathBuf::from("other"), PathBuf::from("pool")]);
+    assert_eq!(scene.real(), "real");
+}
+
+#[test]
+fn symbolic_links_and_relative_folders_lead_there_too() {
+    let scene = Scene::new(Capture::Writable);
+    std::os::unix::fs::symlink("pool", scene.folder.path().join("alias")).unwrap();
+    assert_eq!(scene.sh("cat alias; here=$(basename $PWD); cd .. && cat $here/alias").1, "imageimage");
+}
+
+#[test]
+fn the_exit_status_and_signals_are_told() {
+    let scene = Scene::new(Capture::Writable);
+    assert_eq!(scene.sh("exit 7").0, End::Exit(7));
+    assert_eq!(scene.sh("kill -SEGV $$").0, End::Signal(libc::SIGSEGV));
+    let missing = [OsString::from("/nonexistent/program")];
+    assert!(sandbox::run(&job(&missing), &scene.overlay, &mut Unwinder::default()).is_err());
+}
+
+#[test]
+fn a_hang_ends_in_time_and_leaves_nobody() {
+    let scene = Scene::new(Capture::Writable);
+    let command = sandbox::shell("sleep 1000 & echo $!; sleep 1000");
+    let job = Job { timeout: Some(Duration::from_millis(300)), ..job(&command) };
+    let run = run(&job, &scene.overlay);
+    assert_eq!(run.end, End::Timeout);
+    let left: i32 = String::from_utf8(run.output).unwrap().trim().parse().unwrap();
+    // Its new parent may not have taken note yet.
+    let stat = std::fs::read_to_string(format!("/proc/{left}/stat")).unwrap_or_default();
+    assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+}
+
+#[test]
+fn output_without_end_is_cut() {
+    let scene = Scene::new(Capture::Writable);
+    let (end, output) = scene.sh("yes 0123456789 | head -c 200000000; echo end");
+    assert_eq!(end, End::Exit(0));
+    assert!(output.len() <= 4096 && output.ends_with("end\n"));
+}
+
+#[test]
+fn a_process_that_fills_the_disk_is_stopped() {
+    let scene = Scene::new(Capture::Writable);
+    let command = sandbox::shell(&format!("cat /dev/zero > {}/big", scene.folder.path().display()));
+    let job = Job { most_bytes: 64 << 20, ..job(&command) };
+    assert_eq!(run(&job, &scene.overlay).end, End::Runaway);
+    assert_eq!(scene.names(), [PathBuf::from("pool")]);
+}
+
+#[test]
+fn threads_forks_and_two_mappings_see_one_image() {
+    let scene = Scene::new(Capture::Writable);
+    let program = scene.program(
+        r#"
+        #define _GNU_SOURCE
+        #include <fcntl.h>
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <sys/mman.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        static volatile char *a, *b;
+        static void *thread(void *x) { a[1] = 'T'; return x; }
+        int main(int argc, char **argv) {
+            int fd = open(argv[1], O_RDWR);
+            if (fd < 0) return 1;
+            a = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0);
+            b = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+            if (a == MAP_FAILED || b == MAP_FAILED) return 2;
+            for (int i = 0; i < 20; i++) {
+                pthread_t t;
+                pthread_create(&t, 0, thread, 0);
+                pthread_join(t, 0);
+                pid_t child = fork();
+                if (child == 0) { int d = open(argv[1], O_RDWR); pwrite(d, "F", 1, 2); _exit(b[1] != 'T'); }
+                int status; waitpid(child, &status, 0);
+                if (status) return 3;
+            }
+            char text[6] = { 0 };
+            if (pread(fd, text, 5, 0) != 5) return 4;
+            printf("%s %c%c\n", text, b[1], a[2]);
+            return 0;
+        }"#,
+    );
+    let pool = scene.folder.path().join("pool");
+    let command = [program.into_os_string(), pool.into_os_string()];
+    let run = run(&job(&command), &scene.overlay);
+    assert_eq!((run.end, String::from_utf8_lossy(&run.output).as_ref()), (End::Exit(0), "iTFge TF\n"));
+    assert_eq!(scene.real(), "real");
+}
+
+#[test]
+fn the_stack_of_a_failure_is_recorded() {
+    let scene = Scene::new(Capture::Writable);
+    let program = scene.program(
+        r#"
+        #include <stdlib.h>
+        #include <string.h>
+        __attribute__((noinline)) void broken(int how) { if (how) *(volatile int *)8 = 1; else exit(5); }
+        __attribute__((noinline)) void caller(int how) { broken(how); __asm__ volatile(""); }
+        int main(int argc, char **argv) { caller(argc > 1); return 0; }"#,
+    );
+    for (extra, end) in [(None, End::Exit(5)), (Some("x"), End::Signal(libc::SIGSEGV))] {
+        let command: Vec<OsString> =
+            std::iter::once(program.clone().into_os_string()).chain(extra.map(OsString::from)).collect();
+        let run = run(&job(&command), &scene.overlay);
+        assert_eq!(run.end, end);
+        let ours = run.stack.iter().filter(|f| f.module.as_ref().is_some_and(|(path, _)| path.ends_with("p")));
+        assert!(ours.count() >= 3, "{:?}", run.stack);
+    }
+}

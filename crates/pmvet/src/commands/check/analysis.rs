@@ -1,0 +1,92 @@
+//! The pass over the recorded events: rules, failure points, and the content of PM at each.
+
+use std::time::SystemTime;
+
+use pmvet_engines::inject::findings::Names;
+use pmvet_engines::inject::windows::Verdict;
+use pmvet_engines::inject::{Scan, Scanner};
+use pmvet_engines::native::NativeStacks;
+use pmvet_engines::rules::{self, RawFinding, RawFindings, Rules};
+use pmvet_engines::stacks::Symbols;
+use pmvet_events::What;
+use pmvet_events::file::Definitions;
+use pmvet_findings::{FailurePointTree, Finding, Frame, Tally};
+use pmvet_target::mapped::MappedFile;
+use pmvet_target::recording::Recording;
+use pmvet_target::symbols::Symbolizer;
+
+use super::settings::Settings;
+use crate::exit::Error;
+use crate::run_folder::RunFolder;
+
+/// What one pass over the events gave.
+pub(super) struct Analysis {
+    pub(super) scan: Scan,
+    pub(super) saw_pm: bool,
+    pub(super) events: u64,
+    /// What the rules found, without names.
+    pub(super) raw: RawFindings,
+    names: std::cell::RefCell<(Symbols, Definitions, NativeStacks)>,
+}
+
+impl Analysis {
+    pub(super) fn run(recording: &Recording, settings: &Settings, folder: &RunFolder) -> Result<Self, Error> {
+        let failed = |source| Error::Trace { path: recording.trace(), source };
+        let store = folder.temporary().map_err(|source| Error::Output {
+            action: "make",
+            what: "a temporary file in the run's folder".into(),
+            source,
+        })?;
+        let mut reader = recording.read().map_err(failed)?;
+        let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
+        let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
+        let mut scanner = Scanner::new(recording, settings.plan, MappedFile::new(store));
+        let mut rules = Rules::new(rules::Options { mode: settings.mode, pedantic: settings.pedantic });
+        let (mut saw_pm, mut events) = (false, 0);
+        while let Some(event) = reader.next().map_err(failed)? {
+            events += 1;
+            symbols.event(&event);
+            saw_pm |= matches!(event.what, What::Map { .. });
+            scanner.before(&event, rules.model())?;
+            rules.event(&event, &scanner.newest());
+            scanner.apply(&event)?;
+        }
+        let places = reader.into_places();
+        Ok(Self {
+            scan: scanner.finish()?,
+            saw_pm,
+            events,
+            raw: rules.finish(),
+            names: (symbols, places, NativeStacks::default()).into(),
+        })
+    }
+
+    /// Lets `use_names` look up names.
+    pub(super) fn with_names<R>(&self, use_names: impl FnOnce(&mut Names<'_>) -> R) -> R {
+        let (symbols, places, natives) = &mut *self.names.borrow_mut();
+        use_names(&mut Names { stacks: &mut symbols.with(places), natives })
+    }
+
+    /// What the rules found, in words.
+    pub(super) fn worded(&self, raw: Vec<RawFinding>) -> Vec<Finding> {
+        self.with_names(|names| rules::report(RawFindings { findings: raw, ..self.raw.clone() }, names.stacks))
+    }
+
+    /// The failure points by their call paths, with what came of each.
+    pub(super) fn tree(&self, verdicts: &[Verdict]) -> FailurePointTree {
+        let mut tree = pmvet_findings::tree::Builder::default();
+        self.with_names(|names| {
+            for (point, verdict) in self.scan.points.iter().zip(verdicts) {
+                let stack = names.stacks.stack(point.site, point.context);
+                let path: Vec<String> = stack.iter().rev().map(Frame::to_string).collect();
+                let tally = match verdict {
+                    Verdict::Good => Tally::OK,
+                    Verdict::Bad => Tally::FAILED,
+                    Verdict::NotTried => Tally::NOT_TRIED,
+                };
+                tree.add(path, tally);
+            }
+        });
+        tree.finish()
+    }
+}

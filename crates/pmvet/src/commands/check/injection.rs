@@ -1,0 +1,288 @@
+//! Crash images and recoveries: which are tried, and what comes of them.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::io;
+use std::time::{Duration, Instant};
+
+use pmvet_engines::inject::campaign::Done;
+use pmvet_engines::inject::findings::{self, Setting};
+use pmvet_engines::inject::refine::{self, Span};
+use pmvet_engines::inject::trial::Bench;
+use pmvet_engines::inject::windows::{Verdict, Window};
+use pmvet_engines::inject::{Campaign, Job, Journal, Recovery, State, Tried};
+use pmvet_findings::{Evidence, Finding, Outcome, Severity, rules};
+use pmvet_target::crash::Patch;
+use pmvet_target::launch::pm_variables;
+use pmvet_target::mapped::MappedFile;
+
+use super::analysis::Analysis;
+use super::settings::Settings;
+use crate::exit::Error;
+use crate::progress::Report;
+use crate::reporting::Witness;
+use crate::run_folder::RunFolder;
+use crate::workload::Workload;
+
+/// A recovery that is only to be seen to work may take this long.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// A recovery hangs if it takes this many times as long as without a crash ...
+const SLOW: u32 = 10;
+/// ... but not before this.
+const LEAST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many failures are traced back to the store that caused them.
+const MOST_NARROWED: usize = 64;
+/// How many recoveries are timed alone, for the statistics.
+const TIMED: usize = 5;
+
+pub(super) struct Injection<'a> {
+    settings: &'a Settings,
+    analysis: &'a Analysis,
+    folder: &'a RunFolder,
+    recovery: Recovery,
+    journal: Journal,
+    deadline: Option<Instant>,
+}
+
+/// Whether the oracle can be trusted.
+pub(super) enum Proof {
+    Works { usual: Outcome, timeout: Duration },
+    Fails { outcome: Outcome, output: Vec<u8> },
+    Stopped,
+}
+
+/// What fault injection gave.
+pub(super) struct Injected {
+    pub(super) findings: Vec<Finding>,
+    /// What it takes to see each failing image again, by the hash of the image.
+    pub(super) witnesses: HashMap<String, Witness>,
+    pub(super) verdicts: Vec<Verdict>,
+    pub(super) done: Done,
+    pub(super) recovery_seconds: f64,
+    pub(super) mean_recovery_seconds: Option<f64>,
+    pub(super) images: usize,
+    pub(super) states: usize,
+}
+
+impl<'a> Injection<'a> {
+    pub(super) fn new(
+        settings: &'a Settings,
+        workload: &Workload,
+        analysis: &'a Analysis,
+        folder: &'a RunFolder,
+        deadline: Option<Instant>,
+    ) -> Result<Self, Error> {
+        let last = analysis.scan.versions.get(analysis.scan.last);
+        let paths: Vec<OsString> =
+            last.iter().flat_map(|v| &v.files).filter(|f| f.exists).map(|f| f.path.clone().into()).collect();
+        let bytes: u64 = last.iter().flat_map(|v| &v.files).map(|f| f.size).sum();
+        let recovery = Recovery {
+            command: settings.recovery_command(workload),
+            input: workload.input.clone(),
+            variables: pm_variables().collect(),
+            timeout: settings.timeout.unwrap_or(PATIENCE),
+            oracle: settings.oracle.as_deref().map(|oracle| with_paths(oracle, &paths)),
+            files: workload.files.clone(),
+            most_bytes: bytes.saturating_mul(2).saturating_add(1 << 30),
+        };
+        let journal = Journal::open(&folder.file("tried.jsonl")).map_err(|e| output("tried.jsonl", e))?;
+        Ok(Self { settings, analysis, folder, recovery, journal, deadline })
+    }
+
+    /// Runs the recovery, and the oracle, on what the undisturbed run left.
+    pub(super) fn prove(&mut self) -> Result<Proof, Error> {
+        let scan = &self.analysis.scan;
+        let trial = self.recovery.run(&mut Bench::default(), &scan.versions, scan.last, &[], None);
+        let Some(trial) = trial.map_err(|e| output("the recovery", e))? else { return Ok(Proof::Stopped) };
+        if trial.outcome != (Outcome::Exit { status: 0 }) {
+            return Ok(Proof::Fails { outcome: trial.outcome, output: trial.output });
+        }
+        let timeout = self.settings.timeout.unwrap_or((trial.time * SLOW).max(LEAST_TIMEOUT));
+        Ok(Proof::Works { usual: trial.outcome, timeout })
+    }
+
+    pub(super) fn run(mut self, usual: Outcome, timeout: Duration, quiet: bool) -> Result<Injected, Error> {
+        self.recovery.timeout = timeout;
+        let scan = &self.analysis.scan;
+        let campaign = Campaign {
+            recovery: &self.recovery,
+            versions: &scan.versions,
+            usual: &usual,
+            workers: self.settings.jobs,
+            deadline: self.deadline,
+        };
+        let progress = Report::new(quiet);
+        let mut jobs: Vec<Job<'_>> =
+            self.chosen().map(|i| Job { version: scan.points[i].version, patches: &[] }).collect();
+        let images = jobs.iter().map(|job| job.version).collect::<HashSet<_>>().len();
+        jobs.extend(self.chosen_states().map(|s| Job { version: scan.points[s.point].version, patches: &s.patches }));
+        let lost = self.lost_stores();
+        jobs.extend(lost.iter().map(|(_, patches)| Job { version: scan.last, patches }));
+        let started = Instant::now();
+        let done = campaign.run(&jobs, &mut self.journal, &progress).map_err(|e| output("a recovery", e))?;
+        let recovery_seconds = started.elapsed().as_secs_f64();
+        progress.finish();
+
+        let mut witnesses = HashMap::new();
+        let verdicts = findings::verdicts(scan, &self.journal, &usual);
+        let setting = Setting {
+            recovery: self.recovery.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
+            usual: usual.clone(),
+        };
+        let windows: Vec<(Window, Tried)> = findings::failures(scan, &self.journal, &usual)
+            .into_iter()
+            .map(|(window, tried)| (window, tried.clone()))
+            .collect();
+        let mut all = narrowed(self.folder, scan, &windows, &campaign, &mut self.journal, self.settings, |found| {
+            self.analysis.with_names(|names| findings::of_windows(scan, found, &setting, names))
+        })?;
+        for (window, tried) in &windows {
+            let seq = scan.points[window.first].seq;
+            witnesses.insert(tried.image.clone(), Witness { seq: Some(seq), patches: Vec::new() });
+        }
+        let bad = |image: &str| self.journal.get(image).filter(|tried| tried.outcome != usual);
+        let states: Vec<(&State, &Tried)> = self
+            .chosen_states()
+            .filter(|state| verdicts[state.point] == Verdict::Good)
+            .filter_map(|state| {
+                let job = Job { version: scan.points[state.point].version, patches: &state.patches };
+                let tried = bad(&job.image(&scan.versions))?;
+                let seq = Some(scan.points[state.point].seq);
+                witnesses.insert(tried.image.clone(), Witness { seq, patches: state.patches.clone() });
+                Some((state, tried))
+            })
+            .collect();
+        let reordered = self.analysis.with_names(|names| findings::of_states(scan, &states, &setting, names));
+        let mut raw = Vec::new();
+        for (i, finding) in self.analysis.raw.findings.iter().enumerate() {
+            let witness = lost.iter().filter(|(of, _)| *of == i).find_map(|(_, patches)| {
+                let tried = bad(&Job { version: scan.last, patches }.image(&scan.versions))?;
+                Some((tried, patches))
+            });
+            match witness {
+                None => raw.push(finding.clone()),
+                Some((tried, patches)) => {
+                    witnesses.insert(tried.image.clone(), Witness { seq: None, patches: patches.clone() });
+                    all.extend(self.analysis.worded(vec![finding.clone()]).into_iter().map(|mut finding| {
+                        let Evidence::Trace { timeline } = finding.evidence else { return finding };
+                        finding.severity = Severity::Error;
+                        finding.caveat = None;
+                        finding.happened.push_str(&format!(" If a crash loses it, recovery {}.", tried.outcome));
+                        finding.evidence = self.analysis.with_names(|names| {
+                            findings::witnessed(tried, &setting, scan, timeline, names)
+                        });
+                        finding
+                    }));
+                }
+            }
+        }
+        // The same store, found twice: the rule says more.
+        let blamed: Vec<_> = all.iter().filter(|f| f.rule == rules::UNPERSISTED_STORE.id()).map(key).collect();
+        all.extend(reordered.into_iter().filter(|finding| !blamed.contains(&key(finding))));
+        all.extend(self.analysis.worded(raw));
+        let mean_recovery_seconds = self.time_alone(&usual);
+        let states = self.chosen_states().count();
+        Ok(Injected {
+            findings: all,
+            witnesses,
+            verdicts,
+            done,
+            recovery_seconds,
+            mean_recovery_seconds,
+            images,
+            states,
+        })
+    }
+
+    /// The failure points to try, by position.
+    fn chosen(&self) -> impl Iterator<Item = usize> + use<> {
+        let total = self.analysis.scan.points.len();
+        let step = self.settings.sample.map_or(1, |sample| total.div_ceil(sample.max(1)).max(1));
+        let shard = self.settings.shard;
+        (0..total).filter(move |i| i % step == 0 && shard.is_none_or(|(k, n)| (i / step) % n == k))
+    }
+
+    fn chosen_states(&self) -> impl Iterator<Item = &'a State> + use<'a> {
+        let chosen: HashSet<usize> = self.chosen().collect();
+        self.analysis.scan.states.iter().filter(move |state| chosen.contains(&state.point))
+    }
+
+    /// For each store that the rules say is never made persistent: the final content of PM without it.
+    fn lost_stores(&self) -> Vec<(usize, Vec<Patch>)> {
+        let mut lost = Vec::new();
+        let unpersisted = |finding: &pmvet_engines::rules::RawFinding| finding.rule == rules::UNPERSISTED_STORE;
+        for (i, finding) in self.analysis.raw.findings.iter().enumerate().filter(|(_, finding)| unpersisted(finding)) {
+            for store in &finding.lost {
+                if let Some(old) = &store.old {
+                    let patch = Patch { file: store.file, offset: store.offset, bytes: old.clone() };
+                    lost.push((i, vec![patch]));
+                }
+            }
+        }
+        lost
+    }
+
+    /// How long a recovery takes that has the machine for itself, on the mean.
+    fn time_alone(&self, usual: &Outcome) -> Option<f64> {
+        let scan = &self.analysis.scan;
+        let mut bench = Bench::default();
+        let step = scan.points.len().div_ceil(TIMED).max(1);
+        let mut times = Vec::new();
+        for point in scan.points.iter().step_by(step) {
+            let trial = self.recovery.run(&mut bench, &scan.versions, point.version, &[], Some(usual)).ok()??;
+            times.push(trial.time.as_secs_f64());
+        }
+        (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
+    }
+}
+
+/// Traces failures back to stores, and words them.
+fn narrowed(
+    folder: &RunFolder,
+    scan: &pmvet_engines::inject::Scan,
+    windows: &[(Window, Tried)],
+    campaign: &Campaign<'_>,
+    journal: &mut Journal,
+    settings: &Settings,
+    word: impl FnOnce(&[(Window, &Tried, refine::Culprit)]) -> Vec<Finding>,
+) -> Result<Vec<Finding>, Error> {
+    if windows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let recording = folder.recording();
+    let mut spans: Vec<Span> = windows
+        .iter()
+        .map(|(window, _)| Span {
+            good: window.before.map_or(1, |before| scan.points[before].seq),
+            bad: scan.points[window.first].seq,
+        })
+        .collect();
+    let most = spans.len().min(MOST_NARROWED);
+    let store = || folder.temporary().map(MappedFile::new);
+    refine::narrow(&recording, &mut spans[..most], campaign, journal, store)?;
+    let culprits = refine::blame(&recording, &spans, settings.mode)?;
+    let found: Vec<_> =
+        windows.iter().zip(culprits).map(|((window, tried), culprit)| (*window, tried, culprit)).collect();
+    Ok(word(&found))
+}
+
+/// The user's line that a finding is about.
+fn key(finding: &Finding) -> Option<(Option<String>, Option<u32>)> {
+    let frame = finding.places.first()?.frame()?;
+    Some((frame.function.clone(), frame.line))
+}
+
+/// A shell command that gets paths as its last arguments.
+fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
+    let mut command = command.to_vec();
+    if let Some(line) = command.last_mut() {
+        line.push(" \"$@\"");
+    }
+    command.push("oracle".into());
+    command.extend(paths.iter().cloned());
+    command
+}
+
+fn output(what: &str, source: io::Error) -> Error {
+    Error::Output { action: "run", what: what.into(), source }
+}

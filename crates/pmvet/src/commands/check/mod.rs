@@ -1,0 +1,212 @@
+//! `pmvet check`: one recorded run, rules on its events, and recovery from a crash at every failure point.
+
+mod analysis;
+mod injection;
+mod settings;
+mod stats;
+
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime};
+
+use pmvet_events::file::TraceHeader;
+use pmvet_findings::Outcome;
+use pmvet_target::install::Install;
+use pmvet_target::launch::{self, Exit as TargetExit};
+use pmvet_target::recording::Recording;
+
+use self::analysis::Analysis;
+use self::injection::{Injection, Proof};
+use self::settings::Settings;
+use self::stats::Stats;
+use crate::cli;
+use crate::exit::{Error, Exit};
+use crate::reporting::{self, Results};
+use crate::run_folder::{RunFolder, RunInfo, Text, texts};
+use crate::system;
+use crate::workload::{self, Workload};
+
+pub(crate) fn run(arguments: cli::Check) -> Result<Exit, Error> {
+    let folder = std::env::current_dir().map_err(|source| Error::Output {
+        action: "find",
+        what: "the current folder".into(),
+        source,
+    })?;
+    let settings = Settings::new(&arguments)?;
+    let config = crate::config::Config::load(arguments.workload.config.as_deref())?;
+    let workload = Workload::new(&arguments.workload, &config, &folder)?;
+    let install = Install::find()?;
+    system::handle_signals();
+    let started = Instant::now();
+    let mut check = if arguments.resume {
+        Check::resume(&arguments, settings, workload)?
+    } else {
+        Check::start(&arguments, settings, workload)?
+    };
+    let exit = check.run(&arguments, &install, started)?;
+    if let Some(signal) = launch::stopped_by() {
+        eprintln!(
+            "pmvet: interrupted by {}; `--resume` goes on where this run ended",
+            launch::signal_name(signal)
+        );
+        return Ok(Exit::Interrupted);
+    }
+    Ok(exit)
+}
+
+/// A check under way.
+struct Check {
+    settings: Settings,
+    workload: Workload,
+    folder: RunFolder,
+    info: RunInfo,
+    stats: Stats,
+}
+
+impl Check {
+    fn start(arguments: &cli::Check, settings: Settings, workload: Workload) -> Result<Self, Error> {
+        let folder = RunFolder::create(&arguments.workload.runs)?;
+        let info = RunInfo {
+            version: env!("CARGO_PKG_VERSION").into(),
+            started: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            command: texts(&workload.command),
+            folder: Text(std::env::current_dir().unwrap_or_default().into()),
+            environment: std::env::vars_os().map(|(name, value)| (Text(name), Text(value))).collect(),
+            recover: texts(&settings.recovery_command(&workload)),
+            oracle: settings.oracle.as_deref().map(texts),
+            settings: settings.identity(),
+            usual: None,
+            timeout: None,
+            native_seconds: None,
+            traced_seconds: None,
+            recorded: false,
+            complete: false,
+        };
+        folder.write_info(&info)?;
+        Ok(Self { settings, workload, folder, info, stats: Stats::default() })
+    }
+
+    fn resume(arguments: &cli::Check, settings: Settings, workload: Workload) -> Result<Self, Error> {
+        let folder = RunFolder::open(&arguments.workload.runs, None)?;
+        let info = folder.read_info()?;
+        let same = |what: &str, equal: bool| match equal {
+            true => Ok(()),
+            false => Err(Error::Run(format!(
+                "--resume: the last run ({}) had {what}; start a new run without --resume",
+                folder.id
+            ))),
+        };
+        same("another command line", info.command == texts(&workload.command))?;
+        same("other options", info.settings == settings.identity())?;
+        same("another version of pmvet", info.version == env!("CARGO_PKG_VERSION"))?;
+        Ok(Self { settings, workload, folder, info, stats: Stats::default() })
+    }
+
+    fn run(&mut self, arguments: &cli::Check, install: &Install, started: Instant) -> Result<Exit, Error> {
+        let input = self.folder.file("input");
+        if let Some(line) = &arguments.workload.setup {
+            self.workload.set_up(line)?;
+        }
+        if self.info.recorded {
+            self.workload.known_input(&input);
+        } else {
+            self.workload.keep_input(&input)?;
+            if let Some(exit) = self.record(install)? {
+                return Ok(exit);
+            }
+        }
+        let recording = self.folder.recording();
+        let analysed = Instant::now();
+        let analysis = Analysis::run(&recording, &self.settings, &self.folder)?;
+        self.stats.analysis_seconds = analysed.elapsed().as_secs_f64();
+        if let Some(exit) = self.nothing(&analysis) {
+            return Ok(exit);
+        }
+        let deadline = self.settings.budget.map(|budget| started + budget);
+        let mut injection = Injection::new(&self.settings, &self.workload, &analysis, &self.folder, deadline)?;
+        let (usual, timeout) = match (&self.info.usual, self.info.timeout) {
+            (Some(usual), Some(timeout)) => (usual.clone(), timeout),
+            _ => match injection.prove()? {
+                Proof::Works { usual, timeout } => (usual, timeout),
+                Proof::Stopped => return Ok(Exit::Interrupted),
+                Proof::Fails { outcome, output } => {
+                    let what = match &outcome {
+                        Outcome::Oracle { .. } => "the oracle rejects the files although nothing was injected",
+                        _ => "the recovery fails although nothing was injected; --recover names another command",
+                    };
+                    return Ok(workload::failed(what, &outcome, &output));
+                }
+            },
+        };
+        (self.info.usual, self.info.timeout) = (Some(usual.clone()), Some(timeout));
+        self.folder.write_info(&self.info)?;
+        let results = injection.run(usual, timeout, arguments.reporting.quiet)?;
+        self.stats.take(&self.info, &analysis, &results, self.settings.jobs, started);
+        self.info.complete = results.done.left == 0 && launch::stopped_by().is_none();
+        self.folder.write_info(&self.info)?;
+        self.folder.write_json("stats.json", &self.stats)?;
+        let tree = analysis.tree(&results.verdicts);
+        let results = Results {
+            folder: &self.folder,
+            info: &self.info,
+            findings: results.findings,
+            witnesses: results.witnesses,
+            coverage: self.stats.coverage(&self.settings),
+            tree: Some(tree),
+            engines: self.settings.engines(),
+            seconds: started.elapsed().as_secs_f64(),
+            phases: self.stats.phases(),
+        };
+        let exit = reporting::report(results, &arguments.reporting)?;
+        let incomplete = !self.info.complete && self.settings.require_complete;
+        Ok(if incomplete { exit.max(Exit::Incomplete) } else { exit })
+    }
+
+    /// Runs the workload once. Returns how pmvet ends if there is nothing to analyse.
+    fn record(&mut self, install: &Install) -> Result<Option<Exit>, Error> {
+        let header = TraceHeader {
+            command: self.workload.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            pmvet_version: env!("CARGO_PKG_VERSION").into(),
+            loads: false,
+        };
+        let how = self.workload.launch(false);
+        let (_, ending) = Recording::make(&self.folder.path, &how, &header, install)?;
+        if launch::stopped_by().is_some() {
+            return Ok(Some(Exit::Interrupted));
+        }
+        self.info.traced_seconds = Some(ending.time.as_secs_f64());
+        if ending.exit != TargetExit::Status(0) {
+            return Ok(Some(workload::failed("the target itself fails", &ending.exit, &ending.output)));
+        }
+        if !ending.loss.is_none() {
+            eprintln!("pmvet: {} events were lost, so nothing can be said about this run", ending.loss.events);
+            return Ok(Some(Exit::Internal));
+        }
+        if !self.workload.in_place
+            && let Ok(run) = self.workload.run_natively()
+        {
+            self.info.native_seconds = Some(run.time.as_secs_f64());
+        }
+        self.info.recorded = true;
+        self.folder.write_info(&self.info)?;
+        Ok(None)
+    }
+
+    fn nothing(&self, analysis: &Analysis) -> Option<Exit> {
+        let message = if !analysis.saw_pm {
+            format!(
+                "nothing was analysed: the target mapped no PM file. PM is any file that matches {}, or that is mapped \
+                 with MAP_SYNC; name other files with --pm GLOB",
+                self.workload.pm.join(", ")
+            )
+        } else if analysis.scan.points.is_empty() {
+            "nothing was analysed: the target never flushed or fenced after a store to PM, so there is no failure point".into()
+        } else {
+            return None;
+        };
+        eprintln!("pmvet: {message}");
+        Some(Exit::NothingAnalysed)
+    }
+}
+
+/// Settings as text, to be compared.
+type Identity = BTreeMap<String, String>;

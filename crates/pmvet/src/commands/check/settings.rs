@@ -1,0 +1,104 @@
+//! What the command line asks of a check, in plain terms.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use pmvet_engines::inject::{At, Plan};
+use pmvet_model::Mode;
+use pmvet_target::sandbox;
+
+use super::Identity;
+use crate::cli::{self, CrashAt, Persistency};
+use crate::exit::Error;
+use crate::workload::Workload;
+
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) plan: Plan,
+    pub(super) mode: Mode,
+    pub(super) pedantic: bool,
+    recover: Option<String>,
+    pub(super) oracle: Option<Vec<OsString>>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) jobs: usize,
+    pub(super) budget: Option<Duration>,
+    pub(super) require_complete: bool,
+    pub(super) sample: Option<usize>,
+    pub(super) shard: Option<(usize, usize)>,
+    setup: Option<String>,
+    pm: Vec<String>,
+    in_place: bool,
+}
+
+impl Settings {
+    pub(super) fn new(arguments: &cli::Check) -> Result<Self, Error> {
+        let workload = &arguments.workload;
+        if workload.in_place && workload.setup.is_some() {
+            return Err(Error::Usage("--setup makes private files, which --in-place does not use; leave one out".into()));
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self {
+            plan: Plan {
+                at: match arguments.at {
+                    CrashAt::Persist => At::Persist,
+                    CrashAt::Store => At::Store,
+                },
+                visits: arguments.visits,
+                reorder: arguments.reorder.then_some(arguments.reorder_states as usize),
+            },
+            mode: match arguments.persistency {
+                Persistency::Adr => Mode::Adr,
+                Persistency::Eadr => Mode::Eadr,
+            },
+            pedantic: arguments.reporting.pedantic,
+            recover: arguments.recover.clone(),
+            oracle: arguments.oracle.as_deref().map(sandbox::shell),
+            timeout: arguments.recover_timeout,
+            jobs: arguments.jobs.map_or(cores, usize::from),
+            budget: arguments.budget,
+            require_complete: arguments.require_complete,
+            sample: arguments.sample.map(|n| n as usize),
+            shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
+            setup: workload.setup.clone(),
+            pm: workload.pm.clone(),
+            in_place: workload.in_place,
+        })
+    }
+
+    /// The recovery: what the user named, or the program once more.
+    pub(super) fn recovery_command(&self, workload: &Workload) -> Vec<OsString> {
+        match &self.recover {
+            Some(line) => sandbox::shell(line),
+            None => {
+                let mut command = workload.program.arguments.clone();
+                // Found already; what it calls itself does not matter to most.
+                if let Some(first) = command.first_mut() {
+                    *first = workload.program.executable.clone().into();
+                }
+                command
+            }
+        }
+    }
+
+    /// All that decides what is tried and what is expected.
+    pub(super) fn identity(&self) -> Identity {
+        let text = |name: &str, value: &dyn std::fmt::Debug| (name.to_owned(), format!("{value:?}"));
+        Identity::from([
+            text("plan", &self.plan),
+            text("mode", &self.mode),
+            text("recover", &self.recover),
+            text("oracle", &self.oracle),
+            text("setup", &self.setup),
+            text("pm", &self.pm),
+            text("in-place", &self.in_place),
+        ])
+    }
+
+    pub(super) fn engines(&self) -> Vec<String> {
+        let mut engines = vec!["inject".into(), "rules".into()];
+        if self.plan.reorder.is_some() {
+            engines.push("reorder".into());
+        }
+        engines
+    }
+}

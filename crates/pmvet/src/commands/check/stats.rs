@@ -1,0 +1,108 @@
+//! `stats.json`: what a check did and how long it took.
+
+use std::time::Instant;
+
+use pmvet_findings::{Coverage, Phase};
+use serde::Serialize;
+
+use super::analysis::Analysis;
+use super::injection::Injected;
+use super::settings::Settings;
+use crate::run_folder::RunInfo;
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Stats {
+    pub(super) wall_seconds: f64,
+    /// The workload without pmvet.
+    pub(super) native_seconds: Option<f64>,
+    /// The workload, recorded.
+    pub(super) traced_seconds: Option<f64>,
+    pub(super) analysis_seconds: f64,
+    pub(super) recovery_seconds: f64,
+    pub(super) events: u64,
+    /// Failure points passed, all visits counted.
+    pub(super) failure_points_passed: u64,
+    /// Failure points with different call paths.
+    pub(super) failure_points: usize,
+    /// Crash images with different content, in program order.
+    pub(super) images: usize,
+    /// Crash images with lines written back in another order.
+    pub(super) reordered_images: usize,
+    pub(super) recoveries: usize,
+    pub(super) recoveries_known: usize,
+    pub(super) recoveries_left: usize,
+    /// A recovery that has the machine for itself, the mean of some.
+    pub(super) mean_recovery_seconds: Option<f64>,
+    pub(super) jobs: usize,
+    /// The least time all this can take, divided by the time it took.
+    pub(super) efficiency: Option<f64>,
+    #[serde(skip)]
+    cut_short: usize,
+}
+
+impl Stats {
+    pub(super) fn take(&mut self, info: &RunInfo, analysis: &Analysis, injected: &Injected, jobs: usize, started: Instant) {
+        let scan = &analysis.scan;
+        self.native_seconds = info.native_seconds;
+        self.traced_seconds = info.traced_seconds;
+        self.recovery_seconds = injected.recovery_seconds;
+        self.events = analysis.events;
+        self.failure_points_passed = scan.passed;
+        self.failure_points = scan.unique;
+        self.images = injected.images;
+        self.reordered_images = injected.states;
+        self.recoveries = injected.done.tried;
+        self.recoveries_known = injected.done.known;
+        self.recoveries_left = injected.done.left;
+        self.mean_recovery_seconds = injected.mean_recovery_seconds;
+        self.jobs = jobs;
+        self.cut_short = scan.cut_short;
+        self.wall_seconds = started.elapsed().as_secs_f64();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(jobs) as f64;
+        self.efficiency = match (self.native_seconds, self.mean_recovery_seconds) {
+            (Some(native), Some(mean)) => {
+                Some((native + self.recoveries as f64 * mean / cores) / self.wall_seconds)
+            }
+            _ => None,
+        };
+    }
+
+    pub(super) fn coverage(&self, settings: &Settings) -> Coverage {
+        let mut coverage = Coverage::default();
+        coverage.count("failure points", self.failure_points as u64, None);
+        coverage.count("crash images", self.images as u64, None);
+        if settings.plan.reorder.is_some() {
+            coverage.count("reordered crash images", self.reordered_images as u64, None);
+        }
+        let all = self.recoveries + self.recoveries_known + self.recoveries_left;
+        coverage.count("recoveries", (self.recoveries + self.recoveries_known) as u64, Some(all as u64));
+        let mut not = |text: String| coverage.not_covered.push(text);
+        if self.recoveries_left > 0 {
+            not(format!("{} crash images that the budget left no time for", self.recoveries_left));
+        }
+        if settings.plan.reorder.is_none() {
+            not("crashes in which lines were written back in another order (--reorder)".into());
+        } else if self.cut_short > 0 {
+            not(format!("further orders of write-back at {} failure points (--reorder-states)", self.cut_short));
+        }
+        if self.failure_points_passed > self.failure_points as u64 {
+            not("further visits to the same call paths (--visits)".into());
+        }
+        if let Some((k, n)) = settings.shard {
+            not(format!("the other shards of {n} (this was {})", k + 1));
+        }
+        if let Some(sample) = settings.sample {
+            not(format!("all but a sample of {sample} failure points"));
+        }
+        coverage
+    }
+
+    pub(super) fn phases(&self) -> Vec<Phase> {
+        let phase = |name: &str, seconds: f64| Phase { name: name.into(), seconds };
+        let mut phases = Vec::new();
+        phases.extend(self.traced_seconds.map(|s| phase("recording", s)));
+        phases.push(phase("analysis", self.analysis_seconds));
+        phases.push(phase("recoveries", self.recovery_seconds));
+        phases
+    }
+}

@@ -1,0 +1,127 @@
+//! `pmvet replay`: one finding again, from what its run has kept.
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pmvet_engines::inject::refine;
+use pmvet_engines::inject::trial::Bench;
+use pmvet_engines::inject::{Job, Recovery};
+use pmvet_findings::token::Token;
+use pmvet_findings::{Evidence, Finding, jsonl};
+use pmvet_target::crash::Scratch;
+use pmvet_target::launch::pm_variables;
+use pmvet_target::mapped::MappedFile;
+use pmvet_target::sandbox::{Capture, Overlay};
+use pmvet_target::sparse;
+
+use crate::cli;
+use crate::exit::{Error, Exit};
+use crate::reporting;
+use crate::run_folder::{RunFolder, words};
+use crate::system;
+
+pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
+    let token: Option<Token> = arguments.id.parse().ok();
+    let run = token.as_ref().map(|t| t.run.as_str()).or(arguments.run.as_deref());
+    let folder = RunFolder::open(&arguments.runs, run)?;
+    let finding = find(&folder, token.and_then(|t| t.fingerprint()).as_deref().unwrap_or(&arguments.id))?;
+    let Evidence::Crash { image, recovery: recorded, .. } = &finding.evidence else {
+        return Err(Error::Run(format!(
+            "this finding ({}) has no crash image: it follows from the order of events alone",
+            finding.rule
+        )));
+    };
+    let info = folder.read_info()?;
+    let witness = reporting::witness(&folder, &image.hash)?;
+    system::handle_signals();
+    std::env::set_current_dir(&info.folder.0).map_err(|source| Error::Output {
+        action: "enter",
+        what: info.folder.0.display().to_string(),
+        source,
+    })?;
+    let store = MappedFile::new(folder.temporary().map_err(|e| failed("make", "a temporary file", e))?);
+    let (versions, version) = refine::version_at(&folder.recording(), witness.seq, store)?;
+    let job = Job { version, patches: &witness.patches };
+    if job.image(&versions) != image.hash {
+        return Err(Error::Run("the crash image cannot be made again: the run's recording has changed".into()));
+    }
+    if let Some(path) = &arguments.keep_image {
+        keep(path, &versions, &job)?;
+    }
+    let recovery = Recovery {
+        command: words(&info.recover),
+        input: File::open(folder.file("input")).ok().map(Arc::new),
+        variables: pm_variables().collect(),
+        timeout: info.timeout.unwrap_or_default(),
+        oracle: info.oracle.as_deref().map(words),
+        files: Overlay::new(Capture::Mappable),
+        most_bytes: u64::MAX,
+    };
+    let trial = recovery
+        .run(&mut Bench::default(), &versions, version, &witness.patches, info.usual.as_ref())
+        .map_err(|e| failed("run", "the recovery", e))?;
+    let Some(trial) = trial else { return Ok(Exit::Interrupted) };
+    let command: Vec<_> = recorded.command.iter().map(String::as_str).collect();
+    println!("{}: {}", finding.rule, finding.title);
+    println!("crash image: {}", image.choice);
+    println!("recovery: {}", command.join(" "));
+    for line in String::from_utf8_lossy(&trial.output).lines() {
+        println!("  | {}", line.escape_debug());
+    }
+    if trial.outcome == recorded.outcome {
+        println!("reproduced: recovery {}", trial.outcome);
+        Ok(Exit::Findings)
+    } else if info.usual.as_ref() == Some(&trial.outcome) {
+        println!("not reproduced: recovery {} now, as it should", trial.outcome);
+        Ok(Exit::Ok)
+    } else {
+        println!("another failure: recovery {}, but {} then", trial.outcome, recorded.outcome);
+        Ok(Exit::Findings)
+    }
+}
+
+/// The finding with this number or fingerprint.
+fn find(folder: &RunFolder, id: &str) -> Result<Finding, Error> {
+    let path = folder.file("findings.jsonl");
+    let bad = |e: &dyn std::fmt::Display| Error::Run(format!("{} cannot be used: {e}", path.display()));
+    let file = File::open(&path).map_err(|e| bad(&e))?;
+    let findings = jsonl::read(BufReader::new(file)).collect::<Result<Vec<_>, _>>().map_err(|e| bad(&e))?;
+    if let Ok(number) = id.parse::<usize>()
+        && let Some(finding) = number.checked_sub(1).and_then(|i| findings.get(i))
+    {
+        return Ok(finding.clone());
+    }
+    let mut named = findings.iter().filter(|f| id.len() >= 4 && f.fingerprint.starts_with(id));
+    match (named.next(), named.next()) {
+        (Some(finding), None) => Ok(finding.clone()),
+        (Some(_), Some(_)) => Err(Error::Run(format!("`{id}` is the start of several fingerprints; write more of it"))),
+        (None, _) => Err(Error::Run(format!("run {} has no finding `{id}`; it has {}", folder.id, findings.len()))),
+    }
+}
+
+/// Writes the crash image where the user wants it.
+fn keep(path: &std::path::Path, versions: &pmvet_target::crash::Versions, job: &Job<'_>) -> Result<(), Error> {
+    let mut overlay = Overlay::new(Capture::Writable);
+    let made = Scratch::default().become_version(versions, job.version, job.patches, &mut overlay);
+    made.map_err(|e| failed("make", "the crash image", e))?;
+    let mut files: Vec<(PathBuf, Arc<File>)> =
+        overlay.files().map(|(path, file)| (path.to_owned(), Arc::clone(file))).collect();
+    files.sort_by(|a, b| a.0.cmp(&b.0));
+    let single = files.len() == 1;
+    for (i, (original, file)) in files.into_iter().enumerate() {
+        let target = match single {
+            true => path.to_owned(),
+            false => format!("{}.{}", path.display(), i + 1).into(),
+        };
+        let written = File::create_new(&target).and_then(|to| sparse::copy(&file, &to));
+        written.map_err(|e| failed("write", &target.display().to_string(), e))?;
+        println!("crash image of {} written to {}", original.display(), target.display());
+    }
+    Ok(())
+}
+
+fn failed(action: &'static str, what: &str, source: io::Error) -> Error {
+    Error::Output { action, what: what.into(), source }
+}

@@ -1,0 +1,212 @@
+//! Findings, sorted out, kept in the run's folder, and shown.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
+
+use pmvet_events::FileId;
+use pmvet_findings::baseline::Baseline;
+use pmvet_findings::dedup::Dedup;
+use pmvet_findings::suppress::{Suppress, Suppressions};
+use pmvet_findings::{Coverage, Evidence, FailurePointTree, Finding, Phase, Run, Severity, Sources, jsonl};
+use pmvet_report::html::Html;
+use pmvet_report::json::Json;
+use pmvet_report::junit::Junit;
+use pmvet_report::sarif::Sarif;
+use pmvet_report::terminal::{self, Terminal};
+use pmvet_report::Exporter;
+use pmvet_target::crash::Patch;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::{self, Color, FailOn, SummaryFormat};
+use crate::exit::{Error, Exit};
+use crate::run_folder::{RunFolder, RunInfo};
+
+/// What a run of an engine gave.
+pub(crate) struct Results<'a> {
+    pub(crate) folder: &'a RunFolder,
+    pub(crate) info: &'a RunInfo,
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) witnesses: HashMap<String, Witness>,
+    pub(crate) coverage: Coverage,
+    pub(crate) tree: Option<FailurePointTree>,
+    pub(crate) engines: Vec<String>,
+    pub(crate) seconds: f64,
+    pub(crate) phases: Vec<Phase>,
+}
+
+/// How to make a crash image again from the recorded run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Witness {
+    /// The crash is before the event with this number; nothing: at the end.
+    pub(crate) seq: Option<u64>,
+    pub(crate) patches: Vec<Patch>,
+}
+
+/// A witness as `witnesses.json` has it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Saved {
+    seq: Option<u64>,
+    /// File number, offset, bytes in hexadecimal digits.
+    patches: Vec<(u32, u64, String)>,
+}
+
+/// Keeps the results in the run's folder and shows them. Returns how pmvet ends.
+pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit, Error> {
+    let sources = Sources::new(std::env::current_dir());
+    let mut dedup = Dedup::new(&sources);
+    for finding in results.findings {
+        dedup.add(finding);
+    }
+    let mut findings = dedup.finish(&results.folder.id);
+    let mut suppressions = suppressions(how.suppressions.as_deref())?;
+    suppressions.apply(&mut findings);
+    let known = match &how.baseline {
+        Some(path) => {
+            let text = read(path, "--baseline")?;
+            let baseline = Baseline::parse(&text)
+                .map_err(|e| Error::Usage(format!("--baseline: {}: {e}", path.display())))?;
+            baseline.known(&findings)
+        }
+        None => Default::default(),
+    };
+    let mut lines = Vec::new();
+    jsonl::write(&findings, &mut lines).map_err(|e| Error::Output { action: "write", what: "findings".into(), source: e })?;
+    results.folder.write("findings.jsonl", &lines)?;
+    results.folder.write_json("witnesses.json", &needed(&findings, &results.witnesses))?;
+    let run = Run {
+        id: results.folder.id.clone(),
+        command: results.info.command.iter().map(|word| word.0.to_string_lossy().into_owned()).collect(),
+        version: results.info.version.clone(),
+        versions: Default::default(),
+        seed: None,
+        engines: results.engines,
+        started: Some(crate::run_folder::rfc3339(results.info.started)),
+        seconds: results.seconds,
+        phases: results.phases,
+        coverage: results.coverage,
+        findings,
+        known,
+        suppressed: suppressions.used(),
+        unused_suppressions: suppressions.unused(),
+        tree: results.tree,
+    };
+    results.folder.write_json("report.json", &run)?;
+    export(&run, &sources, how)?;
+    show(&run, &sources, how)?;
+    let fail_on = severity(how.fail_on);
+    Ok(if run.fails(fail_on, how.pedantic) { Exit::Findings } else { Exit::Ok })
+}
+
+fn severity(fail_on: FailOn) -> Severity {
+    match fail_on {
+        FailOn::Error => Severity::Error,
+        FailOn::Warning => Severity::Warning,
+        FailOn::Performance => Severity::Performance,
+    }
+}
+
+fn show(run: &Run, sources: &Sources, how: &cli::Reporting) -> Result<(), Error> {
+    let exporter: Box<dyn Exporter> = match how.format {
+        SummaryFormat::Human => Box::new(terminal(how.color, how.full_stacks, how.pedantic)),
+        SummaryFormat::Json => Box::new(Json),
+    };
+    let mut out = io::stdout().lock();
+    match exporter.export(run, sources, &mut out).and_then(|()| out.flush()) {
+        // Whoever reads has seen enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(source) => Err(Error::Output { action: "write", what: "standard output".into(), source }),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// What suits standard output.
+pub(crate) fn terminal(color: Color, full_stacks: bool, pedantic: bool) -> Terminal {
+    let color = match color {
+        Color::Auto => terminal::Color::Auto,
+        Color::Always => terminal::Color::Always,
+        Color::Never => terminal::Color::Never,
+    };
+    let columns = io::stdout().is_terminal().then(crate::system::columns).flatten();
+    Terminal { full_stacks, pedantic, ..Terminal::new(color, columns, |name| std::env::var_os(name)) }
+}
+
+fn export(run: &Run, sources: &Sources, how: &cli::Reporting) -> Result<(), Error> {
+    let junit = Junit { fail_on: severity(how.fail_on), pedantic: how.pedantic };
+    let sarif = Sarif { pedantic: how.pedantic, ..Sarif::default() };
+    let exports: [(&Option<std::path::PathBuf>, &dyn Exporter); 4] = [
+        (&how.export_json, &Json),
+        (&how.export_sarif, &sarif),
+        (&how.export_junit, &junit),
+        (&how.export_html, &Html::default()),
+    ];
+    for (path, exporter) in exports {
+        let Some(path) = path else { continue };
+        let write = |file: File| {
+            let mut out = BufWriter::new(file);
+            exporter.export(run, sources, &mut out)?;
+            out.flush()
+        };
+        File::create(path).and_then(write).map_err(|source| Error::Output {
+            action: "write",
+            what: path.display().to_string(),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+fn suppressions(path: Option<&Path>) -> Result<Suppressions, Error> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Listed {
+        #[serde(default)]
+        suppress: Vec<Suppress>,
+    }
+    let entries = match path {
+        Some(path) => {
+            let text = read(path, "--suppressions")?;
+            let listed: Listed = toml::from_str(&text)
+                .map_err(|e| Error::Usage(format!("--suppressions: {}: {}", path.display(), e.message())))?;
+            listed.suppress
+        }
+        None => Vec::new(),
+    };
+    Suppressions::new(entries).map_err(|e| Error::Usage(e.to_string()))
+}
+
+fn read(path: &Path, flag: &str) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|e| Error::Usage(format!("{flag}: {}: {e}", path.display())))
+}
+
+/// The witnesses that findings refer to.
+fn needed(findings: &[Finding], witnesses: &HashMap<String, Witness>) -> HashMap<String, Saved> {
+    let mut needed = HashMap::new();
+    for finding in findings {
+        if let Evidence::Crash { image, .. } = &finding.evidence
+            && let Some(witness) = witnesses.get(&image.hash)
+        {
+            let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect();
+            let patches = witness.patches.iter().map(|p| (p.file.0, p.offset, hex(&p.bytes))).collect();
+            needed.insert(image.hash.clone(), Saved { seq: witness.seq, patches });
+        }
+    }
+    needed
+}
+
+/// The witness of a finding of an earlier run.
+pub(crate) fn witness(folder: &RunFolder, image: &str) -> Result<Witness, Error> {
+    let path = folder.file("witnesses.json");
+    let bad = |e: &dyn std::fmt::Display| Error::Run(format!("{} cannot be used: {e}", path.display()));
+    let text = std::fs::read_to_string(&path).map_err(|e| bad(&e))?;
+    let mut all: HashMap<String, Saved> = serde_json::from_str(&text).map_err(|e| bad(&e))?;
+    let saved = all.remove(image).ok_or_else(|| bad(&"it does not have this finding"))?;
+    let patches = saved.patches.into_iter().map(|(file, offset, hex)| {
+        let bytes: Option<Vec<u8>> =
+            (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(hex.get(i..i + 2)?, 16).ok()).collect();
+        Some(Patch { file: FileId(file), offset, bytes: bytes? })
+    });
+    let patches = patches.collect::<Option<_>>().ok_or_else(|| bad(&"damaged bytes"))?;
+    Ok(Witness { seq: saved.seq, patches })
+}

@@ -1,0 +1,214 @@
+//! What is kept of a run: `.pmvet/runs/<id>/`, and `latest`, which points at the newest.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use pmvet_findings::Outcome;
+use pmvet_target::recording::Recording;
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Error;
+
+const LATEST: &str = "latest";
+
+/// The folder of one run.
+#[derive(Debug, Clone)]
+pub(crate) struct RunFolder {
+    pub(crate) id: String,
+    pub(crate) path: PathBuf,
+}
+
+/// `run.json`: all that it takes to do the same again.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub(crate) struct RunInfo {
+    pub(crate) version: String,
+    /// Seconds since 1970.
+    pub(crate) started: u64,
+    pub(crate) command: Vec<Text>,
+    pub(crate) folder: Text,
+    pub(crate) environment: BTreeMap<Text, Text>,
+    pub(crate) recover: Vec<Text>,
+    pub(crate) oracle: Option<Vec<Text>>,
+    /// What decides which crashes are tried; a resumed run must agree with it.
+    pub(crate) settings: BTreeMap<String, String>,
+    /// Known once the recovery has been seen to work.
+    pub(crate) usual: Option<Outcome>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) native_seconds: Option<f64>,
+    pub(crate) traced_seconds: Option<f64>,
+    /// The whole run is recorded.
+    pub(crate) recorded: bool,
+    pub(crate) complete: bool,
+}
+
+/// A string of the operating system: as text if it is one, else byte by byte.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Text(pub(crate) OsString);
+
+impl Serialize for Text {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.to_str().filter(|text| !text.starts_with(ESCAPED)) {
+            Some(text) => serializer.serialize_str(text),
+            None => {
+                let hex: String = self.0.as_bytes().iter().map(|b| format!("{b:02x}")).collect();
+                serializer.serialize_str(&format!("{ESCAPED}{hex}"))
+            }
+        }
+    }
+}
+
+/// What the text of a string that is no text starts with.
+const ESCAPED: &str = "\u{0}hex:";
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let Some(hex) = text.strip_prefix(ESCAPED) else { return Ok(Text(text.into())) };
+        let bytes: Option<Vec<u8>> = hex
+            .as_bytes()
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+            .collect();
+        let bytes = bytes.ok_or_else(|| serde::de::Error::custom("a damaged string"))?;
+        Ok(Text(OsString::from_vec(bytes)))
+    }
+}
+
+pub(crate) fn texts(words: &[OsString]) -> Vec<Text> {
+    words.iter().cloned().map(Text).collect()
+}
+
+pub(crate) fn words(texts: &[Text]) -> Vec<OsString> {
+    texts.iter().map(|text| text.0.clone()).collect()
+}
+
+impl RunFolder {
+    pub(crate) fn create(runs: &Path) -> Result<Self, Error> {
+        let failed = |what: &Path, source| Error::Output { action: "make", what: what.display().to_string(), source };
+        std::fs::create_dir_all(runs).map_err(|e| failed(runs, e))?;
+        // Runs are not for version control.
+        if let Some(parent) = runs.parent().filter(|p| p.file_name().is_some_and(|n| n == ".pmvet")) {
+            let _ = std::fs::write(parent.join(".gitignore"), "*\n");
+        }
+        let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let stamp = rfc3339(seconds).replace([':', '-'], "").replace('T', "-").replace('Z', "");
+        for attempt in 0.. {
+            let id = match attempt {
+                0 => stamp.clone(),
+                n => format!("{stamp}-{n}"),
+            };
+            let path = runs.join(&id);
+            match std::fs::create_dir(&path) {
+                Ok(()) => {
+                    let path = path.canonicalize().map_err(|e| failed(&path, e))?;
+                    let folder = Self { id, path };
+                    folder.become_latest(runs).map_err(|e| failed(&runs.join(LATEST), e))?;
+                    return Ok(folder);
+                }
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(failed(&path, e)),
+            }
+        }
+        unreachable!("there are infinitely many names")
+    }
+
+    /// Replaces the link in one step, since others may be looking.
+    fn become_latest(&self, runs: &Path) -> io::Result<()> {
+        let fresh = runs.join(format!(".{LATEST}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&fresh);
+        std::os::unix::fs::symlink(&self.id, &fresh)?;
+        std::fs::rename(&fresh, runs.join(LATEST))
+    }
+
+    /// The run with this name, or the newest.
+    pub(crate) fn open(runs: &Path, id: Option<&str>) -> Result<Self, Error> {
+        let path = runs.join(id.unwrap_or(LATEST)).canonicalize().map_err(|_| {
+            Error::Run(match id {
+                Some(id) => format!("there is no run `{id}` in {}", runs.display()),
+                None => format!("there is no run in {}; `pmvet check` makes one", runs.display()),
+            })
+        })?;
+        let id = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        Ok(Self { id, path })
+    }
+
+    pub(crate) fn recording(&self) -> Recording {
+        Recording::open(&self.path)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    pub(crate) fn read_info(&self) -> Result<RunInfo, Error> {
+        let path = self.file("run.json");
+        let bad = |e: &dyn std::fmt::Display| Error::Run(format!("{} cannot be used: {e}", path.display()));
+        let bytes = std::fs::read(&path).map_err(|e| bad(&e))?;
+        serde_json::from_slice(&bytes).map_err(|e| bad(&e))
+    }
+
+    pub(crate) fn write_info(&self, info: &RunInfo) -> Result<(), Error> {
+        self.write_json("run.json", info)
+    }
+
+    /// Writes a file in one step: it is there as a whole or not at all.
+    pub(crate) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), Error> {
+        let bytes = serde_json::to_vec_pretty(value).unwrap_or_default();
+        self.write(name, &bytes)
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let (path, fresh) = (self.file(name), self.file(&format!(".{name}.new")));
+        std::fs::write(&fresh, bytes).and_then(|()| std::fs::rename(&fresh, &path)).map_err(|source| Error::Output {
+            action: "write",
+            what: path.display().to_string(),
+            source,
+        })
+    }
+
+    /// A file without a name in the run's folder.
+    pub(crate) fn temporary(&self) -> io::Result<File> {
+        tempfile::tempfile_in(&self.path)
+    }
+}
+
+/// A time, as seconds since 1970, in words that sort: `2026-11-15T05:12:26Z`.
+pub(crate) fn rfc3339(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years that begin in March end with the leap day, which makes months regular.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(1_794_719_546), "2026-11-15T05:12:26Z");
+    }
+
+    #[test]
+    fn strings_that_are_no_text_survive() {
+        for bytes in [&b"plain"[..], b"\xff\xfe", b"", "\u{0}hex:41".as_bytes()] {
+            let text = Text(OsString::from_vec(bytes.to_vec()));
+            let json = serde_json::to_string(&text).unwrap();
+            assert_eq!(serde_json::from_str::<Text>(&json).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A target, its input, and private copies of the files it works on.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use pmvet_events::plan::{Plan, SyncFunction};
+use pmvet_target::launch::{Private, pm_variables};
+use pmvet_target::program::Program;
+use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, Unwinder};
+use pmvet_target::Launch;
+
+use crate::cli;
+use crate::config::Config;
+use crate::exit::{Error, Exit};
+use crate::pm;
+
+/// How much of the output of a command is shown if it fails.
+const TAIL: usize = 4 << 10;
+
+/// What runs, on what.
+#[derive(Debug)]
+pub(crate) struct Workload {
+    pub(crate) program: Program,
+    pub(crate) command: Vec<OsString>,
+    pub(crate) pm: Vec<String>,
+    pub(crate) sync: Vec<SyncFunction>,
+    pub(crate) in_place: bool,
+    pub(crate) input: Option<Arc<File>>,
+    /// The files that every run starts with, as far as they are not the user's own.
+    pub(crate) files: Overlay,
+}
+
+impl Workload {
+    pub(crate) fn new(arguments: &cli::Workload, config: &Config, folder: &Path) -> Result<Self, Error> {
+        let mut globs: Vec<String> = pm::DEFAULT.map(String::from).into();
+        globs.extend(config.pm.iter().cloned());
+        for text in &arguments.pm {
+            globs.push(pm::glob(text, folder).map_err(|e| Error::Usage(format!("--pm: {e}")))?);
+        }
+        Ok(Self {
+            program: Program::find(&arguments.command)?,
+            command: arguments.command.clone(),
+            pm: globs,
+            sync: config.sync.clone(),
+            in_place: arguments.in_place,
+            input: None,
+            files: Overlay::new(Capture::Mappable),
+        })
+    }
+
+    /// Runs a command that makes the files that the target starts with. They stay private.
+    pub(crate) fn set_up(&mut self, line: &str) -> Result<(), Error> {
+        let arguments = sandbox::shell(line);
+        let variables: Vec<_> = pm_variables().collect();
+        let job = Job { variables: &variables, output: Output::Tail(TAIL), ..Job::new(&arguments) };
+        let capture = if self.in_place { None } else { Some(Capture::Mappable) };
+        let overlay = Mutex::new(Overlay::new(capture.unwrap_or(Capture::Mappable)));
+        let run = sandbox::run(&job, &overlay, &mut Unwinder::default()).map_err(|source| Error::Output {
+            action: "run",
+            what: "the set-up command".into(),
+            source,
+        })?;
+        match run.end {
+            End::Exit(0) => {}
+            End::Interrupted => return Err(Error::Usage("interrupted during --setup".into())),
+            end => {
+                let output = String::from_utf8_lossy(&run.output).into_owned();
+                return Err(Error::Usage(format!("--setup: the command ended with {}\n{output}", end.exit())));
+            }
+        }
+        let overlay = overlay.into_inner().unwrap_or_else(|e| e.into_inner());
+        self.files = overlay.above(Capture::Mappable);
+        Ok(())
+    }
+
+    /// How to run it under DynamoRIO.
+    pub(crate) fn launch(&self, loads: bool) -> Launch {
+        let plan = Plan {
+            loads,
+            deterministic: true,
+            snapshots: true,
+            pm: self.pm.clone(),
+            sync: self.sync.clone(),
+        };
+        let overlay = match self.in_place {
+            // An overlay that captures nothing would still have to see every call.
+            true => None,
+            false => Some(Arc::new(Mutex::new(self.files.clone()))),
+        };
+        let sandbox =
+            overlay.map(|overlay| Private { overlay, input: self.input.clone(), output: Output::Tail(TAIL) });
+        Launch { program: self.program.clone(), plan, follow_forks: true, bare: false, sandbox }
+    }
+
+    /// Runs it once without instrumentation, on private copies. Returns how it ended, the end of its output, and the time.
+    pub(crate) fn run_natively(&self) -> io::Result<sandbox::Run> {
+        let variables: Vec<_> = pm_variables().collect();
+        let job = Job {
+            executable: self.program.executable.as_os_str(),
+            variables: &variables,
+            input: self.input.as_deref(),
+            output: Output::Tail(TAIL),
+            ..Job::new(&self.program.arguments)
+        };
+        sandbox::run(&job, &Mutex::new(self.files.above(Capture::Writable)), &mut Unwinder::default())
+    }
+
+    /// Keeps standard input in a file, so that it can be read more than once. A terminal counts as empty.
+    pub(crate) fn keep_input(&mut self, path: &Path) -> Result<(), Error> {
+        let failed = |source| Error::Output { action: "keep", what: "standard input".into(), source };
+        let stdin = io::stdin();
+        if stdin.is_terminal() {
+            return Ok(());
+        }
+        let Ok(mut from) = stdin.as_fd().try_clone_to_owned().map(File::from) else { return Ok(()) };
+        let mut file = File::create(path).map_err(failed)?;
+        match io::copy(&mut from, &mut file) {
+            Ok(0) => {
+                let _ = std::fs::remove_file(path);
+            }
+            Ok(_) => self.input = Some(Arc::new(File::open(path).map_err(failed)?)),
+            // Closed, or a folder: there is nothing to read.
+            Err(_) => {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// The input kept by an earlier run.
+    pub(crate) fn known_input(&mut self, path: &Path) {
+        self.input = File::open(path).ok().map(Arc::new);
+    }
+}
+
+/// What to say about a target that fails by itself.
+pub(crate) fn failed(what: &str, how: &impl std::fmt::Display, output: &[u8]) -> Exit {
+    eprintln!("pmvet: {what}: {how}");
+    let text = String::from_utf8_lossy(output);
+    if !text.trim().is_empty() {
+        eprintln!("pmvet: the end of its output:");
+        for line in text.lines() {
+            eprintln!("  | {line}");
+        }
+    }
+    Exit::TargetFailed
+}
