@@ -35,7 +35,7 @@ struct node {
 };
 
 struct caller {
-	_Alignas(ZOO_LINE) uint64_t enqueued, dequeued; /* what the thread was told */
+	_Alignas(ZOO_LINE) uint64_t enqueued, dequeued; /* what the thread was told, a line each */
 	uint64_t emptied;                               /* of its own items, those gone when it found the queue empty */
 	uint64_t base_enqueued, base_dequeued;          /* counts at the last trim: older nodes may be gone */
 };
@@ -97,7 +97,7 @@ static void enqueue(int id)
 		zoo_persist(n, sizeof *n);
 	if (BUG == 10) { /* BUG(10): the caller is told before the node is linked */
 		zoo_store(&me->enqueued, number);
-		zoo_persist(me, sizeof *me);
+		zoo_persist(&me->enqueued, 8);
 	}
 	for (;;) {
 		uint64_t last = zoo_load(&tail), next = zoo_load(&node_at(last)->next);
@@ -116,7 +116,7 @@ static void enqueue(int id)
 	}
 	if (BUG != 10) {
 		zoo_store(&me->enqueued, number);
-		zoo_persist(me, sizeof *me);
+		zoo_persist(&me->enqueued, 8);
 	}
 }
 
@@ -124,7 +124,7 @@ static void report_empty(struct caller *me)
 {
 	if (me->emptied != me->enqueued) {
 		zoo_store(&me->emptied, me->enqueued);
-		zoo_persist(me, sizeof *me);
+		zoo_persist(&me->emptied, 8);
 	}
 }
 
@@ -160,7 +160,7 @@ static void dequeue(int id)
 			zoo_persist(&n->claim, 8);
 			cas(&head, first, next);
 			zoo_store(&me->dequeued, me->dequeued + 1);
-			zoo_persist(me, sizeof *me);
+			zoo_persist(&me->dequeued, 8);
 			return;
 		}
 		if (BUG != 4) /* BUG(4): a helper moves the head over a claim that is not persisted, and claims behind it */
@@ -254,7 +254,7 @@ static void trim(const struct tally *t)
 				continue;
 			zoo_store(&c->base_enqueued, c->enqueued);
 			zoo_store(&c->base_dequeued, c->dequeued);
-			zoo_flush(c, sizeof *c);
+			zoo_flush(&c->base_enqueued, 16);
 		}
 		if (BUG != 8) /* BUG(8): no fence between the flush of the counts and the move of the head */
 			zoo_fence();
@@ -287,12 +287,16 @@ static void recover(void)
 
 		if (BUG == 11) /* BUG(11): a claim made durable by an operation under way is not counted */
 			dequeued = false;
-		if (enqueued)
+		if (enqueued) {
 			zoo_store(&c->enqueued, t.items[i]);
-		if (dequeued)
+			zoo_flush(&c->enqueued, 8);
+		}
+		if (dequeued) {
 			zoo_store(&c->dequeued, t.claims[i]);
+			zoo_flush(&c->dequeued, 8);
+		}
 		if (enqueued || dequeued)
-			zoo_persist(c, sizeof *c);
+			zoo_fence();
 	}
 	trim(&t);
 }

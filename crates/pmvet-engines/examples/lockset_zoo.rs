@@ -89,7 +89,8 @@ impl Zoo {
     fn trace(&self, program: &str, variant: &str, args: &[String], image: Option<&[u8]>) -> Result<Trace> {
         let name = format!("pmvet-zoo-{}-{program}-{variant}", std::process::id());
         let pool = Path::new("/dev/shm").join(&name);
-        let file = std::env::temp_dir().join(format!("{name}.trace"));
+        let kind = if image.is_some() { "after" } else { "trace" };
+        let file = std::env::temp_dir().join(format!("{name}.{kind}"));
         let _ = fs::remove_file(&pool);
         if let Some(image) = image {
             fs::write(&pool, image)?;
@@ -100,13 +101,26 @@ impl Zoo {
         if config.exists() {
             command.arg("--config").arg(config);
         }
-        command.arg("--save-trace").arg(&file).arg("--").arg(self.built.join(program).join(variant)).arg(&pool).args(args);
+        command
+            .arg("--save-trace")
+            .arg(&file)
+            .arg("--")
+            .arg(self.built.join(program).join(variant))
+            .arg(&pool)
+            .args(args);
         let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status()?;
         Ok(Trace { file, pool, ended_well: status.success() })
     }
 
     /// Locks that a restart from a crash finds held and does not free.
-    fn left_held(&self, program: &str, variant: &str, args: &[String], trace: &Trace, held: &[HeldLock]) -> Result<usize> {
+    fn left_held(
+        &self,
+        program: &str,
+        variant: &str,
+        args: &[String],
+        trace: &Trace,
+        held: &[HeldLock],
+    ) -> Result<usize> {
         let mut left = 0;
         for lock in held {
             let image = image(&trace.file, lock)?;

@@ -1,0 +1,707 @@
+//! Litmus tests of the lockset engine: the figures of the HawkSet paper and the patterns that pmvet adds, as scripted events
+//! with exact verdicts.
+
+use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards};
+use pmvet_engines::lockset::{Edges, Engine, LockShape, Options, Outcome};
+use pmvet_events::event::{Event, FenceKind, FlushKind, LockKind, StoreKind, SyncOp, What};
+use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
+use proptest::prelude::*;
+
+const BASE: u64 = 0x2000_0000_0000;
+const X: u64 = BASE + 0x10000;
+const Y: u64 = BASE + 0x10040;
+const Z: u64 = BASE + 0x10080;
+const A: u64 = 0x7000_0000;
+const B: u64 = 0x7000_0040;
+
+/// Writes a run down, event by event. Sites are numbered as the test likes.
+struct Script {
+    engine: Engine,
+    seq: u64,
+}
+
+impl Script {
+    /// One PM file at `BASE`, and thread 1 with children 2 to 5.
+    fn new(options: Options) -> Self {
+        let mut script = Script::bare(options);
+        (2..=5).for_each(|child| script.create(1, child));
+        script
+    }
+
+    fn bare(options: Options) -> Self {
+        let mut script = Script { engine: Engine::new(options), seq: 0 };
+        script.add(1, 0, What::ProcessStart { process: 7, parent: 0, path: "prog" });
+        script.add(1, 0, What::ThreadStart { process: 7, os_thread: 7 });
+        let file = FileId(1);
+        script.add(1, 0, What::File { file, size: 1 << 20, device: 1, inode: 1, path: "/pool" });
+        script.add(1, 0, What::Map { file, addr: BASE, len: 1 << 20, offset: 0, writable: true });
+        script
+    }
+
+    fn add(&mut self, thread: u32, site: u32, what: What<'_>) {
+        self.seq += u64::from(what.is_numbered());
+        let (thread, site) = (ThreadId(thread), SiteId(site));
+        self.engine.event(&Event { seq: self.seq, thread, site, context: ContextId(1), what });
+    }
+
+    fn create(&mut self, parent: u32, child: u32) {
+        self.add(parent, 0, What::ThreadCreate { child: ThreadId(child) });
+        self.add(child, 0, What::ThreadStart { process: 7, os_thread: child });
+    }
+
+    fn store(&mut self, thread: u32, site: u32, addr: u64) {
+        self.put(thread, site, addr, &7u64.to_le_bytes());
+    }
+
+    fn put(&mut self, thread: u32, site: u32, addr: u64, value: &[u8]) {
+        self.add(thread, site, What::Store { addr, value, how: StoreKind::Regular });
+    }
+
+    fn load(&mut self, thread: u32, site: u32, addr: u64) {
+        self.add(thread, site, What::Load { addr, size: 8 });
+    }
+
+    /// A load that its thread acts on: it stores somewhere of its own.
+    fn use_(&mut self, thread: u32, site: u32, addr: u64) {
+        self.load(thread, site, addr);
+        self.act(thread);
+    }
+
+    fn act(&mut self, thread: u32) {
+        self.store(thread, 900, BASE + 0x80000 + u64::from(thread) * 64);
+    }
+
+    fn persist(&mut self, thread: u32, addr: u64) {
+        self.add(thread, 901, What::Flush { addr, how: FlushKind::Clwb, pm: true });
+        self.add(thread, 902, What::Fence { how: FenceKind::Sfence });
+    }
+
+    fn lock(&mut self, thread: u32, lock: u64) {
+        self.add(thread, 903, What::Acquire { lock, how: LockKind::Exclusive });
+    }
+
+    fn unlock(&mut self, thread: u32, lock: u64) {
+        self.add(thread, 904, What::Release { lock, how: LockKind::Exclusive });
+    }
+
+    fn cas(&mut self, thread: u32, site: u32, addr: u64, old: u64, new: u64, stored: bool) {
+        let (old, new) = (old.to_le_bytes(), new.to_le_bytes());
+        self.add(thread, site, What::Rmw { addr, old: &old, new: &new, stored });
+    }
+
+    fn sync(&mut self, thread: u32, op: SyncOp) {
+        self.add(thread, 905, What::Sync { object: B, op });
+    }
+
+    /// Both threads have been at `addr`, so that what follows is not initialisation.
+    fn public(&mut self, addr: u64) {
+        self.load(2, 906, addr);
+        self.load(3, 906, addr);
+    }
+
+    fn races(self) -> Vec<(u32, u32)> {
+        races(&self.engine.finish())
+    }
+}
+
+fn races(outcome: &Outcome) -> Vec<(u32, u32)> {
+    let mut found: Vec<_> = outcome.races.iter().map(|r| (r.store.site.0, r.load.site.0)).collect();
+    // Those of `Script::public` only prepare the scene.
+    found.retain(|&(_, load)| load != 906);
+    found.sort_unstable();
+    found
+}
+
+fn new() -> Script {
+    let mut script = Script::new(Options::default());
+    script.public(X);
+    script.public(Y);
+    script
+}
+
+#[test]
+fn figure_1a_and_1b_a_lock_around_everything_is_enough() {
+    let mut s = new();
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.unlock(2, A);
+    s.lock(3, A);
+    s.use_(3, 2, X);
+    s.unlock(3, A);
+    assert_eq!(s.races(), []);
+}
+
+/// Thread 2 of figures 1c, 2a and 2c: the persist is outside of the critical section.
+fn late_persist(s: &mut Script) {
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.unlock(2, A);
+    s.persist(2, X);
+}
+
+fn locked_load(s: &mut Script) {
+    s.lock(3, A);
+    s.use_(3, 2, X);
+    s.unlock(3, A);
+}
+
+#[test]
+fn figure_1c_2a_2c_a_persist_outside_of_the_lock_is_a_race_in_either_order() {
+    let mut s = new();
+    late_persist(&mut s);
+    locked_load(&mut s);
+    assert_eq!(s.races(), [(1, 2)]);
+    let mut s = new();
+    locked_load(&mut s);
+    late_persist(&mut s);
+    assert_eq!(s.races(), [(1, 2)]);
+}
+
+#[test]
+fn figure_1c_observed_if_the_load_comes_in_between() {
+    let mut s = new();
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.unlock(2, A);
+    locked_load(&mut s);
+    s.persist(2, X);
+    let outcome = s.engine.finish();
+    assert_eq!(races(&outcome), [(1, 2)]);
+    assert!(outcome.races[0].observed);
+}
+
+#[test]
+fn figure_2b_2d_a_lock_taken_again_is_another_critical_section() {
+    let mut s = new();
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.unlock(2, A);
+    s.lock(2, A);
+    s.persist(2, X);
+    s.unlock(2, A);
+    locked_load(&mut s);
+    assert_eq!(s.races(), [(1, 2)]);
+}
+
+#[test]
+fn figure_3_order_by_creation_counts_from_the_persist() {
+    let mut s = Script::bare(Options { init_removal: false, ..Options::default() });
+    s.store(1, 1, X);
+    s.persist(1, X);
+    s.create(1, 2);
+    s.store(1, 3, X);
+    s.create(1, 3);
+    s.persist(1, X);
+    // Thread 2 was created before the second store, thread 3 before its persist.
+    s.use_(2, 12, X);
+    s.use_(3, 13, X);
+    assert_eq!(s.races(), [(3, 12), (3, 13)]);
+}
+
+#[test]
+fn figure_3_threads_that_are_created_after_the_persist_or_joined_before_the_load_are_ordered() {
+    let mut s = Script::bare(Options { init_removal: false, ..Options::default() });
+    s.store(1, 1, X);
+    s.persist(1, X);
+    s.create(1, 2);
+    s.use_(2, 12, X);
+    s.store(2, 2, Y);
+    s.persist(2, Y);
+    s.add(2, 0, What::ThreadExit);
+    s.add(1, 0, What::ThreadJoin { child: ThreadId(2) });
+    s.use_(1, 11, Y);
+    assert_eq!(s.races(), []);
+}
+
+#[test]
+fn figure_5_a_pointer_that_others_follow_before_it_is_persisted() {
+    // The writer holds the lock of the old node; the reader follows the link and takes the lock of the new one only.
+    let mut s = new();
+    s.lock(2, A);
+    s.put(2, 1, X, &Z.to_le_bytes());
+    s.persist(2, X);
+    s.unlock(2, A);
+    s.load(3, 2, X);
+    s.lock(3, B);
+    s.act(3);
+    s.unlock(3, B);
+    assert_eq!(s.races(), [(1, 2)]);
+}
+
+#[test]
+fn accesses_that_overlap_in_part_race_and_neighbours_do_not() {
+    for (addr, size, racy) in [(X, 1, true), (X + 7, 1, true), (X + 4, 8, true), (X + 8, 8, false), (X - 8, 8, false)] {
+        let mut s = new();
+        s.add(2, 9, What::Load { addr, size });
+        s.add(3, 9, What::Load { addr, size });
+        s.store(2, 1, X);
+        s.persist(2, X);
+        s.add(3, 2, What::Load { addr, size });
+        s.act(3);
+        assert_eq!(!s.races().iter().all(|&(_, load)| load != 2), racy, "{addr:x} {size}");
+    }
+}
+
+#[test]
+fn an_access_over_two_lines_is_two() {
+    let mut s = new();
+    s.public(X + 60);
+    s.put(2, 1, X + 60, &[1; 8]);
+    s.persist(2, X);
+    s.use_(3, 2, Y);
+    assert_eq!(s.races(), [(1, 2)]);
+}
+
+#[test]
+fn initialisation_that_is_persisted_is_removed() {
+    let mut s = Script::new(Options::default());
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.use_(3, 2, X);
+    assert_eq!(s.races(), []);
+    let mut s = Script::new(Options { init_removal: false, allocators: false, ..Options::default() });
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.use_(3, 2, X);
+    assert_eq!(s.races(), [(1, 2)]);
+}
+
+#[test]
+fn initialisation_that_is_not_persisted_is_kept() {
+    let mut s = Script::new(Options::default());
+    s.store(2, 1, X);
+    s.use_(3, 2, X);
+    s.persist(2, X);
+    assert_eq!(s.races(), [(1, 2)]);
+}
+
+#[test]
+fn a_store_that_is_never_persisted_races_and_so_does_one_that_is_overwritten() {
+    let mut s = new();
+    s.store(2, 1, X);
+    s.use_(3, 2, X);
+    assert_eq!(s.races(), [(1, 2)]);
+    let mut s = new();
+    s.store(2, 1, X);
+    s.use_(3, 2, X);
+    s.store(2, 3, X);
+    s.persist(2, X);
+    assert_eq!(s.races(), [(1, 2), (3, 2)]);
+}
+
+#[test]
+fn a_flush_without_a_fence_persists_nothing_and_clflush_needs_none() {
+    for (how, racy) in [(FlushKind::Clwb, true), (FlushKind::Clflushopt, true), (FlushKind::Clflush, false)] {
+        let mut s = new();
+        s.lock(2, A);
+        s.store(2, 1, X);
+        s.add(2, 9, What::Flush { addr: X, how, pm: true });
+        s.unlock(2, A);
+        s.add(2, 9, What::Fence { how: FenceKind::Sfence });
+        locked_load(&mut s);
+        assert_eq!(s.races() == [(1, 2)], racy, "{how:?}");
+    }
+}
+
+#[test]
+fn a_non_temporal_store_is_persistent_at_the_fence() {
+    let mut s = new();
+    s.lock(2, A);
+    s.add(2, 1, What::Store { addr: X, value: &[1; 8], how: StoreKind::NonTemporal });
+    s.add(2, 9, What::Fence { how: FenceKind::Sfence });
+    s.unlock(2, A);
+    locked_load(&mut s);
+    assert_eq!(s.races(), []);
+}
+
+#[test]
+fn readers_share_a_lock_and_do_not_exclude_each_other() {
+    for (how, racy) in [(LockKind::Shared, true), (LockKind::Exclusive, false)] {
+        let mut s = new();
+        s.add(2, 9, What::Acquire { lock: A, how });
+        s.store(2, 1, X);
+        s.persist(2, X);
+        s.add(2, 9, What::Release { lock: A, how });
+        s.add(3, 9, What::Acquire { lock: A, how: LockKind::Shared });
+        s.use_(3, 2, X);
+        s.add(3, 9, What::Release { lock: A, how: LockKind::Shared });
+        assert_eq!(s.races() == [(1, 2)], racy, "{how:?}");
+    }
+}
+
+#[test]
+fn recursive_locks_are_held_until_the_last_release() {
+    let mut s = new();
+    s.lock(2, A);
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.unlock(2, A);
+    s.persist(2, X);
+    s.unlock(2, A);
+    locked_load(&mut s);
+    assert_eq!(s.races(), []);
+}
+
+#[test]
+fn a_lock_that_another_thread_gives_back_is_given_back() {
+    let mut s = new();
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.unlock(4, A);
+    s.persist(2, X);
+    locked_load(&mut s);
+    assert_eq!(s.races(), [(1, 2)]);
+}
+
+#[test]
+fn a_reader_that_persists_what_it_read_before_it_acts_is_safe() {
+    let run = |options: Options, helps: bool| {
+        let mut s = Script::new(options);
+        s.public(X);
+        s.store(2, 1, X);
+        s.load(3, 2, X);
+        if helps {
+            s.persist(3, X);
+        }
+        s.act(3);
+        s.persist(2, X);
+        s.races()
+    };
+    assert_eq!(run(Options::default(), true), []);
+    assert_eq!(run(Options::default(), false), [(1, 2)]);
+    assert_eq!(run(Options { reader_window: false, ..Options::default() }, true), [(1, 2)]);
+}
+
+#[test]
+fn a_reader_that_takes_the_writers_lock_before_it_acts_is_safe() {
+    let mut s = new();
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.unlock(2, A);
+    s.load(3, 2, X);
+    s.lock(3, A);
+    s.act(3);
+    s.unlock(3, A);
+    assert_eq!(s.races(), []);
+}
+
+/// A critical section of a spin lock in PM around a store to X and its persist.
+fn spin_section(s: &mut Script, thread: u32, take: u32, store: u32, free: u64, held: u64) {
+    s.cas(thread, take, Z, free, held, true);
+    s.store(thread, store, X);
+    s.persist(thread, X);
+    s.put(thread, 52, Z, &free.to_le_bytes());
+}
+
+#[test]
+fn an_inferred_spin_lock_protects_and_can_be_turned_off_or_denied() {
+    let script = |options: Options| {
+        let names = |site: SiteId| if site.0 == 51 { vec!["my_lock".to_string()] } else { Vec::new() };
+        let mut s = Script { engine: Engine::with_names(options, Box::new(names)), seq: 0 };
+        s.add(1, 0, What::ThreadStart { process: 7, os_thread: 7 });
+        s.add(1, 0, What::Map { file: FileId(1), addr: BASE, len: 1 << 20, offset: 0, writable: true });
+        (2..=4).for_each(|child| s.create(1, child));
+        s.public(X);
+        spin_section(&mut s, 2, 51, 1, 0, 1);
+        s.cas(3, 51, Z, 0, 1, true);
+        s.use_(3, 2, X);
+        s.put(3, 52, Z, &0u64.to_le_bytes());
+        spin_section(&mut s, 2, 51, 1, 0, 1);
+        s.engine.finish()
+    };
+    let outcome = script(Options::default());
+    assert_eq!(races(&outcome), []);
+    assert_eq!((outcome.inferred.len(), outcome.inferred[0].shape), (1, LockShape::Plain));
+    assert_eq!((outcome.inferred[0].acquired, outcome.inferred[0].threads), (3, 2));
+    assert_eq!(races(&script(Options { infer_locks: false, ..Options::default() })), [(1, 2)]);
+    assert_eq!(races(&script(Options { deny: vec!["my_lock".into()], ..Options::default() })), [(1, 2)]);
+}
+
+#[test]
+fn a_mutex_outside_of_pm_is_known_by_its_atomics() {
+    // Rust's: 0 free, 1 held, 2 held and waited for; given back by an exchange.
+    let mut s = new();
+    s.cas(2, 51, A, 0, 1, true);
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.cas(3, 53, A, 1, 2, true);
+    s.cas(2, 52, A, 2, 0, true);
+    s.cas(3, 53, A, 0, 2, true);
+    s.use_(3, 2, X);
+    s.cas(3, 52, A, 2, 0, true);
+    assert_eq!(s.races(), []);
+}
+
+#[test]
+fn a_ticket_lock_and_a_reader_writer_lock_are_told_apart() {
+    let mut s = new();
+    for (turn, thread) in [2, 3, 2, 3].into_iter().enumerate() {
+        s.cas(thread, 51, Z, turn as u64, turn as u64 + 1, true);
+        s.store(thread, 1, X);
+        s.persist(thread, X);
+        s.put(thread, 52, Z + 8, &(turn as u64 + 1).to_le_bytes());
+    }
+    let outcome = s.engine.finish();
+    assert_eq!((races(&outcome), outcome.inferred[0].shape), (vec![], LockShape::Ticket));
+
+    let mut s = new();
+    s.cas(3, 53, Z, 0, 1, true);
+    s.cas(4, 53, Z, 1, 2, true);
+    s.use_(3, 2, X);
+    s.cas(3, 54, Z, 2, 1, true);
+    s.cas(4, 54, Z, 1, 0, true);
+    spin_section(&mut s, 2, 51, 1, 0, 1 << 63);
+    let outcome = s.engine.finish();
+    assert_eq!((races(&outcome), outcome.inferred[0].shape), (vec![], LockShape::ReaderWriter));
+}
+
+#[test]
+fn a_counter_is_no_lock() {
+    let mut s = new();
+    for n in 0..20 {
+        s.cas(2 + n % 2, 51, Z, n.into(), u64::from(n) + 1, true);
+        s.persist(2 + n % 2, Z);
+    }
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.use_(3, 2, X);
+    let outcome = s.engine.finish();
+    assert_eq!((races(&outcome), outcome.inferred.len()), (vec![(1, 2)], 0));
+}
+
+#[test]
+fn who_looks_at_the_lock_after_reading_is_safe_and_who_does_not_is_not() {
+    for looks in [true, false] {
+        let mut s = new();
+        spin_section(&mut s, 2, 51, 1, 0, 1);
+        s.load(3, 2, X);
+        if looks {
+            s.load(3, 3, Z);
+        }
+        s.act(3);
+        spin_section(&mut s, 2, 51, 1, 0, 1);
+        assert_eq!(s.races().is_empty(), looks);
+    }
+}
+
+#[test]
+fn lock_free_publication_is_reported_when_observed_or_asked_for() {
+    let run = |options: Options, observed: bool| {
+        let mut s = Script::new(options);
+        s.public(X);
+        s.cas(2, 1, X, 0, 0x4040, true);
+        if observed {
+            s.use_(3, 2, X);
+        }
+        s.persist(2, X);
+        if !observed {
+            s.use_(3, 2, X);
+        }
+        s.races()
+    };
+    assert_eq!(run(Options::default(), false), []);
+    assert_eq!(run(Options::default(), true), [(1, 2)]);
+    assert_eq!(run(Options { lock_free: true, ..Options::default() }, false), [(1, 2)]);
+}
+
+#[test]
+fn barriers_conditions_semaphores_and_flags_order_threads_unless_turned_off() {
+    type Between = fn(&mut Script);
+    let cases: [(Between, fn(&mut Edges)); 4] = [
+        (
+            |s| {
+                s.sync(2, SyncOp::BarrierEnter);
+                s.sync(3, SyncOp::BarrierEnter);
+                s.sync(2, SyncOp::BarrierLeave);
+                s.sync(3, SyncOp::BarrierLeave);
+            },
+            |e| e.barriers = false,
+        ),
+        (
+            |s| {
+                s.sync(2, SyncOp::CondSignal);
+                s.sync(3, SyncOp::CondWoken);
+            },
+            |e| e.conditions = false,
+        ),
+        (
+            |s| {
+                s.sync(2, SyncOp::SemPost);
+                s.sync(3, SyncOp::SemAcquire);
+            },
+            |e| e.semaphores = false,
+        ),
+        (
+            |s| {
+                (0..5).for_each(|_| s.load(3, 60, Z));
+                s.store(2, 61, Z);
+                s.persist(2, Z);
+                s.load(3, 60, Z);
+            },
+            |e| e.flags = false,
+        ),
+    ];
+    for (between, off) in cases {
+        let run = |edges: Edges| {
+            let mut s = Script::new(Options { edges, ..Options::default() });
+            s.public(X);
+            s.store(2, 1, X);
+            s.persist(2, X);
+            between(&mut s);
+            s.use_(3, 2, X);
+            s.races()
+        };
+        assert!(!run(Edges::ALL).contains(&(1, 2)));
+        let mut edges = Edges::ALL;
+        off(&mut edges);
+        assert!(run(edges).contains(&(1, 2)));
+    }
+}
+
+#[test]
+fn memory_that_is_allocated_again_is_unpublished_again() {
+    for known in [true, false] {
+        let mut s = new();
+        s.lock(3, B);
+        s.use_(3, 2, X);
+        s.unlock(3, B);
+        if known {
+            s.engine.allocated(ThreadId(2), X, 64);
+        }
+        s.lock(2, A);
+        s.store(2, 1, X);
+        s.persist(2, X);
+        s.unlock(2, A);
+        assert_eq!(s.races().is_empty(), known);
+    }
+}
+
+#[test]
+fn memory_that_a_pointer_newly_leads_to_was_unpublished() {
+    for (allocators, racy) in [(true, false), (false, true)] {
+        let mut s = Script::new(Options { allocators, ..Options::default() });
+        s.public(X);
+        s.public(Y);
+        s.lock(3, B);
+        s.use_(3, 2, X);
+        s.unlock(3, B);
+        s.lock(2, A);
+        s.store(2, 1, X);
+        s.persist(2, X);
+        s.put(2, 5, Y, &X.to_le_bytes());
+        s.persist(2, Y);
+        s.unlock(2, A);
+        assert_eq!(s.races() == [(1, 2)], racy);
+    }
+}
+
+#[test]
+fn a_lock_in_pm_is_named_with_a_crash_that_leaves_it_held() {
+    let mut s = new();
+    s.cas(2, 51, Z, 0, 1, true);
+    s.store(2, 1, Z + 8);
+    s.persist(2, Z);
+    let crash = s.seq + 1;
+    s.put(2, 52, Z, &0u64.to_le_bytes());
+    let outcome = s.engine.finish();
+    let [held] = &outcome.held[..] else { panic!("{:?}", outcome.held) };
+    assert_eq!((held.word.offset, held.crash_at, held.flushed, held.values), (Z - BASE, crash, true, Some((0, 1))));
+
+    let after = |recovery: &[What<'_>], failed| {
+        let mut aftermath = Aftermath::new(held, "/pool".as_ref());
+        let start = [
+            What::ThreadStart { process: 1, os_thread: 1 },
+            What::File { file: FileId(9), size: 1 << 20, device: 1, inode: 1, path: "/pool" },
+            What::Map { file: FileId(9), addr: BASE, len: 1 << 20, offset: 0, writable: true },
+        ];
+        for (seq, &what) in start.iter().chain(recovery).enumerate() {
+            let (site, context) = (SiteId(1), ContextId(1));
+            aftermath.event(&Event { seq: seq as u64 + 1, thread: ThreadId(1), site, context, what });
+        }
+        aftermath.verdict(failed)
+    };
+    let (zero, one) = (0u64.to_le_bytes(), 1u64.to_le_bytes());
+    let frees = What::Store { addr: Z, value: &zero, how: StoreKind::Regular };
+    let refused = What::Rmw { addr: Z, old: &one, new: &one, stored: false };
+    assert_eq!(after(&[], false), Afterwards::Unused);
+    assert_eq!(after(&[frees], false), Afterwards::Freed);
+    assert_eq!(after(&[refused], true), Afterwards::LeftHeld);
+    assert_eq!(after(&[What::Load { addr: Z, size: 8 }], true), Afterwards::LeftHeld);
+    assert_eq!(after(&[What::Load { addr: Z, size: 8 }], false), Afterwards::Unused);
+}
+
+#[test]
+fn ten_million_loads_of_a_hot_line_and_sixty_four_threads_stay_small() {
+    let mut s = Script::bare(Options::default());
+    (2..=65).for_each(|child| s.create(1, child));
+    for round in 0..2_500 {
+        for thread in 2..=65 {
+            (0..if cfg!(debug_assertions) { 2 } else { 62 }).for_each(|_| s.load(thread, 3, X));
+        }
+        if round % 100 == 0 {
+            s.lock(2, A);
+            s.store(2, 1, X);
+            s.persist(2, X);
+            s.unlock(2, A);
+        }
+    }
+    (2..=65).for_each(|thread| s.act(thread));
+    let outcome = s.engine.finish();
+    assert_eq!(races(&outcome), [(1, 3)]);
+    assert!(outcome.stats.locksets < 10 && outcome.stats.lines < 100, "{:?}", outcome.stats);
+}
+
+/// Any event at all, on few addresses, sites and threads so that they meet.
+fn event() -> impl Strategy<Value = (u32, u32, u8, u64, u64)> {
+    (0..6u32, 0..8u32, 0..22u8, 0..40u64, 0..4u64)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn no_order_of_events_makes_it_panic(events in prop::collection::vec(event(), 0..300), variant in 0..4u8) {
+        let options = match variant {
+            0 => Options::default(),
+            1 => Options::as_published(),
+            2 => Options { lock_free: true, neighbours: false, init_removal: false, ..Options::default() },
+            _ => Options { reader_window: false, max_lines: 3, ..Options::default() },
+        };
+        let mut s = Script::bare(options);
+        for (thread, site, kind, place, n) in events {
+            let addr = X + place * 5;
+            let (old, new) = (n.to_le_bytes(), (n + 1).to_le_bytes());
+            let lock = if place % 2 == 0 { addr } else { A + place * 8 };
+            let wide = [n as u8; 100];
+            let how = if n == 0 { LockKind::Shared } else { LockKind::Exclusive };
+            let sync = SyncOp::ALL[place as usize % SyncOp::ALL.len()];
+            let (file, child) = (FileId(n as u32), ThreadId(n as u32 + 1));
+            let what = match kind {
+                0..3 => What::Load { addr, size: 1 << n },
+                3 => What::Load { addr: lock, size: 200 },
+                4 | 5 => What::Store { addr, value: &new, how: StoreKind::Regular },
+                6 => What::Store { addr, value: &wide, how: StoreKind::NonTemporal },
+                7 => What::Rmw { addr: lock, old: &old, new: &new, stored: site % 2 == 0 },
+                8 => What::Rmw { addr: lock, old: &new, new: &old, stored: true },
+                9 => What::Flush { addr, how: FlushKind::Clwb, pm: true },
+                10 => What::Flush { addr, how: FlushKind::Clflush, pm: true },
+                11 | 12 => What::Fence { how: FenceKind::Sfence },
+                13 => What::Acquire { lock, how },
+                14 => What::Release { lock, how },
+                15 => What::ThreadCreate { child },
+                16 => What::ThreadJoin { child },
+                17 => What::ThreadExit,
+                18 => What::Sync { object: lock, op: sync },
+                19 => What::Map { file, addr: BASE, len: 1 << (12 + n * 2), offset: n * 64, writable: true },
+                20 => What::Unmap { addr: X, len: 4096 },
+                _ => What::FileSync { file: FileId(1), offset: place, len: u64::MAX, how: pmvet_events::event::SyncKind::Msync },
+            };
+            s.add(thread, site, what);
+            if site == 7 && kind == 4 {
+                s.engine.allocated(ThreadId(thread), addr, n * 100);
+            }
+        }
+        s.engine.finish();
+    }
+}

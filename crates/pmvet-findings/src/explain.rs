@@ -22,6 +22,7 @@ const PAGES: &[(&str, &str)] = pages! {
     "fence-orders-lines"
     "persistency-race"
     "lock-in-pm"
+    "reachable-failure"
 };
 
 /// The page of the rule with this id, in Markdown.

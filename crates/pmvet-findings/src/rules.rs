@@ -82,4 +82,6 @@ rules! {
         "another thread may read a value before it is persistent, and act on it";
     LOCK_IN_PM "lock-in-pm" Warning "race":
         "a lock lives in PM, can be persisted while held, and nothing frees it after a crash";
+    REACHABLE_FAILURE "reachable-failure" Error "verify":
+        "recovery fails on a state of PM that a crash can leave";
 }

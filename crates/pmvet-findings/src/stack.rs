@@ -54,10 +54,88 @@ pub fn user_frames(stack: &[Frame]) -> Vec<&Frame> {
 }
 
 impl Place {
-    /// The frame whose line is shown: the innermost of the user's.
+    /// The frame whose line is shown: the innermost of the user's that does more than flush or copy for its caller.
     pub fn frame(&self) -> Option<&Frame> {
-        self.stack.iter().find(|frame| frame.is_user()).or(self.stack.first())
+        user_frame(&self.stack).and_then(|i| self.stack.get(i)).or(self.stack.first())
     }
+}
+
+/// The innermost frame of the user's own code that decides something: not a library's, nor a helper that only wraps
+/// an instruction. If there are only helpers, the outermost of them.
+pub fn user_frame(stack: &[Frame]) -> Option<usize> {
+    let own = |i: &usize| stack[*i].is_user() && !is_intrinsic(&stack[*i]);
+    let decides =
+        |i: &usize| !is_helper(&stack[*i]) && !stack.get(i + 1).is_some_and(|caller| is_setter(&stack[*i], caller));
+    let mut frames = 0..stack.len();
+    let first = frames.clone().filter(own).find(decides);
+    first.or_else(|| frames.clone().rfind(own)).or_else(|| frames.rfind(|&i| stack[i].is_user()))
+}
+
+/// A compiler's name for a single instruction.
+fn is_intrinsic(frame: &Frame) -> bool {
+    let function = frame.function.as_deref().unwrap_or_default();
+    let in_header =
+        frame.file.as_deref().and_then(Path::file_name).is_some_and(|n| n.to_string_lossy().ends_with("intrin.h"));
+    in_header || function.starts_with("_mm") || function.contains("core_arch::")
+}
+
+/// A function that by its name only makes data persistent, or copies it, on behalf of its caller.
+fn is_helper(frame: &Frame) -> bool {
+    const WORDS: &[&str] = &[
+        "persist",
+        "flush",
+        "fence",
+        "drain",
+        "clwb",
+        "clflush",
+        "clflushopt",
+        "sfence",
+        "mfence",
+        "pcommit",
+        "memcpy",
+        "memmove",
+        "memset",
+        "memzero",
+    ];
+    // A closure is named after nothing; the function around it is.
+    if frame.inlined && frame.function.as_deref().is_some_and(|f| f.ends_with('}') && f.contains("{closure")) {
+        return true;
+    }
+    // `zoo_persist`, `pm::Pool::flush_range`, `cacheLineFlush`; not `flusher`.
+    words(last_name(frame)).iter().any(|word| WORDS.contains(&word.as_str()))
+}
+
+/// A function of another file that by its name only stores what its caller gives it: `store`, `pm_write`.
+fn is_setter(frame: &Frame, caller: &Frame) -> bool {
+    const WORDS: &[&str] = &["store", "write", "copy", "set", "assign", "exchange", "cas"];
+    let mut name = words(last_name(frame));
+    name.retain(|word| !["nt", "nontemporal", "volatile", "unaligned"].contains(&word.as_str()));
+    let only = name.len() <= 2 && name.last().is_some_and(|word| WORDS.contains(&word.as_str()));
+    only && caller.is_user() && caller.file.is_some() && caller.file != frame.file
+}
+
+/// Without the path to it and its parameters.
+fn last_name(frame: &Frame) -> &str {
+    let function = frame.function.as_deref().unwrap_or_default();
+    let path = function.trim_start_matches('<').split(['<', '(', '>']).next().unwrap_or_default();
+    let path = path.trim_end_matches(':');
+    path.rsplit("::").next().unwrap_or(path)
+}
+
+/// The parts of an identifier, in lower case.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut lower = false;
+    for c in name.chars() {
+        if !c.is_alphanumeric() || c.is_uppercase() && lower {
+            words.push(String::new());
+        }
+        lower = c.is_lowercase();
+        if c.is_alphanumeric() {
+            words.last_mut().into_iter().for_each(|word| word.extend(c.to_lowercase()));
+        }
+    }
+    words
 }
 
 /// `insert (list.c:42)`, or as much of that as is known; never empty.
@@ -116,5 +194,53 @@ mod tests {
         let bare = Frame { module: Some("/home/me/list".into()), offset: 0x1234, ..Frame::default() };
         assert_eq!(bare.to_string(), "list+0x1234");
         assert_eq!(Frame { offset: 7, ..Frame::default() }.to_string(), "0x7");
+    }
+
+    #[test]
+    fn identifiers_are_split_into_words() {
+        assert_eq!(words("zoo_persist"), ["zoo", "persist"]);
+        assert_eq!(words("cacheLineFlush"), ["cache", "line", "flush"]);
+        assert_eq!(words("flusher"), ["flusher"]);
+    }
+
+    fn plain(function: &str, file: &str, module: &str) -> Frame {
+        Frame {
+            function: Some(function.into()),
+            file: Some(file.into()),
+            module: Some(module.into()),
+            ..Frame::default()
+        }
+    }
+
+    #[test]
+    fn libraries_intrinsics_and_helpers_are_skipped() {
+        let stack = vec![
+            plain("_mm_clwb", "/usr/lib/gcc/clwbintrin.h", "/bin/prog"),
+            plain("zoo_flush", "zoo.h", "/bin/prog"),
+            plain("zoo_persist", "zoo.h", "/bin/prog"),
+            plain("put", "plist.c", "/bin/prog"),
+            plain("main", "plist.c", "/bin/prog"),
+        ];
+        assert_eq!(user_frame(&stack), Some(3));
+        let stack = vec![
+            plain("memmove_nodrain_avx512f", "", "/usr/lib/libpmem.so.1"),
+            plain("pmemobj_memcpy_persist", "", "/usr/lib/libpmemobj.so.1"),
+            plain("append", "log.c", "/bin/prog"),
+        ];
+        assert_eq!(user_frame(&stack), Some(2));
+        let rust = vec![
+            plain("core::ptr::write_volatile::<u64>", "/rustc/abc/library/core/src/ptr/mod.rs", "/bin/prog"),
+            plain("pm::Pool::flush_range", "pool.rs", "/bin/prog"),
+            plain("pm::insert", "map.rs", "/bin/prog"),
+        ];
+        assert_eq!(user_frame(&rust), Some(2));
+    }
+
+    #[test]
+    fn a_stack_of_helpers_alone_gives_the_outermost() {
+        let stack = vec![plain("_mm_clwb", "clwbintrin.h", "/bin/prog"), plain("flush_all", "a.c", "/bin/prog")];
+        assert_eq!(user_frame(&stack), Some(1));
+        assert_eq!(user_frame(&vec![plain("memcpy", "", "/lib/libc.so.6")]), None);
+        assert_eq!(user_frame(&vec![plain("flusher_main", "a.c", "p"), plain("main", "a.c", "p")]), Some(0));
     }
 }

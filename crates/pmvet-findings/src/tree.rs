@@ -86,13 +86,21 @@ pub struct Builder {
 
 impl Builder {
     /// Adds what became of failure points with this stack. An empty one adds nothing.
-    pub fn add(&mut self, stack: &[Frame], tally: Tally) {
+    pub fn add_stack(&mut self, stack: &[Frame], tally: Tally) {
+        self.add_path(stack.iter().rev().map(|frame| (frame.to_string(), !frame.is_user())), tally);
+    }
+
+    /// The same for a call path of labels, outermost first, none of which is a library's.
+    pub fn add<L: Into<String>>(&mut self, path: impl IntoIterator<Item = L>, tally: Tally) {
+        self.add_path(path.into_iter().map(|label| (label.into(), false)), tally);
+    }
+
+    fn add_path(&mut self, path: impl Iterator<Item = (String, bool)>, tally: Tally) {
         let mut at = None;
-        for frame in stack.iter().rev() {
+        for (label, library) in path {
             let next = u32::try_from(self.tree.nodes.len()).unwrap_or(u32::MAX);
             let nodes = &mut self.tree.nodes;
-            let node = *self.index.entry((at, frame.to_string())).or_insert_with_key(|(parent, label)| {
-                let library = !frame.is_user();
+            let node = *self.index.entry((at, label)).or_insert_with_key(|(parent, label)| {
                 nodes.push(Node { parent: *parent, label: label.clone(), library, own: Tally::default() });
                 next
             });
@@ -121,10 +129,10 @@ mod tests {
         };
         let stack = |function| vec![frame("flush", "/lib/l.so"), frame(function, "/home/x"), frame("main", "/home/x")];
         let mut builder = Builder::default();
-        builder.add(&stack("insert")[1..], Tally::OK);
-        builder.add(&stack("insert")[1..], Tally::FAILED);
-        builder.add(&stack("remove"), Tally::NOT_TRIED);
-        builder.add(&[], Tally::OK);
+        builder.add_stack(&stack("insert")[1..], Tally::OK);
+        builder.add(["main (x)", "insert (x)"], Tally::FAILED);
+        builder.add_stack(&stack("remove"), Tally::NOT_TRIED);
+        builder.add_stack(&[], Tally::OK);
         let tree = builder.finish();
         assert_eq!(tree.user_function(3), Some("remove"), "the library is called by it");
         assert_eq!(tree.user_function(4), None);

@@ -28,6 +28,11 @@ impl Buffers {
         buffer.push(at);
     }
 
+    /// The lines in the buffer of a thread.
+    pub(crate) fn get(&self, thread: ThreadId) -> &[SlotRef] {
+        self.threads.get(thread.0 as usize).map_or(&[], Vec::as_slice)
+    }
+
     /// Empties the buffer of a thread into the empty `into`, whose room it gets in exchange.
     pub(crate) fn take(&mut self, thread: ThreadId, into: &mut Vec<SlotRef>) {
         if let Some(buffer) = self.threads.get_mut(thread.0 as usize) {

@@ -50,6 +50,41 @@ impl Model {
         &self.spaces
     }
 
+    /// Whether this event, if it came next, would leave a crash fewer choices: it makes some pending store persistent.
+    pub fn would_persist(&self, event: &Event<'_>) -> bool {
+        let has_pending = |file, offset: u64, len: u64| {
+            let last = LineId::of(file, offset.saturating_add(len.saturating_sub(1)));
+            len > 0 && !self.lines.in_range(LineId::of(file, offset), last).is_empty()
+        };
+        match event.what {
+            // The cache is persistent: a store leaves no choice about itself, nor about what its line held before.
+            What::Store { how, .. } => self.mode == Mode::Eadr && Kind::from(how) != Kind::NonTemporal,
+            What::Rmw { stored, .. } => self.would_fence(event.thread) || stored && self.mode == Mode::Eadr,
+            What::Fence { .. } => self.would_fence(event.thread),
+            What::Flush { addr, how: FlushKind::Clflush, pm: true } => {
+                let mut pending = false;
+                self.spaces.locate(event.thread, addr & !(LINE - 1), LINE, |part| {
+                    pending |= self.line(LineId::of(part.file, part.offset)).is_some();
+                });
+                pending
+            }
+            What::FileSync { file, offset, len, .. } | What::FileZero { file, offset, len } => {
+                has_pending(file, offset, len)
+            }
+            What::FileWrite { file, offset, data } => has_pending(file, offset, data.len() as u64),
+            What::FileResize { file, size } => has_pending(file, size, u64::MAX),
+            _ => false,
+        }
+    }
+
+    fn would_fence(&self, thread: ThreadId) -> bool {
+        self.buffers.get(thread).iter().any(|at| {
+            let line = self.lines.get(at.slot);
+            let covers = |&(by, upto): &(ThreadId, u64)| by == thread && line.covered(upto) > 0;
+            line.life == at.life && line.flushes.iter().any(covers)
+        })
+    }
+
     /// Takes the next event. `before` is the newest content of PM, without this event.
     #[inline]
     pub fn event(&mut self, event: &Event<'_>, before: &(impl Bytes + ?Sized)) {

@@ -197,7 +197,7 @@ impl<'a> Collector<'a> {
         let moved = ring.tail - first;
         if let Some((process, thread)) = replaced {
             // The process runs another program now; the threads of the last one are gone without a word.
-            for ring in rings.iter_mut().filter(|r| r.process == process && r.thread != thread) {
+            for ring in rings.iter_mut().filter(|r| r.process == process && r.thread < thread) {
                 ring.dead = true;
             }
         }

@@ -18,6 +18,7 @@ use crate::collect::{Collector, Loss, Sink, SinkError};
 use crate::guard::{self, Report};
 use crate::install::Install;
 use crate::program::Program;
+use crate::sandbox::driver::Driver;
 use crate::sandbox::{self, Job, Output, Overlay, Run, Unwinder};
 
 /// What to run, and how.
@@ -38,6 +39,8 @@ pub struct Private {
     pub overlay: Arc<Mutex<Overlay>>,
     pub input: Option<Arc<File>>,
     pub output: Output,
+    /// For servers: who talks to it.
+    pub driver: Option<Arc<Driver>>,
 }
 
 /// How a run went.
@@ -299,6 +302,7 @@ impl Sandbox {
                 input: private.input.as_deref(),
                 output: private.output,
                 stop: Some(&stopped),
+                driver: private.driver.as_deref(),
                 ..Job::new(&arguments)
             };
             sandbox::run(&job, &private.overlay, &mut Unwinder::default())

@@ -78,7 +78,10 @@ impl Scene {
 fn the_path_leads_to_the_image() {
     let scene = Scene::new(Capture::Writable);
     assert_eq!(scene.sh("cat pool"), (End::Exit(0), "image".into()));
-    assert_eq!(scene.sh("cat ../$(basename $PWD)/./pool; stat -c %s pool; test -e pool && echo yes").1, "image5\nyes\n");
+    assert_eq!(
+        scene.sh("cat ../$(basename $PWD)/./pool; stat -c %s pool; test -e pool && echo yes").1,
+        "image5\nyes\n"
+    );
     assert_eq!(scene.real(), "real");
 }
 

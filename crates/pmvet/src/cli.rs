@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use pmvet_target::sandbox::driver::Ready;
+use regex::bytes::Regex;
 
 use crate::exit::Exit;
 use crate::kinds;
@@ -23,9 +25,20 @@ pub(crate) enum Command {
     /// Find out whether a program survives a crash at every point of a workload
     #[command(after_help = Exit::help())]
     Check(Box<Check>),
+    /// Try every state of PM that a crash of a workload can leave and its recovery can tell apart
+    #[command(after_help = Exit::help())]
+    Verify(Box<Verify>),
+    /// Show one finding in full
+    Show(Show),
+    /// Say what a rule means, with an example and the fix; without a rule, list them all
+    Explain(Explain),
     /// Run a finding's crash image and recovery again
     #[command(after_help = Exit::help())]
     Replay(Replay),
+    /// Write a run's findings as HTML, SARIF, JSON or JUnit
+    Report(Report),
+    /// Compare the findings of two runs
+    Diff(Diff),
     /// Run a program and record what it does to PM
     #[command(after_help = Exit::help())]
     Trace(Box<Trace>),
@@ -73,6 +86,18 @@ pub(crate) struct Workload {
     /// Run this first, in a shell, to make the files that the program starts with
     #[arg(long, value_name = "CMD")]
     pub(crate) setup: Option<String>,
+
+    /// For a server: run this, in a shell, once it is ready; its exit status counts
+    #[arg(long, value_name = "CMD")]
+    pub(crate) client: Option<String>,
+
+    /// How to know that a server is ready: port:N, file:PATH or line:REGEX (something it prints)
+    #[arg(long, value_name = "WHAT", value_parser = parse_ready)]
+    pub(crate) ready_when: Option<Ready>,
+
+    /// Run this to end the server when its client is done [default: SIGTERM]
+    #[arg(long, value_name = "CMD")]
+    pub(crate) stop: Option<String>,
 
     /// Configuration [default: ./pmvet.toml, if it exists]
     #[arg(long, value_name = "FILE")]
@@ -170,6 +195,10 @@ pub(crate) struct Check {
     #[arg(long, value_name = "CMD")]
     pub(crate) recover: Option<String>,
 
+    /// For a server: run this against the recovered server [default: --client again]
+    #[arg(long, value_name = "CMD")]
+    pub(crate) recover_client: Option<String>,
+
     /// Run after a recovery that succeeded, with the paths of the PM files as arguments; 0 means consistent
     #[arg(long, value_name = "CMD")]
     pub(crate) oracle: Option<String>,
@@ -189,6 +218,10 @@ pub(crate) struct Check {
     /// How many visits to the same failure point are tried: same call path, same stores before it
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) visits: u32,
+
+    /// How many recoveries are recorded and crashed, too, where they run code that the workload did not
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    pub(crate) crash_recoveries: u32,
 
     /// Try crashes in which lines were written back in another order, too
     #[arg(long)]
@@ -226,11 +259,9 @@ pub(crate) struct Check {
     pub(crate) reporting: Reporting,
 }
 
+/// A run that has been made.
 #[derive(Debug, Args)]
-pub(crate) struct Replay {
-    /// Which finding: its number, the start of its fingerprint, or its token
-    pub(crate) id: String,
-
+pub(crate) struct Made {
     /// Where runs are kept
     #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
     pub(crate) runs: PathBuf,
@@ -238,6 +269,128 @@ pub(crate) struct Replay {
     /// Which run [default: the last one]
     #[arg(long, value_name = "RUN")]
     pub(crate) run: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// Which finding: its number, the start of its fingerprint, or its token
+    pub(crate) id: String,
+
+    #[command(flatten)]
+    pub(crate) made: Made,
+
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Explain {
+    /// The rule, as findings name it
+    pub(crate) rule: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Report {
+    #[command(flatten)]
+    pub(crate) made: Made,
+
+    /// Show the HTML page in the browser
+    #[arg(long)]
+    pub(crate) open: bool,
+
+    /// Write the HTML page to FILE [default: report.html in the run's folder]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sarif: Option<PathBuf>,
+
+    #[arg(long, value_name = "FILE")]
+    pub(crate) junit: Option<PathBuf>,
+
+    /// Rules that hold for correct programs too
+    #[arg(long)]
+    pub(crate) pedantic: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Diff {
+    /// The earlier run
+    pub(crate) before: String,
+
+    /// The later run [default: the last one]
+    pub(crate) after: Option<String>,
+
+    /// Where runs are kept
+    #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
+    pub(crate) runs: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub(crate) workload: Workload,
+
+    /// How the program recovers, as a shell command [default: the program's own command line]
+    #[arg(long, value_name = "CMD")]
+    pub(crate) recover: Option<String>,
+
+    /// Run after a recovery that succeeded, with the paths of the PM files as arguments; 0 means consistent
+    #[arg(long, value_name = "CMD")]
+    pub(crate) oracle: Option<String>,
+
+    /// A recovery that takes longer hangs [default: 10 times a recovery without a crash, at least 5s]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) recover_timeout: Option<Duration>,
+
+    /// What a crash loses
+    #[arg(long, value_enum, default_value_t = Persistency::Adr)]
+    pub(crate) persistency: Persistency,
+
+    /// How many crashes may follow each other: with 2, recoveries are crashed too
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) failures: u8,
+
+    /// How many executions of the recovery are made, at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_executions: Option<u64>,
+
+    /// How many executions after one crash are made before choices that seem to make no difference are left out
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) patience: u64,
+
+    /// Take choices that seem to make no difference for what they seem: the recovery only compares a checksum of them.
+    ///
+    /// They are not made at all then, and do not count as left.
+    #[arg(long)]
+    pub(crate) checksums: bool,
+
+    /// How many recoveries run at the same time [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) jobs: Option<u16>,
+
+    /// Stop after this time, and say what was not tried
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) budget: Option<Duration>,
+
+    /// Go on with the last run, which was interrupted; the command line must be the same
+    #[arg(long)]
+    pub(crate) resume: bool,
+
+    #[command(flatten)]
+    pub(crate) reporting: Reporting,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Replay {
+    /// Which finding: its number, the start of its fingerprint, or its token
+    pub(crate) id: String,
+
+    #[command(flatten)]
+    pub(crate) made: Made,
 
     /// Write the crash image to FILE (FILE.1, FILE.2, ... if there are several PM files)
     #[arg(long, value_name = "FILE")]
@@ -262,6 +415,15 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero()).ok_or_else(wrong)
+}
+
+fn parse_ready(text: &str) -> Result<Ready, String> {
+    match text.split_once(':') {
+        Some(("port", port)) => port.parse().map(Ready::Port).map_err(|_| format!("`{port}` is no port")),
+        Some(("file", path)) if !path.is_empty() => Ok(Ready::File(path.into())),
+        Some(("line", pattern)) => Regex::new(pattern).map(Ready::Line).map_err(|e| e.to_string()),
+        _ => Err("write port:N, file:PATH or line:REGEX".into()),
+    }
 }
 
 fn parse_shard(text: &str) -> Result<(u32, u32), String> {

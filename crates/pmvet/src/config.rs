@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use pmvet_events::plan::SyncFunction;
+use pmvet_findings::suppress::Suppress;
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
@@ -19,6 +20,7 @@ pub(crate) struct Config {
     /// Absolute globs.
     pub(crate) pm: Vec<String>,
     pub(crate) sync: Vec<SyncFunction>,
+    pub(crate) suppress: Vec<Suppress>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +55,8 @@ struct Raw {
     _oracle: (),
     #[serde(default, rename = "alloc", deserialize_with = "later")]
     _alloc: (),
-    #[serde(default, rename = "suppress", deserialize_with = "later")]
-    _suppress: (),
+    #[serde(default)]
+    suppress: Vec<Suppress>,
     #[serde(default, rename = "profile", deserialize_with = "later")]
     _profile: (),
 }
@@ -108,7 +110,7 @@ impl Config {
             };
             (span.map(|s| line(s.start)), message)
         })?;
-        let mut config = Self::default();
+        let mut config = Self { suppress: raw.suppress, ..Self::default() };
         for glob in raw.target.pm {
             let at = glob.span().start;
             config.pm.push(pm::glob(glob.get_ref(), folder).map_err(|e| (Some(line(at)), format!("pm: {e}")))?);
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn tables_of_later_versions_are_refused() {
-        for text in ["[oracle]\n", "[[alloc]]\nx = 1\n", "[[suppress]]\nreason = \"\"\n", "[profile.ci]\nseed = 1\n"] {
+        for text in ["[oracle]\n", "[[alloc]]\nx = 1\n", "[profile.ci]\nseed = 1\n"] {
             let (line, message) = parse(text).unwrap_err();
             assert!(message.contains("does not know this table yet"), "{message}");
             assert_eq!(line, Some(1), "{text}: {message}");

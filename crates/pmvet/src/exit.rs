@@ -4,10 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use pmvet_engines::inject::ScanError;
 use pmvet_events::file::TraceError;
 use pmvet_target::install::InstallError;
 use pmvet_target::launch::LaunchError;
-use pmvet_engines::inject::ScanError;
 use pmvet_target::program::ProgramError;
 use pmvet_target::recording::RecordError;
 
@@ -138,7 +138,9 @@ impl Error {
                 TraceError::Io { source, .. } if source.kind() == io::ErrorKind::IsADirectory => Exit::Usage,
                 TraceError::Truncated { .. } | TraceError::Corrupt { .. } | TraceError::Io { .. } => Exit::Internal,
             },
-            Error::Launch(_) | Error::Record(_) | Error::Scan(_) | Error::Save(_) | Error::Output { .. } => Exit::Internal,
+            Error::Launch(_) | Error::Record(_) | Error::Scan(_) | Error::Save(_) | Error::Output { .. } => {
+                Exit::Internal
+            }
         }
     }
 }

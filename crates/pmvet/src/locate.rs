@@ -1,7 +1,7 @@
 //! Which PM file an address belongs to, fast enough to ask for every load.
 
-use pmvet_events::{Event, FileId, ThreadId, What};
 use pmvet_events::spaces::AddressSpaces;
+use pmvet_events::{Event, FileId, ThreadId, What};
 
 /// Follows the mappings of a run and finds the file behind an address, also in a trace that is damaged.
 #[derive(Debug, Default)]

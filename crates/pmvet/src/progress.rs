@@ -55,7 +55,9 @@ impl Progress for Report {
                     *last = Instant::now();
                     let rate = done as f64 / started.elapsed().as_secs_f64();
                     let left = (total - done) as f64 / rate;
-                    eprintln!("pmvet: {done} of {total} crash images tried, {failed} failed, {rate:.1}/s, {left:.0} s left");
+                    eprintln!(
+                        "pmvet: {done} of {total} crash images tried, {failed} failed, {rate:.1}/s, {left:.0} s left"
+                    );
                 }
             }
         }

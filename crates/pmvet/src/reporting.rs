@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pmvet_events::FileId;
 use pmvet_findings::baseline::Baseline;
 use pmvet_findings::dedup::Dedup;
 use pmvet_findings::suppress::{Suppress, Suppressions};
 use pmvet_findings::{Coverage, Evidence, FailurePointTree, Finding, Phase, Run, Severity, Sources, jsonl};
+use pmvet_report::Exporter;
 use pmvet_report::html::Html;
 use pmvet_report::json::Json;
 use pmvet_report::junit::Junit;
 use pmvet_report::sarif::Sarif;
 use pmvet_report::terminal::{self, Terminal};
-use pmvet_report::Exporter;
 use pmvet_target::crash::Patch;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,8 @@ pub(crate) struct Results<'a> {
     pub(crate) folder: &'a RunFolder,
     pub(crate) info: &'a RunInfo,
     pub(crate) findings: Vec<Finding>,
+    /// What the configuration hides.
+    pub(crate) suppress: Vec<Suppress>,
     pub(crate) witnesses: HashMap<String, Witness>,
     pub(crate) coverage: Coverage,
     pub(crate) tree: Option<FailurePointTree>,
@@ -39,6 +41,8 @@ pub(crate) struct Results<'a> {
 /// How to make a crash image again from the recorded run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Witness {
+    /// The recording it is made from, if that is not the workload's: a folder in the run's.
+    pub(crate) recording: Option<String>,
     /// The crash is before the event with this number; nothing: at the end.
     pub(crate) seq: Option<u64>,
     pub(crate) patches: Vec<Patch>,
@@ -47,6 +51,8 @@ pub(crate) struct Witness {
 /// A witness as `witnesses.json` has it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    recording: Option<String>,
     seq: Option<u64>,
     /// File number, offset, bytes in hexadecimal digits.
     patches: Vec<(u32, u64, String)>,
@@ -54,25 +60,29 @@ struct Saved {
 
 /// Keeps the results in the run's folder and shows them. Returns how pmvet ends.
 pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit, Error> {
-    let sources = Sources::new(std::env::current_dir());
+    let sources = sources();
     let mut dedup = Dedup::new(&sources);
     for finding in results.findings {
         dedup.add(finding);
     }
     let mut findings = dedup.finish(&results.folder.id);
-    let mut suppressions = suppressions(how.suppressions.as_deref())?;
+    let mut suppressions = suppressions(results.suppress, how.suppressions.as_deref())?;
     suppressions.apply(&mut findings);
     let known = match &how.baseline {
         Some(path) => {
             let text = read(path, "--baseline")?;
-            let baseline = Baseline::parse(&text)
-                .map_err(|e| Error::Usage(format!("--baseline: {}: {e}", path.display())))?;
+            let baseline =
+                Baseline::parse(&text).map_err(|e| Error::Usage(format!("--baseline: {}: {e}", path.display())))?;
             baseline.known(&findings)
         }
         None => Default::default(),
     };
     let mut lines = Vec::new();
-    jsonl::write(&findings, &mut lines).map_err(|e| Error::Output { action: "write", what: "findings".into(), source: e })?;
+    jsonl::write(&findings, &mut lines).map_err(|e| Error::Output {
+        action: "write",
+        what: "findings".into(),
+        source: e,
+    })?;
     results.folder.write("findings.jsonl", &lines)?;
     results.folder.write_json("witnesses.json", &needed(&findings, &results.witnesses))?;
     let run = Run {
@@ -135,44 +145,52 @@ pub(crate) fn terminal(color: Color, full_stacks: bool, pedantic: bool) -> Termi
 fn export(run: &Run, sources: &Sources, how: &cli::Reporting) -> Result<(), Error> {
     let junit = Junit { fail_on: severity(how.fail_on), pedantic: how.pedantic };
     let sarif = Sarif { pedantic: how.pedantic, ..Sarif::default() };
-    let exports: [(&Option<std::path::PathBuf>, &dyn Exporter); 4] = [
+    let exports: [(&Option<PathBuf>, &dyn Exporter); 4] = [
         (&how.export_json, &Json),
         (&how.export_sarif, &sarif),
         (&how.export_junit, &junit),
         (&how.export_html, &Html::default()),
     ];
     for (path, exporter) in exports {
-        let Some(path) = path else { continue };
-        let write = |file: File| {
-            let mut out = BufWriter::new(file);
-            exporter.export(run, sources, &mut out)?;
-            out.flush()
-        };
-        File::create(path).and_then(write).map_err(|source| Error::Output {
-            action: "write",
-            what: path.display().to_string(),
-            source,
-        })?;
+        if let Some(path) = path {
+            write(path, exporter, run, sources)?;
+        }
     }
     Ok(())
 }
 
-fn suppressions(path: Option<&Path>) -> Result<Suppressions, Error> {
+/// Writes a run in one format.
+pub(crate) fn write(path: &Path, exporter: &dyn Exporter, run: &Run, sources: &Sources) -> Result<(), Error> {
+    let export = |file: File| {
+        let mut out = BufWriter::new(file);
+        exporter.export(run, sources, &mut out)?;
+        out.flush()
+    };
+    File::create(path).and_then(export).map_err(|source| Error::Output {
+        action: "write",
+        what: path.display().to_string(),
+        source,
+    })
+}
+
+/// The source files of findings are looked for in the current folder, too.
+pub(crate) fn sources() -> Sources {
+    Sources::new(std::env::current_dir())
+}
+
+fn suppressions(mut entries: Vec<Suppress>, path: Option<&Path>) -> Result<Suppressions, Error> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Listed {
         #[serde(default)]
         suppress: Vec<Suppress>,
     }
-    let entries = match path {
-        Some(path) => {
-            let text = read(path, "--suppressions")?;
-            let listed: Listed = toml::from_str(&text)
-                .map_err(|e| Error::Usage(format!("--suppressions: {}: {}", path.display(), e.message())))?;
-            listed.suppress
-        }
-        None => Vec::new(),
-    };
+    if let Some(path) = path {
+        let text = read(path, "--suppressions")?;
+        let listed: Listed = toml::from_str(&text)
+            .map_err(|e| Error::Usage(format!("--suppressions: {}: {}", path.display(), e.message())))?;
+        entries.extend(listed.suppress);
+    }
     Suppressions::new(entries).map_err(|e| Error::Usage(e.to_string()))
 }
 
@@ -189,7 +207,8 @@ fn needed(findings: &[Finding], witnesses: &HashMap<String, Witness>) -> HashMap
         {
             let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect();
             let patches = witness.patches.iter().map(|p| (p.file.0, p.offset, hex(&p.bytes))).collect();
-            needed.insert(image.hash.clone(), Saved { seq: witness.seq, patches });
+            needed
+                .insert(image.hash.clone(), Saved { recording: witness.recording.clone(), seq: witness.seq, patches });
         }
     }
     needed
@@ -208,5 +227,5 @@ pub(crate) fn witness(folder: &RunFolder, image: &str) -> Result<Witness, Error>
         Some(Patch { file: FileId(file), offset, bytes: bytes? })
     });
     let patches = patches.collect::<Option<_>>().ok_or_else(|| bad(&"damaged bytes"))?;
-    Ok(Witness { seq: saved.seq, patches })
+    Ok(Witness { recording: saved.recording, seq: saved.seq, patches })
 }

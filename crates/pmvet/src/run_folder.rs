@@ -8,10 +8,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use pmvet_findings::Outcome;
+use pmvet_findings::token::Token;
+use pmvet_findings::{Finding, Outcome, Run, jsonl};
 use pmvet_target::recording::Recording;
 use serde::{Deserialize, Serialize};
 
+use crate::cli;
 use crate::exit::Error;
 
 const LATEST: &str = "latest";
@@ -69,11 +71,8 @@ impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let Some(hex) = text.strip_prefix(ESCAPED) else { return Ok(Text(text.into())) };
-        let bytes: Option<Vec<u8>> = hex
-            .as_bytes()
-            .chunks(2)
-            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-            .collect();
+        let bytes: Option<Vec<u8>> =
+            hex.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
         let bytes = bytes.ok_or_else(|| serde::de::Error::custom("a damaged string"))?;
         Ok(Text(OsString::from_vec(bytes)))
     }
@@ -135,6 +134,53 @@ impl RunFolder {
         })?;
         let id = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         Ok(Self { id, path })
+    }
+
+    /// The run that a finding's id or the command line means, and the finding.
+    pub(crate) fn with_finding(made: &cli::Made, id: &str) -> Result<(Self, Finding), Error> {
+        let token: Option<Token> = id.parse().ok();
+        let run = token.as_ref().map(|token| token.run.as_str()).or(made.run.as_deref());
+        let folder = Self::open(&made.runs, run)?;
+        let fingerprint = token.and_then(|token| token.fingerprint());
+        let finding = folder.finding(fingerprint.as_deref().unwrap_or(id))?;
+        Ok((folder, finding))
+    }
+
+    /// The finding with this number or fingerprint.
+    fn finding(&self, id: &str) -> Result<Finding, Error> {
+        let findings = self.findings()?;
+        if let Ok(number) = id.parse::<usize>()
+            && let Some(finding) = number.checked_sub(1).and_then(|i| findings.get(i))
+        {
+            return Ok(finding.clone());
+        }
+        let mut named = findings.iter().filter(|f| id.len() >= 4 && f.fingerprint.starts_with(id));
+        match (named.next(), named.next()) {
+            (Some(finding), None) => Ok(finding.clone()),
+            (Some(_), Some(_)) => {
+                Err(Error::Run(format!("`{id}` is the start of several fingerprints; write more of it")))
+            }
+            (None, _) => {
+                Err(Error::Run(format!("run {} has {} findings, and `{id}` is none of them", self.id, findings.len())))
+            }
+        }
+    }
+
+    pub(crate) fn findings(&self) -> Result<Vec<Finding>, Error> {
+        let path = self.file("findings.jsonl");
+        let bad = |e: &dyn std::fmt::Display| Error::Run(format!("{} cannot be used: {e}", path.display()));
+        let file = File::open(&path).map_err(|e| bad(&e))?;
+        jsonl::read(io::BufReader::new(file)).collect::<Result<Vec<_>, _>>().map_err(|e| bad(&e))
+    }
+
+    /// All that reports are made of.
+    pub(crate) fn report(&self) -> Result<Run, Error> {
+        let path = self.file("report.json");
+        let bad = |e: &dyn std::fmt::Display| {
+            Error::Run(format!("{} cannot be used: {e}; the run may not have come to its end", path.display()))
+        };
+        let bytes = std::fs::read(&path).map_err(|e| bad(&e))?;
+        serde_json::from_slice(&bytes).map_err(|e| bad(&e))
     }
 
     pub(crate) fn recording(&self) -> Recording {

@@ -8,10 +8,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use pmvet_events::plan::{Plan, SyncFunction};
+use pmvet_target::Launch;
 use pmvet_target::launch::{Private, pm_variables};
 use pmvet_target::program::Program;
+use pmvet_target::sandbox::driver::Driver;
 use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, Unwinder};
-use pmvet_target::Launch;
 
 use crate::cli;
 use crate::config::Config;
@@ -30,6 +31,8 @@ pub(crate) struct Workload {
     pub(crate) sync: Vec<SyncFunction>,
     pub(crate) in_place: bool,
     pub(crate) input: Option<Arc<File>>,
+    /// For servers: who talks to it.
+    pub(crate) driver: Option<Arc<Driver>>,
     /// The files that every run starts with, as far as they are not the user's own.
     pub(crate) files: Overlay,
 }
@@ -48,6 +51,7 @@ impl Workload {
             sync: config.sync.clone(),
             in_place: arguments.in_place,
             input: None,
+            driver: driver(arguments, arguments.client.as_deref())?,
             files: Overlay::new(Capture::Mappable),
         })
     }
@@ -79,20 +83,18 @@ impl Workload {
 
     /// How to run it under DynamoRIO.
     pub(crate) fn launch(&self, loads: bool) -> Launch {
-        let plan = Plan {
-            loads,
-            deterministic: true,
-            snapshots: true,
-            pm: self.pm.clone(),
-            sync: self.sync.clone(),
-        };
+        let plan = Plan { loads, deterministic: true, snapshots: true, pm: self.pm.clone(), sync: self.sync.clone() };
         let overlay = match self.in_place {
             // An overlay that captures nothing would still have to see every call.
             true => None,
             false => Some(Arc::new(Mutex::new(self.files.clone()))),
         };
-        let sandbox =
-            overlay.map(|overlay| Private { overlay, input: self.input.clone(), output: Output::Tail(TAIL) });
+        let sandbox = overlay.map(|overlay| Private {
+            overlay,
+            input: self.input.clone(),
+            output: Output::Tail(TAIL),
+            driver: self.driver.clone(),
+        });
         Launch { program: self.program.clone(), plan, follow_forks: true, bare: false, sandbox }
     }
 
@@ -104,6 +106,7 @@ impl Workload {
             variables: &variables,
             input: self.input.as_deref(),
             output: Output::Tail(TAIL),
+            driver: self.driver.as_deref(),
             ..Job::new(&self.program.arguments)
         };
         sandbox::run(&job, &Mutex::new(self.files.above(Capture::Writable)), &mut Unwinder::default())
@@ -135,6 +138,21 @@ impl Workload {
     pub(crate) fn known_input(&mut self, path: &Path) {
         self.input = File::open(path).ok().map(Arc::new);
     }
+}
+
+/// Who talks to the target, if it is a server.
+pub(crate) fn driver(arguments: &cli::Workload, client: Option<&str>) -> Result<Option<Arc<Driver>>, Error> {
+    let ready = match (&arguments.ready_when, client) {
+        (Some(ready), Some(_)) => ready.clone(),
+        (None, None) => return Ok(None),
+        (None, Some(_)) => return Err(Error::Usage("--client needs --ready-when port:N, file:F or line:REGEX".into())),
+        (Some(_), None) => return Err(Error::Usage("--ready-when is for servers: name a --client, too".into())),
+    };
+    if arguments.in_place {
+        return Err(Error::Usage("--client does not work together with --in-place".into()));
+    }
+    let client = client.map(sandbox::shell).unwrap_or_default();
+    Ok(Some(Arc::new(Driver { ready, client, stop: arguments.stop.as_deref().map(sandbox::shell) })))
 }
 
 /// What to say about a target that fails by itself.

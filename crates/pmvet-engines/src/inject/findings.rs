@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use pmvet_findings::finding::CrashImage;
-use pmvet_findings::{Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery as Recovered, Role, Rule, Severity, Stack};
+use pmvet_findings::{
+    Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery as Recovered, Role, Rule, Severity, Stack,
+};
 use pmvet_model::states::Choice;
 
 use super::campaign::Job;
@@ -83,9 +85,10 @@ pub fn of_windows(
         let key = (frame_key(&places[0]), kind(&tried.outcome));
         merged.add(key, || {
             let where_ = where_of(&places[0]);
-            let until = match places.iter().find(|p| p.role == Role::NextGood) {
-                Some(next) => format!("until {}", where_of(next)),
-                None => "for the rest of the run".into(),
+            let until = match places.iter().find(|p| p.role == Role::NextGood).map(where_of) {
+                Some(next) if next == where_ => "There".to_owned(),
+                Some(next) => format!("From there until the program is {next}"),
+                None => "From there until the end of the run".into(),
             };
             places.extend(recovery_place(tried, names));
             Finding {
@@ -93,13 +96,28 @@ pub fn of_windows(
                 severity: Severity::Error,
                 title: format!("recovery fails after a crash in {}", function_of(&places[0])),
                 expected: format!("After a crash at any moment, recovery {}.", setting.usual),
-                happened: format!("After a crash {where_}, and {until}, recovery {}.", tried.outcome),
+                happened: format!(
+                    "A crash {where_} leaves a state that recovery cannot handle: it {}. {until}, {}.",
+                    tried.outcome,
+                    match window.bad {
+                        1 => "one failure point fails".to_owned(),
+                        n => format!("{n} failure points fail one after the other"),
+                    }
+                ),
                 fix: "Make every state between these lines one that recovery can handle: write and persist new data \
                       first and publish it with one last store of at most 8 bytes, or persist a log entry that covers \
                       these stores before the first of them."
                     .into(),
                 caveat: None,
-                evidence: evidence(tried, setting, culprit, first.seq, &[], "every store so far is in PM".into(), names),
+                evidence: evidence(
+                    tried,
+                    setting,
+                    culprit,
+                    first.seq,
+                    &[],
+                    "every store so far is in PM".into(),
+                    names,
+                ),
                 places,
                 count: 0,
                 fingerprint: String::new(),
@@ -112,12 +130,7 @@ pub fn of_windows(
 }
 
 /// A finding for each store whose loss is fatal.
-pub fn of_states(
-    scan: &Scan,
-    found: &[(&State, &Tried)],
-    setting: &Setting,
-    names: &mut Names<'_>,
-) -> Vec<Finding> {
+pub fn of_states(scan: &Scan, found: &[(&State, &Tried)], setting: &Setting, names: &mut Names<'_>) -> Vec<Finding> {
     let mut merged: Merged<Cause> = Merged::default();
     for (state, tried) in found {
         let point = &scan.points[state.point];

@@ -1,9 +1,10 @@
 //! Failure points: where a crash is worth trying.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use pmvet_events::event::{Event, What};
-use pmvet_events::{ContextId, SiteId, ThreadId};
+use pmvet_events::{ContextId, Places, SiteId, ThreadId};
 use pmvet_target::crash::VersionId;
 
 /// Between which instructions crashes are tried.
@@ -37,18 +38,33 @@ pub(super) struct Points {
     /// How the program came here: the failure point before, and the stores since then.
     way: u64,
     visited: HashMap<(SiteId, ContextId, u64), u32>,
-    places: HashSet<(SiteId, ContextId)>,
+    /// Whether a place is of interest at all.
+    places: HashMap<(SiteId, ContextId), bool>,
+    /// Call paths, by their addresses.
+    pub(super) paths: HashSet<u64>,
+    /// Call paths that another run has been through.
+    known: Arc<HashSet<u64>>,
     /// All that were passed, those not tried included.
     pub(super) passed: u64,
 }
 
 impl Points {
-    pub(super) fn new(at: At, visits: u32) -> Self {
-        Self { at, visits, changed: false, way: 0, visited: HashMap::new(), places: HashSet::new(), passed: 0 }
+    pub(super) fn new(at: At, visits: u32, known: Arc<HashSet<u64>>) -> Self {
+        Self {
+            at,
+            visits,
+            changed: false,
+            way: 0,
+            visited: HashMap::new(),
+            places: HashMap::new(),
+            paths: HashSet::new(),
+            known,
+            passed: 0,
+        }
     }
 
     /// Whether a crash is to be tried before this event.
-    pub(super) fn is_point(&mut self, event: &Event<'_>) -> bool {
+    pub(super) fn is_point(&mut self, event: &Event<'_>, places: &dyn Places) -> bool {
         let stores = matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. });
         let persists = matches!(event.what, What::Flush { pm: true, .. } | What::Fence { .. } | What::Rmw { .. });
         // System calls on PM files change them too, and are worth a look before and after.
@@ -66,10 +82,15 @@ impl Points {
         if candidate && self.changed {
             self.changed = false;
             self.passed += 1;
-            self.places.insert((event.site, event.context));
+            let Self { paths, known, .. } = self;
+            let interesting = *self.places.entry((event.site, event.context)).or_insert_with(|| {
+                let path = path(places, event.site, event.context);
+                paths.insert(path);
+                !known.contains(&path)
+            });
             let visits = self.visited.entry((event.site, event.context, self.way)).or_default();
             *visits += 1;
-            is_point = *visits <= self.visits;
+            is_point = interesting && *visits <= self.visits;
             self.way = place(event);
         }
         if stores || by_call {
@@ -82,8 +103,17 @@ impl Points {
 
     /// Different call paths so far.
     pub(super) fn unique(&self) -> usize {
-        self.places.len()
+        self.places.values().filter(|interesting| **interesting).count()
     }
+}
+
+/// A call path by its addresses, which are the same in every run.
+fn path(places: &dyn Places, site: SiteId, context: ContextId) -> u64 {
+    let pc = |site| places.site(site).map_or(0, |site| site.pc);
+    let calls = places.calls(context);
+    std::iter::once(site)
+        .chain(calls)
+        .fold(0, |hash: u64, site| (hash.rotate_left(5) ^ pc(site)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 fn place(event: &Event<'_>) -> u64 {

@@ -139,10 +139,8 @@ pub fn version_at(
 
 /// Names the stores to blame, in one last pass.
 pub fn blame(recording: &Recording, spans: &[Span], mode: Mode) -> Result<Vec<Culprit>, ScanError> {
-    let mut culprits: Vec<Culprit> = spans
-        .iter()
-        .map(|&span| Culprit { span, store: None, pending: Vec::new(), pending_total: 0 })
-        .collect();
+    let mut culprits: Vec<Culprit> =
+        spans.iter().map(|&span| Culprit { span, store: None, pending: Vec::new(), pending_total: 0 }).collect();
     let mut order: Vec<usize> = (0..spans.len()).collect();
     order.sort_unstable_by_key(|&i| spans[i].bad);
     let mut next = order.into_iter().peekable();

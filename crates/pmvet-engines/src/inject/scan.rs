@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::sync::Arc;
 
 use pmvet_events::event::Event;
-use pmvet_events::{ContextId, SiteId, ThreadId};
+use pmvet_events::{ContextId, Places, SiteId, ThreadId};
 use pmvet_model::states::{Choice, Limits};
 use pmvet_model::{Bytes, Content, LINE_BYTES, Line, LineId, Model, Store};
 use pmvet_target::crash::{Patch, Replay, VersionId, Versions};
@@ -79,6 +80,8 @@ pub struct Scan {
     pub cut_short: usize,
     /// States left out because the same store was tried at the same failure point often enough.
     pub skipped: u64,
+    /// The call paths of all failure points passed.
+    pub paths: HashSet<u64>,
 }
 
 /// A store, a failure point, and which of them is behind.
@@ -116,12 +119,12 @@ impl Bytes for Newest<'_> {
 }
 
 impl Scanner {
-    /// `store` is an empty file for the pages of all versions.
-    pub fn new(recording: &Recording, plan: Plan, store: MappedFile) -> Self {
+    /// `store` is an empty file for the pages of all versions; `known` are call paths to leave out.
+    pub fn new(recording: &Recording, plan: Plan, store: MappedFile, known: Arc<HashSet<u64>>) -> Self {
         Self {
             plan,
             replay: Replay::new(recording),
-            points: Points::new(plan.at, plan.visits),
+            points: Points::new(plan.at, plan.visits, known),
             versions: Versions::new(store),
             found: Vec::new(),
             states: Vec::new(),
@@ -133,8 +136,8 @@ impl Scanner {
     }
 
     /// Looks at an event before it happens. `model` knows which stores are pending.
-    pub fn before(&mut self, event: &Event<'_>, model: &Model) -> Result<(), ScanError> {
-        if self.points.is_point(event) {
+    pub fn before(&mut self, event: &Event<'_>, model: &Model, places: &dyn Places) -> Result<(), ScanError> {
+        if self.points.is_point(event, places) {
             let (version, _) = self.versions.take(&mut self.replay)?;
             let Event { seq, thread, site, context, .. } = *event;
             self.found.push(Point { seq, thread, site, context, version });
@@ -200,6 +203,7 @@ impl Scanner {
             unique: self.points.unique(),
             cut_short: self.cut_short,
             skipped: self.skipped,
+            paths: self.points.paths,
         })
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use pmvet_findings::Outcome;
 use pmvet_target::crash::{Patch, Scratch, VersionId, Versions};
 use pmvet_target::launch::signal_name;
+use pmvet_target::sandbox::driver::Driver;
 use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, RawFrame, Run, Unwinder};
 
 /// How the program recovers, and how one knows that it did.
@@ -25,6 +26,8 @@ pub struct Recovery {
     pub files: Overlay,
     /// How much memory the files of one recovery may take.
     pub most_bytes: u64,
+    /// For servers: who talks to it.
+    pub driver: Option<Arc<Driver>>,
 }
 
 /// What a recovery did.
@@ -63,7 +66,8 @@ impl Recovery {
             Some(Outcome::Exit { status }) => Some(*status),
             _ => None,
         };
-        let run = self.command(&self.command, self.input.as_deref(), usual_status, &overlay, bench)?;
+        let driver = self.driver.as_deref();
+        let run = self.command(&self.command, self.input.as_deref(), driver, usual_status, &overlay, bench)?;
         let mut trial = match self.outcome(run.end) {
             Some(outcome) => Trial { outcome, output: run.output, stack: run.stack, time: run.time },
             None => return Ok(None),
@@ -75,7 +79,7 @@ impl Recovery {
         if let Some(oracle) = &self.oracle
             && usual.is_none_or(|usual| *usual == trial.outcome)
         {
-            let verdict = self.command(oracle, None, Some(0), &overlay, bench)?;
+            let verdict = self.command(oracle, None, None, Some(0), &overlay, bench)?;
             match verdict.end {
                 End::Exit(0) => {}
                 End::Interrupted => return Ok(None),
@@ -98,6 +102,7 @@ impl Recovery {
         &self,
         command: &[OsString],
         input: Option<&File>,
+        driver: Option<&Driver>,
         usual_status: Option<i32>,
         overlay: &Mutex<Overlay>,
         bench: &mut Bench,
@@ -109,6 +114,7 @@ impl Recovery {
             timeout: Some(self.timeout),
             most_bytes: self.most_bytes,
             usual_status,
+            driver,
             ..Job::new(command)
         };
         sandbox::run(&job, overlay, &mut bench.unwinder)

@@ -102,10 +102,7 @@ impl Clocks {
 
     /// An operation on a synchronisation object. `object` must be unique over processes.
     pub(crate) fn sync(&mut self, thread: ThreadId, object: u64, op: SyncOp) {
-        let arrives = matches!(
-            op,
-            SyncOp::CondSignal | SyncOp::CondBroadcast | SyncOp::SemPost | SyncOp::BarrierEnter
-        );
+        let arrives = matches!(op, SyncOp::CondSignal | SyncOp::CondBroadcast | SyncOp::SemPost | SyncOp::BarrierEnter);
         let known = if arrives { self.publish(thread) } else { Vec::new() };
         let state = self.objects.entry(object).or_default();
         match op {

@@ -5,7 +5,6 @@ use pmvet_events::spaces::{AddressSpaces, Located};
 use pmvet_events::{SiteId, ThreadId};
 
 use super::clocks::Clocks;
-use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 use super::lines::{At, LineId, Lines};
 use super::locksets::{Hold, LockId, Locksets, Mode};
 use super::options::Options;
@@ -13,6 +12,7 @@ use super::pm_locks::{HeldLock, HeldLocks};
 use super::races::{Race, Races};
 use super::reader::Threads;
 use super::spin::{Change, InferredLock, Locks, PmWord, Step};
+use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
 /// Gives the functions around an instruction their names: the inlined ones first, the real one last.
 pub trait Names {
@@ -199,7 +199,7 @@ impl Engine {
             self.note_held(lock, at.seq, false);
         }
         let hold = Hold { lock, mode };
-        self.threads.get(at.thread).held.acquire(hold, false);
+        self.threads.get(at.thread).held.acquire(hold, false, &mut self.sets);
         self.later(at.thread, hold);
     }
 
@@ -207,37 +207,41 @@ impl Engine {
         let place = self.place(at.thread, addr);
         let key = self.key(at.thread, addr, place);
         let Some(lock) = self.locks.find(key) else { return };
-        if self.threads.get(at.thread).held.release(lock) {
+        if self.threads.get(at.thread).held.release(lock, &mut self.sets) {
             if !self.threads.get(at.thread).held.holds(lock) {
                 self.locks.named_released(lock, at.thread);
             }
             return;
         }
         // A handover: the lock was taken by another thread.
-        let holders: Vec<_> = self.locks.get(lock).into_iter().flat_map(|l| &l.word.holders).map(|h| h.thread).collect();
+        let holders: Vec<_> =
+            self.locks.get(lock).into_iter().flat_map(|l| &l.word.holders).map(|h| h.thread).collect();
         for holder in holders {
-            self.threads.get(holder).held.release(lock);
+            self.threads.get(holder).held.release(lock, &mut self.sets);
             self.locks.named_released(lock, holder);
         }
     }
 
     /// Does what an access to a lock word means. True if it meant anything.
     pub(super) fn step(&mut self, at: At, step: Step) -> bool {
+        while let Some((lock, thread)) = self.locks.dropped.pop() {
+            self.threads.get(thread).held.release(lock, &mut self.sets);
+        }
         match step {
             Step::Nothing => return false,
             Step::Acquire { lock, mode, instead_of } => {
                 if let Some(thread) = instead_of {
-                    self.threads.get(thread).held.release(lock);
+                    self.threads.get(thread).held.release(lock, &mut self.sets);
                 }
                 let hold = Hold { lock, mode };
-                if let Some(lost) = self.threads.get(at.thread).held.acquire(hold, true) {
+                if let Some(lost) = self.threads.get(at.thread).held.acquire(hold, true, &mut self.sets) {
                     self.locks.forgotten(lost, at.thread);
                 }
                 self.note_held(lock, at.seq, false);
                 self.later(at.thread, hold);
             }
             Step::Release { lock, holder } => {
-                self.threads.get(holder).held.release(lock);
+                self.threads.get(holder).held.release(lock, &mut self.sets);
             }
         }
         true

@@ -195,11 +195,15 @@ fn explain(race: &Race, ends: &Ends) -> (String, String) {
             format!("Flush and fence the value in {writer} before another thread can read it, or {helped}."),
         ),
         _ if given_back => (
-            format!("Both hold the same lock, but {writer} gives it back before {persister} has made the value persistent."),
+            format!(
+                "Both hold the same lock, but {writer} gives it back before {persister} has made the value persistent."
+            ),
             format!("Flush and fence the value in {writer} before the lock is given back."),
         ),
         Fate::Overwritten => (
-            format!("The value is overwritten by {persister} without having been persistent, and no lock keeps the reader out until then."),
+            format!(
+                "The value is overwritten by {persister} without having been persistent, and no lock keeps the reader out until then."
+            ),
             format!("Flush and fence the value in {writer} before another thread can read it, or {helped}."),
         ),
         Fate::Persisted if race.kept.is_empty() => (

@@ -6,8 +6,8 @@
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::clocks::Epoch;
-use rustc_hash::FxHashMap as FastMap;
 use super::locksets::{LockId, SetId};
+use rustc_hash::FxHashMap as FastMap;
 
 pub(crate) type LineId = u32;
 
@@ -99,6 +99,8 @@ pub(crate) struct Line {
     /// Of the first byte in the file.
     pub(crate) offset: u64,
     pub(crate) owners: [Owner; 8],
+    /// A bit for each word that all have touched, so that most accesses need not look at the owners.
+    public: u8,
     /// Moves whenever an access that was seen before may mean something new.
     pub(crate) version: u32,
     /// First bytes of words that were the target of read-modify-writes.
@@ -108,14 +110,28 @@ pub(crate) struct Line {
     pub(crate) reads: Vec<Read>,
     /// The number of the newest store to each word.
     pub(crate) stored: [u64; 8],
+    /// The number of the newest flush.
+    pub(crate) flushed: u64,
     /// Locks under which the line was stored to lately.
     pub(crate) guards: [Option<LockId>; 4],
 }
+
+/// Loads and, without `Options::neighbours`, stores to remember per line.
+pub(crate) const MAX_PER_LINE: usize = 64;
 
 /// Bytes `first..first + len` of a line.
 pub(crate) fn mask(first: u64, len: u64) -> u64 {
     let ones = if len >= 64 { u64::MAX } else { (1 << len) - 1 };
     ones << (first & 63)
+}
+
+/// The same, as a bit for each word.
+fn word_bits(bytes: u64) -> u8 {
+    // Gathers each byte of the mask into its lowest bit, then those into one byte.
+    let any = bytes | bytes >> 4;
+    let any = any | any >> 2;
+    let any = (any | any >> 1) & 0x0101_0101_0101_0101;
+    (any.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
 /// The words that a mask of bytes touches.
@@ -124,14 +140,22 @@ pub(crate) fn words(bytes: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Line {
-    /// Notes that `thread` touches these bytes. True if that publishes a word of it.
-    pub(crate) fn touch(&mut self, thread: ThreadId, bytes: u64) -> bool {
+    /// Notes that `thread` touches these bytes.
+    #[inline]
+    pub(crate) fn touch(&mut self, thread: ThreadId, bytes: u64) {
+        if word_bits(bytes) & !self.public != 0 {
+            self.claim(thread, bytes);
+        }
+    }
+
+    fn claim(&mut self, thread: ThreadId, bytes: u64) {
         let mut published = false;
         for word in words(bytes) {
             match self.owners[word] {
                 Owner::Nobody => self.owners[word] = Owner::One(thread),
                 Owner::One(owner) if owner != thread => {
                     self.owners[word] = Owner::All;
+                    self.public |= 1 << word;
                     published = true;
                 }
                 _ => {}
@@ -140,7 +164,14 @@ impl Line {
         if published {
             self.version = self.version.wrapping_add(1);
         }
-        published
+    }
+
+    /// Nobody has touched these words, in their new life.
+    pub(crate) fn renew(&mut self, bytes: u64) {
+        for word in words(bytes) {
+            self.owners[word] = Owner::Nobody;
+            self.public &= !(1 << word);
+        }
     }
 
     /// Of these bytes, those that were not stored to since the event `seq`.
@@ -148,8 +179,9 @@ impl Line {
         words(bytes).filter(|&word| self.stored[word] <= seq).fold(0, |kept, word| kept | bytes & (0xff << (word * 8)))
     }
 
+    #[inline]
     pub(crate) fn is_private(&self, thread: ThreadId, bytes: u64) -> bool {
-        words(bytes).all(|word| self.owners[word] == Owner::One(thread))
+        word_bits(bytes) & self.public == 0 && words(bytes).all(|word| self.owners[word] == Owner::One(thread))
     }
 
     pub(crate) fn guard(&mut self, lock: LockId) {
@@ -229,5 +261,22 @@ impl Lines {
             *slot = self.lines.len() as u32;
         }
         Some(*slot - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn word_bits_are_the_words() {
+        for bytes in [0, 1, 0x80, 0xff00, 0x8000_0000_0000_0000, u64::MAX, 0x0100_0001_8000_0010] {
+            assert_eq!(word_bits(bytes), words(bytes).fold(0, |bits, word| bits | 1 << word), "{bytes:x}");
+        }
+    }
+
+    #[test]
+    fn masks_end_with_the_line() {
+        assert_eq!((mask(0, 64), mask(60, 4), mask(64, 8)), (u64::MAX, 0xf << 60, 0xff));
     }
 }

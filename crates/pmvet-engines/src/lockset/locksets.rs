@@ -36,11 +36,19 @@ impl SetId {
 pub(crate) struct Locksets {
     sets: Vec<Box<[Hold]>>,
     ids: FastMap<Box<[Hold]>, SetId>,
+    /// Sets with one lock more and one lock less: threads take and give back the same few locks all the time.
+    more: FastMap<(SetId, Hold), SetId>,
+    less: FastMap<(SetId, Hold), SetId>,
 }
 
 impl Default for Locksets {
     fn default() -> Self {
-        Locksets { sets: vec![Box::default()], ids: FastMap::from_iter([(Box::default(), SetId::EMPTY)]) }
+        Locksets {
+            sets: vec![Box::default()],
+            ids: FastMap::from_iter([(Box::default(), SetId::EMPTY)]),
+            more: FastMap::default(),
+            less: FastMap::default(),
+        }
     }
 }
 
@@ -69,13 +77,25 @@ impl Locksets {
         id
     }
 
-    pub(crate) fn with(&mut self, set: SetId, more: &[Hold]) -> SetId {
-        if more.iter().all(|hold| self.get(set).contains(hold)) {
-            return set;
+    pub(crate) fn with(&mut self, set: SetId, hold: Hold) -> SetId {
+        if let Some(&known) = self.more.get(&(set, hold)) {
+            return known;
         }
         let mut holds = self.get(set).to_vec();
-        holds.extend_from_slice(more);
-        self.intern(holds)
+        holds.push(hold);
+        let found = self.intern(holds);
+        self.more.insert((set, hold), found);
+        found
+    }
+
+    fn without(&mut self, set: SetId, hold: Hold) -> SetId {
+        if let Some(&known) = self.less.get(&(set, hold)) {
+            return known;
+        }
+        let holds = self.get(set).iter().copied().filter(|h| *h != hold).collect();
+        let found = self.intern(holds);
+        self.less.insert((set, hold), found);
+        found
     }
 }
 
@@ -96,34 +116,37 @@ pub(crate) struct Held {
 pub(crate) struct HeldList {
     held: Vec<Held>,
     acquisitions: u32,
-    /// The set of all of `held`, once somebody has asked for it.
-    set: Option<SetId>,
+    /// The set of all of `held`.
+    set: SetId,
 }
 
 /// Inferred locks that a thread may hold at a time. A word that was taken for a lock and is never given back must not
 /// make the sets grow for ever.
-const MAX_GUESSED: usize = 48;
+const MAX_GUESSED: usize = 12;
 
 impl HeldList {
-    pub(crate) fn acquire(&mut self, hold: Hold, guessed: bool) -> Option<LockId> {
+    /// Takes a lock. Returns an inferred one that had to be forgotten for it.
+    pub(crate) fn acquire(&mut self, hold: Hold, guessed: bool, sets: &mut Locksets) -> Option<LockId> {
         self.acquisitions += 1;
         if let Some(again) = self.held.iter_mut().find(|h| h.hold == hold) {
             again.depth += 1;
             return None;
         }
         self.held.push(Held { hold, stamp: self.acquisitions, depth: 1, guessed });
-        self.set = None;
+        self.set = sets.with(self.set, hold);
         let too_many = guessed && self.held.iter().filter(|h| h.guessed).count() > MAX_GUESSED;
         let oldest = self.held.iter().position(|h| h.guessed).filter(|_| too_many)?;
-        Some(self.held.remove(oldest).hold.lock)
+        let forgotten = self.held.remove(oldest).hold;
+        self.set = sets.without(self.set, forgotten);
+        Some(forgotten.lock)
     }
 
-    pub(crate) fn release(&mut self, lock: LockId) -> bool {
+    pub(crate) fn release(&mut self, lock: LockId, sets: &mut Locksets) -> bool {
         let Some(at) = self.held.iter().rposition(|h| h.hold.lock == lock) else { return false };
         self.held[at].depth -= 1;
         if self.held[at].depth == 0 {
-            self.held.remove(at);
-            self.set = None;
+            let hold = self.held.remove(at).hold;
+            self.set = sets.without(self.set, hold);
         }
         true
     }
@@ -140,16 +163,13 @@ impl HeldList {
         self.acquisitions
     }
 
-    pub(crate) fn set(&mut self, sets: &mut Locksets) -> SetId {
-        let held = &self.held;
-        *self.set.get_or_insert_with(|| sets.intern(held.iter().map(|h| h.hold).collect()))
+    pub(crate) fn set(&self) -> SetId {
+        self.set
     }
 
     /// The locks held now that were taken before `stamp` and not given back since.
-    pub(crate) fn since(&mut self, stamp: u32, sets: &mut Locksets) -> SetId {
-        if self.held.iter().all(|h| h.stamp <= stamp) {
-            return self.set(sets);
-        }
-        sets.intern(self.held.iter().filter(|h| h.stamp <= stamp).map(|h| h.hold).collect())
+    pub(crate) fn since(&self, stamp: u32, sets: &mut Locksets) -> SetId {
+        let newer = self.held.iter().filter(|h| h.stamp > stamp);
+        newer.fold(self.set, |set, h| sets.without(set, h.hold))
     }
 }

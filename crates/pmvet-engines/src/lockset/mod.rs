@@ -1,15 +1,47 @@
-//! Persistency-induced races, predicted with locksets: HawkSet (Oliveira, Gonçalves, Matos; EuroSys 2025).
+//! Persistency-induced races, predicted: HawkSet (Oliveira, Gonçalves, Matos; EuroSys 2025).
+//!
+//! A thread reads a value that another thread has stored but not yet made persistent, and acts on it; a crash may then keep
+//! the act and lose the value. As in the paper the two need not meet in the run at hand. A store has a *window*, from
+//! the store to its persist or its overwriting; its *effective lockset* is what protected the whole window. A load
+//! of another thread, not ordered after the end of the window, without a common lock, is a race.
+//!
+//! * [`Engine`] — the sink; `loads`, `stores` and `persist` are its memory side.
+//! * `lines` — what is known of each cache line; `reader` — of each thread; `locksets`, `clocks` — its locks, its time.
+//! * `races` — pairs and their judgement; `spin` — locks that only the trace shows; [`pm_locks`] — locks in PM.
+//! * [`findings`] — the outcome in words. [`Options`] — every choice below as a switch.
+//!
+//! Where it differs from the paper:
+//!
+//! * Streaming. A load is compared with the store it read from and with the next one to the same bytes, then forgotten;
+//!   the paper keeps all of a run and compares each with each. What is lost: pairs that other stores to the same bytes
+//!   always separate. What is gained, beside memory: memory that moves from the care of one lock to that of
+//!   another is no race.
+//! * The effective lockset asks which locks the *storing* thread still holds when the store becomes persistent, whoever
+//!   flushed it. For a thread that persists its own stores that is the paper's definition.
+//! * A load counts when its thread acts on it (`reader`), as PMRace has it. The exception: a load under a lock that the
+//!   writer gave back too early counts at once.
+//! * Spin locks are inferred; locks in PM are looked after; initialisation is recognised again when memory is used again.
+//! * A store by a lock-free read-modify-write is reported only if a thread was seen to act on it in its window, unless
+//!   `Options::lock_free` is set: what keeps lock-free readers out is other words, mostly not in PM, so that predictions
+//!   would be wrong nearly always.
+//!
+//! What it misses, beside what its switches hide: acts that leave no event in PM, such as an answer to a client; code that
+//! the run did not reach. What it reports wrongly: threads kept apart by something that is neither a known lock function, nor in PM,
+//! nor an atomic that the client reports. See `docs/race.md`.
+
 pub(crate) mod clocks;
 mod engine;
 pub mod findings;
 mod lines;
+mod loads;
 mod locksets;
-mod memory;
 mod options;
+mod persist;
 pub mod pm_locks;
 mod races;
 mod reader;
 mod spin;
+mod stores;
 
 pub use engine::{Engine, Names, Outcome, Stats};
 pub use lines::Fate;

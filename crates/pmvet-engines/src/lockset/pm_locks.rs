@@ -12,8 +12,8 @@ use pmvet_events::event::{Event, What};
 use pmvet_events::spaces::AddressSpaces;
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
-use rustc_hash::FxHashMap as FastMap;
 use super::spin::{Holder, PmWord};
+use rustc_hash::FxHashMap as FastMap;
 
 /// A lock in PM that a crash can leave held.
 #[derive(Debug, Clone, PartialEq, Eq)]

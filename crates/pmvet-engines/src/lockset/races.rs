@@ -5,10 +5,10 @@
 
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
-use rustc_hash::FxHashMap as FastMap;
 use super::lines::{At, Fate, How, Read, Written};
 use super::locksets::{Hold, LockId, Locksets, Mode, SetId};
 use super::spin::{Locks, PmWord};
+use rustc_hash::FxHashMap as FastMap;
 
 /// One end of a race.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +87,10 @@ const MAX_UNDECIDED: usize = 100_000;
 const MAX_CACHED: usize = 1 << 20;
 
 fn exclude(a: Hold, b: Hold) -> bool {
-    a.lock == b.lock && !(a.mode != Mode::Exclusive && b.mode != Mode::Exclusive && (a.mode, b.mode) != (Mode::Counted, Mode::Counted))
+    a.lock == b.lock
+        && !(a.mode != Mode::Exclusive
+            && b.mode != Mode::Exclusive
+            && (a.mode, b.mode) != (Mode::Counted, Mode::Counted))
 }
 
 /// What a pair is judged by, beside its two accesses.

@@ -32,8 +32,6 @@ pub(crate) struct Thread {
     /// What the last events were, if they all were the same load: where, by whom, how often.
     pub(crate) spinning: (u64, SiteId, u32),
     pub(crate) cache: Cache,
-    /// Lines with stores that were persisted and that nobody else has looked at yet, newest last.
-    pub(crate) fresh: Vec<LineId>,
     /// Tells processes apart.
     pub(crate) process: u32,
 }
@@ -157,13 +155,6 @@ impl Threads {
             self.threads.resize_with(index + 1, || None);
         }
         self.threads[index].get_or_insert_default()
-    }
-
-    /// A thread that has ended takes no room any more.
-    pub(crate) fn remove(&mut self, id: ThreadId) {
-        if let Some(slot) = self.threads.get_mut(id.0 as usize) {
-            *slot = None;
-        }
     }
 
     pub(crate) fn ids(&self) -> Vec<ThreadId> {

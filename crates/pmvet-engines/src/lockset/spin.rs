@@ -18,9 +18,9 @@
 
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
-use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 use super::locksets::{LockId, Mode};
 use super::races::LockName;
+use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
 /// The part of a lock's key that is its address, if it is not in PM.
 const ADDRESS: u64 = (1 << 48) - 1;
@@ -36,7 +36,10 @@ pub struct PmWord {
 pub(crate) struct Locks {
     locks: Vec<Lock>,
     by_key: FastMap<u64, LockId>,
+    any_in_pm: bool,
     sites: FastMap<SiteId, SiteRecord>,
+    /// Threads that turn out not to hold a lock that they seemed to hold.
+    pub(crate) dropped: Vec<(LockId, ThreadId)>,
     /// Sites that have taken several words which are locks for sure, and so take locks; known at the end.
     lock_sites: FastSet<SiteId>,
     /// Acquire sites that the user calls locks, and no locks.
@@ -156,6 +159,11 @@ impl Locks {
         self.locks.get(lock as usize)
     }
 
+    /// Whether there is a word in PM that might be a lock.
+    pub(crate) fn any_in_pm(&self) -> bool {
+        self.any_in_pm
+    }
+
     /// What to call a lock in a report.
     pub(crate) fn name(&self, lock: LockId) -> Option<LockName> {
         let lock = self.get(lock)?;
@@ -167,6 +175,7 @@ impl Locks {
     }
 
     fn enter(&mut self, key: u64, place: Option<PmWord>, named: bool) -> LockId {
+        self.any_in_pm |= place.is_some();
         let locks = &mut self.locks;
         let id = *self.by_key.entry(key).or_insert_with(|| {
             locks.push(Lock { address: key & ADDRESS, place, named, word: Word::default() });
@@ -213,7 +222,7 @@ impl Locks {
             return Step::Nothing;
         }
         if let Some(at) = word.holders.iter().position(|h| h.thread == c.thread) {
-            return self.change_by_holder(lock, at, c.new, true);
+            return self.change_by_holder(lock, at, Some(c.old), c.new);
         }
         let counts_up = c.new == c.old.wrapping_add(1);
         let mode = if counts_up { Mode::Counted } else { Mode::Exclusive };
@@ -233,7 +242,6 @@ impl Locks {
             return Step::Acquire { lock, mode, instead_of: None };
         };
         if counts_up && word.holders.iter().all(|h| h.mode == Mode::Counted) && c.old != word.free {
-            word.counts = true;
             word.take(c, Mode::Counted);
             return Step::Acquire { lock, mode: Mode::Counted, instead_of: None };
         }
@@ -252,26 +260,38 @@ impl Locks {
         Step::Nothing
     }
 
-    fn change_by_holder(&mut self, lock: LockId, at: usize, new: u64, atomic: bool) -> Step {
+    /// The holder at `at` stores to the word, or changes what was `old` atomically.
+    fn change_by_holder(&mut self, lock: LockId, at: usize, old: Option<u64>, new: u64) -> Step {
         let word = &mut self.locks[lock as usize].word;
         let holder = word.holders[at];
-        let counter = atomic && holder.mode == Mode::Counted && new == holder.put.wrapping_add(1);
+        let counted = holder.mode == Mode::Counted;
+        let counter = counted && old.is_some_and(|old| new == old.wrapping_add(1));
         if counter {
             // The same thread counts up again: this word counts something.
             word.disturbed += 2;
-        } else if new == word.free {
-            word.returned += 1;
-        } else if atomic && holder.mode == Mode::Counted && (word.counts || new < holder.put) {
-            // Down, but not to nothing: others hold their share.
+        } else if counted
+            && (word.holders.len() > 1 || word.free != 0)
+            && old.is_some_and(|old| new == old.wrapping_sub(1))
+        {
+            // Others keep their share; or, if the count does not start at nothing, it counts references.
             word.counts = true;
             word.returned += 1;
+        } else if new == word.free {
+            word.returned += 1;
+            // Free for all: whoever seemed to have a share was waiting for the lock.
+            for other in word.holders.iter().filter(|h| h.thread != holder.thread) {
+                word.disturbed += 1;
+                self.dropped.push((lock, other.thread));
+            }
+            word.counts &= word.holders.len() == 1;
+            word.holders.retain(|h| h.thread == holder.thread);
         } else if new != holder.put {
             word.moved_on += 1;
             word.free = new;
         } else {
             return Step::Nothing;
         }
-        word.holders.swap_remove(at);
+        word.holders.retain(|h| h.thread != holder.thread);
         if !counter {
             self.sites.entry(holder.site).or_default().returned += 1;
         }
@@ -285,7 +305,7 @@ impl Locks {
             return Step::Nothing;
         }
         if let Some(at) = word.holders.iter().position(|h| h.thread == thread) {
-            return self.change_by_holder(lock, at, value, false);
+            return self.change_by_holder(lock, at, None, value);
         }
         match word.holders.first().copied() {
             // Another thread gives the lock back: a handover.

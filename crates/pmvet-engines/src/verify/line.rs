@@ -74,11 +74,14 @@ impl Uncertain {
             let content = line.content(kept);
             let lost = first + kept as u16..end;
             match (before, earlier) {
-                (Some(before), Earlier::Uncertain { feasible, .. }) => {
+                (Some(before), Earlier::Uncertain { feasible, chosen, .. }) => {
                     for &state in feasible.iter() {
                         let Some(old) = before.contents.get(usize::from(state)) else { continue };
                         let missing = old.missing.iter().cloned().chain([lost.clone()]).collect();
-                        newest = add(&mut contents, Possible { bytes: over(&content, &old.bytes), missing });
+                        let at = add(&mut contents, Possible { bytes: over(&content, &old.bytes), missing });
+                        if state == *chosen {
+                            newest = at;
+                        }
                     }
                 }
                 _ => newest = add(&mut contents, Possible { bytes: content.bytes, missing: vec![lost] }),
@@ -87,12 +90,20 @@ impl Uncertain {
         (contents.len() > 1).then(|| Self { id: line.id(), contents, newest, stores })
     }
 
-    /// The same line with fewer contents, `newest` among them. Nothing if only one is left.
-    pub fn narrowed(&self, feasible: &[u16], newest: u16) -> Option<Self> {
-        let contents: Vec<Possible> =
-            feasible.iter().filter_map(|&state| self.contents.get(usize::from(state)).cloned()).collect();
-        let newest = feasible.iter().position(|&state| state == newest)? as u16;
-        (contents.len() > 1).then(|| Self { id: self.id, contents, newest, stores: self.stores.clone() })
+    /// The same line after an execution that has left only some of its contents possible, `newest` being the one it ran on, and that has
+    /// stored persistently over some bytes. Nothing if only one content is left.
+    pub fn narrowed(&self, feasible: &[u16], newest: u16, stored: &Content) -> Option<Self> {
+        let mut contents = Vec::new();
+        let mut now = 0;
+        for &state in feasible {
+            let old = self.contents.get(usize::from(state))?;
+            let content = Possible { bytes: over(stored, &old.bytes), missing: old.missing.clone() };
+            let at = add(&mut contents, content);
+            if state == newest {
+                now = at;
+            }
+        }
+        (contents.len() > 1).then(|| Self { id: self.id, contents, newest: now, stores: self.stores.clone() })
     }
 
     pub fn id(&self) -> LineId {
@@ -171,6 +182,8 @@ pub enum Earlier<'a> {
     Uncertain {
         line: &'a Uncertain,
         feasible: &'a [u16],
+        /// The one that the execution ran on.
+        chosen: u16,
     },
 }
 

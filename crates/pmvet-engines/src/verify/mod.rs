@@ -29,10 +29,26 @@
 //! `write` of a buffer in PM) or that its child processes read unobserved; what the recovery gets wrong and neither it nor the oracle
 //! notices.
 
+pub mod campaign;
+pub mod crash;
 pub mod explore;
+pub mod findings;
+pub mod journal;
 pub mod line;
+pub mod nested;
+pub mod points;
 pub mod reads;
+pub mod scan;
+pub mod traced;
 
+mod watcher;
+
+pub use campaign::{Campaign, Confirm, Done, Failure, Progress, Verdict};
+pub use crash::{Moment, Pending};
 pub use explore::{Choice, Execution, Executor, Explorer, Feasible, Job, Split, explore, walk};
+pub use journal::Journal;
 pub use line::{Lines, Uncertain, Writer};
+pub use points::Points;
 pub use reads::{Observer, Read};
+pub use scan::{Crash, Scan, Scanner};
+pub use traced::{Ended, Observed, Traced};

@@ -431,7 +431,8 @@ fn phase(name: &str, seconds: f64) -> Phase {
 
 pub(crate) fn tree() -> tree::FailurePointTree {
     let mut builder = tree::Builder::default();
-    let mut add = |stack: Vec<Frame>, ok, failed, not_tried| builder.add(&stack, tree::Tally { ok, failed, not_tried });
+    let mut add =
+        |stack: Vec<Frame>, ok, failed, not_tried| builder.add_stack(&stack, tree::Tally { ok, failed, not_tried });
     add(stack("push", "pmem_persist(&list->count", 0), 90, 0, 5);
     add(stack("push", "list->head = offset_of", 0), 0, 12, 0);
     add(stack("push", "pmem_persist(&list->head", 0), 60, 3, 10);

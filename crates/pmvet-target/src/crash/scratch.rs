@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use pmvet_events::ids::FileId;
 
+use super::PAGE;
 use super::replay::data;
 use super::versions::{VersionId, Versions};
-use super::PAGE;
 use crate::sandbox::Overlay;
 use crate::sparse;
 

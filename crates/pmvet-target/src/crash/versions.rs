@@ -8,8 +8,8 @@ use std::io;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::replay::{FileState, Replay};
 use super::PAGE;
+use super::replay::{FileState, Replay};
 use crate::mapped::MappedFile;
 use pmvet_events::ids::FileId;
 

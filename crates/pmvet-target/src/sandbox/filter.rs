@@ -26,19 +26,45 @@ const fn cwd(path: u8) -> PathArgument {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     /// Opens it; the flags are in this argument.
-    Open { path: PathArgument, flags: u8 },
+    Open {
+        path: PathArgument,
+        flags: u8,
+    },
     /// Opens it; flags and more are in a structure that this argument points to.
-    Open2 { path: PathArgument, how: u8 },
-    Create { path: PathArgument },
+    Open2 {
+        path: PathArgument,
+        how: u8,
+    },
+    Create {
+        path: PathArgument,
+    },
     /// Asks about it. `nofollow`: the argument with `AT_SYMLINK_NOFOLLOW`, if any.
-    Look { path: PathArgument, nofollow: Option<u8> },
+    Look {
+        path: PathArgument,
+        nofollow: Option<u8>,
+    },
     /// The same, of a symbolic link itself; with another number it follows the link.
-    LookAtLink { path: PathArgument, followed: i64 },
+    LookAtLink {
+        path: PathArgument,
+        followed: i64,
+    },
     /// Changes it.
-    Change { path: PathArgument },
-    Unlink { path: PathArgument, flags: Option<u8> },
-    Rename { from: PathArgument, to: PathArgument, flags: Option<u8> },
-    Link { from: PathArgument, to: PathArgument },
+    Change {
+        path: PathArgument,
+    },
+    Unlink {
+        path: PathArgument,
+        flags: Option<u8>,
+    },
+    Rename {
+        from: PathArgument,
+        to: PathArgument,
+        flags: Option<u8>,
+    },
+    Link {
+        from: PathArgument,
+        to: PathArgument,
+    },
     Map,
     Exit,
 }

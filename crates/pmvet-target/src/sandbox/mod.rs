@@ -7,6 +7,7 @@
 //!
 //! * [`overlay`] — which file stands in for which path.
 //! * `filter` — which system calls are looked at; `supervisor` — what becomes of them; `tracee` — the stopped thread.
+//! * [`driver`] — who talks to a server.
 //! * `stack` — where a process was when it failed.
 //!
 //! Why no private mappings of the image, which would save the repair of it afterwards: a program that maps its pool twice,
@@ -15,6 +16,7 @@
 //! What a sandboxed process can notice: stand-ins have no links (`st_nlink` is 0), listings show the real folder, `io_uring`
 //! and 32-bit system calls do not exist, and setuid programs have no effect.
 
+pub mod driver;
 pub mod overlay;
 
 mod filter;
@@ -39,6 +41,7 @@ pub use self::supervisor::canonical;
 
 use crate::launch::Exit;
 
+use self::driver::{Driver, Ready, Signs};
 use self::filter::Filter;
 use self::supervisor::{Status, Supervisor};
 
@@ -61,6 +64,8 @@ pub struct Job<'a> {
     pub usual_status: Option<i32>,
     /// Set by whoever wants the run to end.
     pub stop: Option<&'a AtomicBool>,
+    /// For servers: who talks to it.
+    pub driver: Option<&'a Driver>,
 }
 
 impl<'a> Job<'a> {
@@ -76,6 +81,7 @@ impl<'a> Job<'a> {
             most_bytes: u64::MAX,
             usual_status: None,
             stop: None,
+            driver: None,
         }
     }
 }
@@ -161,6 +167,7 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
     drop(command);
     let pid = child.id() as libc::pid_t;
     let timed_out = AtomicBool::new(false);
+    let signs = Signs::default();
     let (done, watch_done) = io::pipe()?;
     let mut watchdog = Watchdog {
         pid,
@@ -169,6 +176,11 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
         stop: job.stop,
         overlay,
         timed_out: &timed_out,
+        line: match job.driver.map(|driver| &driver.ready) {
+            Some(Ready::Line(line)) => Some(line),
+            _ => None,
+        },
+        signs: &signs,
         pipe,
         keep: match job.output {
             Output::Tail(bytes) => bytes,
@@ -178,24 +190,30 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
         why: None,
     };
     let supervisor = Supervisor::new(overlay, &timed_out, unwinder, job.usual_status, pid);
-    let ((status, stack), watchdog) = std::thread::scope(|scope| {
+    let ((status, stack), watchdog, driven) = std::thread::scope(|scope| {
         let watching = scope.spawn(move || {
             watchdog.watch(&done);
             watchdog
         });
+        let signs = &signs;
+        let driving = job.driver.map(|driver| scope.spawn(move || driver.drive(pid, signs)));
         let result = supervisor.run();
+        signs.ended.store(true, Ordering::Release);
+        let driven = driving.and_then(|thread| thread.join().ok().flatten());
         drop(watch_done);
-        (result, watching.join())
+        (result, watching.join(), driven)
     });
     let time = started.elapsed();
     let (mut output, why) = watchdog.map(|w| (w.output, w.why)).unwrap_or_default();
     if let Output::Tail(keep) = job.output {
         output.drain(..output.len().saturating_sub(keep));
     }
-    let end = match (why, status) {
-        (Some(why), _) => why,
-        (None, Status::Exited(status)) => End::Exit(status),
-        (None, Status::Killed(signal)) => End::Signal(signal),
+    let end = match (why, driven, status) {
+        (Some(why), ..) => why,
+        // It was told to end; how its client fared is what counts.
+        (None, Some(driven), _) => driven,
+        (None, None, Status::Exited(status)) => End::Exit(status),
+        (None, None, Status::Killed(signal)) => End::Signal(signal),
     };
     Ok(Run { end, output, stack, time })
 }
@@ -208,6 +226,9 @@ struct Watchdog<'a> {
     stop: Option<&'a AtomicBool>,
     overlay: &'a Mutex<Overlay>,
     timed_out: &'a AtomicBool,
+    /// A line that somebody waits for.
+    line: Option<&'a regex::bytes::Regex>,
+    signs: &'a Signs,
     pipe: Option<OwnedFd>,
     keep: usize,
     output: Vec<u8>,
@@ -259,6 +280,10 @@ impl Watchdog<'_> {
 
     fn keep(&mut self, bytes: &[u8]) {
         self.output.extend_from_slice(bytes);
+        if self.line.is_some_and(|line| self.output.split(|&b| b == b'\n').any(|text| line.is_match(text))) {
+            self.line = None;
+            self.signs.line.store(true, Ordering::Release);
+        }
         if self.output.len() > 4 * self.keep.max(1024) {
             self.output.drain(..self.output.len() - self.keep);
         }
@@ -267,7 +292,9 @@ impl Watchdog<'_> {
     fn is_over(&mut self) -> bool {
         if self.why.is_none() {
             let used = || self.overlay.lock().map_or(0, |overlay| overlay.bytes());
-            self.why = if crate::launch::stopped_by().is_some() || self.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
+            self.why = if crate::launch::stopped_by().is_some()
+                || self.stop.is_some_and(|stop| stop.load(Ordering::Acquire))
+            {
                 Some(End::Interrupted)
             } else if self.deadline.is_some_and(|at| Instant::now() >= at) {
                 Some(End::Timeout)
@@ -277,6 +304,7 @@ impl Watchdog<'_> {
                 None
             };
             if self.why.is_some() {
+                self.signs.over.store(true, Ordering::Release);
                 self.timed_out.store(true, Ordering::Release);
                 // It stops, and the supervisor sees where.
                 // SAFETY: the supervisor has not waited for its end, or we would be done.

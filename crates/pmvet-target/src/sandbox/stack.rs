@@ -129,9 +129,9 @@ fn loaded(thread: Tracee) -> Vec<(PathBuf, Range<u64>)> {
         else {
             continue;
         };
-        let bounds = range.split_once('-').and_then(|(from, to)| {
-            Some(u64::from_str_radix(from, 16).ok()?..u64::from_str_radix(to, 16).ok()?)
-        });
+        let bounds = range
+            .split_once('-')
+            .and_then(|(from, to)| Some(u64::from_str_radix(from, 16).ok()?..u64::from_str_radix(to, 16).ok()?));
         let Some(bounds) = bounds else { continue };
         match modules.last_mut() {
             Some((last, range)) if last.as_os_str() == path => range.end = bounds.end,

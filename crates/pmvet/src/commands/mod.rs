@@ -1,11 +1,16 @@
 //! The commands. Each takes what the command line said and returns how pmvet ends.
 
 mod check;
+mod diff;
 mod doctor;
 mod events;
+mod explain;
 mod native;
 mod replay;
+mod report;
+mod show;
 mod trace;
+mod verify;
 
 use crate::cli::Command;
 use crate::exit::{Error, Exit};
@@ -13,7 +18,12 @@ use crate::exit::{Error, Exit};
 pub(crate) fn run(command: Command) -> Result<Exit, Error> {
     match command {
         Command::Check(arguments) => check::run(*arguments),
+        Command::Verify(arguments) => verify::run(*arguments),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Show(arguments) => show::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
+        Command::Diff(arguments) => diff::run(&arguments),
         Command::Trace(arguments) => trace::run(*arguments),
         Command::Events(arguments) => events::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

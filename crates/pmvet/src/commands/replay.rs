@@ -1,18 +1,18 @@
 //! `pmvet replay`: one finding again, from what its run has kept.
 
 use std::fs::File;
-use std::io::{self, BufReader};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use pmvet_engines::inject::refine;
 use pmvet_engines::inject::trial::Bench;
 use pmvet_engines::inject::{Job, Recovery};
-use pmvet_findings::token::Token;
-use pmvet_findings::{Evidence, Finding, jsonl};
+use pmvet_findings::Evidence;
 use pmvet_target::crash::Scratch;
 use pmvet_target::launch::pm_variables;
 use pmvet_target::mapped::MappedFile;
+use pmvet_target::recording::Recording;
 use pmvet_target::sandbox::{Capture, Overlay};
 use pmvet_target::sparse;
 
@@ -23,10 +23,7 @@ use crate::run_folder::{RunFolder, words};
 use crate::system;
 
 pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
-    let token: Option<Token> = arguments.id.parse().ok();
-    let run = token.as_ref().map(|t| t.run.as_str()).or(arguments.run.as_deref());
-    let folder = RunFolder::open(&arguments.runs, run)?;
-    let finding = find(&folder, token.and_then(|t| t.fingerprint()).as_deref().unwrap_or(&arguments.id))?;
+    let (folder, finding) = RunFolder::with_finding(&arguments.made, &arguments.id)?;
     let Evidence::Crash { image, recovery: recorded, .. } = &finding.evidence else {
         return Err(Error::Run(format!(
             "this finding ({}) has no crash image: it follows from the order of events alone",
@@ -41,8 +38,12 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         what: info.folder.0.display().to_string(),
         source,
     })?;
+    let recording = match &witness.recording {
+        Some(name) => Recording::open(&folder.file(name)),
+        None => folder.recording(),
+    };
     let store = MappedFile::new(folder.temporary().map_err(|e| failed("make", "a temporary file", e))?);
-    let (versions, version) = refine::version_at(&folder.recording(), witness.seq, store)?;
+    let (versions, version) = refine::version_at(&recording, witness.seq, store)?;
     let job = Job { version, patches: &witness.patches };
     if job.image(&versions) != image.hash {
         return Err(Error::Run("the crash image cannot be made again: the run's recording has changed".into()));
@@ -58,6 +59,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         oracle: info.oracle.as_deref().map(words),
         files: Overlay::new(Capture::Mappable),
         most_bytes: u64::MAX,
+        driver: None,
     };
     let trial = recovery
         .run(&mut Bench::default(), &versions, version, &witness.patches, info.usual.as_ref())
@@ -79,25 +81,6 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
     } else {
         println!("another failure: recovery {}, but {} then", trial.outcome, recorded.outcome);
         Ok(Exit::Findings)
-    }
-}
-
-/// The finding with this number or fingerprint.
-fn find(folder: &RunFolder, id: &str) -> Result<Finding, Error> {
-    let path = folder.file("findings.jsonl");
-    let bad = |e: &dyn std::fmt::Display| Error::Run(format!("{} cannot be used: {e}", path.display()));
-    let file = File::open(&path).map_err(|e| bad(&e))?;
-    let findings = jsonl::read(BufReader::new(file)).collect::<Result<Vec<_>, _>>().map_err(|e| bad(&e))?;
-    if let Ok(number) = id.parse::<usize>()
-        && let Some(finding) = number.checked_sub(1).and_then(|i| findings.get(i))
-    {
-        return Ok(finding.clone());
-    }
-    let mut named = findings.iter().filter(|f| id.len() >= 4 && f.fingerprint.starts_with(id));
-    match (named.next(), named.next()) {
-        (Some(finding), None) => Ok(finding.clone()),
-        (Some(_), Some(_)) => Err(Error::Run(format!("`{id}` is the start of several fingerprints; write more of it"))),
-        (None, _) => Err(Error::Run(format!("run {} has no finding `{id}`; it has {}", folder.id, findings.len()))),
     }
 }
 

@@ -96,7 +96,13 @@ pub(crate) fn run(arguments: Trace) -> Result<Exit, Error> {
 fn trace(settings: &Settings, program: Program, install: &Install) -> Result<Exit, Error> {
     let mut sink = Recorder::new(settings)?;
     let input = Input::of_this_process();
-    let how = Launch { program, plan: settings.plan.clone(), follow_forks: settings.follow_forks, bare: settings.bare, sandbox: None };
+    let how = Launch {
+        program,
+        plan: settings.plan.clone(),
+        follow_forks: settings.follow_forks,
+        bare: settings.bare,
+        sandbox: None,
+    };
     let cpu = system::children_cpu_time();
     let result = launch(&how, install, &mut sink);
     let cpu = system::children_cpu_time().saturating_sub(cpu);

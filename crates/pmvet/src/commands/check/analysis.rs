@@ -1,5 +1,7 @@
 //! The pass over the recorded events: rules, failure points, and the content of PM at each.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use pmvet_engines::inject::findings::Names;
@@ -10,7 +12,7 @@ use pmvet_engines::rules::{self, RawFinding, RawFindings, Rules};
 use pmvet_engines::stacks::Symbols;
 use pmvet_events::What;
 use pmvet_events::file::Definitions;
-use pmvet_findings::{FailurePointTree, Finding, Frame, Tally};
+use pmvet_findings::{FailurePointTree, Finding, Tally};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
 use pmvet_target::symbols::Symbolizer;
@@ -30,7 +32,13 @@ pub(super) struct Analysis {
 }
 
 impl Analysis {
-    pub(super) fn run(recording: &Recording, settings: &Settings, folder: &RunFolder) -> Result<Self, Error> {
+    /// `known` are call paths that need no more crashes.
+    pub(super) fn run(
+        recording: &Recording,
+        settings: &Settings,
+        folder: &RunFolder,
+        known: Arc<HashSet<u64>>,
+    ) -> Result<Self, Error> {
         let failed = |source| Error::Trace { path: recording.trace(), source };
         let store = folder.temporary().map_err(|source| Error::Output {
             action: "make",
@@ -40,14 +48,14 @@ impl Analysis {
         let mut reader = recording.read().map_err(failed)?;
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
-        let mut scanner = Scanner::new(recording, settings.plan, MappedFile::new(store));
+        let mut scanner = Scanner::new(recording, settings.plan, MappedFile::new(store), known);
         let mut rules = Rules::new(rules::Options { mode: settings.mode, pedantic: settings.pedantic });
         let (mut saw_pm, mut events) = (false, 0);
-        while let Some(event) = reader.next().map_err(failed)? {
+        while let Some((event, places)) = reader.next_in_place().map_err(failed)? {
             events += 1;
             symbols.event(&event);
             saw_pm |= matches!(event.what, What::Map { .. });
-            scanner.before(&event, rules.model())?;
+            scanner.before(&event, rules.model(), places)?;
             rules.event(&event, &scanner.newest());
             scanner.apply(&event)?;
         }
@@ -78,13 +86,12 @@ impl Analysis {
         self.with_names(|names| {
             for (point, verdict) in self.scan.points.iter().zip(verdicts) {
                 let stack = names.stacks.stack(point.site, point.context);
-                let path: Vec<String> = stack.iter().rev().map(Frame::to_string).collect();
                 let tally = match verdict {
                     Verdict::Good => Tally::OK,
                     Verdict::Bad => Tally::FAILED,
                     Verdict::NotTried => Tally::NOT_TRIED,
                 };
-                tree.add(path, tally);
+                tree.add_stack(&stack, tally);
             }
         });
         tree.finish()

@@ -84,6 +84,7 @@ impl<'a> Injection<'a> {
             oracle: settings.oracle.as_deref().map(|oracle| with_paths(oracle, &paths)),
             files: workload.files.clone(),
             most_bytes: bytes.saturating_mul(2).saturating_add(1 << 30),
+            driver: settings.driver.clone().or_else(|| workload.driver.clone()),
         };
         let journal = Journal::open(&folder.file("tried.jsonl")).map_err(|e| output("tried.jsonl", e))?;
         Ok(Self { settings, analysis, folder, recovery, journal, deadline })
@@ -138,7 +139,7 @@ impl<'a> Injection<'a> {
         })?;
         for (window, tried) in &windows {
             let seq = scan.points[window.first].seq;
-            witnesses.insert(tried.image.clone(), Witness { seq: Some(seq), patches: Vec::new() });
+            witnesses.insert(tried.image.clone(), Witness { recording: None, seq: Some(seq), patches: Vec::new() });
         }
         let bad = |image: &str| self.journal.get(image).filter(|tried| tried.outcome != usual);
         let states: Vec<(&State, &Tried)> = self
@@ -148,7 +149,7 @@ impl<'a> Injection<'a> {
                 let job = Job { version: scan.points[state.point].version, patches: &state.patches };
                 let tried = bad(&job.image(&scan.versions))?;
                 let seq = Some(scan.points[state.point].seq);
-                witnesses.insert(tried.image.clone(), Witness { seq, patches: state.patches.clone() });
+                witnesses.insert(tried.image.clone(), Witness { recording: None, seq, patches: state.patches.clone() });
                 Some((state, tried))
             })
             .collect();
@@ -162,15 +163,16 @@ impl<'a> Injection<'a> {
             match witness {
                 None => raw.push(finding.clone()),
                 Some((tried, patches)) => {
-                    witnesses.insert(tried.image.clone(), Witness { seq: None, patches: patches.clone() });
+                    witnesses
+                        .insert(tried.image.clone(), Witness { recording: None, seq: None, patches: patches.clone() });
                     all.extend(self.analysis.worded(vec![finding.clone()]).into_iter().map(|mut finding| {
                         let Evidence::Trace { timeline } = finding.evidence else { return finding };
                         finding.severity = Severity::Error;
                         finding.caveat = None;
                         finding.happened.push_str(&format!(" If a crash loses it, recovery {}.", tried.outcome));
-                        finding.evidence = self.analysis.with_names(|names| {
-                            findings::witnessed(tried, &setting, scan, timeline, names)
-                        });
+                        finding.evidence = self
+                            .analysis
+                            .with_names(|names| findings::witnessed(tried, &setting, scan, timeline, names));
                         finding
                     }));
                 }

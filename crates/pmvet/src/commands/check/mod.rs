@@ -2,20 +2,24 @@
 
 mod analysis;
 mod injection;
+mod recoveries;
 mod settings;
 mod stats;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use pmvet_events::file::TraceHeader;
 use pmvet_findings::Outcome;
+use pmvet_findings::suppress::Suppress;
 use pmvet_target::install::Install;
 use pmvet_target::launch::{self, Exit as TargetExit};
 use pmvet_target::recording::Recording;
 
 use self::analysis::Analysis;
 use self::injection::{Injection, Proof};
+use self::recoveries::{Recoveries, Twice};
 use self::settings::Settings;
 use self::stats::Stats;
 use crate::cli;
@@ -42,12 +46,10 @@ pub(crate) fn run(arguments: cli::Check) -> Result<Exit, Error> {
     } else {
         Check::start(&arguments, settings, workload)?
     };
+    check.suppress = config.suppress;
     let exit = check.run(&arguments, &install, started)?;
     if let Some(signal) = launch::stopped_by() {
-        eprintln!(
-            "pmvet: interrupted by {}; `--resume` goes on where this run ended",
-            launch::signal_name(signal)
-        );
+        eprintln!("pmvet: interrupted by {}; `--resume` goes on where this run ended", launch::signal_name(signal));
         return Ok(Exit::Interrupted);
     }
     Ok(exit)
@@ -60,6 +62,7 @@ struct Check {
     folder: RunFolder,
     info: RunInfo,
     stats: Stats,
+    suppress: Vec<Suppress>,
 }
 
 impl Check {
@@ -82,7 +85,7 @@ impl Check {
             complete: false,
         };
         folder.write_info(&info)?;
-        Ok(Self { settings, workload, folder, info, stats: Stats::default() })
+        Ok(Self { settings, workload, folder, info, stats: Stats::default(), suppress: Vec::new() })
     }
 
     fn resume(arguments: &cli::Check, settings: Settings, workload: Workload) -> Result<Self, Error> {
@@ -98,7 +101,7 @@ impl Check {
         same("another command line", info.command == texts(&workload.command))?;
         same("other options", info.settings == settings.identity())?;
         same("another version of pmvet", info.version == env!("CARGO_PKG_VERSION"))?;
-        Ok(Self { settings, workload, folder, info, stats: Stats::default() })
+        Ok(Self { settings, workload, folder, info, stats: Stats::default(), suppress: Vec::new() })
     }
 
     fn run(&mut self, arguments: &cli::Check, install: &Install, started: Instant) -> Result<Exit, Error> {
@@ -116,7 +119,7 @@ impl Check {
         }
         let recording = self.folder.recording();
         let analysed = Instant::now();
-        let analysis = Analysis::run(&recording, &self.settings, &self.folder)?;
+        let analysis = Analysis::run(&recording, &self.settings, &self.folder, Arc::default())?;
         self.stats.analysis_seconds = analysed.elapsed().as_secs_f64();
         if let Some(exit) = self.nothing(&analysis) {
             return Ok(exit);
@@ -139,9 +142,25 @@ impl Check {
         };
         (self.info.usual, self.info.timeout) = (Some(usual.clone()), Some(timeout));
         self.folder.write_info(&self.info)?;
-        let results = injection.run(usual, timeout, arguments.reporting.quiet)?;
-        self.stats.take(&self.info, &analysis, &results, self.settings.jobs, started);
-        self.info.complete = results.done.left == 0 && launch::stopped_by().is_none();
+        let mut results = injection.run(usual.clone(), timeout, arguments.reporting.quiet)?;
+        let recoveries = Recoveries {
+            settings: &self.settings,
+            workload: &self.workload,
+            folder: &self.folder,
+            install,
+            usual: &usual,
+            timeout,
+            deadline,
+            quiet: arguments.reporting.quiet,
+        };
+        let twice = match self.settings.recoveries {
+            0 => Twice::default(),
+            _ => recoveries.run(&analysis, &results)?,
+        };
+        self.stats.take(&self.info, &analysis, &results, &twice, self.settings.jobs, started);
+        results.findings.extend(twice.findings);
+        results.witnesses.extend(twice.witnesses);
+        self.info.complete = self.stats.recoveries_left == 0 && launch::stopped_by().is_none();
         self.folder.write_info(&self.info)?;
         self.folder.write_json("stats.json", &self.stats)?;
         let tree = analysis.tree(&results.verdicts);
@@ -149,6 +168,7 @@ impl Check {
             folder: &self.folder,
             info: &self.info,
             findings: results.findings,
+            suppress: std::mem::take(&mut self.suppress),
             witnesses: results.witnesses,
             coverage: self.stats.coverage(&self.settings),
             tree: Some(tree),
@@ -199,7 +219,8 @@ impl Check {
                 self.workload.pm.join(", ")
             )
         } else if analysis.scan.points.is_empty() {
-            "nothing was analysed: the target never flushed or fenced after a store to PM, so there is no failure point".into()
+            "nothing was analysed: the target never flushed or fenced after a store to PM, so there is no failure point"
+                .into()
         } else {
             return None;
         };

@@ -1,16 +1,18 @@
 //! What the command line asks of a check, in plain terms.
 
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pmvet_engines::inject::{At, Plan};
 use pmvet_model::Mode;
 use pmvet_target::sandbox;
+use pmvet_target::sandbox::driver::Driver;
 
 use super::Identity;
 use crate::cli::{self, CrashAt, Persistency};
 use crate::exit::Error;
-use crate::workload::Workload;
+use crate::workload::{self, Workload};
 
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
@@ -21,10 +23,14 @@ pub(super) struct Settings {
     pub(super) oracle: Option<Vec<OsString>>,
     pub(super) timeout: Option<Duration>,
     pub(super) jobs: usize,
+    /// How many recoveries are crashed, too.
+    pub(super) recoveries: usize,
     pub(super) budget: Option<Duration>,
     pub(super) require_complete: bool,
     pub(super) sample: Option<usize>,
     pub(super) shard: Option<(usize, usize)>,
+    /// For servers: who talks to the recovered one, if not the client of the workload.
+    pub(super) driver: Option<Arc<Driver>>,
     setup: Option<String>,
     pm: Vec<String>,
     in_place: bool,
@@ -34,7 +40,9 @@ impl Settings {
     pub(super) fn new(arguments: &cli::Check) -> Result<Self, Error> {
         let workload = &arguments.workload;
         if workload.in_place && workload.setup.is_some() {
-            return Err(Error::Usage("--setup makes private files, which --in-place does not use; leave one out".into()));
+            return Err(Error::Usage(
+                "--setup makes private files, which --in-place does not use; leave one out".into(),
+            ));
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
@@ -54,11 +62,17 @@ impl Settings {
             recover: arguments.recover.clone(),
             oracle: arguments.oracle.as_deref().map(sandbox::shell),
             timeout: arguments.recover_timeout,
-            jobs: arguments.jobs.map_or(cores, usize::from),
+            // Two servers cannot have one port.
+            jobs: if workload.client.is_some() { 1 } else { arguments.jobs.map_or(cores, usize::from) },
+            recoveries: if workload.in_place { 0 } else { arguments.crash_recoveries as usize },
             budget: arguments.budget,
             require_complete: arguments.require_complete,
             sample: arguments.sample.map(|n| n as usize),
             shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
+            driver: match &arguments.recover_client {
+                Some(client) => workload::driver(workload, Some(client))?,
+                None => None,
+            },
             setup: workload.setup.clone(),
             pm: workload.pm.clone(),
             in_place: workload.in_place,
@@ -88,6 +102,7 @@ impl Settings {
             text("mode", &self.mode),
             text("recover", &self.recover),
             text("oracle", &self.oracle),
+            text("crash-recoveries", &self.recoveries),
             text("setup", &self.setup),
             text("pm", &self.pm),
             text("in-place", &self.in_place),

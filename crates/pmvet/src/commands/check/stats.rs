@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::analysis::Analysis;
 use super::injection::Injected;
+use super::recoveries::Twice;
 use super::settings::Settings;
 use crate::run_folder::RunInfo;
 
@@ -28,6 +29,9 @@ pub(super) struct Stats {
     pub(super) images: usize,
     /// Crash images with lines written back in another order.
     pub(super) reordered_images: usize,
+    /// Recoveries that were recorded and crashed, too, and the failure points in them.
+    pub(super) recoveries_recorded: usize,
+    pub(super) failure_points_in_recovery: usize,
     pub(super) recoveries: usize,
     pub(super) recoveries_known: usize,
     pub(super) recoveries_left: usize,
@@ -41,7 +45,15 @@ pub(super) struct Stats {
 }
 
 impl Stats {
-    pub(super) fn take(&mut self, info: &RunInfo, analysis: &Analysis, injected: &Injected, jobs: usize, started: Instant) {
+    pub(super) fn take(
+        &mut self,
+        info: &RunInfo,
+        analysis: &Analysis,
+        injected: &Injected,
+        twice: &Twice,
+        jobs: usize,
+        started: Instant,
+    ) {
         let scan = &analysis.scan;
         self.native_seconds = info.native_seconds;
         self.traced_seconds = info.traced_seconds;
@@ -51,18 +63,18 @@ impl Stats {
         self.failure_points = scan.unique;
         self.images = injected.images;
         self.reordered_images = injected.states;
-        self.recoveries = injected.done.tried;
+        self.recoveries_recorded = twice.recorded;
+        self.failure_points_in_recovery = twice.points;
+        self.recoveries = injected.done.tried + twice.tried;
         self.recoveries_known = injected.done.known;
-        self.recoveries_left = injected.done.left;
+        self.recoveries_left = injected.done.left + twice.left;
         self.mean_recovery_seconds = injected.mean_recovery_seconds;
         self.jobs = jobs;
         self.cut_short = scan.cut_short;
         self.wall_seconds = started.elapsed().as_secs_f64();
         let cores = std::thread::available_parallelism().map_or(1, usize::from).min(jobs) as f64;
         self.efficiency = match (self.native_seconds, self.mean_recovery_seconds) {
-            (Some(native), Some(mean)) => {
-                Some((native + self.recoveries as f64 * mean / cores) / self.wall_seconds)
-            }
+            (Some(native), Some(mean)) => Some((native + self.recoveries as f64 * mean / cores) / self.wall_seconds),
             _ => None,
         };
     }
@@ -70,6 +82,9 @@ impl Stats {
     pub(super) fn coverage(&self, settings: &Settings) -> Coverage {
         let mut coverage = Coverage::default();
         coverage.count("failure points", self.failure_points as u64, None);
+        if self.failure_points_in_recovery > 0 {
+            coverage.count("failure points in recovery", self.failure_points_in_recovery as u64, None);
+        }
         coverage.count("crash images", self.images as u64, None);
         if settings.plan.reorder.is_some() {
             coverage.count("reordered crash images", self.reordered_images as u64, None);

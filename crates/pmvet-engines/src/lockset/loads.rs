@@ -1,0 +1,285 @@
+//! Loads: what a thread reads, and what becomes of it when the thread acts.
+
+use pmvet_events::ThreadId;
+use pmvet_events::event::Event;
+
+use super::engine::{Engine, pm_key};
+use super::lines::{At, LineId, MAX_PER_LINE, Read, Written, mask};
+use super::locksets::{Hold, Mode};
+use super::races::Context;
+use super::reader::{ALWAYS, Key, MAX_PENDING, Pending};
+use super::spin::PmWord;
+use super::stores::Part;
+
+/// A thread that has read the same word this often, and did nothing else, waits for it to change.
+const SPINS: u32 = 3;
+/// Words that are spun on, at a time.
+const MAX_SPINS: usize = 1024;
+
+impl Engine {
+    #[inline]
+    pub(super) fn load(&mut self, event: &Event<'_>, addr: u64, size: u32) {
+        self.stats.loads += 1;
+        let thread = self.threads.get(event.thread);
+        let (last_seq, last) = (thread.last_seq, thread.spinning);
+        thread.last_seq = event.seq;
+        let repeats = if (last.0, last.1) == (addr, event.site) { last.2 + 1 } else { 0 };
+        thread.spinning = (addr, event.site, repeats);
+        let key = Key {
+            addr,
+            size,
+            site: event.site,
+            context: event.context,
+            locks: thread.held.set(),
+            epoch: self.clocks.now(event.thread).count,
+        };
+        if let Some((line, version)) = thread.cache.find(&key, thread.window)
+            && self.lines.peek(line).is_some_and(|l| l.version == version)
+            && repeats != SPINS
+        {
+            self.stats.repeated += 1;
+            return;
+        }
+        let at = At { thread: event.thread, site: event.site, context: event.context, seq: event.seq };
+        // Nearly always one line of one file; only then can the load be remembered.
+        if let Some(part) = self.one_part(at.thread, addr, size.into()) {
+            self.flags(at, part.word, repeats);
+            return self.load_line(at, part, Some(key), last_seq);
+        }
+        for part in self.parts(at.thread, addr, size.into()) {
+            self.flags(at, part.word, repeats);
+            self.load_line(at, part, None, last_seq);
+        }
+    }
+
+    /// A flag that a thread spins on orders it after the store that ends the wait.
+    fn flags(&mut self, at: At, word: PmWord, repeats: u32) {
+        if !self.options.edges.flags {
+            return;
+        }
+        if let Some(Some(known)) = self.spins.get(&word) {
+            let known = known.clone();
+            self.spins.remove(&word);
+            self.clocks.learn(at.thread, &known);
+        } else if repeats == SPINS && self.locks.find(pm_key(word)).is_none() && self.spins.len() < MAX_SPINS {
+            self.spins.insert(word, None);
+        }
+    }
+
+    pub(super) fn load_line(&mut self, at: At, part: Part, key: Option<Key>, last_seq: u64) {
+        let Some(id) = self.lines.enter(part.word.file, part.word.offset) else { return };
+        let bytes = mask(part.word.offset, part.len);
+        let mut key = key;
+        if self.lines.get(id).atomics & bytes != 0 {
+            if let Some(lock) = self.locks.find(pm_key(part.word)) {
+                self.look(at.thread, lock, last_seq);
+            }
+            // To look at a lock means something every time.
+            key = None;
+        }
+        self.settle(id, at.thread, bytes);
+        let line = self.lines.get(id);
+        line.touch(at.thread, bytes);
+        let thread = self.threads.get(at.thread);
+        if self.options.init_removal && line.is_private(at.thread, bytes) {
+            if let Some(key) = key {
+                thread.cache.remember(key, id, line.version, ALWAYS);
+            }
+            return;
+        }
+        let mut saw = None;
+        for dirty in line.dirty.iter_mut().filter(|d| d.bytes & bytes != 0 && d.at.thread != at.thread) {
+            dirty.touched = true;
+            saw = Some(dirty.at.seq);
+        }
+        let locks = thread.held.set();
+        // Seen before, with no more protection than now, and nothing has been stored since: nothing can be learnt from it.
+        let epoch = self.clocks.now(at.thread);
+        let known = |r: &Read| {
+            (r.at.thread, r.at.site, r.locks, r.epoch) == (at.thread, at.site, locks, epoch) && bytes & !r.bytes == 0
+        };
+        if saw.is_none() && line.atomics & bytes == 0 && line.reads.iter().any(known) {
+            if let Some(key) = key {
+                thread.cache.remember(key, id, line.version, ALWAYS);
+            }
+            return;
+        }
+        let read = Read { at, bytes, locks, epoch, saw };
+        self.same_lock(id, read);
+        let line = self.lines.get(id);
+        let thread = self.threads.get(at.thread);
+        if let Some(key) = key {
+            let window = if self.options.reader_window { thread.window } else { ALWAYS };
+            thread.cache.remember(key, id, line.version, window);
+        }
+        if !self.options.reader_window {
+            return self.commit(id, read);
+        }
+        let key = key.unwrap_or_default();
+        thread.pending.push(Pending {
+            line: id,
+            read,
+            next: None,
+            more: Vec::new(),
+            overwritten: Vec::new(),
+            flushed: false,
+            key,
+        });
+        if thread.pending.len() > MAX_PENDING {
+            let old: Vec<_> = thread.pending.drain(..MAX_PENDING / 2).collect();
+            old.into_iter().for_each(|pending| self.commit_pending(at.thread, pending));
+        }
+    }
+
+    /// The reader is inside a lock that the writer had taken, and given back, before its store was persistent. The lock
+    /// says that the writer is done: whatever the reader does in there, before or after the load, relies on that.
+    fn same_lock(&mut self, id: LineId, read: Read) {
+        let line = self.lines.get(id);
+        if read.locks == Default::default() || line.dirty.is_empty() && line.written.is_empty() {
+            return;
+        }
+        let (sets, thread) = (&self.sets, read.at.thread);
+        let shares = |lock: u32| sets.get(read.locks).iter().any(|h| h.lock == lock);
+        for dirty in line.dirty.iter_mut().filter(|d| d.bytes & read.bytes != 0 && d.at.thread != thread) {
+            let owner = &self.threads.get(dirty.at.thread).held;
+            if sets.get(dirty.locks).iter().any(|h| shares(h.lock) && !owner.holds(h.lock)) {
+                dirty.during.push(read);
+            }
+        }
+        let given_back = |w: &&Written| {
+            let kept = sets.get(w.locks);
+            w.held != w.locks && sets.get(w.held).iter().any(|h| shares(h.lock) && !kept.contains(h))
+        };
+        let unordered = |w: &&Written| w.at.thread != thread && !self.clocks.is_before(w.end, thread);
+        let racy = line.written.iter().filter(|w| w.bytes & read.bytes != 0).filter(unordered).filter(given_back);
+        let racy: Vec<Written> = racy.map(|w| Written { waiting: None, ..w.clone() }).collect();
+        for written in &racy {
+            self.compare(id, written, &[read], false);
+        }
+    }
+
+    /// A thread reads a word that is perhaps a lock. If the lock is not in the hands of somebody whose stores the thread
+    /// has just read, those were persistent before the lock was given back.
+    fn look(&mut self, reader: ThreadId, lock: u32, last_seq: u64) {
+        let thread = self.threads.get(reader);
+        if thread.held.holds(lock) || thread.pending.is_empty() {
+            return;
+        }
+        let Some(info) = self.locks.get(lock) else { return };
+        for holder in info.word.holders.iter().filter(|h| h.thread != reader && h.seq <= last_seq) {
+            let unsettled = thread.pending.iter().any(|p| {
+                let dirty = self.lines.peek(p.line).map_or(&[][..], |line| &line.dirty);
+                dirty.iter().any(|d| d.at.thread == holder.thread && d.bytes & p.read.bytes != 0)
+            });
+            if unsettled {
+                return;
+            }
+        }
+        self.later(reader, Hold { lock, mode: Mode::Exclusive });
+    }
+
+    /// A lock that a thread takes, or finds free, after it has read something.
+    pub(super) fn later(&mut self, thread: ThreadId, hold: Hold) {
+        let thread = self.threads.get(thread);
+        thread.window = (thread.window + 1) % ALWAYS;
+        for pending in &mut thread.pending {
+            let guards = self.lines.peek(pending.line).map_or(&[][..], |line| &line.guards);
+            pending.later(hold, guards);
+        }
+    }
+
+    /// The thread does something that can outlast a crash: what it has read by now counts. Not so what it has read of the line
+    /// that it stores to, since the line keeps the order of its stores.
+    pub(super) fn act(&mut self, thread: ThreadId, line: Option<LineId>) {
+        let state = self.threads.get(thread);
+        if state.pending.is_empty() {
+            return;
+        }
+        state.window = (state.window + 1) % ALWAYS;
+        let mut pending = std::mem::take(&mut state.pending);
+        if self.locks.any_in_pm() {
+            self.late_looks(&mut pending);
+        }
+        let mut kept = Vec::new();
+        for load in pending.drain(..) {
+            if Some(load.line) == line {
+                kept.push(load);
+            } else {
+                self.commit_pending(thread, load);
+            }
+        }
+        // Keeps the room of the larger list for the next loads.
+        pending.append(&mut kept);
+        self.threads.get(thread).pending = pending;
+    }
+
+    /// Words that turned out to be locks only after they were looked at.
+    fn late_looks(&self, pending: &mut [Pending]) {
+        for at in 1..pending.len() {
+            let Some(line) = self.lines.peek(pending[at].line) else { continue };
+            let atomics = line.atomics & pending[at].read.bytes;
+            if atomics == 0 {
+                continue;
+            }
+            let word = PmWord { file: line.file, offset: line.offset + u64::from(atomics.trailing_zeros()) };
+            let Some(lock) = self.locks.find(pm_key(word)) else { continue };
+            let hold = Hold { lock, mode: Mode::Exclusive };
+            let (earlier, look) = pending.split_at_mut(at);
+            for p in earlier.iter_mut().filter(|p| p.line == look[0].line && !p.more.contains(&hold)) {
+                p.more.push(hold);
+            }
+        }
+    }
+
+    fn commit_pending(&mut self, thread: ThreadId, load: Pending) {
+        let mut read = load.read;
+        let overwritten = load.overwritten;
+        if load.next.is_none() && load.more.is_empty() {
+            self.threads.get(thread).cache.confirm(&load.key);
+        } else {
+            let later = load.next.into_iter().chain(load.more);
+            read.locks = later.fold(read.locks, |set, hold| self.sets.with(set, hold));
+        }
+        for written in &overwritten {
+            self.compare(load.line, written, &[read], false);
+        }
+        self.commit(load.line, read);
+    }
+
+    /// Compares a load with the stores before it and keeps it for the stores after it.
+    pub(super) fn commit(&mut self, id: LineId, read: Read) {
+        let line = self.lines.get(id);
+        // What was stored after the load and before the act may belong to another life of the memory.
+        let read = Read { bytes: line.unchanged(read.bytes, read.at.seq), ..read };
+        if read.bytes == 0 {
+            return;
+        }
+        for dirty in line.dirty.iter_mut().filter(|d| d.bytes & read.bytes != 0 && d.at.thread != read.at.thread) {
+            dirty.during.push(read);
+        }
+        let context = Context {
+            sets: &self.sets,
+            locks: &self.locks,
+            file: line.file,
+            offset: line.offset,
+            predict_lock_free: self.options.lock_free,
+        };
+        for written in line.written.iter().filter(|w| w.bytes & read.bytes != 0) {
+            if !self.clocks.is_before(written.end, read.at.thread) {
+                self.races.pair(written, &read, false, &context);
+            }
+        }
+        let same = |r: &&mut Read| {
+            (r.at.thread, r.at.site, r.locks, r.epoch) == (read.at.thread, read.at.site, read.locks, read.epoch)
+        };
+        match line.reads.iter_mut().find(same) {
+            Some(known) => known.bytes |= read.bytes,
+            None => {
+                if line.reads.len() >= MAX_PER_LINE {
+                    line.reads.remove(0);
+                }
+                line.reads.push(read);
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Flushes and fences: the cache at its worst, in which a store is persistent only once it is flushed and fenced; and
+//! what happens when the window of a store ends.
+
+use pmvet_events::event::{FlushKind, LINE};
+use pmvet_events::{FileId, ThreadId};
+
+use super::clocks::Epoch;
+use super::engine::{Engine, pm_key};
+use super::lines::{At, Dirty, Fate, LineId, MAX_PER_LINE, Read, Written};
+use super::races::Context;
+use super::reader::{ALWAYS, Flushed};
+use super::spin::PmWord;
+
+impl Engine {
+    pub(super) fn flush(&mut self, at: At, addr: u64, how: FlushKind) {
+        let Some(word) = self.place(at.thread, addr) else { return };
+        let Some(id) = self.lines.find(word.file, word.offset) else { return };
+        let thread = self.threads.get(at.thread);
+        thread.pending.iter_mut().filter(|p| p.line == id).for_each(|p| p.flushed = true);
+        self.lines.get(id).flushed = at.seq;
+        let flushed = Flushed { line: id, seq: at.seq, only: None };
+        if how != FlushKind::Clflush {
+            thread.flushes.push(flushed);
+            return;
+        }
+        // Ordered like a store: nothing of the thread can overtake it.
+        thread.pending.retain(|p| p.line != id);
+        thread.window = (thread.window + 1) % ALWAYS;
+        self.persist(at, flushed);
+    }
+
+    pub(super) fn fence(&mut self, at: At) {
+        let thread = self.threads.get(at.thread);
+        if thread.flushes.is_empty() {
+            return;
+        }
+        let mut flushes = std::mem::take(&mut thread.flushes);
+        if !thread.pending.is_empty() {
+            thread.pending.retain(|p| !p.flushed);
+            thread.window = (thread.window + 1) % ALWAYS;
+        }
+        for flushed in flushes.drain(..) {
+            self.persist(at, flushed);
+        }
+        self.threads.get(at.thread).flushes = flushes;
+    }
+
+    fn persist(&mut self, at: At, flushed: Flushed) {
+        let line = self.lines.get(flushed.line);
+        let covered = |d: &Dirty| match flushed.only {
+            Some(seq) => d.at.seq == seq,
+            None => d.at.seq < flushed.seq,
+        };
+        let done: Vec<Dirty> = line.dirty.extract_if(.., |d| covered(d)).collect();
+        done.into_iter().for_each(|dirty| self.close(flushed.line, dirty, Some(at), Fate::Persisted));
+        let line = self.lines.get(flushed.line);
+        let (file, first, mut atomics) = (line.file, line.offset, line.atomics);
+        while atomics != 0 {
+            let word = PmWord { file, offset: first + u64::from(atomics.trailing_zeros()) };
+            atomics &= atomics - 1;
+            if let Some(lock) = self.locks.find(pm_key(word)) {
+                self.note_held(lock, at.seq, true);
+            }
+        }
+    }
+
+    pub(super) fn file_sync(&mut self, at: At, file: FileId, offset: u64, len: u64) {
+        let end = offset.saturating_add(len);
+        let touched: Vec<LineId> = self.lines.ids().collect();
+        for id in touched {
+            let line = self.lines.get(id);
+            if line.file == file && !line.dirty.is_empty() && (offset & !(LINE - 1)..end).contains(&line.offset) {
+                self.persist(at, Flushed { line: id, seq: at.seq, only: None });
+            }
+        }
+    }
+
+    /// The window of a store is over.
+    pub(super) fn close(&mut self, id: LineId, dirty: Dirty, by: Option<At>, fate: Fate) {
+        let line = self.lines.get(id);
+        line.version = line.version.wrapping_add(1);
+        if self.options.init_removal && line.is_private(dirty.at.thread, dirty.bytes) {
+            return;
+        }
+        let owner = self.threads.get(dirty.at.thread);
+        let locks = match fate {
+            Fate::LeftInCache => Default::default(),
+            _ => owner.held.since(dirty.stamp, &mut self.sets),
+        };
+        let end = by.map_or(Epoch::NEVER, |by| self.clocks.now(by.thread));
+        let Dirty { at, bytes, how, before, during, touched, .. } = dirty;
+        let mut written = Written { at, bytes, locks, held: dirty.locks, how, end, fate, ended_by: by, waiting: None };
+        self.compare(id, &written, &during, true);
+        if touched || !self.options.allocators || fate != Fate::Persisted {
+            self.compare(id, &written, &before, false);
+        } else {
+            written.waiting = Some(before);
+        }
+        let line = self.lines.get(id);
+        if fate == Fate::Overwritten && self.options.neighbours {
+            return;
+        }
+        let same =
+            |w: &Written| (w.at.site, w.locks, w.bytes, w.at.thread, w.how) == (at.site, locks, bytes, at.thread, how);
+        line.written.retain(|w| !same(w));
+        if line.written.len() >= MAX_PER_LINE {
+            line.written.remove(0);
+        }
+        line.written.push(written);
+    }
+
+    pub(super) fn compare(&mut self, id: LineId, written: &Written, reads: &[Read], acted: bool) {
+        let line = self.lines.get(id);
+        let context = Context {
+            sets: &self.sets,
+            locks: &self.locks,
+            file: line.file,
+            offset: line.offset,
+            predict_lock_free: self.options.lock_free,
+        };
+        for read in reads {
+            self.races.pair(written, read, acted, &context);
+        }
+    }
+
+    /// Another thread comes near stores that nobody had looked at: if they were initialisation, it is over.
+    pub(super) fn settle(&mut self, id: LineId, thread: ThreadId, bytes: u64) {
+        let line = self.lines.get(id);
+        let mut ready = Vec::new();
+        for written in line.written.iter_mut().filter(|w| w.bytes & bytes != 0 && w.at.thread != thread) {
+            if let Some(before) = written.waiting.take() {
+                ready.push((written.clone(), before));
+            }
+        }
+        for (written, before) in ready {
+            self.compare(id, &written, &before, false);
+        }
+    }
+
+    pub(super) fn close_all(&mut self) {
+        for id in self.lines.ids() {
+            let line = self.lines.get(id);
+            let (dirty, written) = (std::mem::take(&mut line.dirty), std::mem::take(&mut line.written));
+            for mut written in written {
+                if let Some(before) = written.waiting.take() {
+                    self.compare(id, &written, &before, false);
+                }
+            }
+            for left in dirty {
+                self.close(id, left, None, Fate::LeftInCache);
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Stores and read-modify-writes: what they replace, and what they give away.
+
+use pmvet_events::ThreadId;
+use pmvet_events::event::{LINE, StoreKind};
+
+use super::engine::{Engine, pm_key};
+use super::lines::{At, Dirty, Fate, How, LineId, Owner, Written, mask, words};
+use super::locksets::{Hold, Mode};
+use super::reader::Flushed;
+use super::spin::{Change, PmWord, Step};
+
+/// The bytes of an access that are in one line.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub(super) word: PmWord,
+    /// Which byte of the access comes first.
+    first: usize,
+    pub(super) len: u64,
+}
+
+/// Below this a number is not taken for a pointer.
+const SMALLEST_OFFSET: u64 = 4096;
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    let mut word = [0; 8];
+    word.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(u64::from_le_bytes(word))
+}
+
+impl Engine {
+    /// Cuts an access into lines.
+    pub(super) fn parts(&self, thread: ThreadId, addr: u64, len: u64) -> Vec<Part> {
+        let mut parts = Vec::new();
+        self.spaces.locate(thread, addr, len, |found| {
+            let (mut offset, mut first) = (found.offset, found.first);
+            let end = found.offset.saturating_add(found.len as u64);
+            while offset < end {
+                let len = (LINE - offset % LINE).min(end - offset);
+                parts.push(Part { word: PmWord { file: found.file, offset }, first, len });
+                offset += len;
+                first += len as usize;
+            }
+        });
+        parts
+    }
+
+    /// The whole access, if it is in one line.
+    pub(super) fn one_part(&self, thread: ThreadId, addr: u64, len: u64) -> Option<Part> {
+        if addr % LINE + len > LINE {
+            return None;
+        }
+        let word = self.place(thread, addr)?;
+        Some(Part { word, first: 0, len })
+    }
+
+    pub(super) fn store(&mut self, at: At, addr: u64, value: &[u8], how: StoreKind) {
+        match self.one_part(at.thread, addr, value.len() as u64) {
+            Some(part) => self.store_part(at, part, value, how),
+            None => self
+                .parts(at.thread, addr, value.len() as u64)
+                .into_iter()
+                .for_each(|part| self.store_part(at, part, value, how)),
+        }
+    }
+
+    fn store_part(&mut self, at: At, part: Part, value: &[u8], how: StoreKind) {
+        let Some(id) = self.lines.enter(part.word.file, part.word.offset) else { return };
+        let stored = value.get(part.first..part.first + part.len as usize).unwrap_or_default();
+        let (lock, meant) = self.store_to_word(at, id, part, stored);
+        if !meant {
+            self.act(at.thread, Some(id));
+        }
+        self.store_line(at, id, part, lock.map_or(How::Plain, How::Atomic));
+        if how == StoreKind::NonTemporal {
+            self.threads.get(at.thread).flushes.push(Flushed { line: id, seq: at.seq, only: Some(at.seq) });
+        }
+        if part.first == 0 && !meant {
+            self.publishes(at, part.word, stored);
+        }
+    }
+
+    /// A plain store to a word that is perhaps a lock, or beside one; the word, and whether it was given back.
+    fn store_to_word(&mut self, at: At, id: LineId, part: Part, stored: &[u8]) -> (Option<u32>, bool) {
+        let bytes = mask(part.word.offset, part.len);
+        let line = self.lines.get(id);
+        if line.atomics == 0 || !self.options.infer_locks {
+            return (None, false);
+        }
+        let Some(value) = number(stored) else { return (None, false) };
+        if line.atomics & bytes != 0
+            && let Some(lock) = self.locks.find(pm_key(part.word))
+        {
+            let step = self.locks.store(lock, at.thread, value);
+            let meant = self.step(at, step) || self.locks.verdict(lock).0;
+            return (Some(lock), meant);
+        }
+        let held: Vec<Hold> = self.threads.get(at.thread).held.iter().collect();
+        for hold in held {
+            let step = self.locks.serves(hold.lock, at.thread, part.word, value);
+            if step != Step::Nothing {
+                self.step(at, step);
+                return (Some(hold.lock), true);
+            }
+            if self.locks.is_serving(hold.lock, part.word.offset) {
+                return (Some(hold.lock), true);
+            }
+        }
+        (None, false)
+    }
+
+    fn store_line(&mut self, at: At, id: LineId, part: Part, how: How) {
+        let bytes = mask(part.word.offset, part.len);
+        self.settle(id, at.thread, bytes);
+        self.keep_overwritten(at.thread, id, bytes);
+        self.overwrite(at, id, bytes);
+        if !self.spins.is_empty()
+            && let Some(waiting) = self.spins.get_mut(&part.word)
+        {
+            *waiting = Some(self.clocks.publish(at.thread));
+        }
+        let line = self.lines.get(id);
+        line.touch(at.thread, bytes);
+        line.version = line.version.wrapping_add(1);
+        words(bytes).for_each(|word| line.stored[word] = at.seq);
+        let mut before = Vec::new();
+        for read in line.reads.iter_mut().filter(|r| r.bytes & bytes != 0) {
+            if read.at.thread != at.thread && !self.clocks.is_before(read.epoch, at.thread) {
+                before.push(*read);
+            }
+            if self.options.neighbours {
+                read.bytes &= !bytes;
+            }
+        }
+        line.reads.retain(|r| r.bytes != 0);
+        let held = &mut self.threads.get(at.thread).held;
+        for hold in held.iter().take(4) {
+            line.guard(hold.lock);
+        }
+        let (stamp, locks) = (held.stamp(), held.set());
+        // Words of one object, or bytes of one copy: one record will do, unless a flush has come in between.
+        if let Some(last) = line.dirty.last_mut()
+            && (last.at.thread, last.at.site, last.at.context) == (at.thread, at.site, at.context)
+            && (last.stamp, last.locks, last.how) == (stamp, locks, how)
+            && how == How::Plain
+            && !last.touched
+            && last.at.seq > line.flushed
+            && before.is_empty()
+            && self.threads.get(at.thread).flushes.iter().all(|f| f.only.is_none())
+        {
+            last.bytes |= bytes;
+            last.at.seq = at.seq;
+            return;
+        }
+        line.dirty.push(Dirty { at, bytes, stamp, locks, how, touched: false, before, during: Vec::new() });
+    }
+
+    /// A thread stores over what it has read and not acted on yet: what it read from must not be forgotten.
+    fn keep_overwritten(&mut self, thread: ThreadId, id: LineId, bytes: u64) {
+        let line = self.lines.get(id);
+        for load in self.threads.get(thread).pending.iter_mut().filter(|p| p.line == id) {
+            // Whole words, as in `Line::unchanged`.
+            let common = load.read.bytes & words(bytes).fold(0, |all, word| all | 0xff << (word * 8));
+            let from = line.written.iter().filter(|w| w.bytes & common != 0 && w.at.thread != thread);
+            let from = from.filter(|w| w.at.seq <= load.read.at.seq && !self.clocks.is_before(w.end, thread));
+            load.overwritten.extend(from.map(|w| Written { waiting: None, ..w.clone() }));
+        }
+    }
+
+    /// Ends the windows of what a new store covers, and forgets the stores it replaces.
+    fn overwrite(&mut self, at: At, id: LineId, bytes: u64) {
+        let line = self.lines.get(id);
+        let mut over = Vec::new();
+        for dirty in line.dirty.iter_mut().filter(|d| d.bytes & bytes != 0) {
+            over.push(Dirty { bytes: dirty.bytes & bytes, ..dirty.clone() });
+            dirty.bytes &= !bytes;
+        }
+        if !over.is_empty() {
+            line.dirty.retain(|d| d.bytes != 0);
+            over.into_iter().for_each(|dirty| self.close(id, dirty, Some(at), Fate::Overwritten));
+        }
+        let line = self.lines.get(id);
+        if !self.options.neighbours {
+            return;
+        }
+        let mut replaced = Vec::new();
+        for written in line.written.iter_mut().filter(|w| w.bytes & bytes != 0) {
+            if written.bytes & !bytes == 0 && written.waiting.is_some() {
+                replaced.push(written.clone());
+            }
+            written.bytes &= !bytes;
+        }
+        line.written.retain(|w| w.bytes != 0);
+        for mut written in replaced {
+            let before = written.waiting.take().unwrap_or_default();
+            self.compare(id, &written, &before, false);
+        }
+    }
+
+    pub(super) fn rmw(&mut self, at: At, addr: u64, old: &[u8], new: &[u8], stored: bool) {
+        self.fence(at);
+        let place = self.place(at.thread, addr);
+        let key = self.key(at.thread, addr, place);
+        self.consult(at.site);
+        let lock = self.locks.word(key, place);
+        let mut meant = false;
+        if let (true, Some(old), Some(new)) = (stored && self.options.infer_locks, number(old), number(new)) {
+            let At { thread, site, context, seq } = at;
+            let step = self.locks.rmw(key, place, Change { thread, site, context, seq, old, new });
+            meant = self.step(at, step) || self.locks.verdict(lock).0;
+        } else if !stored {
+            self.locks.missed(lock, at.site);
+        }
+        let Some(word) = place else { return };
+        self.mark_word(word);
+        let Some(id) = self.line_of(word) else { return };
+        let part = Part { word, first: 0, len: (new.len() as u64).min(LINE - word.offset % LINE) };
+        if !meant {
+            // The word itself is data: it is read, and written if the comparison held.
+            let last_seq = self.threads.get(at.thread).last_seq;
+            self.load_line(at, part, None, last_seq);
+        }
+        if stored {
+            if !meant {
+                self.act(at.thread, Some(id));
+            }
+            self.store_line(at, id, part, How::Atomic(lock));
+        }
+    }
+
+    /// A word is used as locks are. Who has read its line, and then the word, has looked at the lock before anybody could
+    /// know that it is one.
+    pub(super) fn mark_word(&mut self, word: PmWord) {
+        let Some(id) = self.line_of(word) else { return };
+        let bit = mask(word.offset, 1);
+        let line = self.lines.get(id);
+        if line.atomics & bit != 0 {
+            return;
+        }
+        line.atomics |= bit;
+        line.version = line.version.wrapping_add(1);
+        let Some(lock) = self.locks.find(pm_key(word)) else { return };
+        let lookers: Vec<ThreadId> = line.reads.iter().filter(|r| r.bytes & bit != 0).map(|r| r.at.thread).collect();
+        for read in line.reads.iter_mut().filter(|r| lookers.contains(&r.at.thread)) {
+            read.locks = self.sets.with(read.locks, Hold { lock, mode: Mode::Exclusive });
+        }
+    }
+
+    /// A store of a pointer to lines that the thread has filled, and that nobody else has seen since: what was stored there
+    /// was initialisation, even if the memory had another use before.
+    fn publishes(&mut self, at: At, word: PmWord, stored: &[u8]) {
+        if stored.len() != 8 || !self.options.allocators {
+            return;
+        }
+        let Some(value) = number(stored).filter(|value| value % 8 == 0) else { return };
+        // An address, or an offset in the pool. Small numbers are offsets too, but far more often just numbers.
+        let offset = || Some(PmWord { file: word.file, offset: value }).filter(|w| w.offset >= SMALLEST_OFFSET);
+        let Some(target) = self.place(at.thread, value).or_else(offset) else { return };
+        let mut offset = target.offset & !(LINE - 1);
+        let mut start = target.offset & (LINE - 1);
+        while let Some(id) = self.lines.find(target.file, offset) {
+            let line = self.lines.get(id);
+            let filled = |w: &Written| w.waiting.is_some() && w.at.thread == at.thread;
+            let bytes = line.written.iter().filter(|w| filled(w)).fold(0, |all, w| all | w.bytes);
+            let own = line.owners.iter().all(|&o| o == Owner::Nobody || o == Owner::One(at.thread));
+            // Not before the place where the pointer leads; and behind it as far as the thread has been alone.
+            if !own && bytes == 0 || u64::from(bytes.trailing_zeros()) < start {
+                return;
+            }
+            line.written.retain(|w| !filled(w));
+            line.version = line.version.wrapping_add(1);
+            (offset, start) = (offset + LINE, 0);
+        }
+    }
+
+    pub(super) fn renew(&mut self, thread: ThreadId, addr: u64, len: u64) {
+        for part in self.parts(thread, addr, len) {
+            let Some(id) = self.lines.find(part.word.file, part.word.offset) else { continue };
+            let bytes = mask(part.word.offset, part.len);
+            let line = self.lines.get(id);
+            line.renew(bytes);
+            line.reads.iter_mut().for_each(|r| r.bytes &= !bytes);
+            line.reads.retain(|r| r.bytes != 0);
+            line.written.iter_mut().for_each(|w| w.bytes &= !bytes);
+            line.written.retain(|w| w.bytes != 0);
+            line.dirty.iter_mut().for_each(|d| d.before.clear());
+            line.version = line.version.wrapping_add(1);
+        }
+    }
+}

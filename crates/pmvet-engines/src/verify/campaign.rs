@@ -1,0 +1,363 @@
+//! All crashes of a run, several executions at a time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
+
+use pmvet_findings::Outcome;
+use pmvet_target::crash::{Patch, VersionId, Versions};
+use pmvet_target::launch;
+use pmvet_target::sandbox::RawFrame;
+use rustc_hash::FxHashSet;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::crash;
+use super::explore::{Choice, Execution, Explorer, Job};
+use super::journal::{Entry, Journal};
+use super::nested;
+use super::reads::Read;
+use super::scan::{self, Crash};
+use super::traced::{Ended, Observed, TraceFailure, Traced, Worker};
+
+/// What a native run of the recovery says about an image: without instrumentation, as users would run it.
+#[derive(Debug, Clone)]
+pub struct Verdict {
+    pub outcome: Outcome,
+    pub output: String,
+    /// Where it failed.
+    pub stack: Vec<RawFrame>,
+    pub seconds: f64,
+}
+
+/// Runs the recovery natively. A failure counts only if it is seen there too.
+pub trait Confirm: Sync {
+    type Bench: Default;
+
+    /// Nothing if pmvet was asked to stop.
+    fn confirm(&self, bench: &mut Self::Bench, version: VersionId, patches: &[Patch]) -> io::Result<Option<Verdict>>;
+}
+
+/// Who wants to know how it goes.
+pub trait Progress: Sync {
+    /// Crashes that are done, of how many so far; executions; failures among them.
+    fn done(&self, crashes: usize, of: usize, executions: u64, failures: usize);
+}
+
+impl Progress for () {
+    fn done(&self, _crashes: usize, _of: usize, _executions: u64, _failures: usize) {}
+}
+
+/// An execution that went wrong.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    pub crash: Arc<Crash>,
+    pub choice: Choice,
+    pub reads: Vec<Read>,
+    /// Where each read was made.
+    pub stacks: Vec<Vec<RawFrame>>,
+    pub verdict: Verdict,
+}
+
+#[derive(Debug)]
+pub struct Campaign<'a, C> {
+    pub traced: &'a Traced<'a>,
+    pub confirm: &'a C,
+    pub versions: &'a Versions,
+    /// How the recovery ends when nothing was injected.
+    pub usual: Ended,
+    pub usual_outcome: &'a Outcome,
+    pub workers: usize,
+    pub deadline: Option<Instant>,
+    /// Executions, in all.
+    pub most: u64,
+    /// Executions after one crash before doubtful choices are left out.
+    pub patience: u64,
+    /// Crashes that follow each other.
+    pub failures: u8,
+}
+
+/// What was done, and what was not.
+#[derive(Debug, Default)]
+pub struct Done {
+    pub executions: u64,
+    /// Executions that an earlier run has made.
+    pub known: u64,
+    /// Crashes explored to their end.
+    pub crashes: usize,
+    /// Crashes in the recovery among them.
+    pub inner_crashes: usize,
+    /// Choices that were not made; each stands for at least one execution.
+    pub left: usize,
+    /// Crashes that were not begun.
+    pub crashes_left: usize,
+    /// Choices that were left out because they are likely to show nothing new.
+    pub doubtful: usize,
+    /// Executions that depended on more than the image.
+    pub diverged: u64,
+    /// Failures that a native run did not show.
+    pub unconfirmed: u64,
+    /// Recoveries in which not all crashes could be told.
+    pub inner_cut: u64,
+    /// The most executions that one crash took.
+    pub most_after_one: u64,
+    pub failures: Vec<Failure>,
+}
+
+impl Done {
+    /// Nothing is left, and nothing was assumed.
+    pub fn is_complete(&self) -> bool {
+        self.left == 0
+            && self.crashes_left == 0
+            && self.doubtful == 0
+            && self.diverged == 0
+            && self.unconfirmed == 0
+            && self.inner_cut == 0
+    }
+}
+
+/// A crash under way.
+struct Open {
+    number: u64,
+    crash: Arc<Crash>,
+    explorer: Explorer,
+    running: usize,
+}
+
+struct State {
+    waiting: VecDeque<Arc<Crash>>,
+    open: Vec<Open>,
+    opened: u64,
+    known: FxHashSet<u128>,
+    running: usize,
+    handed_out: u64,
+    over: bool,
+    journal: Journal,
+    done: Done,
+}
+
+impl<C: Confirm> Campaign<'_, C> {
+    pub fn run(&self, crashes: &[Crash], journal: Journal, progress: &dyn Progress) -> Result<Done, TraceFailure> {
+        let state = Mutex::new(State {
+            waiting: crashes.iter().cloned().map(Arc::new).collect(),
+            open: Vec::new(),
+            opened: 0,
+            known: crashes.iter().map(|crash| crash.identity).collect(),
+            running: 0,
+            handed_out: 0,
+            over: false,
+            journal,
+            done: Done::default(),
+        });
+        let news = Condvar::new();
+        let work = || {
+            let result = self.work(&state, &news, progress);
+            if result.is_err() {
+                lock(&state).over = true;
+            }
+            news.notify_all();
+            result
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.workers.max(1)).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|_| Err(io::Error::other("a worker died").into())))
+                .collect::<Result<Vec<()>, TraceFailure>>()
+        })?;
+        let mut state = state.into_inner().unwrap_or_else(|e| e.into_inner());
+        state.done.crashes_left = state.waiting.len();
+        while let Some(open) = state.open.pop() {
+            state.done.left += open.explorer.left() + open.running;
+            state.retire(&open);
+        }
+        // Workers finish in any order; the report must not depend on it.
+        state.done.failures.sort_by_key(|failure| {
+            (failure.crash.level, failure.crash.moment.before.unwrap_or(u64::MAX), failure.choice.clone())
+        });
+        Ok(state.done)
+    }
+
+    fn work(&self, state: &Mutex<State>, news: &Condvar, progress: &dyn Progress) -> Result<(), TraceFailure> {
+        let (mut worker, mut bench) = (Worker::default(), C::Bench::default());
+        let mut guard = lock(state);
+        loop {
+            let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if guard.over || late || guard.handed_out >= self.most || launch::stopped_by().is_some() {
+                guard.over = true;
+                return Ok(());
+            }
+            let Some((number, crash, job)) = guard.take(self.patience) else {
+                if guard.running == 0 {
+                    return Ok(());
+                }
+                guard = news.wait(guard).unwrap_or_else(|e| e.into_inner());
+                continue;
+            };
+            let known = guard.journal.get(crash.identity, &job.choice).cloned();
+            drop(guard);
+            let result = self.execute(&mut worker, &mut bench, &crash, &job, known);
+            guard = lock(state);
+            guard.running -= 1;
+            match result {
+                Ok(Some(executed)) => self.take_in(&mut guard, number, &crash, job, executed)?,
+                stopped => {
+                    guard.put_back(number, job);
+                    guard.over = true;
+                    return stopped.map(|_| ());
+                }
+            }
+            let done = &guard.done;
+            let of = done.crashes + guard.open.len() + guard.waiting.len();
+            progress.done(done.crashes, of, done.executions + done.known, done.failures.len());
+            news.notify_all();
+        }
+    }
+
+    fn execute(
+        &self,
+        worker: &mut Worker,
+        bench: &mut C::Bench,
+        crash: &Arc<Crash>,
+        job: &Job,
+        known: Option<Entry>,
+    ) -> Result<Option<Executed>, TraceFailure> {
+        if let Some(entry) = known {
+            let (observed, verdict) = entry.into_parts();
+            return Ok(Some(Executed { observed, verdict, new: false }));
+        }
+        let observed = self.traced.run(worker, self.versions, crash, &job.choice, self.usual)?;
+        let Some(observed) = observed else { return Ok(None) };
+        let mut verdict = None;
+        if observed.ended != self.usual {
+            verdict = self.confirm.confirm(bench, crash.version, &crash.image(&job.choice))?;
+            if verdict.is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Executed { observed, verdict, new: true }))
+    }
+
+    /// Enters what an execution showed.
+    fn take_in(
+        &self,
+        state: &mut State,
+        number: u64,
+        crash: &Arc<Crash>,
+        job: Job,
+        executed: Executed,
+    ) -> Result<(), TraceFailure> {
+        let Executed { observed, verdict, new } = executed;
+        if new {
+            state.done.executions += 1;
+            // Crashes in the recovery are not in the journal, so those executions have to be made again.
+            if self.failures <= 1 {
+                state.journal.add(crash.identity, &job.choice, &observed, verdict.as_ref())?;
+            }
+        } else {
+            state.done.known += 1;
+        }
+        if verdict.is_none() && crash.level + 1 < self.failures {
+            state.done.inner_cut += u64::from(observed.inner_cut);
+            for inner in &observed.inner {
+                let next = self.crash_inside(crash, &job.choice, &observed.reads, inner);
+                if state.known.insert(next.identity) {
+                    state.waiting.push_back(Arc::new(next));
+                }
+            }
+        }
+        let Observed { reads, stacks, ended, effects, .. } = observed;
+        match verdict {
+            Some(verdict) if verdict.outcome != *self.usual_outcome => {
+                let (crash, choice, reads) = (Arc::clone(crash), job.choice.clone(), reads.clone());
+                state.done.failures.push(Failure { crash, choice, reads, stacks, verdict });
+            }
+            Some(_) => state.done.unconfirmed += 1,
+            None => {}
+        }
+        let execution = Execution { reads, outcome: ended, effects };
+        if let Some(open) = state.open.iter_mut().find(|open| open.number == number) {
+            open.running -= 1;
+            open.explorer.done(job, &execution);
+        }
+        Ok(())
+    }
+
+    fn crash_inside(&self, before: &Crash, choice: &Choice, reads: &[Read], inner: &nested::Inner) -> Crash {
+        let level = before.level + 1;
+        let nested::Second { lines, patches: new } = nested::crash(&before.lines, choice, reads, inner, level);
+        let mut patches = before.patches.clone();
+        patches.extend(new.into_iter().map(scan::patch));
+        let uncertain: FxHashSet<_> = lines.iter().map(|line| line.id()).collect();
+        let mut bytes: BTreeMap<(u32, u64), u8> = BTreeMap::new();
+        for patch in &patches {
+            for (at, byte) in (patch.offset..).zip(&patch.bytes) {
+                if !uncertain.contains(&pmvet_model::LineId::of(patch.file, at)) {
+                    bytes.insert((patch.file.0, at), *byte);
+                }
+            }
+        }
+        let mut certain = Xxh3::new();
+        certain.update(&self.versions.get(before.version).map_or(0, |version| version.hash).to_le_bytes());
+        for ((file, at), byte) in bytes {
+            certain.update(&file.to_le_bytes());
+            certain.update(&at.to_le_bytes());
+            certain.update(&[byte]);
+        }
+        let identity = crash::identity(certain.digest128(), &lines);
+        Crash { moment: inner.moment, level, origin: before.origin, version: before.version, patches, lines, identity }
+    }
+}
+
+struct Executed {
+    observed: Observed,
+    verdict: Option<Verdict>,
+    new: bool,
+}
+
+impl State {
+    /// The next execution, and which crash it is for.
+    fn take(&mut self, patience: u64) -> Option<(u64, Arc<Crash>, Job)> {
+        let mut i = 0;
+        loop {
+            let Some(open) = self.open.get_mut(i) else {
+                let crash = self.waiting.pop_front()?;
+                let explorer = Explorer::new(crash.lines.clone(), patience);
+                self.opened += 1;
+                self.open.push(Open { number: self.opened, crash, explorer, running: 0 });
+                continue;
+            };
+            if let Some(job) = open.explorer.next() {
+                open.running += 1;
+                self.running += 1;
+                self.handed_out += 1;
+                return Some((open.number, Arc::clone(&open.crash), job));
+            }
+            if open.running == 0 {
+                let open = self.open.remove(i);
+                self.done.crashes += 1;
+                self.done.inner_crashes += usize::from(open.crash.level > 0);
+                self.retire(&open);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    fn retire(&mut self, open: &Open) {
+        self.done.doubtful += open.explorer.doubtful();
+        self.done.diverged += open.explorer.diverged();
+        self.done.most_after_one = self.done.most_after_one.max(open.explorer.executions());
+    }
+
+    fn put_back(&mut self, number: u64, job: Job) {
+        if let Some(open) = self.open.iter_mut().find(|open| open.number == number) {
+            open.running -= 1;
+            open.explorer.put_back(job);
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(|e| e.into_inner())
+}

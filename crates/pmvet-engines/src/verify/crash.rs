@@ -1,0 +1,100 @@
+//! A crash: when it happens, what is certain then, and what is not.
+
+use std::sync::Arc;
+
+use pmvet_events::{ContextId, SiteId, ThreadId};
+use pmvet_model::LineId;
+use rustc_hash::FxHashMap;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::explore::{Choice, state_of};
+use super::line::{Bytes, Lines, Uncertain};
+use pmvet_model::Model;
+
+/// Before which event of an execution the power fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Nothing: at the end.
+    pub before: Option<u64>,
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
+}
+
+impl Moment {
+    pub const END: Self = Self { before: None, thread: ThreadId(0), site: SiteId(0), context: ContextId(0) };
+}
+
+/// The lines that are uncertain at the failure points of one execution. Those that did not change from one to the next are shared.
+#[derive(Debug, Default)]
+pub struct Pending {
+    known: FxHashMap<LineId, (Stamp, Option<Arc<Uncertain>>)>,
+}
+
+/// What tells whether a line is still as it was: how many stores are pending, the first, the last, and which of them are being flushed.
+type Stamp = (usize, u64, u64, usize);
+
+impl Pending {
+    /// The uncertain lines of this moment, in order.
+    pub fn lines(&mut self, model: &Model) -> Lines {
+        let mut known = FxHashMap::default();
+        let mut lines = Lines::new();
+        for line in model.pending() {
+            let (Some(first), Some(last)) = (line.stores().first(), line.stores().last()) else { continue };
+            let flushing = line.stores().iter().filter(|store| line.is_flushing(store)).count();
+            let stamp = (line.stores().len(), first.seq, last.seq, flushing);
+            let uncertain = match self.known.remove(&line.id()) {
+                Some((same, uncertain)) if same == stamp => uncertain,
+                _ => Uncertain::new(line, 0).map(Arc::new),
+            };
+            lines.extend(uncertain.clone());
+            known.insert(line.id(), (stamp, uncertain));
+        }
+        self.known = known;
+        lines
+    }
+}
+
+/// How many images an eager search would have to try: all combinations, up to the largest number there is.
+pub fn combinations(lines: &Lines) -> u128 {
+    lines.iter().fold(1, |all: u128, line| all.saturating_mul(u128::from(line.states())))
+}
+
+/// The same for two crashes only if whatever recovers from one would do the same after the other. `certain` is a hash of the newest image.
+pub fn identity(certain: u128, lines: &Lines) -> u128 {
+    use std::hash::Hash;
+    let mut hash = Xxh3::new();
+    hash.update(&certain.to_le_bytes());
+    for line in lines {
+        line.hash(&mut hash);
+    }
+    hash.digest128()
+}
+
+/// Bytes to write over the newest image: a line, the first byte in it, and what is there instead.
+pub type LinePatch = (LineId, usize, Vec<u8>);
+
+/// What makes the newest image the one that was chosen.
+pub fn patches(lines: &Lines, choice: &Choice) -> Vec<LinePatch> {
+    let mut patches = Vec::new();
+    for (&index, _) in choice {
+        let Some(line) = lines.get(index as usize) else { continue };
+        let bytes = |state| line.content(state).map(|content| &content.bytes);
+        if let (Some(chosen), Some(newest)) = (bytes(state_of(line, choice, index)), bytes(line.newest())) {
+            difference(line.id(), chosen, newest, &mut patches);
+        }
+    }
+    patches
+}
+
+/// One patch for each run of bytes that differ.
+pub(super) fn difference(id: LineId, chosen: &Bytes, newest: &Bytes, patches: &mut Vec<LinePatch>) {
+    let mut i = 0;
+    while i < chosen.len() {
+        let end = (i..chosen.len()).find(|&end| chosen[end] == newest[end]).unwrap_or(chosen.len());
+        if end > i {
+            patches.push((id, i, chosen[i..end].to_vec()));
+        }
+        i = end + 1;
+    }
+}

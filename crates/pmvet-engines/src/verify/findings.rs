@@ -1,0 +1,355 @@
+//! What the search found, in words: which loads could see something else, what they saw, and what would forbid it.
+
+use std::collections::HashMap;
+
+use pmvet_findings::finding::CrashImage;
+use pmvet_findings::{
+    Access, Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery as Recovered, Role, Severity, rules,
+};
+use pmvet_target::crash::{Patch, VersionId};
+use pmvet_target::sandbox::RawFrame;
+
+use super::campaign::Failure;
+use super::explore::{Feasible, Split, state_of, walk};
+use super::line::{Uncertain, Writer};
+use crate::native::NativeStacks;
+use crate::stacks::Stacks;
+
+/// How many loads and stores one finding names.
+const NAMED: usize = 8;
+
+/// What every finding of a run has in common.
+pub struct Setting<'a> {
+    pub recovery: Vec<String>,
+    pub usual: Outcome,
+    /// The name of an image, as a replay knows it.
+    pub image: &'a dyn Fn(VersionId, &[Patch]) -> String,
+}
+
+impl std::fmt::Debug for Setting<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setting").field("recovery", &self.recovery).finish_non_exhaustive()
+    }
+}
+
+/// A finding, and what it takes to see its image again.
+#[derive(Debug)]
+pub struct Found {
+    pub finding: Finding,
+    /// Before which event of the run; nothing: at its end.
+    pub before: Option<u64>,
+    pub patches: Vec<Patch>,
+    pub image: String,
+}
+
+/// A load of a failing execution that missed a store.
+struct Missed {
+    split: Split,
+    /// The oldest store that the load would have seen and did not.
+    lost: Writer,
+}
+
+/// One finding for each cause.
+pub fn of(
+    failures: &[Failure],
+    setting: &Setting<'_>,
+    stacks: &mut dyn Stacks,
+    natives: &mut NativeStacks,
+) -> Vec<Found> {
+    let mut described: Vec<(Vec<Missed>, &Failure)> = failures.iter().map(|f| (missed(f), f)).collect();
+    // The simplest first: a failure that loses more may be the same one.
+    described.sort_by_key(|(missed, failure)| (failure.crash.level, missed.len()));
+    let mut found: Vec<Found> = Vec::new();
+    let mut causes: HashMap<(Cause, u8), usize> = HashMap::new();
+    for (missed, failure) in described {
+        let kind = kind(&failure.verdict.outcome);
+        let mut places: Vec<Place> =
+            missed.iter().map(|m| store_place(failure, m, stacks)).filter(|p| !p.stack.is_empty()).collect();
+        let same = places.iter().find_map(|place| causes.get(&(cause(place), kind)).copied());
+        if let Some(same) = same {
+            found[same].finding.count += 1;
+            continue;
+        }
+        let crash_place = crash_place(failure, stacks);
+        if missed.is_empty() {
+            places.insert(0, crash_place.clone());
+            if let Some(&same) = causes.get(&(cause(&crash_place), kind)) {
+                found[same].finding.count += 1;
+                continue;
+            }
+        }
+        causes.insert((cause(&places[0]), kind), found.len());
+        found.push(finding(failure, &missed, places, crash_place, setting, stacks, natives));
+    }
+    found
+}
+
+/// The loads that missed a store, the last one first: it is the nearest to the failure.
+fn missed(failure: &Failure) -> Vec<Missed> {
+    let lines = &failure.crash.lines;
+    let splits = walk(lines, &mut Feasible::new(), &failure.choice, &failure.reads);
+    let mut missed: Vec<Missed> = Vec::new();
+    for split in splits.into_iter().rev() {
+        let Some(line) = lines.get(split.line as usize) else { continue };
+        let state = state_of(line, &failure.choice, split.line);
+        if state == line.newest() || missed.iter().any(|m| m.split.line == split.line) {
+            continue;
+        }
+        if let Some(lost) = first_lost(line, state, split.bytes) {
+            missed.push(Missed { split, lost });
+        }
+    }
+    missed
+}
+
+/// The oldest store to these bytes that this state does not have.
+fn first_lost(line: &Uncertain, state: u16, bytes: u64) -> Option<Writer> {
+    let missing = &line.content(state)?.missing;
+    let is_missing = |i: usize| missing.iter().any(|lost| lost.contains(&(i as u16)));
+    let lost = line.stores().iter().enumerate().find(|(i, store)| store.covers & bytes != 0 && is_missing(*i));
+    lost.map(|(_, store)| *store)
+}
+
+#[allow(clippy::too_many_arguments, reason = "all it takes to word one finding")]
+fn finding(
+    failure: &Failure,
+    missed: &[Missed],
+    mut places: Vec<Place>,
+    crash_place: Place,
+    setting: &Setting<'_>,
+    stacks: &mut dyn Stacks,
+    natives: &mut NativeStacks,
+) -> Found {
+    let outcome = &failure.verdict.outcome;
+    let crash = &failure.crash;
+    let first = places[0].clone();
+    places.truncate(NAMED);
+    for m in missed.iter().take(NAMED) {
+        places.extend(load_place(failure, m, natives));
+    }
+    if !missed.is_empty() {
+        places.push(crash_place.clone());
+    }
+    let stack = natives.stack(&failure.verdict.stack);
+    if !stack.is_empty() {
+        let label = format!("recovery {outcome}");
+        places.push(Place { role: Role::Recovery, stack: stack.clone(), thread: None, pm: None, seq: None, label });
+    }
+    let (where_, at) = (where_of(&first), where_of(&crash_place));
+    let (title, happened, fix) = match missed.first() {
+        Some(m) => (
+            format!("recovery fails if a store in {} is lost", function_of(&first)),
+            format!(
+                "Nothing forces the store {where_} into PM before a crash {at}. A load of the recovery sees what was there \
+                 before it, {}, and recovery {outcome}.",
+                seen_instead(failure, m, stacks)
+            ),
+            fix(&m.lost, &where_, missed.len()),
+        ),
+        None => (
+            format!("recovery fails after a crash in {}", function_of(&first)),
+            format!("After a crash {at}, with every store so far in PM, recovery {outcome}."),
+            "Make every state between two of its stores one that recovery can handle: write and persist new data first \
+             and publish it with one last store of at most 8 bytes, or persist a log entry that covers these stores \
+             before the first of them."
+                .into(),
+        ),
+    };
+    let patches = crash.image(&failure.choice);
+    let image = (setting.image)(crash.version, &patches);
+    let lost: Vec<Place> = missed.iter().take(NAMED).map(|m| store_place(failure, m, stacks)).collect();
+    let pending: usize = crash.lines.iter().map(|line| line.stores().len()).sum();
+    let finding = Finding {
+        rule: rules::REACHABLE_FAILURE.id(),
+        severity: Severity::Error,
+        title,
+        expected: format!(
+            "Whatever the processor has written back by the time of a crash, recovery {}.",
+            setting.usual
+        ),
+        happened,
+        fix,
+        caveat: None,
+        evidence: Evidence::Crash {
+            image: CrashImage {
+                seq: crash.moment.before.unwrap_or(0),
+                unpersisted: Vec::new(),
+                unpersisted_total: pending as u64,
+                lost,
+                choice: choice_text(failure, missed),
+                hash: image.clone(),
+                diff: Vec::new(),
+            },
+            recovery: Recovered {
+                command: setting.recovery.clone(),
+                outcome: outcome.clone(),
+                expected: setting.usual.clone(),
+                stack,
+                output: failure.verdict.output.clone(),
+                seconds: failure.verdict.seconds,
+            },
+            timeline: timeline(failure, stacks, natives),
+        },
+        places,
+        count: 1,
+        fingerprint: String::new(),
+        replay: None,
+    };
+    Found { finding, before: crash.origin, patches, image }
+}
+
+fn fix(lost: &Writer, where_: &str, lines: usize) -> String {
+    let more = if lines > 1 { " The same holds for the other stores named here." } else { "" };
+    if lost.flushing {
+        format!(
+            "Put a fence (`sfence`) after the flush of the line that is stored to {where_}, before the program goes on to \
+             depend on it.{more}"
+        )
+    } else {
+        format!(
+            "Flush the line that is stored to {where_}, and fence, before the program goes on to depend on it; or make \
+             recovery independent of whether it is there.{more}"
+        )
+    }
+}
+
+fn choice_text(failure: &Failure, missed: &[Missed]) -> String {
+    let crashes = match failure.crash.level {
+        0 => String::new(),
+        1 => "the recovery crashed too; ".into(),
+        n => format!("{n} recoveries crashed too; "),
+    };
+    let lost = match missed.len() {
+        0 => "every store so far is in PM".into(),
+        1 => "one cache line that the recovery reads lacks its latest stores".into(),
+        n => format!("{n} cache lines that the recovery reads lack their latest stores"),
+    };
+    crashes + &lost
+}
+
+/// `which is that of the store in f (a.c:3)`, or what was there before the run.
+fn seen_instead(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks) -> String {
+    let line = &failure.crash.lines[missed.split.line as usize];
+    let state = state_of(line, &failure.choice, missed.split.line);
+    match line.read_from(state, missed.split.bytes) {
+        Some(writer) if writer.level == 0 => {
+            let stack = stacks.stack(writer.site, writer.context);
+            let place = Place { role: Role::Store, stack, thread: None, pm: None, seq: None, label: String::new() };
+            format!("which is what was stored {}", where_of(&place))
+        }
+        Some(_) => "which is what an earlier recovery stored".into(),
+        None => "which was persistent already".into(),
+    }
+}
+
+fn store_place(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks) -> Place {
+    let lost = &missed.lost;
+    let line = &failure.crash.lines[missed.split.line as usize];
+    let label = match (lost.level, lost.flushing) {
+        (0, true) => "this store is flushed, but no fence waits for it",
+        (0, false) => "this store may still be in the cache",
+        _ => "a store of the recovery itself may still be in the cache",
+    };
+    // Stores of a recovery have the numbers of another run.
+    let stack = if lost.level == 0 { stacks.stack(lost.site, lost.context) } else { Vec::new() };
+    let first = lost.covers.trailing_zeros();
+    let pm = PmRange {
+        file: stacks.file(line.id().file),
+        offset: line.id().offset() + u64::from(first),
+        len: u64::from(lost.covers.count_ones()),
+        object: None,
+    };
+    let (thread, seq) = (Some(lost.thread.0), (lost.level == 0).then_some(lost.seq));
+    Place { role: Role::Store, stack, thread, pm: Some(pm), seq, label: label.into() }
+}
+
+fn load_place(failure: &Failure, missed: &Missed, natives: &mut NativeStacks) -> Option<Place> {
+    let stack = natives.stack(failure.stacks.get(missed.split.read)?);
+    let label = match missed.split.classes.len() {
+        2 => "this load of the recovery may see it or not".into(),
+        n => format!("this load of the recovery may see any of {n} values"),
+    };
+    (!stack.is_empty()).then_some(Place { role: Role::Load, stack, thread: None, pm: None, seq: None, label })
+}
+
+fn crash_place(failure: &Failure, stacks: &mut dyn Stacks) -> Place {
+    let moment = &failure.crash.moment;
+    let label = format!("a crash before this: recovery {}", failure.verdict.outcome);
+    let stack = match failure.crash.level {
+        0 if moment.before.is_some() => stacks.stack(moment.site, moment.context),
+        _ => vec![Frame::default()],
+    };
+    Place { role: Role::FailurePoint, stack, thread: Some(moment.thread.0), pm: None, seq: moment.before, label }
+}
+
+/// Every load that could have seen something else, with the stores it could have seen and the one it did.
+fn timeline(failure: &Failure, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Vec<Access> {
+    let lines = &failure.crash.lines;
+    let mut timeline = Vec::new();
+    for split in walk(lines, &mut Feasible::new(), &failure.choice, &failure.reads).into_iter().take(NAMED) {
+        let line = &lines[split.line as usize];
+        let pm = PmRange {
+            file: stacks.file(line.id().file),
+            offset: line.id().offset() + u64::from(split.bytes.trailing_zeros()),
+            len: u64::from(split.bytes.count_ones()),
+            object: None,
+        };
+        for (i, class) in split.classes.iter().enumerate() {
+            let writer = class.first().and_then(|&state| line.read_from(state, split.bytes));
+            let what = if i == 0 { "stored (this is what the load sees)" } else { "stored (the load could see this)" };
+            let at = writer.filter(|w| w.level == 0).and_then(|w| place_frame(stacks.stack(w.site, w.context)));
+            let (seq, thread) = writer.map_or((0, 0), |w| (w.seq, w.thread.0));
+            let what = if writer.is_none() { what.replace("stored", "persistent before") } else { what.into() };
+            timeline.push(Access { seq, thread, what, pm: Some(pm.clone()), at });
+        }
+        let none: &[RawFrame] = &[];
+        let raw = failure.stacks.get(split.read).map_or(none, Vec::as_slice);
+        let seq = failure.crash.moment.before.unwrap_or(0);
+        timeline.push(Access {
+            seq,
+            thread: 0,
+            what: "loaded".into(),
+            pm: Some(pm),
+            at: place_frame(natives.stack(raw)),
+        });
+    }
+    timeline
+}
+
+fn place_frame(stack: Vec<Frame>) -> Option<Frame> {
+    let place = Place { role: Role::Store, stack, thread: None, pm: None, seq: None, label: String::new() };
+    place.frame().cloned()
+}
+
+/// What makes two failures one finding: the user's line.
+type Cause = (Option<String>, Option<std::path::PathBuf>, Option<u32>, u64);
+
+fn cause(place: &Place) -> Cause {
+    place.frame().map_or((None, None, None, 0), |frame| {
+        let offset = if frame.has_line() { 0 } else { frame.offset };
+        (frame.function.clone(), frame.file.clone(), frame.line, offset)
+    })
+}
+
+fn kind(outcome: &Outcome) -> u8 {
+    match outcome {
+        Outcome::Exit { .. } => 0,
+        Outcome::Signal { .. } => 1,
+        Outcome::Hang { .. } => 2,
+        Outcome::Oracle { .. } => 3,
+    }
+}
+
+fn function_of(place: &Place) -> String {
+    match place.frame().and_then(|frame| frame.function.as_ref()) {
+        Some(function) => format!("`{function}`"),
+        None => "code without a name".into(),
+    }
+}
+
+fn where_of(place: &Place) -> String {
+    match place.frame() {
+        Some(frame) if frame.function.is_some() || frame.module.is_some() => format!("in {frame}"),
+        _ => "at the end of the run".into(),
+    }
+}

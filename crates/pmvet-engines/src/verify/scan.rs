@@ -1,0 +1,154 @@
+//! One pass over a recorded run: its crashes.
+
+use std::io;
+
+use pmvet_events::event::{Event, What};
+use pmvet_model::{Bytes, Content, LINE_BYTES, LineId, Mode, Model};
+use pmvet_target::crash::{Patch, Replay, VersionId, Versions};
+use pmvet_target::mapped::MappedFile;
+use pmvet_target::recording::Recording;
+use rustc_hash::FxHashSet;
+
+use super::crash::{self, LinePatch, Moment, Pending};
+use super::line::Lines;
+use super::points::Points;
+
+/// A crash of a recorded run, or of one of its recoveries.
+#[derive(Debug, Clone)]
+pub struct Crash {
+    pub moment: Moment,
+    /// How many crashes came before it.
+    pub level: u8,
+    /// The moment of the run that `version` is the image of. The image of a later crash is told as changes to it.
+    pub origin: Option<u64>,
+    /// The newest image, and what differs from it after an earlier crash.
+    pub version: VersionId,
+    pub patches: Vec<Patch>,
+    pub lines: Lines,
+    /// Equal for crashes after which any recovery does the same.
+    pub identity: u128,
+}
+
+impl Crash {
+    /// All that differs from the version in the image that was chosen.
+    pub fn image(&self, choice: &super::Choice) -> Vec<Patch> {
+        let mut patches = self.patches.clone();
+        patches.extend(crash::patches(&self.lines, choice).into_iter().map(patch));
+        patches
+    }
+}
+
+pub(super) fn patch((id, first, bytes): LinePatch) -> Patch {
+    Patch { file: id.file, offset: id.offset() + first as u64, bytes }
+}
+
+/// What a run offers to crash at.
+#[derive(Debug)]
+pub struct Scan {
+    pub versions: Versions,
+    /// In the order of the run, each only once.
+    pub crashes: Vec<Crash>,
+    /// The content at the end of the run.
+    pub last: VersionId,
+    /// Failure points passed, those that leave the same as another one included.
+    pub passed: u64,
+    /// How many images an eager search would try, at all failure points together.
+    pub eager: u128,
+    /// Stores that lost a state of their own because their line had too many.
+    pub merged: u64,
+    /// Accesses to PM that were not recorded.
+    pub unsupported: u64,
+    pub saw_pm: bool,
+}
+
+/// Makes a [`Scan`] out of events.
+#[derive(Debug)]
+pub struct Scanner {
+    model: Model,
+    replay: Replay,
+    points: Points,
+    pending: Pending,
+    versions: Versions,
+    crashes: Vec<Crash>,
+    known: FxHashSet<u128>,
+    passed: u64,
+    eager: u128,
+    unsupported: u64,
+    saw_pm: bool,
+}
+
+/// The newest content of PM, for the model.
+struct Newest<'a>(&'a Replay);
+
+impl Bytes for Newest<'_> {
+    fn line(&self, line: LineId) -> Content {
+        let bytes = self.0.bytes(line.file);
+        let start = (line.offset() as usize).min(bytes.len());
+        let mut content = [0; LINE_BYTES];
+        let found = &bytes[start..bytes.len().min(start + LINE_BYTES)];
+        content[..found.len()].copy_from_slice(found);
+        Content::new(content)
+    }
+}
+
+impl Scanner {
+    /// `store` is an empty file for the pages of all versions.
+    pub fn new(recording: &Recording, mode: Mode, store: MappedFile) -> Self {
+        Self {
+            model: Model::new(mode),
+            replay: Replay::new(recording),
+            points: Points::default(),
+            pending: Pending::default(),
+            versions: Versions::new(store),
+            crashes: Vec::new(),
+            known: FxHashSet::default(),
+            passed: 0,
+            eager: 0,
+            unsupported: 0,
+            saw_pm: false,
+        }
+    }
+
+    pub fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        match event.what {
+            What::Load { .. } => return Ok(()),
+            What::Unsupported { .. } | What::Interrupted { .. } => self.unsupported += 1,
+            What::Map { .. } => self.saw_pm = true,
+            _ => {}
+        }
+        if self.points.is_point(event, &self.model) {
+            let Event { seq, thread, site, context, .. } = *event;
+            self.crash(Moment { before: Some(seq), thread, site, context })?;
+        }
+        self.model.event(event, &Newest(&self.replay));
+        self.replay.apply(event)
+    }
+
+    fn crash(&mut self, moment: Moment) -> io::Result<VersionId> {
+        let (version, _) = self.versions.take(&mut self.replay)?;
+        let lines = self.pending.lines(&self.model);
+        let certain = self.versions.get(version).map_or(0, |version| version.hash);
+        let identity = crash::identity(certain, &lines);
+        self.passed += 1;
+        self.eager = self.eager.saturating_add(crash::combinations(&lines));
+        if self.known.insert(identity) {
+            let origin = moment.before;
+            self.crashes.push(Crash { moment, level: 0, origin, version, patches: Vec::new(), lines, identity });
+        }
+        Ok(version)
+    }
+
+    pub fn finish(mut self) -> io::Result<Scan> {
+        let last = self.crash(Moment::END)?;
+        Ok(Scan {
+            versions: self.versions,
+            crashes: self.crashes,
+            last,
+            passed: self.passed,
+            eager: self.eager,
+            merged: self.model.merged(),
+            unsupported: self.unsupported,
+            saw_pm: self.saw_pm,
+        })
+    }
+}

@@ -1,0 +1,219 @@
+//! Looks on while a recovery runs: what it reads of uncertain lines, what it stores, and where it could crash itself.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use pmvet_events::event::{Event, LINE, What};
+use pmvet_events::places::Places;
+use pmvet_events::spaces::AddressSpaces;
+use pmvet_events::{FileId, ModuleId, SiteId};
+use pmvet_model::{LineId, Mode, Model};
+use pmvet_target::collect::{Sink, SinkError};
+use pmvet_target::sandbox::RawFrame;
+use rustc_hash::FxHashSet;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::crash::Moment;
+use super::line::Lines;
+use super::nested::{self, Ground, Inner, Written};
+use super::points::Points;
+use super::reads::Observer;
+use super::traced::{Ended, Observed, Start};
+
+/// A file of the recovery that the run did not have.
+const FOREIGN: u32 = 1 << 30;
+
+pub(super) struct Watcher<'a> {
+    /// The files of the run, by device and inode of their stand-ins.
+    files: HashMap<(u64, u64), FileId>,
+    /// From the recovery's numbers of files to those of the run.
+    ids: HashMap<FileId, FileId>,
+    modules: HashMap<ModuleId, (PathBuf, u64)>,
+    spaces: AddressSpaces,
+    observer: Observer,
+    stacks: Vec<Vec<RawFrame>>,
+    effects: Xxh3,
+    processes: Arc<Mutex<Vec<u32>>>,
+    inside: Option<Inside<'a>>,
+}
+
+/// What it takes to know the crashes of the recovery.
+struct Inside<'a> {
+    start: &'a Start,
+    undecided: FxHashSet<LineId>,
+    written: Written,
+    model: Model,
+    points: Points,
+    found: Vec<Inner>,
+    cut: bool,
+}
+
+impl<'a> Watcher<'a> {
+    pub(super) fn new(files: HashMap<(u64, u64), FileId>, lines: &Lines, start: Option<&'a Start>) -> Self {
+        let inside = start.map(|start| Inside {
+            start,
+            undecided: lines.iter().map(|line| line.id()).collect(),
+            written: Written::default(),
+            model: Model::new(Mode::Adr),
+            points: Points::default(),
+            found: Vec::new(),
+            cut: false,
+        });
+        Self {
+            files,
+            ids: HashMap::new(),
+            modules: HashMap::new(),
+            spaces: AddressSpaces::default(),
+            observer: Observer::new(lines.iter().map(|line| &**line)),
+            stacks: Vec::new(),
+            effects: Xxh3::new(),
+            processes: Arc::default(),
+            inside,
+        }
+    }
+
+    /// The processes of the recovery, as they come.
+    pub(super) fn processes(&self) -> Arc<Mutex<Vec<u32>>> {
+        Arc::clone(&self.processes)
+    }
+
+    pub(super) fn finish(mut self) -> Observed {
+        let reads = self.observer.count();
+        if let Some(inside) = &mut self.inside
+            && inside.points.at_end()
+        {
+            inside.crash(Moment::END, reads);
+        }
+        let (inner, inner_cut) = self.inside.map_or((Vec::new(), false), |inside| (inside.found, inside.cut));
+        Observed {
+            reads: self.observer.finish(),
+            stacks: self.stacks,
+            ended: Ended::Exit(0),
+            effects: self.effects.digest(),
+            inner,
+            inner_cut,
+        }
+    }
+
+    fn load(&mut self, event: &Event<'_>, addr: u64, len: u64, places: &dyn Places) {
+        let before = self.observer.count();
+        let Self { spaces, observer, .. } = self;
+        spaces.locate(event.thread, addr, len, |part| {
+            observer.load(part.file, part.offset, part.len as u64);
+        });
+        for _ in before..self.observer.count() {
+            let stack = self.stack(event, places);
+            self.stacks.push(stack);
+        }
+    }
+
+    fn store(&mut self, event: &Event<'_>, addr: u64, value: &[u8]) {
+        let Self { spaces, observer, effects, inside, .. } = self;
+        spaces.locate(event.thread, addr, value.len() as u64, |part| {
+            observer.store(part.file, part.offset, part.len as u64);
+            let value = &value[part.first..part.first + part.len];
+            effects.update(&part.offset.to_le_bytes());
+            effects.update(value);
+            if let Some(inside) = inside {
+                for (i, byte) in value.iter().enumerate() {
+                    let at = part.offset + i as u64;
+                    inside.written.store(LineId::of(part.file, at), (at % LINE) as usize, &[*byte], inside.start);
+                }
+            }
+        });
+    }
+
+    fn stack(&self, event: &Event<'_>, places: &dyn Places) -> Vec<RawFrame> {
+        let frame = |site: SiteId| {
+            let site = places.site(site)?;
+            Some(RawFrame { pc: site.pc, module: self.modules.get(&site.module).cloned() })
+        };
+        std::iter::once(event.site).chain(places.calls(event.context)).filter_map(frame).collect()
+    }
+
+    /// Gives the file its number in the run.
+    fn renumber(&mut self, what: &mut What<'_>) {
+        if let What::File { file, device, inode, .. } = *what {
+            let foreign = FileId(FOREIGN + file.0);
+            self.ids.insert(file, self.files.get(&(device, inode)).copied().unwrap_or(foreign));
+        }
+        if let What::File { file, .. }
+        | What::Map { file, .. }
+        | What::FileWrite { file, .. }
+        | What::FileZero { file, .. }
+        | What::FileResize { file, .. }
+        | What::FileSync { file, .. }
+        | What::FileRename { file, .. }
+        | What::FileUnlink { file } = what
+            && let Some(id) = self.ids.get(file)
+        {
+            *file = *id;
+        }
+    }
+}
+
+impl Sink for Watcher<'_> {
+    fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError> {
+        let mut event = *event;
+        self.renumber(&mut event.what);
+        let event = &event;
+        if event.what.is_numbered() {
+            let reads = self.observer.count();
+            if let Some(inside) = &mut self.inside {
+                inside.before(event, reads);
+            }
+        }
+        match event.what {
+            What::Load { addr, size } => self.load(event, addr, u64::from(size), places),
+            What::Store { addr, value, .. } => self.store(event, addr, value),
+            What::Rmw { addr, old, new, stored } => {
+                self.load(event, addr, old.len() as u64, places);
+                if stored {
+                    self.store(event, addr, new);
+                }
+            }
+            What::FileWrite { file, offset, data } => {
+                self.observer.store(file, offset, data.len() as u64);
+                self.effects.update(data);
+            }
+            What::FileZero { file, offset, len } => self.observer.store(file, offset, len),
+            What::Module { module, base, path, .. } => {
+                self.modules.insert(module, (path.into(), base));
+            }
+            What::ProcessStart { process, .. } => {
+                self.processes.lock().unwrap_or_else(|e| e.into_inner()).push(process);
+                self.spaces.update(event);
+            }
+            _ => self.spaces.update(event),
+        }
+        Ok(())
+    }
+}
+
+impl Inside<'_> {
+    fn before(&mut self, event: &Event<'_>, reads: usize) {
+        if self.cut {
+            return;
+        }
+        // What a recovery does to a file as a whole cannot be told as changed bytes of an earlier image.
+        if matches!(event.what, What::FileResize { .. } | What::FileRename { .. } | What::FileUnlink { .. })
+            || matches!(event.what, What::FileWrite { .. } | What::FileZero { .. } | What::Unsupported { .. })
+            || matches!(event.what, What::File { file, .. } if file.0 >= FOREIGN)
+        {
+            self.cut = true;
+            return;
+        }
+        if self.points.is_point(event, &self.model) {
+            let Event { seq, thread, site, context, .. } = *event;
+            self.crash(Moment { before: Some(seq), thread, site, context }, reads);
+        }
+        let ground = Ground { image: self.start, written: &self.written, undecided: &self.undecided };
+        self.model.event(event, &ground);
+    }
+
+    fn crash(&mut self, moment: Moment, reads: usize) {
+        let (pending, written) = (nested::pending(&self.model), self.written.all());
+        self.found.push(Inner { moment, reads, pending, written });
+    }
+}

@@ -1,0 +1,111 @@
+//! Crashes during recovery: some recoveries are recorded like the workload, and crashed where they run code that the workload
+//! did not.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pmvet_engines::inject::windows::Verdict;
+use pmvet_events::file::TraceHeader;
+use pmvet_findings::{Finding, Outcome};
+use pmvet_target::crash::Scratch;
+use pmvet_target::install::Install;
+use pmvet_target::launch::{self, Exit as TargetExit};
+use pmvet_target::program::Program;
+use pmvet_target::recording::Recording;
+use pmvet_target::sandbox::Capture;
+
+use super::analysis::Analysis;
+use super::injection::{Injected, Injection};
+use super::settings::Settings;
+use crate::exit::Error;
+use crate::reporting::Witness;
+use crate::run_folder::RunFolder;
+use crate::workload::Workload;
+
+/// What every recovery has in common.
+pub(super) struct Recoveries<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) workload: &'a Workload,
+    pub(super) folder: &'a RunFolder,
+    pub(super) install: &'a Install,
+    pub(super) usual: &'a Outcome,
+    pub(super) timeout: Duration,
+    pub(super) deadline: Option<Instant>,
+    pub(super) quiet: bool,
+}
+
+/// What crashes during recovery gave.
+#[derive(Default)]
+pub(super) struct Twice {
+    pub(super) findings: Vec<Finding>,
+    pub(super) witnesses: HashMap<String, Witness>,
+    pub(super) recorded: usize,
+    pub(super) points: usize,
+    pub(super) tried: usize,
+    pub(super) left: usize,
+}
+
+impl Recoveries<'_> {
+    /// Crashes recoveries from images of the workload's run that recovery can handle.
+    pub(super) fn run(&self, first: &Analysis, injected: &Injected) -> Result<Twice, Error> {
+        let mut twice = Twice::default();
+        let good: Vec<usize> =
+            (0..first.scan.points.len()).filter(|&i| injected.verdicts[i] == Verdict::Good).collect();
+        let mut versions = HashSet::new();
+        let good: Vec<usize> = good.into_iter().filter(|&i| versions.insert(first.scan.points[i].version)).collect();
+        let mut known: Arc<HashSet<u64>> = Arc::new(first.scan.paths.clone());
+        let step = good.len().div_ceil(self.settings.recoveries.max(1)).max(1);
+        // Not the first of each stretch: the later ones have more to recover.
+        for &point in good.iter().skip(step / 2).step_by(step) {
+            if launch::stopped_by().is_some() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                twice.left += 1;
+                continue;
+            }
+            let name = format!("recovery-{}", twice.recorded + 1);
+            let Some(folder) = self.record(&name, first, point)? else { continue };
+            twice.recorded += 1;
+            let analysis = Analysis::run(&folder.recording(), self.settings, &folder, Arc::clone(&known))?;
+            Arc::make_mut(&mut known).extend(&analysis.scan.paths);
+            if analysis.scan.points.is_empty() {
+                continue;
+            }
+            let injection = Injection::new(self.settings, self.workload, &analysis, &folder, self.deadline)?;
+            let injected = injection.run(self.usual.clone(), self.timeout, self.quiet)?;
+            twice.points += analysis.scan.points.len();
+            twice.tried += injected.done.tried + injected.done.known;
+            twice.left += injected.done.left;
+            twice.findings.extend(injected.findings);
+            let of_this = |(image, witness)| (image, Witness { recording: Some(name.clone()), ..witness });
+            twice.witnesses.extend(injected.witnesses.into_iter().map(of_this));
+        }
+        Ok(twice)
+    }
+
+    /// Records the recovery from the image at a failure point. Nothing if it did not go as it should.
+    fn record(&self, name: &str, first: &Analysis, point: usize) -> Result<Option<RunFolder>, Error> {
+        let folder = RunFolder { id: format!("{}/{name}", self.folder.id), path: self.folder.file(name) };
+        let failed = |source| Error::Output { action: "make", what: folder.path.display().to_string(), source };
+        let _ = std::fs::remove_dir_all(&folder.path);
+        std::fs::create_dir(&folder.path).map_err(failed)?;
+        let command = self.settings.recovery_command(self.workload);
+        let Ok(program) = Program::find(&command) else { return Ok(None) };
+        let mut overlay = self.workload.files.above(Capture::Mappable);
+        let mut scratch = Scratch::default();
+        let version = first.scan.points[point].version;
+        scratch.become_version(&first.scan.versions, version, &[], &mut overlay).map_err(failed)?;
+        let mut how = self.workload.launch(false);
+        how.program = program;
+        match &mut how.sandbox {
+            Some(private) => private.overlay = Arc::new(Mutex::new(overlay)),
+            None => return Ok(None),
+        }
+        let header = TraceHeader {
+            command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            pmvet_version: env!("CARGO_PKG_VERSION").into(),
+            loads: false,
+        };
+        let (_, ending) = Recording::make(&folder.path, &how, &header, self.install)?;
+        Ok((ending.exit == TargetExit::Status(0) && ending.loss.is_none()).then_some(folder))
+    }
+}

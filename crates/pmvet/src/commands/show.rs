@@ -1,0 +1,14 @@
+//! `pmvet show`: one finding in full.
+
+use crate::cli;
+use crate::exit::{Error, Exit};
+use crate::reporting;
+use crate::run_folder::RunFolder;
+
+pub(crate) fn run(arguments: &cli::Show) -> Result<Exit, Error> {
+    let (_, finding) = RunFolder::with_finding(&arguments.made, &arguments.id)?;
+    let terminal = reporting::terminal(arguments.color, true, true);
+    print!("{}", terminal.finding(&finding, &reporting::sources()));
+    println!("fingerprint: {}", finding.fingerprint);
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,255 @@
+//! From a recorded run to findings: the crashes, the recovery on what each can leave, and words.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime};
+
+use pmvet_engines::inject::trial::Bench;
+use pmvet_engines::inject::{Job, Recovery};
+use pmvet_engines::native::NativeStacks;
+use pmvet_engines::stacks::Symbols;
+use pmvet_engines::verify::findings::{self, Setting};
+use pmvet_engines::verify::{Campaign, Confirm, Done, Ended, Journal, Progress, Scan, Scanner, Traced, Verdict};
+use pmvet_events::file::Definitions;
+use pmvet_events::plan::Plan;
+use pmvet_findings::{Finding, Outcome};
+use pmvet_target::crash::{Patch, VersionId, Versions};
+use pmvet_target::install::Install;
+use pmvet_target::launch::pm_variables;
+use pmvet_target::mapped::MappedFile;
+use pmvet_target::recording::Recording;
+use pmvet_target::symbols::Symbolizer;
+
+use super::settings::Settings;
+use crate::exit::Error;
+use crate::reporting::Witness;
+use crate::run_folder::RunFolder;
+use crate::workload::Workload;
+
+/// A recovery that is only to be seen to work may take this long.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// A recovery hangs if it takes this many times as long as without a crash ...
+const SLOW: u32 = 10;
+/// ... but not before this.
+const LEAST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Under DynamoRIO everything takes longer.
+const TRACED_SLOW: u32 = 10;
+
+/// What one pass over the events gave.
+pub(super) struct Analysis {
+    pub(super) scan: Scan,
+    symbols: Symbols,
+    places: Definitions,
+}
+
+impl Analysis {
+    pub(super) fn run(recording: &Recording, settings: &Settings, folder: &RunFolder) -> Result<Self, Error> {
+        let failed = |source| Error::Trace { path: recording.trace(), source };
+        let store = folder.temporary().map_err(|e| output("make", "a temporary file in the run's folder", e))?;
+        let mut reader = recording.read().map_err(failed)?;
+        let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
+        let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
+        let mut scanner = Scanner::new(recording, settings.mode, MappedFile::new(store));
+        let rebuilding = |e| output("rebuild", "the content of PM", e);
+        while let Some(event) = reader.next().map_err(failed)? {
+            symbols.event(&event);
+            scanner.event(&event).map_err(rebuilding)?;
+        }
+        Ok(Self { scan: scanner.finish().map_err(rebuilding)?, symbols, places: reader.into_places() })
+    }
+}
+
+/// Whether the oracle can be trusted.
+pub(super) enum Proof {
+    Works { usual: Outcome, timeout: Duration },
+    Fails { outcome: Outcome, output: Vec<u8> },
+    Stopped,
+}
+
+pub(super) struct Search<'a> {
+    settings: &'a Settings,
+    workload: &'a Workload,
+    install: &'a Install,
+    folder: &'a RunFolder,
+    recovery: Recovery,
+    deadline: Option<Instant>,
+}
+
+/// What the search gave.
+pub(super) struct Searched {
+    pub(super) findings: Vec<Finding>,
+    pub(super) witnesses: HashMap<String, Witness>,
+    pub(super) done: Done,
+    pub(super) seconds: f64,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        settings: &'a Settings,
+        workload: &'a Workload,
+        install: &'a Install,
+        folder: &'a RunFolder,
+        scan: &Scan,
+        deadline: Option<Instant>,
+    ) -> Self {
+        let last = scan.versions.get(scan.last);
+        let paths: Vec<OsString> =
+            last.iter().flat_map(|v| &v.files).filter(|f| f.exists).map(|f| f.path.clone().into()).collect();
+        let bytes: u64 = last.iter().flat_map(|v| &v.files).map(|f| f.size).sum();
+        let recovery = Recovery {
+            command: settings.recovery_command(workload),
+            input: workload.input.clone(),
+            variables: pm_variables().collect(),
+            timeout: settings.timeout.unwrap_or(PATIENCE),
+            oracle: settings.oracle.as_deref().map(|oracle| with_paths(oracle, &paths)),
+            files: workload.files.clone(),
+            most_bytes: bytes.saturating_mul(2).saturating_add(1 << 30),
+            driver: None,
+        };
+        Self { settings, workload, install, folder, recovery, deadline }
+    }
+
+    /// Runs the recovery, and the oracle, on what the undisturbed run left.
+    pub(super) fn prove(&self, scan: &Scan) -> Result<Proof, Error> {
+        let trial = self.recovery.run(&mut Bench::default(), &scan.versions, scan.last, &[], None);
+        let Some(trial) = trial.map_err(|e| output("run", "the recovery", e))? else { return Ok(Proof::Stopped) };
+        if trial.outcome != (Outcome::Exit { status: 0 }) {
+            return Ok(Proof::Fails { outcome: trial.outcome, output: trial.output });
+        }
+        let timeout = self.settings.timeout.unwrap_or((trial.time * SLOW).max(LEAST_TIMEOUT));
+        Ok(Proof::Works { usual: trial.outcome, timeout })
+    }
+
+    pub(super) fn run(
+        mut self,
+        analysis: &mut Analysis,
+        usual: &Outcome,
+        timeout: Duration,
+        quiet: bool,
+    ) -> Result<Searched, Error> {
+        self.recovery.timeout = timeout;
+        let scan = &analysis.scan;
+        let traced = Traced {
+            program: self.settings.recovery_program(self.workload)?,
+            plan: Plan { loads: true, snapshots: false, ..self.workload.launch(true).plan },
+            install: self.install,
+            files: &self.workload.files,
+            input: self.workload.input.clone(),
+            timeout: timeout * TRACED_SLOW,
+            oracle: self.recovery.oracle.clone(),
+            variables: self.recovery.variables.clone(),
+            nested: self.settings.failures > 1,
+        };
+        let natively = Natively { recovery: &self.recovery, versions: &scan.versions, usual };
+        let campaign = Campaign {
+            traced: &traced,
+            confirm: &natively,
+            versions: &scan.versions,
+            usual: Ended::Exit(0),
+            usual_outcome: usual,
+            workers: self.settings.jobs,
+            deadline: self.deadline,
+            most: self.settings.most,
+            patience: self.settings.patience,
+            failures: self.settings.failures,
+        };
+        let journal =
+            Journal::open(&self.folder.file("executions.jsonl")).map_err(|e| output("write", "executions.jsonl", e))?;
+        let started = Instant::now();
+        let mut done = campaign
+            .run(&scan.crashes, journal, &Lines::new(quiet))
+            .map_err(|e| output("run", "a recovery", io::Error::other(e)))?;
+        let seconds = started.elapsed().as_secs_f64();
+        if self.settings.checksums {
+            done.doubtful = 0;
+        }
+        let image = |version: VersionId, patches: &[Patch]| Job { version, patches }.image(&scan.versions);
+        let setting = Setting {
+            recovery: self.recovery.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
+            usual: usual.clone(),
+            image: &image,
+        };
+        let mut stacks = analysis.symbols.with(&analysis.places);
+        let found = findings::of(&done.failures, &setting, &mut stacks, &mut NativeStacks::default());
+        let (mut findings, mut witnesses) = (Vec::new(), HashMap::new());
+        for found in found {
+            let witness = Witness { recording: None, seq: found.before, patches: found.patches };
+            witnesses.insert(found.image, witness);
+            findings.push(found.finding);
+        }
+        Ok(Searched { findings, witnesses, done, seconds })
+    }
+}
+
+/// The recovery without instrumentation.
+struct Natively<'a> {
+    recovery: &'a Recovery,
+    versions: &'a Versions,
+    usual: &'a Outcome,
+}
+
+impl Confirm for Natively<'_> {
+    type Bench = Bench;
+
+    fn confirm(&self, bench: &mut Bench, version: VersionId, patches: &[Patch]) -> io::Result<Option<Verdict>> {
+        let trial = self.recovery.run(bench, self.versions, version, patches, Some(self.usual))?;
+        Ok(trial.map(|trial| Verdict {
+            outcome: trial.outcome,
+            output: String::from_utf8_lossy(&trial.output).into_owned(),
+            stack: trial.stack,
+            seconds: trial.time.as_secs_f64(),
+        }))
+    }
+}
+
+/// How far it has come: one line that is written over on a terminal, a line now and then in a pipe.
+struct Lines {
+    quiet: bool,
+    terminal: bool,
+    started: Instant,
+    last: Mutex<Instant>,
+}
+
+impl Lines {
+    fn new(quiet: bool) -> Self {
+        let now = Instant::now();
+        Self { quiet, terminal: io::stderr().is_terminal(), started: now, last: Mutex::new(now) }
+    }
+}
+
+impl Progress for Lines {
+    fn done(&self, crashes: usize, of: usize, executions: u64, failures: usize) {
+        let interval = Duration::from_millis(if self.terminal { 200 } else { 10_000 });
+        let mut last = self.last.lock().unwrap_or_else(|e| e.into_inner());
+        let is_last = self.terminal && crashes == of;
+        if self.quiet || last.elapsed() < interval && !is_last {
+            return;
+        }
+        *last = Instant::now();
+        let rate = executions as f64 / self.started.elapsed().as_secs_f64();
+        let text =
+            format!("pmvet: {crashes} of {of} crashes, {executions} executions ({rate:.1}/s), {failures} failed");
+        match (self.terminal, is_last) {
+            (true, true) => eprint!("\r\x1b[K"),
+            (true, false) => eprint!("\r\x1b[K{text}"),
+            (false, _) => eprintln!("{text}"),
+        }
+    }
+}
+
+/// A shell command that gets paths as its last arguments.
+fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
+    let mut command = command.to_vec();
+    if let Some(line) = command.last_mut() {
+        line.push(" \"$@\"");
+    }
+    command.push("oracle".into());
+    command.extend(paths.iter().cloned());
+    command
+}
+
+pub(super) fn output(action: &'static str, what: &str, source: io::Error) -> Error {
+    Error::Output { action, what: what.into(), source }
+}

@@ -1,0 +1,230 @@
+//! Ground truth: every sequential bug of the zoo is found by the engine that its manifest names, and the clean variants
+//! give nothing to complain about. Every error replays to the same failure, from fresh processes, twice.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod check_support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use check_support::{CLEAN, Checked, FOUND, Place, both_cores, line, make, repository, turn};
+use pmvet_findings::Finding;
+use serde::Deserialize;
+
+/// How far from its marker a bug may be reported, if the function is another one.
+const NEAR: u32 = 15;
+
+#[derive(Debug, Clone, Deserialize)]
+struct Manifest {
+    program: Program,
+    bug: Vec<Bug>,
+    /// The file with the markers.
+    #[serde(skip)]
+    source: PathBuf,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Program {
+    name: String,
+    workload: Vec<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Bug {
+    id: u32,
+    class: String,
+    engines: Vec<String>,
+    workload: Option<Vec<String>>,
+    needs: Option<String>,
+}
+
+impl Bug {
+    fn is_sequential(&self) -> bool {
+        let race = ["race-unpersisted", "lock-left-held"].contains(&self.class.as_str());
+        !race && self.needs.as_deref() != Some("threads")
+    }
+
+    fn engine(&self, name: &str) -> bool {
+        self.engines.iter().any(|engine| engine == name)
+    }
+
+    /// The rules that tell about a bug of this class.
+    fn rules(&self) -> &[&str] {
+        match self.class.as_str() {
+            "missing-flush" => &["unpersisted-store"],
+            "dirty-overwrite" => &["dirty-overwrite"],
+            "transient-data" => &["transient-data"],
+            "redundant-flush" => &["flush-clean", "flush-volatile", "flush-nontemporal"],
+            "redundant-fence" => &["redundant-fence"],
+            _ => &[],
+        }
+    }
+}
+
+fn manifests() -> Vec<Manifest> {
+    let zoo = repository().join("zoo");
+    let mut all = Vec::new();
+    for parent in [zoo.clone(), zoo.join("rust")] {
+        for folder in fs::read_dir(parent).unwrap() {
+            let folder = folder.unwrap();
+            let Ok(text) = fs::read_to_string(folder.path().join("manifest.toml")) else { continue };
+            let mut manifest: Manifest = toml::from_str(&text).unwrap();
+            let in_c = folder.path().join(format!("{}.c", manifest.program.name));
+            manifest.source = if in_c.exists() { in_c } else { folder.path().join("src/main.rs") };
+            all.push(manifest);
+        }
+    }
+    all.sort_by(|a, b| a.program.name.cmp(&b.program.name));
+    all
+}
+
+/// Checks a variant of a program on a new pool.
+fn check(place: &Place, program: &Path, workload: &[String], reorder: bool) -> Checked {
+    let pool = place.pool();
+    let mut command = vec![program.to_str().unwrap(), pool.to_str().unwrap()];
+    command.extend(workload.iter().map(String::as_str));
+    // The other core has a check of its own.
+    let options: &[&str] = if reorder { &["-j1", "--reorder"] } else { &["-j1"] };
+    place.check(options, &command).run()
+}
+
+// ---- The tests
+
+/// A run of one variant, and the engines that it has to prove.
+struct Trial<'a> {
+    manifest: &'a Manifest,
+    bug: &'a Bug,
+    reorder: bool,
+}
+
+#[test]
+fn every_sequential_bug_is_found_by_its_engines() {
+    let _turn = turn();
+    let zoo = make("zoo", "zoo");
+    let manifests = manifests();
+    let mut trials = Vec::new();
+    for manifest in &manifests {
+        for bug in manifest.bug.iter().filter(|bug| bug.is_sequential()) {
+            let (inject, reorder) = (bug.engine("inject"), bug.engine("reorder"));
+            if inject || bug.engine("rules") && !reorder {
+                trials.push(Trial { manifest, bug, reorder: false });
+            } else if reorder {
+                trials.push(Trial { manifest, bug, reorder: true });
+            }
+        }
+    }
+    let programs: BTreeSet<&str> = trials.iter().map(|trial| trial.manifest.program.name.as_str()).collect();
+    assert!(trials.len() >= 60, "only {} sequential bugs", trials.len());
+    assert!(programs.len() >= 8, "only {programs:?}");
+
+    let (placed, exact) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let elsewhere = Mutex::new(Vec::new());
+    both_cores(&trials, |trial| {
+        let place = Place::new();
+        let Manifest { program, source, .. } = trial.manifest;
+        let variant = zoo.join(&program.name).join(format!("bug-{}", trial.bug.id));
+        let workload = trial.bug.workload.as_ref().unwrap_or(&program.workload);
+        let checked = check(&place, &variant, workload, trial.reorder);
+        let name = format!("{} bug {} ({})", program.name, trial.bug.id, trial.bug.class);
+        found(trial, &checked).map_err(|what| format!("--- {name}: {what}\n{}", checked.text()))?;
+        for error in checked.errors() {
+            place.replays_twice(error).map_err(|what| format!("--- {name}: {what}"))?;
+        }
+        // Recovery code is wrong where nothing crashes: no trace leads there.
+        if trial.bug.class != "recovery" {
+            placed.fetch_add(1, Ordering::Relaxed);
+            if checked.findings.iter().any(|finding| is_at_marker(finding, source, trial.bug.id)) {
+                exact.fetch_add(1, Ordering::Relaxed);
+            } else {
+                elsewhere.lock().unwrap().push(format!("{name}: {}", checked.findings.first().map_or(String::new(), line)));
+            }
+        }
+        Ok(())
+    });
+    let (placed, exact) = (placed.into_inner(), exact.into_inner());
+    let elsewhere = elsewhere.into_inner().unwrap().join("\n");
+    println!("{exact} of {placed} bugs are reported at their marker; elsewhere:\n{elsewhere}");
+    assert!(exact * 100 >= placed * 85, "only {exact} of {placed} are reported where they are:\n{elsewhere}");
+}
+
+/// What is missing for every engine to have found the bug, if anything.
+fn found(trial: &Trial<'_>, checked: &Checked) -> Result<(), String> {
+    let bug = trial.bug;
+    if bug.engine("inject") || trial.reorder {
+        if checked.code != Some(FOUND) {
+            return Err("not found by a crash".into());
+        }
+        let mut kinds = vec!["recovery-failure", "unpersisted-store"];
+        if trial.reorder {
+            kinds.push("reordered-crash");
+        }
+        if !checked.errors().any(|error| kinds.contains(&error.rule.0.as_ref())) {
+            return Err(format!("no error of {kinds:?}"));
+        }
+    }
+    if bug.engine("rules") && !checked.findings.iter().any(|f| bug.rules().contains(&f.rule.0.as_ref())) {
+        return Err(format!("no finding of {:?}", bug.rules()));
+    }
+    Ok(())
+}
+
+#[test]
+fn clean_variants_are_clean() {
+    let _turn = turn();
+    let zoo = make("zoo", "zoo");
+    let manifests = manifests();
+    let trials: Vec<(&Manifest, bool)> = manifests.iter().flat_map(|m| [(m, false), (m, true)]).collect();
+    both_cores(&trials, |(manifest, reorder)| {
+        let place = Place::new();
+        let Program { name, workload } = &manifest.program;
+        let checked = check(&place, &zoo.join(name).join("clean"), workload, *reorder);
+        if checked.code != Some(CLEAN) || checked.errors().chain(checked.warnings()).next().is_some() {
+            return Err(format!("--- {name}, reordered: {reorder}: {}", checked.text()));
+        }
+        // Their needless flushes would hide those of the variants.
+        if !checked.findings.is_empty() {
+            return Err(format!("--- {name}, reordered: {reorder}: {}", checked.text()));
+        }
+        Ok(())
+    });
+}
+
+// ---- Where a bug is
+
+/// Whether the first place of a finding is in the function of the marker, or near it.
+fn is_at_marker(finding: &Finding, source: &Path, bug: u32) -> bool {
+    let text = fs::read_to_string(source).unwrap();
+    let Some(frame) = finding.places.first().and_then(|place| place.frame()) else { return false };
+    let same_file = frame.file.as_deref().and_then(Path::file_name) == source.file_name();
+    let marker = format!("BUG({bug})");
+    text.lines().enumerate().filter(|(_, line)| line.contains(&marker)).any(|(i, _)| {
+        let near = frame.line.is_some_and(|line| line.abs_diff(i as u32 + 1) <= NEAR);
+        let name = frame.function.as_deref().map(|name| name.split("::").last().unwrap_or(name));
+        same_file && (near || name.is_some() && name == function_around(&text, i))
+    })
+}
+
+/// The function that a line belongs to: what the last definition above it is called.
+fn function_around(text: &str, line: usize) -> Option<&str> {
+    let above: Vec<&str> = text.lines().take(line + 1).collect();
+    above.into_iter().rev().find_map(|line| {
+        let head = match line.split_once("fn ") {
+            Some((_, rest)) => rest,
+            None if line.starts_with(|c: char| c.is_alphabetic()) && !line.ends_with(';') => line,
+            None => return None,
+        };
+        let name = head.split(['(', '<']).next()?;
+        name.rsplit([' ', '*']).next().filter(|name| head.contains('(') && !name.is_empty())
+    })
+}
+
+#[test]
+fn functions_are_recognised() {
+    let text = "struct x {\n};\nstatic void put(int id)\n{\n\tif (x)\n}\nstatic struct x *get(void)\n{\n\n}\nimpl A {\n    fn new<T>(a: T) {\n        b\n";
+    let around = |line| function_around(text, line);
+    assert_eq!([around(4), around(8), around(12)], [Some("put"), Some("get"), Some("new")]);
+}
