@@ -15,7 +15,7 @@ SETUP := scripts/setup.sh
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## build pmvet, trace a small program and show the summary
+demo: ## build pmvet and check a small program that has a bug
 	@$(SETUP) build
 	@$(MAKE) --no-print-directory build
 	@scripts/demo.sh
@@ -29,7 +29,7 @@ check:
 	@$(MAKE) --no-print-directory build
 	@$(MAKE) --no-print-directory zoo pmdk
 	@$(MAKE) --no-print-directory lint
-	$(CARGO) test --release --workspace
+	PMVET_REQUIRE_BROWSER=1 PMVET_REQUIRE_XMLLINT=1 INSTA_UPDATE=no $(CARGO) test --release --workspace
 
 build: ## build pmvet, the client and DynamoRIO
 	$(CARGO) build --release --workspace
@@ -45,16 +45,19 @@ zoo: ## build the zoo, clean and with every bug, into target/zoo
 pmdk: ## build PMDK's example programs into target/pmdk
 	@$(MAKE) --silent --no-print-directory -C targets/pmdk -j$(JOBS) OUT=$(TARGET)/pmdk
 
-soak: ## the image check on every program, 20 times each
+soak: ## the image check on every program, 20 times each, and the slow tests
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build zoo pmdk
 	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images
+	$(CARGO) test --release -p pmvet --test 'check*' -- --ignored
 
-bench: ## time and memory that tracing costs, compared with native runs
+bench: ## what tracing, checking and reporting cost, compared with native runs
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build pmdk
 	@$(MAKE) --silent --no-print-directory -C zoo OUT=$(TARGET)/zoo $(TARGET)/zoo/cl_hash/clean
 	@scripts/bench.sh
+	@scripts/bench-check.sh
+	@$(CARGO) run --quiet --release -p pmvet-report --example many_findings
 
 fuzz: ## the trace reader on many more damaged files than in the tests
 	PROPTEST_CASES=20000 $(CARGO) test --release -p pmvet-events --test trace_file

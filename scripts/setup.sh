@@ -67,6 +67,10 @@ if [ "$goal" = test ]; then
 	need git command_of git
 	need python3 command_of python3
 	need xz-utils command_of xz
+	# The HTML report is tested in a real browser, JUnit against its schema.
+	need chromium command_of chromium
+	need fonts-dejavu-core [ -d /usr/share/fonts/truetype/dejavu ]
+	need libxml2-utils command_of xmllint
 fi
 
 if [ -n "$missing" ]; then

@@ -1,10 +1,15 @@
 //! Litmus tests of the lockset engine: the figures of the HawkSet paper and the patterns that pmvet adds, as scripted events
 //! with exact verdicts.
 
+use std::path::PathBuf;
+
+use pmvet_engines::lockset::findings::findings;
 use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards};
 use pmvet_engines::lockset::{Edges, Engine, LockShape, Options, Outcome};
+use pmvet_engines::stacks::Stacks;
 use pmvet_events::event::{Event, FenceKind, FlushKind, LockKind, StoreKind, SyncOp, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
+use pmvet_findings::{Evidence, Frame, Role, Severity, Stack};
 use proptest::prelude::*;
 
 const BASE: u64 = 0x2000_0000_0000;
@@ -509,7 +514,8 @@ fn lock_free_publication_is_reported_when_observed_or_asked_for() {
 #[test]
 fn barriers_conditions_semaphores_and_flags_order_threads_unless_turned_off() {
     type Between = fn(&mut Script);
-    let cases: [(Between, fn(&mut Edges)); 4] = [
+    type Off = fn(&mut Edges);
+    let cases: [(Between, Off); 4] = [
         (
             |s| {
                 s.sync(2, SyncOp::BarrierEnter);
@@ -630,6 +636,42 @@ fn a_lock_in_pm_is_named_with_a_crash_that_leaves_it_held() {
     assert_eq!(after(&[refused], true), Afterwards::LeftHeld);
     assert_eq!(after(&[What::Load { addr: Z, size: 8 }], true), Afterwards::LeftHeld);
     assert_eq!(after(&[What::Load { addr: Z, size: 8 }], false), Afterwards::Unused);
+}
+
+/// Calls every site by its number.
+struct Fake;
+
+impl Stacks for Fake {
+    fn stack(&mut self, site: SiteId, _: ContextId) -> Stack {
+        vec![Frame {
+            function: Some(format!("f{site}")),
+            file: Some("a.c".into()),
+            line: Some(site.0),
+            ..Frame::default()
+        }]
+    }
+
+    fn file(&self, _: FileId) -> PathBuf {
+        "/pool".into()
+    }
+}
+
+#[test]
+fn a_finding_names_both_ends_and_what_to_change() {
+    let mut s = new();
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.unlock(2, A);
+    locked_load(&mut s);
+    s.persist(2, X);
+    let found = findings(&s.engine.finish(), &mut Fake);
+    let finding = found.iter().find(|f| f.places[1].stack[0].line == Some(2)).expect("the race is found");
+    assert_eq!((finding.rule.0.as_str(), finding.severity), ("persistency-race", Severity::Warning));
+    assert_eq!(finding.title, "`f2` may act on what `f1` has stored but not persisted");
+    assert_eq!(finding.fix, "Flush and fence the value in `f1` before the lock is given back.");
+    let roles: Vec<_> = finding.places.iter().map(|p| (p.role, p.thread)).collect();
+    assert_eq!(roles, [(Role::Store, Some(2)), (Role::Load, Some(3)), (Role::Fence, Some(2))]);
+    assert!(matches!(&finding.evidence, Evidence::Race { observed: true, timeline, .. } if timeline.len() == 3));
 }
 
 #[test]

@@ -140,7 +140,10 @@ fn every_sequential_bug_is_found_by_its_engines() {
             if checked.findings.iter().any(|finding| is_at_marker(finding, source, trial.bug.id)) {
                 exact.fetch_add(1, Ordering::Relaxed);
             } else {
-                elsewhere.lock().unwrap().push(format!("{name}: {}", checked.findings.first().map_or(String::new(), line)));
+                elsewhere
+                    .lock()
+                    .unwrap()
+                    .push(format!("{name}: {}", checked.findings.first().map_or(String::new(), line)));
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! What fault injection found, in words.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 
 use pmvet_findings::finding::CrashImage;
 use pmvet_findings::{
@@ -69,7 +69,7 @@ pub fn of_windows(
     setting: &Setting,
     names: &mut Names<'_>,
 ) -> Vec<Finding> {
-    let mut merged: Merged<Cause> = Merged::default();
+    let mut merged = Merged::default();
     for (window, tried, culprit) in found {
         let first = &scan.points[window.first];
         let mut places = Vec::new();
@@ -82,8 +82,8 @@ pub fn of_windows(
             let label = "from here on recovery works again";
             places.push(point_place(Role::NextGood, &scan.points[after], label.into(), names.stacks));
         }
-        let key = (frame_key(&places[0]), kind(&tried.outcome));
-        merged.add(key, || {
+        let causes: Vec<Cause> = causes(&places, &tried.outcome).collect();
+        merged.add(causes, window.bad as u64, || {
             let where_ = where_of(&places[0]);
             let until = match places.iter().find(|p| p.role == Role::NextGood).map(where_of) {
                 Some(next) if next == where_ => "There".to_owned(),
@@ -124,22 +124,22 @@ pub fn of_windows(
                 replay: None,
             }
         });
-        merged.count(window.bad as u64);
     }
     merged.findings
 }
 
 /// A finding for each store whose loss is fatal.
 pub fn of_states(scan: &Scan, found: &[(&State, &Tried)], setting: &Setting, names: &mut Names<'_>) -> Vec<Finding> {
-    let mut merged: Merged<Cause> = Merged::default();
+    let mut merged = Merged::default();
     for (state, tried) in found {
         let point = &scan.points[state.point];
         let Some(last) = state.lost.iter().max_by_key(|loss| loss.seq) else { continue };
         let lost = place_of(Role::Store, last, &lost_label(last), names.stacks);
         let label = format!("a crash before this, with that store lost: recovery {}", tried.outcome);
         let mut places = vec![lost, point_place(Role::FailurePoint, point, label, names.stacks)];
-        let key = (frame_key(&places[0]), kind(&tried.outcome));
-        merged.add(key, || {
+        // Only the store: what is lost is the cause, wherever the crash comes.
+        let cause = frame_key(&places[0]).map(|line| (line, kind(&tried.outcome)));
+        merged.add(cause, 1, || {
             places.extend(recovery_place(tried, names));
             let (store, crash) = (where_of(&places[0]), where_of(&places[1]));
             let missing = if last.flushing {
@@ -172,7 +172,6 @@ pub fn of_states(scan: &Scan, found: &[(&State, &Tried)], setting: &Setting, nam
                 replay: None,
             }
         });
-        merged.count(1);
     }
     merged.findings
 }
@@ -192,39 +191,49 @@ fn choice(state: &State) -> String {
     }
 }
 
-/// What makes two failures one finding: the user's line, and what recovery did.
-type Cause = (Option<(Option<String>, Option<std::path::PathBuf>, Option<u32>, u64)>, u8);
+/// What makes two failures one finding: one of the user's lines in common, and what recovery did.
+type Cause = (LineKey, u8);
+type LineKey = (Option<String>, Option<PathBuf>, Option<u32>, u64);
 
-#[derive(Debug)]
-struct Merged<K> {
-    index: HashMap<K, usize>,
+/// Findings by their causes, of which each may have several.
+#[derive(Debug, Default)]
+struct Merged {
+    index: HashMap<Cause, usize>,
     findings: Vec<Finding>,
-    current: usize,
 }
 
-impl<K> Default for Merged<K> {
-    fn default() -> Self {
-        Self { index: HashMap::new(), findings: Vec::new(), current: 0 }
+impl Merged {
+    fn add(&mut self, causes: impl IntoIterator<Item = Cause>, count: u64, make: impl FnOnce() -> Finding) {
+        let causes: Vec<Cause> = causes.into_iter().collect();
+        let known = causes.iter().find_map(|cause| self.index.get(cause).copied());
+        let at = known.unwrap_or_else(|| {
+            self.findings.push(make());
+            self.findings.len() - 1
+        });
+        self.findings[at].count += count;
+        for cause in causes {
+            self.index.entry(cause).or_insert(at);
+        }
     }
 }
 
-impl<K: std::hash::Hash + Eq> Merged<K> {
-    fn add(&mut self, key: K, make: impl FnOnce() -> Finding) {
-        self.current = match self.index.entry(key) {
-            Entry::Occupied(entry) => *entry.get(),
-            Entry::Vacant(entry) => {
-                self.findings.push(make());
-                *entry.insert(self.findings.len() - 1)
-            }
-        };
-    }
-
-    fn count(&mut self, more: u64) {
-        self.findings[self.current].count += more;
-    }
+/// The causes that places stand for.
+fn causes<'a>(places: &'a [Place], outcome: &'a Outcome) -> impl Iterator<Item = Cause> + 'a {
+    let decisive = places.iter().filter(|place| matches!(place.role, Role::Store | Role::FailurePoint));
+    decisive.filter_map(frame_key).map(|line| (line, kind(outcome)))
 }
 
-fn frame_key(place: &Place) -> Option<(Option<String>, Option<std::path::PathBuf>, Option<u32>, u64)> {
+/// Leaves out what has the same cause as something in `known`.
+pub fn without_known(known: &[Finding], findings: Vec<Finding>) -> Vec<Finding> {
+    let crash = |finding: &Finding| match &finding.evidence {
+        Evidence::Crash { recovery, .. } => causes(&finding.places, &recovery.outcome).collect(),
+        _ => Vec::new(),
+    };
+    let known: HashSet<Cause> = known.iter().flat_map(crash).collect();
+    findings.into_iter().filter(|finding| !crash(finding).iter().any(|cause| known.contains(cause))).collect()
+}
+
+fn frame_key(place: &Place) -> Option<LineKey> {
     let frame = place.frame()?;
     let offset = if frame.has_line() { 0 } else { frame.offset };
     Some((frame.function.clone(), frame.file.clone(), frame.line, offset))

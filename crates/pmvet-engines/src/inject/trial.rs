@@ -39,6 +39,11 @@ pub struct Trial {
     pub time: Duration,
 }
 
+/// How much memory the files of a recovery may take that starts with so many bytes of PM.
+pub fn room(bytes: u64) -> u64 {
+    bytes.saturating_mul(2).saturating_add(1 << 30)
+}
+
 /// How much of a recovery's output is kept.
 const TAIL: usize = 8 << 10;
 

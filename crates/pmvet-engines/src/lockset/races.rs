@@ -59,6 +59,9 @@ pub struct Race {
 /// A lock that would make a pair harmless, if it is one; and whether both sides have only counted it up.
 type Excuse = (LockId, bool);
 
+/// Store site, load site, and what the candidate depends on.
+type CandidateKey = (SiteId, SiteId, Box<[Excuse]>, Option<LockId>);
+
 #[derive(Debug)]
 struct Candidate {
     race: Race,
@@ -69,7 +72,7 @@ struct Candidate {
 
 #[derive(Debug, Default)]
 pub(crate) struct Races {
-    candidates: FastMap<(SiteId, SiteId, Box<[Excuse]>, Option<LockId>), Candidate>,
+    candidates: FastMap<CandidateKey, Candidate>,
     /// What two locksets have in common, by their ids.
     common: FastMap<(SetId, SetId), Common>,
 }

@@ -1,12 +1,12 @@
 //! All crashes of a run, several executions at a time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use pmvet_findings::Outcome;
-use pmvet_target::crash::{Patch, VersionId, Versions};
+use pmvet_target::crash::{Patch, VersionId};
 use pmvet_target::launch;
 use pmvet_target::sandbox::RawFrame;
 use rustc_hash::FxHashSet;
@@ -17,8 +17,8 @@ use super::explore::{Choice, Execution, Explorer, Job};
 use super::journal::{Entry, Journal};
 use super::nested;
 use super::reads::Read;
-use super::scan::{self, Crash};
-use super::traced::{Ended, Observed, TraceFailure, Traced, Worker};
+use super::scan::{self, Crash, Names};
+use super::traced::{Ended, Observed, TraceFailure};
 
 /// What a native run of the recovery says about an image: without instrumentation, as users would run it.
 #[derive(Debug, Clone)]
@@ -28,6 +28,20 @@ pub struct Verdict {
     /// Where it failed.
     pub stack: Vec<RawFrame>,
     pub seconds: f64,
+}
+
+/// Runs the recovery and sees what it reads.
+pub trait Observe: Sync {
+    /// What a worker keeps from one execution to the next.
+    type Worker: Default;
+
+    /// Nothing if pmvet was asked to stop.
+    fn observe(
+        &self,
+        worker: &mut Self::Worker,
+        crash: &Crash,
+        choice: &Choice,
+    ) -> Result<Option<Observed>, TraceFailure>;
 }
 
 /// Runs the recovery natively. A failure counts only if it is seen there too.
@@ -60,10 +74,9 @@ pub struct Failure {
 }
 
 #[derive(Debug)]
-pub struct Campaign<'a, C> {
-    pub traced: &'a Traced<'a>,
+pub struct Campaign<'a, O, C> {
+    pub observe: &'a O,
     pub confirm: &'a C,
-    pub versions: &'a Versions,
     /// How the recovery ends when nothing was injected.
     pub usual: Ended,
     pub usual_outcome: &'a Outcome,
@@ -136,7 +149,7 @@ struct State {
     done: Done,
 }
 
-impl<C: Confirm> Campaign<'_, C> {
+impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
     pub fn run(&self, crashes: &[Crash], journal: Journal, progress: &dyn Progress) -> Result<Done, TraceFailure> {
         let state = Mutex::new(State {
             waiting: crashes.iter().cloned().map(Arc::new).collect(),
@@ -179,7 +192,7 @@ impl<C: Confirm> Campaign<'_, C> {
     }
 
     fn work(&self, state: &Mutex<State>, news: &Condvar, progress: &dyn Progress) -> Result<(), TraceFailure> {
-        let (mut worker, mut bench) = (Worker::default(), C::Bench::default());
+        let (mut worker, mut bench) = (O::Worker::default(), C::Bench::default());
         let mut guard = lock(state);
         loop {
             let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
@@ -216,7 +229,7 @@ impl<C: Confirm> Campaign<'_, C> {
 
     fn execute(
         &self,
-        worker: &mut Worker,
+        worker: &mut O::Worker,
         bench: &mut C::Bench,
         crash: &Arc<Crash>,
         job: &Job,
@@ -226,7 +239,15 @@ impl<C: Confirm> Campaign<'_, C> {
             let (observed, verdict) = entry.into_parts();
             return Ok(Some(Executed { observed, verdict, new: false }));
         }
-        let observed = self.traced.run(worker, self.versions, crash, &job.choice, self.usual)?;
+        if crash.lines.is_empty() && self.failures <= 1 {
+            // Whatever it reads, there is nothing to choose: no need to look.
+            let verdict = self.confirm.confirm(bench, crash.version, &crash.patches)?;
+            let Some(verdict) = verdict else { return Ok(None) };
+            let good = verdict.outcome == *self.usual_outcome;
+            let observed = Observed::unseen(if good { self.usual } else { Ended::Unseen });
+            return Ok(Some(Executed { observed, verdict: (!good).then_some(verdict), new: true }));
+        }
+        let observed = self.observe.observe(worker, crash, &job.choice)?;
         let Some(observed) = observed else { return Ok(None) };
         let mut verdict = None;
         if observed.ended != self.usual {
@@ -259,8 +280,12 @@ impl<C: Confirm> Campaign<'_, C> {
         }
         if verdict.is_none() && crash.level + 1 < self.failures {
             state.done.inner_cut += u64::from(observed.inner_cut);
+            let mut names = HashMap::clone(&crash.names);
+            let level = crash.level + 1;
+            names.extend(observed.places.into_iter().map(|((site, context), stack)| ((level, site, context), stack)));
+            let names = Names::new(names);
             for inner in &observed.inner {
-                let next = self.crash_inside(crash, &job.choice, &observed.reads, inner);
+                let next = crash_inside(crash, &job.choice, &observed.reads, inner, Arc::clone(&names));
                 if state.known.insert(next.identity) {
                     state.waiting.push_back(Arc::new(next));
                 }
@@ -282,31 +307,32 @@ impl<C: Confirm> Campaign<'_, C> {
         }
         Ok(())
     }
+}
 
-    fn crash_inside(&self, before: &Crash, choice: &Choice, reads: &[Read], inner: &nested::Inner) -> Crash {
-        let level = before.level + 1;
-        let nested::Second { lines, patches: new } = nested::crash(&before.lines, choice, reads, inner, level);
-        let mut patches = before.patches.clone();
-        patches.extend(new.into_iter().map(scan::patch));
-        let uncertain: FxHashSet<_> = lines.iter().map(|line| line.id()).collect();
-        let mut bytes: BTreeMap<(u32, u64), u8> = BTreeMap::new();
-        for patch in &patches {
-            for (at, byte) in (patch.offset..).zip(&patch.bytes) {
-                if !uncertain.contains(&pmvet_model::LineId::of(patch.file, at)) {
-                    bytes.insert((patch.file.0, at), *byte);
-                }
+/// A crash of a recovery, as a crash of its own.
+fn crash_inside(before: &Crash, choice: &Choice, reads: &[Read], inner: &nested::Inner, names: Names) -> Crash {
+    let level = before.level + 1;
+    let nested::Second { lines, patches: new } = nested::crash(&before.lines, choice, reads, inner, level);
+    let mut patches = before.patches.clone();
+    patches.extend(new.into_iter().map(scan::patch));
+    let uncertain: FxHashSet<_> = lines.iter().map(|line| line.id()).collect();
+    let mut bytes: BTreeMap<(u32, u64), u8> = BTreeMap::new();
+    for patch in &patches {
+        for (at, byte) in (patch.offset..).zip(&patch.bytes) {
+            if !uncertain.contains(&pmvet_model::LineId::of(patch.file, at)) {
+                bytes.insert((patch.file.0, at), *byte);
             }
         }
-        let mut certain = Xxh3::new();
-        certain.update(&self.versions.get(before.version).map_or(0, |version| version.hash).to_le_bytes());
-        for ((file, at), byte) in bytes {
-            certain.update(&file.to_le_bytes());
-            certain.update(&at.to_le_bytes());
-            certain.update(&[byte]);
-        }
-        let identity = crash::identity(certain.digest128(), &lines);
-        Crash { moment: inner.moment, level, origin: before.origin, version: before.version, patches, lines, identity }
     }
+    let mut certain = Xxh3::new();
+    certain.update(&before.version.0.to_le_bytes());
+    for ((file, at), byte) in bytes {
+        certain.update(&file.to_le_bytes());
+        certain.update(&at.to_le_bytes());
+        certain.update(&[byte]);
+    }
+    let identity = crash::identity(certain.digest128(), &lines);
+    Crash { moment: inner.moment, level, origin: before.origin, version: before.version, patches, lines, identity, names }
 }
 
 struct Executed {

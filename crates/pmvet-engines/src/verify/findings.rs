@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use pmvet_events::{ContextId, SiteId};
 use pmvet_findings::finding::CrashImage;
 use pmvet_findings::{
     Access, Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery as Recovered, Role, Severity, rules,
@@ -58,19 +59,22 @@ pub fn of(
 ) -> Vec<Found> {
     let mut described: Vec<(Vec<Missed>, &Failure)> = failures.iter().map(|f| (missed(f), f)).collect();
     // The simplest first: a failure that loses more may be the same one.
-    described.sort_by_key(|(missed, failure)| (failure.crash.level, missed.len()));
+    described
+        .sort_by_key(|(missed, failure)| (failure.crash.level, missed.len(), missed.first().map_or(0, |m| m.lost.seq)));
     let mut found: Vec<Found> = Vec::new();
     let mut causes: HashMap<(Cause, u8), usize> = HashMap::new();
     for (missed, failure) in described {
         let kind = kind(&failure.verdict.outcome);
-        let mut places: Vec<Place> =
-            missed.iter().map(|m| store_place(failure, m, stacks)).filter(|p| !p.stack.is_empty()).collect();
-        let same = places.iter().find_map(|place| causes.get(&(cause(place), kind)).copied());
+        let mut places: Vec<Place> = missed.iter().map(|m| store_place(failure, m, stacks, natives)).collect();
+        // All stores since the last flush of a line are lost for one reason, whichever of them an execution misses.
+        let mut keys: Vec<Cause> = missed.iter().map(|m| cause(&oldest_place(failure, m, stacks, natives))).collect();
+        keys.extend(places.iter().map(cause));
+        let same = keys.iter().find_map(|key| causes.get(&(key.clone(), kind)).copied());
         if let Some(same) = same {
             found[same].finding.count += 1;
             continue;
         }
-        let crash_place = crash_place(failure, stacks);
+        let crash_place = crash_place(failure, stacks, natives);
         if missed.is_empty() {
             places.insert(0, crash_place.clone());
             if let Some(&same) = causes.get(&(cause(&crash_place), kind)) {
@@ -78,7 +82,10 @@ pub fn of(
                 continue;
             }
         }
-        causes.insert((cause(&places[0]), kind), found.len());
+        keys.push(cause(&places[0]));
+        for key in keys {
+            causes.entry((key, kind)).or_insert(found.len());
+        }
         found.push(finding(failure, &missed, places, crash_place, setting, stacks, natives));
     }
     found
@@ -136,19 +143,20 @@ fn finding(
         places.push(Place { role: Role::Recovery, stack: stack.clone(), thread: None, pm: None, seq: None, label });
     }
     let (where_, at) = (where_of(&first), where_of(&crash_place));
+    let whose = if crash.level == 0 { "a crash" } else { "a crash of the recovery" };
     let (title, happened, fix) = match missed.first() {
         Some(m) => (
             format!("recovery fails if a store in {} is lost", function_of(&first)),
             format!(
-                "Nothing forces the store {where_} into PM before a crash {at}. A load of the recovery sees what was there \
+                "Nothing forces the store {where_} into PM before {whose} {at}. A load of the recovery sees what was there \
                  before it, {}, and recovery {outcome}.",
-                seen_instead(failure, m, stacks)
+                seen_instead(failure, m, stacks, natives)
             ),
             fix(&m.lost, &where_, missed.len()),
         ),
         None => (
             format!("recovery fails after a crash in {}", function_of(&first)),
-            format!("After a crash {at}, with every store so far in PM, recovery {outcome}."),
+            format!("After {whose} {at}, with every store so far in PM, recovery {outcome}."),
             "Make every state between two of its stores one that recovery can handle: write and persist new data first \
              and publish it with one last store of at most 8 bytes, or persist a log entry that covers these stores \
              before the first of them."
@@ -157,7 +165,7 @@ fn finding(
     };
     let patches = crash.image(&failure.choice);
     let image = (setting.image)(crash.version, &patches);
-    let lost: Vec<Place> = missed.iter().take(NAMED).map(|m| store_place(failure, m, stacks)).collect();
+    let lost: Vec<Place> = missed.iter().take(NAMED).map(|m| store_place(failure, m, stacks, natives)).collect();
     let pending: usize = crash.lines.iter().map(|line| line.stores().len()).sum();
     let finding = Finding {
         rule: rules::REACHABLE_FAILURE.id(),
@@ -228,30 +236,39 @@ fn choice_text(failure: &Failure, missed: &[Missed]) -> String {
 }
 
 /// `which is that of the store in f (a.c:3)`, or what was there before the run.
-fn seen_instead(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks) -> String {
+fn seen_instead(
+    failure: &Failure,
+    missed: &Missed,
+    stacks: &mut dyn Stacks,
+    natives: &mut NativeStacks,
+) -> String {
     let line = &failure.crash.lines[missed.split.line as usize];
     let state = state_of(line, &failure.choice, missed.split.line);
     match line.read_from(state, missed.split.bytes) {
-        Some(writer) if writer.level == 0 => {
-            let stack = stacks.stack(writer.site, writer.context);
+        Some(writer) => {
+            let stack = writer_stack(failure, writer, stacks, natives);
             let place = Place { role: Role::Store, stack, thread: None, pm: None, seq: None, label: String::new() };
             format!("which is what was stored {}", where_of(&place))
         }
-        Some(_) => "which is what an earlier recovery stored".into(),
         None => "which was persistent already".into(),
     }
 }
 
-fn store_place(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks) -> Place {
+fn store_place(
+    failure: &Failure,
+    missed: &Missed,
+    stacks: &mut dyn Stacks,
+    natives: &mut NativeStacks,
+) -> Place {
     let lost = &missed.lost;
     let line = &failure.crash.lines[missed.split.line as usize];
     let label = match (lost.level, lost.flushing) {
         (0, true) => "this store is flushed, but no fence waits for it",
         (0, false) => "this store may still be in the cache",
-        _ => "a store of the recovery itself may still be in the cache",
+        (_, true) => "this store of the recovery is flushed, but no fence waits for it",
+        (_, false) => "this store of the recovery may still be in the cache",
     };
-    // Stores of a recovery have the numbers of another run.
-    let stack = if lost.level == 0 { stacks.stack(lost.site, lost.context) } else { Vec::new() };
+    let stack = writer_stack(failure, lost, stacks, natives);
     let first = lost.covers.trailing_zeros();
     let pm = PmRange {
         file: stacks.file(line.id().file),
@@ -263,6 +280,18 @@ fn store_place(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks) -> P
     Place { role: Role::Store, stack, thread, pm: Some(pm), seq, label: label.into() }
 }
 
+/// The oldest pending store of the line that a load missed something of.
+fn oldest_place(
+    failure: &Failure,
+    missed: &Missed,
+    stacks: &mut dyn Stacks,
+    natives: &mut NativeStacks,
+) -> Place {
+    let line = &failure.crash.lines[missed.split.line as usize];
+    let oldest = line.stores().iter().find(|store| store.level == missed.lost.level).unwrap_or(&missed.lost);
+    store_place(failure, &Missed { split: missed.split.clone(), lost: *oldest }, stacks, natives)
+}
+
 fn load_place(failure: &Failure, missed: &Missed, natives: &mut NativeStacks) -> Option<Place> {
     let stack = natives.stack(failure.stacks.get(missed.split.read)?);
     let label = match missed.split.classes.len() {
@@ -272,14 +301,41 @@ fn load_place(failure: &Failure, missed: &Missed, natives: &mut NativeStacks) ->
     (!stack.is_empty()).then_some(Place { role: Role::Load, stack, thread: None, pm: None, seq: None, label })
 }
 
-fn crash_place(failure: &Failure, stacks: &mut dyn Stacks) -> Place {
+fn crash_place(failure: &Failure, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Place {
     let moment = &failure.crash.moment;
-    let label = format!("a crash before this: recovery {}", failure.verdict.outcome);
-    let stack = match failure.crash.level {
-        0 if moment.before.is_some() => stacks.stack(moment.site, moment.context),
-        _ => vec![Frame::default()],
+    let whose = if failure.crash.level == 0 { "a crash" } else { "a crash of the recovery" };
+    let label = format!("{whose} before this: recovery {}", failure.verdict.outcome);
+    let stack = match moment.before {
+        Some(_) => stack_of(failure, failure.crash.level, moment.site, moment.context, stacks, natives),
+        None => vec![Frame::default()],
     };
     Place { role: Role::FailurePoint, stack, thread: Some(moment.thread.0), pm: None, seq: moment.before, label }
+}
+
+fn writer_stack(
+    failure: &Failure,
+    writer: &Writer,
+    stacks: &mut dyn Stacks,
+    natives: &mut NativeStacks,
+) -> Vec<Frame> {
+    stack_of(failure, writer.level, writer.site, writer.context, stacks, natives)
+}
+
+/// Never empty. Events of a recovery have numbers of their own.
+fn stack_of(
+    failure: &Failure,
+    level: u8,
+    site: SiteId,
+    context: ContextId,
+    stacks: &mut dyn Stacks,
+    natives: &mut NativeStacks,
+) -> Vec<Frame> {
+    if level == 0 {
+        return stacks.stack(site, context);
+    }
+    let raw = failure.crash.names.get(&(level, site, context)).map_or(&[][..], Vec::as_slice);
+    let stack = natives.stack(raw);
+    if stack.is_empty() { vec![Frame::default()] } else { stack }
 }
 
 /// Every load that could have seen something else, with the stores it could have seen and the one it did.

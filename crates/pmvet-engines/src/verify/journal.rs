@@ -44,7 +44,8 @@ impl Entry {
             (0, status) => Ended::Exit(status),
             (1, signal) => Ended::Signal(signal),
             (2, _) => Ended::Hang,
-            (_, status) => Ended::Oracle(status),
+            (3, status) => Ended::Oracle(status),
+            _ => Ended::Unseen,
         };
         let (mut stacks, mut verdict) = (Vec::new(), None);
         if let Some(Failed { outcome, output, stack, seconds, loads }) = self.failure {
@@ -52,7 +53,7 @@ impl Entry {
             verdict = Some(Verdict { outcome, output, stack, seconds });
         }
         let reads = self.reads.into_iter().map(|(line, bytes)| Read { line, bytes }).collect();
-        (Observed { reads, stacks, ended, effects: self.effects, inner: Vec::new(), inner_cut: false }, verdict)
+        (Observed { reads, stacks, effects: self.effects, ..Observed::unseen(ended) }, verdict)
     }
 }
 
@@ -113,6 +114,7 @@ impl Journal {
                 Ended::Signal(signal) => (1, signal),
                 Ended::Hang => (2, 0),
                 Ended::Oracle(status) => (3, status),
+                Ended::Unseen => (4, 0),
             },
             effects: observed.effects,
             failure: verdict.map(|verdict| Failed {

@@ -43,7 +43,7 @@ pub mod traced;
 
 mod watcher;
 
-pub use campaign::{Campaign, Confirm, Done, Failure, Progress, Verdict};
+pub use campaign::{Campaign, Confirm, Done, Failure, Observe, Progress, Verdict};
 pub use crash::{Moment, Pending};
 pub use explore::{Choice, Execution, Executor, Explorer, Feasible, Job, Split, explore, walk};
 pub use journal::Journal;
@@ -51,4 +51,4 @@ pub use line::{Lines, Uncertain, Writer};
 pub use points::Points;
 pub use reads::{Observer, Read};
 pub use scan::{Crash, Scan, Scanner};
-pub use traced::{Ended, Observed, Traced};
+pub use traced::{Ended, Observed, TraceFailure, Traced};

@@ -1,12 +1,16 @@
 //! One pass over a recorded run: its crashes.
 
+use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
 use pmvet_events::event::{Event, What};
+use pmvet_events::{ContextId, SiteId};
 use pmvet_model::{Bytes, Content, LINE_BYTES, LineId, Mode, Model};
 use pmvet_target::crash::{Patch, Replay, VersionId, Versions};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
+use pmvet_target::sandbox::RawFrame;
 use rustc_hash::FxHashSet;
 
 use super::crash::{self, LinePatch, Moment, Pending};
@@ -27,7 +31,12 @@ pub struct Crash {
     pub lines: Lines,
     /// Equal for crashes after which any recovery does the same.
     pub identity: u128,
+    /// Where the stores of crashed recoveries were made, by level and the numbers of their runs.
+    pub names: Names,
 }
+
+/// Stacks of executions that are over, by how many crashes came before them, instruction and call path.
+pub type Names = Arc<HashMap<(u8, SiteId, ContextId), Vec<RawFrame>>>;
 
 impl Crash {
     /// All that differs from the version in the image that was chosen.
@@ -133,7 +142,7 @@ impl Scanner {
         self.eager = self.eager.saturating_add(crash::combinations(&lines));
         if self.known.insert(identity) {
             let origin = moment.before;
-            self.crashes.push(Crash { moment, level: 0, origin, version, patches: Vec::new(), lines, identity });
+            self.crashes.push(Crash { moment, level: 0, origin, version, patches: Vec::new(), lines, identity, names: Names::default() });
         }
         Ok(version)
     }

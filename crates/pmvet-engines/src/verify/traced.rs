@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use pmvet_events::FileId;
+use pmvet_events::{ContextId, FileId, SiteId};
 use pmvet_events::plan::Plan;
 use pmvet_model::{Bytes, Content, LINE_BYTES, LineId};
 use pmvet_target::crash::{Scratch, Versions};
@@ -19,6 +19,7 @@ use pmvet_target::launch::{Exit, Launch, LaunchError, Private, launch, stopped_b
 use pmvet_target::program::Program;
 use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, RawFrame, Unwinder};
 
+use super::campaign::Observe;
 use super::explore::Choice;
 use super::nested::Inner;
 use super::reads::Read;
@@ -40,6 +41,9 @@ pub struct Traced<'a> {
     pub variables: Vec<(OsString, OsString)>,
     /// Crashes in the recovery are wanted too.
     pub nested: bool,
+    pub versions: &'a Versions,
+    /// How the recovery ends when nothing was injected; the oracle is asked only then.
+    pub usual: Ended,
 }
 
 /// How an execution ended, as far as it can be told under DynamoRIO.
@@ -49,6 +53,8 @@ pub enum Ended {
     Signal(i32),
     Hang,
     Oracle(i32),
+    /// Otherwise than usual, in a native run.
+    Unseen,
 }
 
 /// What an execution showed.
@@ -63,6 +69,23 @@ pub struct Observed {
     pub inner: Vec<Inner>,
     /// It did what a crash in it cannot be told for.
     pub inner_cut: bool,
+    /// Where its stores were made and where it could crash.
+    pub places: HashMap<(SiteId, ContextId), Vec<RawFrame>>,
+}
+
+impl Observed {
+    /// An execution that nobody looked at.
+    pub fn unseen(ended: Ended) -> Self {
+        Self {
+            reads: Vec::new(),
+            stacks: Vec::new(),
+            ended,
+            effects: 0,
+            inner: Vec::new(),
+            inner_cut: false,
+            places: HashMap::new(),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -97,19 +120,13 @@ impl Bytes for Start {
     }
 }
 
-impl Traced<'_> {
-    /// Runs the recovery. Nothing if pmvet was asked to stop.
-    pub fn run(
-        &self,
-        worker: &mut Worker,
-        versions: &Versions,
-        crash: &Crash,
-        choice: &Choice,
-        usual: Ended,
-    ) -> Result<Option<Observed>, TraceFailure> {
+impl Observe for Traced<'_> {
+    type Worker = Worker;
+
+    fn observe(&self, worker: &mut Worker, crash: &Crash, choice: &Choice) -> Result<Option<Observed>, TraceFailure> {
         let mut overlay = self.files.above(Capture::Writable);
-        worker.scratch.become_version(versions, crash.version, &crash.image(choice), &mut overlay)?;
-        let (files, start) = self.files(versions, crash, &overlay)?;
+        worker.scratch.become_version(self.versions, crash.version, &crash.image(choice), &mut overlay)?;
+        let (files, start) = self.stand_ins(crash, &overlay)?;
         let overlay = Arc::new(Mutex::new(overlay));
         let how = Launch {
             program: self.program.clone(),
@@ -139,7 +156,7 @@ impl Traced<'_> {
             Exit::Signal(signal) => Ended::Signal(signal),
         };
         if let Some(oracle) = &self.oracle
-            && observed.ended == usual
+            && observed.ended == self.usual
         {
             let job = Job { variables: &self.variables, timeout: Some(self.timeout), ..Job::new(oracle) };
             match sandbox::run(&job, &overlay, &mut worker.unwinder)?.end {
@@ -152,7 +169,9 @@ impl Traced<'_> {
         }
         Ok(Some(observed))
     }
+}
 
+impl Traced<'_> {
     /// Runs the target, and ends it when its time is over.
     fn in_time(&self, how: &Launch, watcher: &mut Watcher<'_>) -> (Result<pmvet_target::Ending, LaunchError>, bool) {
         let (done, waiting) = mpsc::channel::<()>();
@@ -177,13 +196,8 @@ impl Traced<'_> {
     }
 
     /// Which stand-in is which file of the run, and what is in them.
-    fn files(
-        &self,
-        versions: &Versions,
-        crash: &Crash,
-        overlay: &Overlay,
-    ) -> io::Result<(HashMap<(u64, u64), FileId>, Start)> {
-        let states = versions.get(crash.version).map_or(&[][..], |version| &version.files);
+    fn stand_ins(&self, crash: &Crash, overlay: &Overlay) -> io::Result<(HashMap<(u64, u64), FileId>, Start)> {
+        let states = self.versions.get(crash.version).map_or(&[][..], |version| &version.files);
         let ids: HashMap<&PathBuf, FileId> = states.iter().map(|state| (&state.path, state.file)).collect();
         let (mut files, mut start) = (HashMap::new(), Start::default());
         for (path, file) in overlay.files() {

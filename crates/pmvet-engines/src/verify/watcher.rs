@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use pmvet_events::event::{Event, LINE, What};
 use pmvet_events::places::Places;
 use pmvet_events::spaces::AddressSpaces;
-use pmvet_events::{FileId, ModuleId, SiteId};
+use pmvet_events::{ContextId, FileId, ModuleId, SiteId};
 use pmvet_model::{LineId, Mode, Model};
 use pmvet_target::collect::{Sink, SinkError};
 use pmvet_target::sandbox::RawFrame;
@@ -35,6 +35,8 @@ pub(super) struct Watcher<'a> {
     stacks: Vec<Vec<RawFrame>>,
     effects: Xxh3,
     processes: Arc<Mutex<Vec<u32>>>,
+    /// Where it stored and could crash, if that is wanted.
+    places: HashMap<(SiteId, ContextId), Vec<RawFrame>>,
     inside: Option<Inside<'a>>,
 }
 
@@ -69,6 +71,7 @@ impl<'a> Watcher<'a> {
             stacks: Vec::new(),
             effects: Xxh3::new(),
             processes: Arc::default(),
+            places: HashMap::new(),
             inside,
         }
     }
@@ -86,14 +89,8 @@ impl<'a> Watcher<'a> {
             inside.crash(Moment::END, reads);
         }
         let (inner, inner_cut) = self.inside.map_or((Vec::new(), false), |inside| (inside.found, inside.cut));
-        Observed {
-            reads: self.observer.finish(),
-            stacks: self.stacks,
-            ended: Ended::Exit(0),
-            effects: self.effects.digest(),
-            inner,
-            inner_cut,
-        }
+        let (reads, stacks, effects) = (self.observer.finish(), self.stacks, self.effects.digest());
+        Observed { reads, stacks, effects, inner, inner_cut, places: self.places, ..Observed::unseen(Ended::Exit(0)) }
     }
 
     fn load(&mut self, event: &Event<'_>, addr: u64, len: u64, places: &dyn Places) {
@@ -132,6 +129,14 @@ impl<'a> Watcher<'a> {
         std::iter::once(event.site).chain(places.calls(event.context)).filter_map(frame).collect()
     }
 
+    fn remember(&mut self, event: &Event<'_>, places: &dyn Places) {
+        let key = (event.site, event.context);
+        if !self.places.contains_key(&key) {
+            let stack = self.stack(event, places);
+            self.places.insert(key, stack);
+        }
+    }
+
     /// Gives the file its number in the run.
     fn renumber(&mut self, what: &mut What<'_>) {
         if let What::File { file, device, inode, .. } = *what {
@@ -162,6 +167,9 @@ impl Sink for Watcher<'_> {
             let reads = self.observer.count();
             if let Some(inside) = &mut self.inside {
                 inside.before(event, reads);
+                if event.what.range().is_some() || matches!(event.what, What::Fence { .. }) {
+                    self.remember(event, places);
+                }
             }
         }
         match event.what {

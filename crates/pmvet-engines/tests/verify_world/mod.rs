@@ -213,6 +213,37 @@ impl Found {
     }
 }
 
+/// Runs a recovery and sees what it loads, how it ends, what it reads of uncertain lines, and where it could crash itself.
+pub(crate) fn observe(
+    image: Image,
+    lines: &Lines,
+    recovery: &Recovery<'_>,
+) -> (Vec<(usize, Vec<u8>)>, u64, Vec<pmvet_engines::verify::Read>, Vec<Inner>) {
+    let undecided: FxHashSet<LineId> = lines.iter().map(|line| line.id()).collect();
+    let mut running = Running::new(image, undecided);
+    let mut inners = Vec::new();
+    let mut follow = |step: Step<'_>| match step {
+        Step::Before { op, reads } => {
+            if running.is_point(op) {
+                inners.push(running.inner(reads));
+            }
+            running.apply(op);
+        }
+        Step::End { reads } => {
+            if running.at_end() {
+                inners.push(running.inner(reads));
+            }
+        }
+    };
+    let observer = Some(Observer::new(lines.iter().map(|line| &**line)));
+    let mut pm = Pm { image, trace: Vec::new(), observer, inside: Some(&mut follow) };
+    let outcome = recovery(&mut pm);
+    let Pm { trace, observer, inside, .. } = pm;
+    let reads = observer.expect("it was given one").finish();
+    inside.expect("it was given one")(Step::End { reads: reads.len() });
+    (trace, outcome, reads, inners)
+}
+
 struct Runner<'a> {
     newest: &'a Image,
     recovery: &'a Recovery<'a>,
@@ -231,28 +262,7 @@ impl Executor for Runner<'_> {
             let at = id.offset() as usize + first;
             image[at..at + bytes.len()].copy_from_slice(&bytes);
         }
-        let undecided: FxHashSet<LineId> = lines.iter().map(|line| line.id()).collect();
-        let mut running = Running::new(image, undecided);
-        let mut inners = Vec::new();
-        let mut follow = |step: Step<'_>| match step {
-            Step::Before { op, reads } => {
-                if running.is_point(op) {
-                    inners.push(running.inner(reads));
-                }
-                running.apply(op);
-            }
-            Step::End { reads } => {
-                if running.at_end() {
-                    inners.push(running.inner(reads));
-                }
-            }
-        };
-        let observer = Some(Observer::new(lines.iter().map(|line| &**line)));
-        let mut pm = Pm { image, trace: Vec::new(), observer, inside: Some(&mut follow) };
-        let outcome = (self.recovery)(&mut pm);
-        let Pm { trace, observer, inside, .. } = pm;
-        let reads = observer.expect("it was given one").finish();
-        inside.expect("it was given one")(Step::End { reads: reads.len() });
+        let (trace, outcome, reads, inners) = observe(image, lines, self.recovery);
         if let Some(inner) = &mut self.inner {
             inner(lines, choice, &reads, self.newest, &inners);
         }

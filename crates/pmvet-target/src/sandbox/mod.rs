@@ -322,9 +322,14 @@ impl Watchdog<'_> {
     }
 }
 
-/// A command line as the user wrote it, for the shell.
+/// A command line as the user wrote it, for the shell. A single program takes the shell's place, so that it is seen how and
+/// where the program ends, rather than the shell.
 pub fn shell(line: &str) -> Vec<OsString> {
-    ["/bin/sh", "-c", line].map(OsString::from).into()
+    // A first word without a slash may be a builtin of the shell.
+    let first = line.split_whitespace().next().unwrap_or_default();
+    let single = first.contains('/') && !first.contains('=') && !line.contains([';', '&', '|', '(', ')', '`', '\n']);
+    let line = if single { format!("exec {line}") } else { line.into() };
+    ["/bin/sh", "-c", &line].map(OsString::from).into()
 }
 
 /// The path of a stand-in that any process can open.

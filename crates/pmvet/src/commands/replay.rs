@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pmvet_engines::inject::refine;
-use pmvet_engines::inject::trial::Bench;
+use pmvet_engines::inject::trial::{Bench, room};
 use pmvet_engines::inject::{Job, Recovery};
 use pmvet_findings::Evidence;
 use pmvet_target::crash::Scratch;
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         timeout: info.timeout.unwrap_or_default(),
         oracle: info.oracle.as_deref().map(words),
         files: Overlay::new(Capture::Mappable),
-        most_bytes: u64::MAX,
+        most_bytes: room(versions.get(version).iter().flat_map(|v| &v.files).map(|f| f.size).sum()),
         driver: None,
     };
     let trial = recovery

@@ -5,14 +5,14 @@
 #![allow(dead_code, reason = "each test uses its own part")]
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use pmvet_findings::{Evidence, Finding, Severity, jsonl};
 use tempfile::TempDir;
@@ -48,6 +48,32 @@ pub(crate) fn make(makefile: &str, name: &str) -> PathBuf {
         .unwrap();
     assert!(output.status.success(), "{makefile}: {}", String::from_utf8_lossy(&output.stderr));
     out
+}
+
+/// Compiles the program whose recoveries misbehave; see `pair.c`.
+pub(crate) fn pair(linked: Linked) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (name, flags): (_, &[&str]) = match linked {
+        Linked::Dynamic => ("pair", &[]),
+        Linked::Static => ("pair-static", &["-static"]),
+    };
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/check_support/pair.c");
+    let newest = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
+    if newest(&program) < newest(&source) {
+        let mut command = Command::new("gcc");
+        command.args(["-O1", "-g", "-Wall", "-pthread"]).args(flags).arg("-o").arg(&program).arg(&source);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    program
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Linked {
+    Dynamic,
+    Static,
 }
 
 /// Tests of one file that use both cores take turns.
@@ -138,6 +164,13 @@ impl Place {
         found
     }
 
+    /// Nothing of ours runs any more, and there are no files but these.
+    #[track_caller]
+    pub(crate) fn assert_clean(&self, files: &[&str]) {
+        wait_until("all processes are gone", || self.processes().is_empty());
+        assert_eq!(self.files(), files, "files are left behind, or gone");
+    }
+
     /// A check of this command, which runs in this place.
     pub(crate) fn check<S: AsRef<OsStr>>(&self, options: &[&str], command: &[S]) -> Check<'_> {
         Check {
@@ -153,8 +186,8 @@ impl Place {
     pub(crate) fn pmvet<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = Command::new(PMVET);
         command.args(words).current_dir(self.work()).stdin(Stdio::null());
-        // Whatever the shell that started the tests has set.
-        command.env_remove("PMEM_IS_PMEM_FORCE").env_remove("PMEM_MMAP_HINT");
+        // Whatever the shell that started the tests has set. Files that are left behind show in `files`.
+        command.env_remove("PMEM_IS_PMEM_FORCE").env_remove("PMEM_MMAP_HINT").env("TMPDIR", self.work());
         command
     }
 
@@ -191,6 +224,7 @@ fn free_mib(folder: &Path) -> u64 {
 // ---- A check
 
 /// A command line of `pmvet check`.
+#[derive(Clone)]
 pub(crate) struct Check<'a> {
     place: &'a Place,
     options: Vec<OsString>,
@@ -241,10 +275,7 @@ impl Check<'_> {
 
     /// Goes on with the last run.
     pub(crate) fn resume(&self) -> Checked {
-        let mut options = self.options.clone();
-        options.push("--resume".into());
-        let (command, input) = (self.command.clone(), self.input.clone());
-        Check { place: self.place, options, command, input, variables: self.variables.clone() }.run()
+        self.clone().option(&["--resume"]).run()
     }
 }
 
@@ -273,6 +304,29 @@ impl Drop for Running {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// A file that must stay as it is.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Untouched {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    modified: SystemTime,
+    permissions: Permissions,
+}
+
+impl Untouched {
+    pub(crate) fn new(path: &Path) -> Self {
+        let found = path.metadata().unwrap();
+        let bytes = fs::read(path).unwrap();
+        Self { path: path.into(), bytes, modified: found.modified().unwrap(), permissions: found.permissions() }
+    }
+
+    #[track_caller]
+    pub(crate) fn assert(&self) {
+        assert!(self.path.exists(), "{} is gone", self.path.display());
+        assert!(*self == Self::new(&self.path), "{} has changed", self.path.display());
     }
 }
 

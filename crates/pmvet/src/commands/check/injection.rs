@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pmvet_engines::inject::campaign::Done;
 use pmvet_engines::inject::findings::{self, Setting};
 use pmvet_engines::inject::refine::{self, Span};
-use pmvet_engines::inject::trial::Bench;
+use pmvet_engines::inject::trial::{Bench, room};
 use pmvet_engines::inject::windows::{Verdict, Window};
 use pmvet_engines::inject::{Campaign, Job, Journal, Recovery, State, Tried};
 use pmvet_findings::{Evidence, Finding, Outcome, Severity, rules};
@@ -83,11 +83,16 @@ impl<'a> Injection<'a> {
             timeout: settings.timeout.unwrap_or(PATIENCE),
             oracle: settings.oracle.as_deref().map(|oracle| with_paths(oracle, &paths)),
             files: workload.files.clone(),
-            most_bytes: bytes.saturating_mul(2).saturating_add(1 << 30),
+            most_bytes: room(bytes),
             driver: settings.driver.clone().or_else(|| workload.driver.clone()),
         };
         let journal = Journal::open(&folder.file("tried.jsonl")).map_err(|e| output("tried.jsonl", e))?;
         Ok(Self { settings, analysis, folder, recovery, journal, deadline })
+    }
+
+    /// The oracle's command line, with the files it is to look at.
+    pub(super) fn oracle(&self) -> Option<&[OsString]> {
+        self.recovery.oracle.as_deref()
     }
 
     /// Runs the recovery, and the oracle, on what the undisturbed run left.
@@ -154,34 +159,34 @@ impl<'a> Injection<'a> {
             })
             .collect();
         let reordered = self.analysis.with_names(|names| findings::of_states(scan, &states, &setting, names));
-        let mut raw = Vec::new();
-        for (i, finding) in self.analysis.raw.findings.iter().enumerate() {
-            let witness = lost.iter().filter(|(of, _)| *of == i).find_map(|(_, patches)| {
-                let tried = bad(&Job { version: scan.last, patches }.image(&scan.versions))?;
-                Some((tried, patches))
-            });
-            match witness {
-                None => raw.push(finding.clone()),
-                Some((tried, patches)) => {
-                    witnesses
-                        .insert(tried.image.clone(), Witness { recording: None, seq: None, patches: patches.clone() });
-                    all.extend(self.analysis.worded(vec![finding.clone()]).into_iter().map(|mut finding| {
-                        let Evidence::Trace { timeline } = finding.evidence else { return finding };
-                        finding.severity = Severity::Error;
-                        finding.caveat = None;
-                        finding.happened.push_str(&format!(" If a crash loses it, recovery {}.", tried.outcome));
-                        finding.evidence = self
-                            .analysis
-                            .with_names(|names| findings::witnessed(tried, &setting, scan, timeline, names));
-                        finding
-                    }));
-                }
+        // By the number of the store whose loss is fatal.
+        let mut fatal: HashMap<u64, &Tried> = HashMap::new();
+        for (i, patches) in &lost {
+            if let Some(tried) = bad(&Job { version: scan.last, patches }.image(&scan.versions)) {
+                fatal.entry(self.analysis.raw.findings[*i].place.seq).or_insert(tried);
+                let witness = Witness { recording: None, seq: None, patches: patches.clone() };
+                witnesses.insert(tried.image.clone(), witness);
             }
         }
+        for mut finding in self.analysis.worded(self.analysis.raw.findings.clone()) {
+            let unpersisted = finding.rule == rules::UNPERSISTED_STORE.id();
+            let seqs = finding.places.iter().filter(|_| unpersisted).filter_map(|place| place.seq);
+            if let Some(tried) = seqs.filter_map(|seq| fatal.get(&seq)).next()
+                && let Evidence::Trace { timeline } = &mut finding.evidence
+            {
+                let timeline = std::mem::take(timeline);
+                finding.severity = Severity::Error;
+                finding.caveat = None;
+                finding.happened.push_str(&format!(" If a crash loses it, recovery {}.", tried.outcome));
+                finding.evidence =
+                    self.analysis.with_names(|names| findings::witnessed(tried, &setting, scan, timeline, names));
+            }
+            all.push(finding);
+        }
         // The same store, found twice: the rule says more.
-        let blamed: Vec<_> = all.iter().filter(|f| f.rule == rules::UNPERSISTED_STORE.id()).map(key).collect();
-        all.extend(reordered.into_iter().filter(|finding| !blamed.contains(&key(finding))));
-        all.extend(self.analysis.worded(raw));
+        let proven = |f: &&Finding| f.rule == rules::UNPERSISTED_STORE.id() && f.severity == Severity::Error;
+        let blamed: Vec<_> = all.iter().filter(proven).map(function).collect();
+        all.extend(reordered.into_iter().filter(|finding| !blamed.contains(&function(finding))));
         let mean_recovery_seconds = self.time_alone(&usual);
         let states = self.chosen_states().count();
         Ok(Injected {
@@ -268,10 +273,9 @@ fn narrowed(
     Ok(word(&found))
 }
 
-/// The user's line that a finding is about.
-fn key(finding: &Finding) -> Option<(Option<String>, Option<u32>)> {
-    let frame = finding.places.first()?.frame()?;
-    Some((frame.function.clone(), frame.line))
+/// The user's function that a finding is about.
+fn function(finding: &Finding) -> Option<String> {
+    finding.places.first()?.frame()?.function.clone()
 }
 
 /// A shell command that gets paths as its last arguments.

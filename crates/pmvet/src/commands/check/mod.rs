@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use pmvet_engines::inject::findings;
 use pmvet_events::file::TraceHeader;
 use pmvet_findings::Outcome;
 use pmvet_findings::suppress::Suppress;
@@ -141,6 +142,7 @@ impl Check {
             },
         };
         (self.info.usual, self.info.timeout) = (Some(usual.clone()), Some(timeout));
+        self.info.oracle = injection.oracle().map(texts);
         self.folder.write_info(&self.info)?;
         let mut results = injection.run(usual.clone(), timeout, arguments.reporting.quiet)?;
         let recoveries = Recoveries {
@@ -158,7 +160,8 @@ impl Check {
             _ => recoveries.run(&analysis, &results)?,
         };
         self.stats.take(&self.info, &analysis, &results, &twice, self.settings.jobs, started);
-        results.findings.extend(twice.findings);
+        let more = findings::without_known(&results.findings, twice.findings);
+        results.findings.extend(more);
         results.witnesses.extend(twice.witnesses);
         self.info.complete = self.stats.recoveries_left == 0 && launch::stopped_by().is_none();
         self.folder.write_info(&self.info)?;

@@ -141,13 +141,14 @@ impl<'a> Search<'a> {
             oracle: self.recovery.oracle.clone(),
             variables: self.recovery.variables.clone(),
             nested: self.settings.failures > 1,
+            versions: &scan.versions,
+            usual: Ended::Exit(0),
         };
         let natively = Natively { recovery: &self.recovery, versions: &scan.versions, usual };
         let campaign = Campaign {
-            traced: &traced,
+            observe: &traced,
             confirm: &natively,
-            versions: &scan.versions,
-            usual: Ended::Exit(0),
+            usual: traced.usual,
             usual_outcome: usual,
             workers: self.settings.jobs,
             deadline: self.deadline,

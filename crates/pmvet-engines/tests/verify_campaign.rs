@@ -1,0 +1,247 @@
+//! The campaign without processes: workers, bounds, the journal, failures that are not confirmed, crashes in the recovery.
+
+mod verify_world;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pmvet_engines::verify::{
+    Campaign, Choice, Confirm, Crash, Done, Ended, Journal, Moment, Observe, Observed, TraceFailure, Verdict, crash,
+};
+use pmvet_events::event::{FenceKind, FlushKind};
+use pmvet_findings::Outcome;
+use pmvet_target::crash::{Patch, VersionId};
+use verify_world::{Image, Op, Pm, crashes, observe};
+
+/// A world whose versions are images in memory.
+struct World<'a> {
+    images: Vec<Image>,
+    recovery: &'a (dyn Fn(&mut Pm<'_>) -> u64 + Sync),
+    /// What instrumented runs show, native ones do not.
+    only_traced: bool,
+    executions: AtomicU64,
+    broken: AtomicBool,
+}
+
+impl World<'_> {
+    fn image(&self, version: VersionId, patches: &[Patch]) -> Image {
+        let mut image = self.images[version.0 as usize];
+        for patch in patches {
+            image[patch.offset as usize..][..patch.bytes.len()].copy_from_slice(&patch.bytes);
+        }
+        image
+    }
+}
+
+impl Observe for World<'_> {
+    type Worker = ();
+
+    fn observe(&self, (): &mut (), crash: &Crash, choice: &Choice) -> Result<Option<Observed>, TraceFailure> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(io::Error::other("broken").into());
+        }
+        self.executions.fetch_add(1, Ordering::Relaxed);
+        let image = self.image(crash.version, &crash.image(choice));
+        let (_, outcome, reads, inner) = observe(image, &crash.lines, self.recovery);
+        let stacks = vec![Vec::new(); reads.len()];
+        let ended = Ended::Exit(outcome as i32);
+        Ok(Some(Observed { reads, stacks, inner, ..Observed::unseen(ended) }))
+    }
+}
+
+impl Confirm for World<'_> {
+    type Bench = ();
+
+    fn confirm(&self, (): &mut (), version: VersionId, patches: &[Patch]) -> io::Result<Option<Verdict>> {
+        let (_, outcome, _, _) = observe(self.image(version, patches), &Vec::new(), self.recovery);
+        let status = if self.only_traced { 0 } else { outcome as i32 };
+        let outcome = Outcome::Exit { status };
+        Ok(Some(Verdict { outcome, output: String::new(), stack: Vec::new(), seconds: 0.0 }))
+    }
+}
+
+fn store(at: usize, value: u8) -> Op {
+    Op::Store { thread: 1, at, value: vec![value], nontemporal: false }
+}
+
+fn persist(line: usize) -> [Op; 2] {
+    [Op::Flush { thread: 1, line, how: FlushKind::Clwb }, Op::Fence { thread: 1, how: FenceKind::Sfence }]
+}
+
+/// Puts `rounds` numbers into line 0, each announced in line 1. With the bug nothing orders the two.
+fn program(rounds: u8, bug: bool) -> Vec<Op> {
+    let mut ops = Vec::new();
+    for i in 1..=rounds {
+        ops.push(store(0, i));
+        if !bug {
+            ops.extend(persist(0));
+        }
+        ops.push(store(64, i));
+        ops.extend(persist(1));
+        if bug {
+            ops.extend(persist(0));
+        }
+    }
+    ops
+}
+
+/// Fails if what is announced is not there.
+fn recovery(pm: &mut Pm<'_>) -> u64 {
+    let announced = pm.load(64, 1)[0];
+    u64::from(announced > pm.load(0, 1)[0])
+}
+
+fn world<'a>(ops: &[Op], recovery: &'a (dyn Fn(&mut Pm<'_>) -> u64 + Sync)) -> (World<'a>, Vec<Crash>) {
+    let mut world = World {
+        images: Vec::new(),
+        recovery,
+        only_traced: false,
+        executions: AtomicU64::new(0),
+        broken: AtomicBool::new(false),
+    };
+    let mut all = Vec::new();
+    for (i, found) in crashes(ops).into_iter().enumerate() {
+        let version = VersionId(i as u32);
+        let before = Some(i as u64);
+        let identity = crash::identity(i as u128, &found.lines);
+        world.images.push(found.newest);
+        let (moment, names) = (Moment { before, ..Moment::END }, Default::default());
+        all.push(Crash {
+            moment,
+            level: 0,
+            origin: before,
+            version,
+            patches: Vec::new(),
+            lines: found.lines,
+            identity,
+        });
+    }
+    (world, all)
+}
+
+struct How {
+    workers: usize,
+    most: u64,
+    failures: u8,
+}
+
+const PLAIN: How = How { workers: 1, most: u64::MAX, failures: 1 };
+
+fn run(world: &World<'_>, crashes: &[Crash], journal: Journal, how: &How) -> Result<Done, TraceFailure> {
+    let usual_outcome = Outcome::Exit { status: 0 };
+    let campaign = Campaign {
+        observe: world,
+        confirm: world,
+        usual: Ended::Exit(0),
+        usual_outcome: &usual_outcome,
+        workers: how.workers,
+        deadline: None,
+        most: how.most,
+        patience: u64::MAX,
+        failures: how.failures,
+    };
+    campaign.run(crashes, journal, &())
+}
+
+#[test]
+fn a_correct_program_is_verified_completely() {
+    let (world, crashes) = world(&program(5, false), &recovery);
+    let done = run(&world, &crashes, Journal::none(), &PLAIN).unwrap();
+    assert!(done.is_complete() && done.failures.is_empty());
+    // Two failure points per round and the end; the one before the announcement is persistent has two outcomes, and so has the other.
+    assert_eq!((done.crashes, done.executions), (11, 21));
+}
+
+#[test]
+fn the_number_of_workers_changes_nothing() {
+    let (world, crashes) = world(&program(9, true), &recovery);
+    let failures = |workers| {
+        let done = run(&world, &crashes, Journal::none(), &How { workers, ..PLAIN }).unwrap();
+        assert!(done.is_complete());
+        let all: Vec<_> = done.failures.into_iter().map(|f| (f.crash.moment.before, f.choice)).collect();
+        (done.executions, all)
+    };
+    let alone = failures(1);
+    assert!(!alone.1.is_empty());
+    for workers in [2, 3, 8] {
+        assert_eq!(failures(workers), alone);
+    }
+}
+
+#[test]
+fn a_bound_ends_it_and_what_is_left_is_counted() {
+    let (world, crashes) = world(&program(9, true), &recovery);
+    for most in [1, 2, 7, 20] {
+        let done = run(&world, &crashes, Journal::none(), &How { most, ..PLAIN }).unwrap();
+        assert_eq!(done.executions, most);
+        assert!(!done.is_complete() && done.left + done.crashes_left > 0);
+    }
+}
+
+#[test]
+fn an_interrupted_search_goes_on() {
+    let (world, crashes) = world(&program(6, true), &recovery);
+    let whole = run(&world, &crashes, Journal::none(), &PLAIN).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("executions.jsonl");
+    let open = || Journal::open(&path).unwrap();
+    run(&world, &crashes, open(), &How { most: 9, ..PLAIN }).unwrap();
+    // The last line was being written when pmvet was killed.
+    let mut text = std::fs::read(&path).unwrap();
+    text.truncate(text.len() - 3);
+    std::fs::write(&path, text).unwrap();
+    let before = world.executions.load(Ordering::Relaxed);
+    let done = run(&world, &crashes, open(), &How { workers: 2, ..PLAIN }).unwrap();
+    assert_eq!((done.known, done.executions), (8, whole.executions - 8));
+    assert_eq!(world.executions.load(Ordering::Relaxed) - before, done.executions);
+    assert_eq!(done.failures.len(), whole.failures.len());
+    assert!(done.is_complete());
+}
+
+#[test]
+fn what_only_instrumentation_shows_is_no_finding() {
+    let (mut world, crashes) = world(&program(3, true), &recovery);
+    world.only_traced = true;
+    let done = run(&world, &crashes, Journal::none(), &PLAIN).unwrap();
+    assert!(done.failures.is_empty() && done.unconfirmed > 0 && !done.is_complete());
+}
+
+#[test]
+fn an_execution_that_cannot_be_made_is_an_error() {
+    let (world, crashes) = world(&program(3, true), &recovery);
+    world.broken.store(true, Ordering::Relaxed);
+    assert!(run(&world, &crashes, Journal::none(), &How { workers: 2, ..PLAIN }).is_err());
+}
+
+/// Line 0 holds data, line 1 a flag that says it may be wrong, line 2 what recovery believes. Recovery repairs the data, and with the bug
+/// lowers the flag before that is persistent.
+fn repair(pm: &mut Pm<'_>, bug: bool) -> u64 {
+    if pm.load(64, 1)[0] == 0 {
+        return u64::from(pm.load(0, 1)[0] == 1);
+    }
+    pm.store(0, &[2]);
+    if !bug {
+        persist(0).iter().for_each(|op| pm.op(op));
+    }
+    pm.store(64, &[0]);
+    persist(1).iter().for_each(|op| pm.op(op));
+    persist(0).iter().for_each(|op| pm.op(op));
+    0
+}
+
+#[test]
+fn a_bug_of_the_recovery_itself_takes_two_crashes() {
+    let mut ops = vec![store(64, 1)];
+    ops.extend(persist(1));
+    ops.push(store(0, 1));
+    ops.extend(persist(0));
+    for (bug, failures, found) in [(false, 1, false), (false, 2, false), (true, 1, false), (true, 2, true)] {
+        let recovery = move |pm: &mut Pm<'_>| repair(pm, bug);
+        let (world, crashes) = world(&ops, &recovery);
+        let done = run(&world, &crashes, Journal::none(), &How { failures, ..PLAIN }).unwrap();
+        assert_eq!(!done.failures.is_empty(), found, "bug {bug}, {failures} failures");
+        assert_eq!(done.inner_crashes > 0, failures > 1);
+        assert!(done.is_complete());
+        assert!(done.failures.iter().all(|failure| failure.crash.level == 1));
+    }
+}
