@@ -61,6 +61,11 @@ impl Symbols {
         })
     }
 
+    /// What a PM file is called.
+    pub fn path(&self, file: FileId) -> PathBuf {
+        self.files.get(&file).cloned().unwrap_or_default()
+    }
+
     /// With the places of the run it can answer.
     pub fn with<'a>(&'a mut self, places: &'a dyn Places) -> Resolver<'a> {
         Resolver { symbols: self, places }
@@ -95,7 +100,7 @@ impl Stacks for Resolver<'_> {
     }
 
     fn file(&self, file: FileId) -> PathBuf {
-        self.symbols.files.get(&file).cloned().unwrap_or_default()
+        self.symbols.path(file)
     }
 
     fn raw_frames(&mut self, raw: &RawFrame) -> Stack {

@@ -114,6 +114,7 @@ fn world<'a>(ops: &[Op], recovery: &'a (dyn Fn(&mut Pm<'_>) -> u64 + Sync)) -> (
             patches: Vec::new(),
             lines: found.lines,
             identity,
+            names,
         });
     }
     (world, all)

@@ -41,6 +41,8 @@ pub struct Private {
     pub output: Output,
     /// For servers: who talks to it.
     pub driver: Option<Arc<Driver>>,
+    /// It is killed if it takes longer.
+    pub timeout: Option<Duration>,
 }
 
 /// How a run went.
@@ -303,6 +305,7 @@ impl Sandbox {
                 output: private.output,
                 stop: Some(&stopped),
                 driver: private.driver.as_deref(),
+                timeout: private.timeout,
                 ..Job::new(&arguments)
             };
             sandbox::run(&job, &private.overlay, &mut Unwinder::default())

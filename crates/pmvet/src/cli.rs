@@ -28,6 +28,9 @@ pub(crate) enum Command {
     /// Try every state of PM that a crash of a workload can leave and its recovery can tell apart
     #[command(after_help = Exit::help())]
     Verify(Box<Verify>),
+    /// Predict races in which a thread acts on data that a crash may still take back
+    #[command(after_help = Exit::help())]
+    Race(Box<Race>),
     /// Show one finding in full
     Show(Show),
     /// Say what a rule means, with an example and the fix; without a rule, list them all
@@ -257,6 +260,41 @@ pub(crate) struct Check {
 
     #[command(flatten)]
     pub(crate) reporting: Reporting,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Race {
+    #[command(flatten)]
+    pub(crate) workload: Workload,
+
+    /// Do without one of the choices that docs/race.md describes; may be given several times
+    #[arg(long, value_enum, value_name = "CHOICE", action = ArgAction::Append)]
+    pub(crate) without: Vec<RaceSwitch>,
+
+    /// Predict races of lock-free stores too, most of which cannot happen
+    #[arg(long)]
+    pub(crate) lock_free: bool,
+
+    /// Atomic operations in this function take no lock
+    #[arg(long, value_name = "FUNCTION", action = ArgAction::Append)]
+    pub(crate) deny_lock: Vec<String>,
+
+    /// Atomic operations in this function take a lock
+    #[arg(long, value_name = "FUNCTION", action = ArgAction::Append)]
+    pub(crate) declare_lock: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) reporting: Reporting,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RaceSwitch {
+    InitRemoval,
+    InferLocks,
+    Allocators,
+    ReaderWindow,
+    Neighbours,
+    Edges,
 }
 
 /// A run that has been made.

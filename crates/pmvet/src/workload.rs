@@ -94,6 +94,7 @@ impl Workload {
             input: self.input.clone(),
             output: Output::Tail(TAIL),
             driver: self.driver.clone(),
+            timeout: None,
         });
         Launch { program: self.program.clone(), plan, follow_forks: true, bare: false, sandbox }
     }

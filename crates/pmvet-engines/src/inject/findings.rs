@@ -283,7 +283,9 @@ fn point_place(role: Role, point: &Point, label: String, stacks: &mut dyn Stacks
 fn recovery_place(tried: &Tried, names: &mut Names<'_>) -> Option<Place> {
     let stack: Stack = names.natives.stack(&tried.stack);
     let label = format!("recovery {}", tried.outcome);
-    (!stack.is_empty()).then(|| Place { role: Role::Recovery, stack, thread: None, pm: None, seq: None, label })
+    let is_known = !stack.is_empty();
+    let place = Place { role: Role::Recovery, stack, thread: None, pm: None, seq: None, label };
+    is_known.then_some(place)
 }
 
 fn evidence(

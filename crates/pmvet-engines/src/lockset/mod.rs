@@ -25,7 +25,8 @@
 //!   `Options::lock_free` is set: what keeps lock-free readers out is other words, mostly not in PM, so that predictions
 //!   would be wrong nearly always.
 //!
-//! What it misses, beside what its switches hide: acts that leave no event in PM, such as an answer to a client; code that
+//! What it misses, beside what its switches hide: pairs that the run does not hold at all, as when each thread is done before the
+//! next one starts; acts that leave no event in PM, such as an answer to a client; code that
 //! the run did not reach. What it reports wrongly: threads kept apart by something that is neither a known lock function, nor in PM,
 //! nor an atomic that the client reports. See `docs/race.md`.
 

@@ -332,7 +332,16 @@ fn crash_inside(before: &Crash, choice: &Choice, reads: &[Read], inner: &nested:
         certain.update(&[byte]);
     }
     let identity = crash::identity(certain.digest128(), &lines);
-    Crash { moment: inner.moment, level, origin: before.origin, version: before.version, patches, lines, identity, names }
+    Crash {
+        moment: inner.moment,
+        level,
+        origin: before.origin,
+        version: before.version,
+        patches,
+        lines,
+        identity,
+        names,
+    }
 }
 
 struct Executed {

@@ -236,12 +236,7 @@ fn choice_text(failure: &Failure, missed: &[Missed]) -> String {
 }
 
 /// `which is that of the store in f (a.c:3)`, or what was there before the run.
-fn seen_instead(
-    failure: &Failure,
-    missed: &Missed,
-    stacks: &mut dyn Stacks,
-    natives: &mut NativeStacks,
-) -> String {
+fn seen_instead(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> String {
     let line = &failure.crash.lines[missed.split.line as usize];
     let state = state_of(line, &failure.choice, missed.split.line);
     match line.read_from(state, missed.split.bytes) {
@@ -254,12 +249,7 @@ fn seen_instead(
     }
 }
 
-fn store_place(
-    failure: &Failure,
-    missed: &Missed,
-    stacks: &mut dyn Stacks,
-    natives: &mut NativeStacks,
-) -> Place {
+fn store_place(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Place {
     let lost = &missed.lost;
     let line = &failure.crash.lines[missed.split.line as usize];
     let label = match (lost.level, lost.flushing) {
@@ -281,12 +271,7 @@ fn store_place(
 }
 
 /// The oldest pending store of the line that a load missed something of.
-fn oldest_place(
-    failure: &Failure,
-    missed: &Missed,
-    stacks: &mut dyn Stacks,
-    natives: &mut NativeStacks,
-) -> Place {
+fn oldest_place(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Place {
     let line = &failure.crash.lines[missed.split.line as usize];
     let oldest = line.stores().iter().find(|store| store.level == missed.lost.level).unwrap_or(&missed.lost);
     store_place(failure, &Missed { split: missed.split.clone(), lost: *oldest }, stacks, natives)
@@ -312,12 +297,7 @@ fn crash_place(failure: &Failure, stacks: &mut dyn Stacks, natives: &mut NativeS
     Place { role: Role::FailurePoint, stack, thread: Some(moment.thread.0), pm: None, seq: moment.before, label }
 }
 
-fn writer_stack(
-    failure: &Failure,
-    writer: &Writer,
-    stacks: &mut dyn Stacks,
-    natives: &mut NativeStacks,
-) -> Vec<Frame> {
+fn writer_stack(failure: &Failure, writer: &Writer, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Vec<Frame> {
     stack_of(failure, writer.level, writer.site, writer.context, stacks, natives)
 }
 

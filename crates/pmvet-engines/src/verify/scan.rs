@@ -142,7 +142,16 @@ impl Scanner {
         self.eager = self.eager.saturating_add(crash::combinations(&lines));
         if self.known.insert(identity) {
             let origin = moment.before;
-            self.crashes.push(Crash { moment, level: 0, origin, version, patches: Vec::new(), lines, identity, names: Names::default() });
+            self.crashes.push(Crash {
+                moment,
+                level: 0,
+                origin,
+                version,
+                patches: Vec::new(),
+                lines,
+                identity,
+                names: Names::default(),
+            });
         }
         Ok(version)
     }

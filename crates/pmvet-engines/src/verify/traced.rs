@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use pmvet_events::{ContextId, FileId, SiteId};
 use pmvet_events::plan::Plan;
+use pmvet_events::{ContextId, FileId, SiteId};
 use pmvet_model::{Bytes, Content, LINE_BYTES, LineId};
 use pmvet_target::crash::{Scratch, Versions};
 use pmvet_target::install::Install;
@@ -138,6 +138,7 @@ impl Observe for Traced<'_> {
                 input: self.input.clone(),
                 output: Output::Tail(0),
                 driver: None,
+                timeout: None,
             }),
         };
         let mut watcher = Watcher::new(files, &crash.lines, self.nested.then_some(&start));

@@ -23,6 +23,7 @@ mod filter;
 mod stack;
 mod supervisor;
 mod tracee;
+mod waiting;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -44,6 +45,7 @@ use crate::launch::Exit;
 use self::driver::{Driver, Ready, Signs};
 use self::filter::Filter;
 use self::supervisor::{Status, Supervisor};
+use self::waiting::Waiting;
 
 /// What to run, and what it may use.
 #[derive(Debug, Clone)]
@@ -172,6 +174,7 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
     let mut watchdog = Watchdog {
         pid,
         deadline: job.timeout.map(|t| started + t),
+        waiting: Waiting::new(pid),
         most_bytes: job.most_bytes,
         stop: job.stop,
         overlay,
@@ -222,6 +225,7 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
 struct Watchdog<'a> {
     pid: libc::pid_t,
     deadline: Option<Instant>,
+    waiting: Waiting,
     most_bytes: u64,
     stop: Option<&'a AtomicBool>,
     overlay: &'a Mutex<Overlay>,
@@ -296,7 +300,7 @@ impl Watchdog<'_> {
                 || self.stop.is_some_and(|stop| stop.load(Ordering::Acquire))
             {
                 Some(End::Interrupted)
-            } else if self.deadline.is_some_and(|at| Instant::now() >= at) {
+            } else if self.is_late() {
                 Some(End::Timeout)
             } else if used() > self.most_bytes {
                 Some(End::Runaway)
@@ -314,6 +318,12 @@ impl Watchdog<'_> {
             return false;
         }
         self.deadline.is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// Whether its time is over, not counting what it spent waiting for a processor.
+    fn is_late(&self) -> bool {
+        let Some(at) = self.deadline.filter(|at| Instant::now() >= *at) else { return false };
+        Instant::now() >= at + self.waiting.so_far()
     }
 
     fn end(&mut self) {

@@ -6,6 +6,7 @@ mod doctor;
 mod events;
 mod explain;
 mod native;
+mod race;
 mod replay;
 mod report;
 mod show;
@@ -20,6 +21,7 @@ pub(crate) fn run(command: Command) -> Result<Exit, Error> {
         Command::Check(arguments) => check::run(*arguments),
         Command::Verify(arguments) => verify::run(*arguments),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Race(arguments) => race::run(&arguments),
         Command::Show(arguments) => show::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),

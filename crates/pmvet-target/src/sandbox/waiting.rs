@@ -1,0 +1,71 @@
+//! How long a process has waited for a processor: on a busy machine, a slow run is not one that hangs.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// A run whose time is taken.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    first: libc::pid_t,
+    /// The thread that answers its system calls, and how long that one had waited when the run began.
+    supervisor: (libc::pid_t, Duration),
+}
+
+impl Waiting {
+    /// Of a process that starts now and that the calling thread supervises.
+    pub(super) fn new(first: libc::pid_t) -> Self {
+        // SAFETY: has no preconditions.
+        let supervisor = unsafe { libc::gettid() };
+        Self { first, supervisor: (supervisor, of_thread(of_ours(supervisor))) }
+    }
+
+    /// How much of the run's time so far it could not use.
+    pub(super) fn so_far(&self) -> Duration {
+        let (supervisor, before) = self.supervisor;
+        of_process(self.first, 0) + of_thread(of_ours(supervisor)).saturating_sub(before)
+    }
+}
+
+fn of_ours(thread: libc::pid_t) -> String {
+    format!("/proc/self/task/{thread}")
+}
+
+/// The longest wait of all threads of a process and of those that it has started: they wait at the same time.
+fn of_process(process: libc::pid_t, depth: u32) -> Duration {
+    const DEEPEST: u32 = 8;
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let waits = threads.map(|thread| {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|child| child.parse().ok()).filter(|_| depth < DEEPEST);
+        let below = children.map(|child| of_process(child, depth + 1)).max();
+        of_thread(thread.path()).max(below.unwrap_or_default())
+    });
+    waits.max().unwrap_or_default()
+}
+
+/// The second number is the time a thread was ready to run and did not, in nanoseconds.
+fn of_thread(folder: impl AsRef<Path>) -> Duration {
+    let text = fs::read_to_string(folder.as_ref().join("schedstat")).unwrap_or_default();
+    let nanoseconds = text.split_whitespace().nth(1).and_then(|number| number.parse().ok());
+    Duration::from_nanos(nanoseconds.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_waits_less_than_it_lives() {
+        let started = std::time::Instant::now();
+        let mut command = std::process::Command::new("/bin/sh");
+        command.args(["-c", "read x; /bin/true"]).stdin(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let waiting = Waiting::new(child.id() as libc::pid_t);
+        let waited = waiting.so_far();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(waited <= 2 * started.elapsed());
+        assert!(waiting.so_far() <= 2 * started.elapsed(), "an ended process has no waits of its own");
+    }
+}

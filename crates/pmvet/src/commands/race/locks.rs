@@ -1,0 +1,79 @@
+//! Locks that live in PM: what a restart makes of one that a crash left held.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pmvet_engines::inject::refine;
+use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards, HeldLock};
+use pmvet_engines::stacks::Symbols;
+use pmvet_events::{Event, Places};
+use pmvet_target::collect::SinkError;
+use pmvet_target::crash::Scratch;
+use pmvet_target::install::Install;
+use pmvet_target::launch::{self, Exit as TargetExit};
+use pmvet_target::mapped::MappedFile;
+use pmvet_target::recording::Recording;
+use pmvet_target::sandbox::Capture;
+use pmvet_target::{Sink, launch as launch_target};
+
+use crate::exit::Error;
+use crate::run_folder::RunFolder;
+use crate::workload::Workload;
+
+/// A restart that hangs on a lock is given up after this time.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Restarts the program from crashes that leave a lock held.
+pub(super) struct Restarts<'a> {
+    pub(super) workload: &'a Workload,
+    pub(super) folder: &'a RunFolder,
+    pub(super) recording: &'a Recording,
+    pub(super) install: &'a Install,
+}
+
+impl Restarts<'_> {
+    /// The locks that stay held, and how many could not be tried.
+    pub(super) fn left_held(&self, locks: &[HeldLock], symbols: &mut Symbols) -> Result<(Vec<HeldLock>, usize), Error> {
+        let (mut held, mut unknown) = (Vec::new(), 0);
+        for lock in locks {
+            if launch::stopped_by().is_some() {
+                unknown += 1;
+                continue;
+            }
+            match self.restart(lock, symbols)? {
+                Some(Afterwards::LeftHeld) => held.push(lock.clone()),
+                Some(Afterwards::Freed | Afterwards::Unused) => {}
+                None => unknown += 1,
+            }
+        }
+        Ok((held, unknown))
+    }
+
+    fn restart(&self, lock: &HeldLock, symbols: &mut Symbols) -> Result<Option<Afterwards>, Error> {
+        let failed = |source| Error::Output { action: "make", what: "a crash image".into(), source };
+        let store = MappedFile::new(self.folder.temporary().map_err(failed)?);
+        let (versions, version) = refine::version_at(self.recording, Some(lock.crash_at), store)?;
+        let mut overlay = self.workload.files.above(Capture::Mappable);
+        let mut scratch = Scratch::default();
+        scratch.become_version(&versions, version, &[], &mut overlay).map_err(failed)?;
+        let mut how = self.workload.launch(true);
+        let Some(private) = &mut how.sandbox else { return Ok(None) };
+        private.overlay = Arc::new(Mutex::new(overlay));
+        private.timeout = Some(PATIENCE);
+        let path = symbols.path(lock.word.file);
+        let mut watch = Watch(Aftermath::new(lock, &path));
+        let ended = launch_target(&how, self.install, &mut watch);
+        let ended_well = matches!(&ended, Ok(ending) if ending.exit == TargetExit::Status(0));
+        Ok(Some(watch.0.verdict(!ended_well)))
+    }
+}
+
+/// Lets the aftermath see the events of a restart.
+struct Watch(Aftermath);
+
+impl Sink for Watch {
+    fn event(&mut self, event: &Event<'_>, _places: &dyn Places) -> Result<(), SinkError> {
+        self.0.event(event);
+        Ok(())
+    }
+}

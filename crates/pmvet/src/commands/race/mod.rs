@@ -1,0 +1,160 @@
+//! `pmvet race`: races in which a thread acts on data that a crash may still take back, predicted from one recorded run.
+
+mod locks;
+
+use std::time::{Instant, SystemTime};
+
+use pmvet_engines::lockset::{self, Edges, Engine, Options};
+use pmvet_engines::stacks::Symbols;
+use pmvet_events::What;
+use pmvet_events::file::{Definitions, TraceHeader};
+use pmvet_findings::Coverage;
+use pmvet_target::install::Install;
+use pmvet_target::launch::{self, Exit as TargetExit};
+use pmvet_target::recording::Recording;
+use pmvet_target::symbols::Symbolizer;
+
+use self::locks::Restarts;
+use crate::cli::{self, RaceSwitch};
+use crate::config::Config;
+use crate::exit::{Error, Exit};
+use crate::reporting::{self, Results};
+use crate::run_folder::{RunFolder, RunInfo, Text, texts};
+use crate::system;
+use crate::workload::{self, Workload};
+
+pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
+    let folder = std::env::current_dir().map_err(|source| Error::Output {
+        action: "find",
+        what: "the current folder".into(),
+        source,
+    })?;
+    let config = Config::load(arguments.workload.config.as_deref())?;
+    let mut workload = Workload::new(&arguments.workload, &config, &folder)?;
+    let install = Install::find()?;
+    system::handle_signals();
+    let started = Instant::now();
+    let folder = RunFolder::create(&arguments.workload.runs)?;
+    let mut info = RunInfo {
+        version: env!("CARGO_PKG_VERSION").into(),
+        started: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        command: texts(&workload.command),
+        folder: Text(std::env::current_dir().unwrap_or_default().into()),
+        environment: std::env::vars_os().map(|(name, value)| (Text(name), Text(value))).collect(),
+        recover: texts(&workload.program.arguments),
+        oracle: None,
+        settings: Default::default(),
+        usual: None,
+        timeout: None,
+        native_seconds: None,
+        traced_seconds: None,
+        recorded: false,
+        complete: false,
+    };
+    if let Some(line) = &arguments.workload.setup {
+        workload.set_up(line)?;
+    }
+    workload.keep_input(&folder.file("input"))?;
+    let header = TraceHeader {
+        command: workload.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        pmvet_version: env!("CARGO_PKG_VERSION").into(),
+        loads: true,
+    };
+    let (recording, ending) = Recording::make(&folder.path, &workload.launch(true), &header, &install)?;
+    if let Some(signal) = launch::stopped_by() {
+        eprintln!("pmvet: interrupted by {}", launch::signal_name(signal));
+        return Ok(Exit::Interrupted);
+    }
+    info.traced_seconds = Some(ending.time.as_secs_f64());
+    info.recorded = true;
+    folder.write_info(&info)?;
+    if ending.exit != TargetExit::Status(0) {
+        return Ok(workload::failed("the target itself fails", &ending.exit, &ending.output));
+    }
+    if !ending.loss.is_none() {
+        eprintln!("pmvet: {} events were lost, so nothing can be said about this run", ending.loss.events);
+        return Ok(Exit::Internal);
+    }
+    let mut analysed = Analysed::new(&recording, options(arguments))?;
+    if !analysed.saw_pm {
+        eprintln!(
+            "pmvet: nothing was analysed: the target mapped no PM file. PM is any file that matches {}, or that is mapped \
+             with MAP_SYNC; name other files with --pm GLOB",
+            workload.pm.join(", ")
+        );
+        return Ok(Exit::NothingAnalysed);
+    }
+    let restarts = Restarts { workload: &workload, folder: &folder, recording: &recording, install: &install };
+    let (held, unknown) = restarts.left_held(&analysed.outcome.held, &mut analysed.symbols)?;
+    let outcome = &analysed.outcome;
+    let mut stacks = analysed.symbols.with(&analysed.places);
+    let mut findings = lockset::findings::findings(outcome, &mut stacks);
+    findings.extend(held.iter().filter_map(|lock| lockset::findings::held_lock(lock, &mut stacks)));
+    let mut coverage = Coverage::default();
+    coverage.count("events", outcome.stats.events, None);
+    coverage.count("loads of PM", outcome.stats.loads, None);
+    coverage.count("inferred locks", outcome.inferred.len() as u64, None);
+    coverage.count("locks in PM", (outcome.held.len() - unknown) as u64, Some(outcome.held.len() as u64));
+    if outcome.stats.refused > 0 {
+        coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
+    }
+    coverage.not_covered.push("whether recovery copes with a race: predicted races are not confirmed".into());
+    info.complete = outcome.stats.refused == 0;
+    folder.write_info(&info)?;
+    let results = Results {
+        folder: &folder,
+        info: &info,
+        findings,
+        suppress: config.suppress,
+        witnesses: Default::default(),
+        coverage,
+        tree: None,
+        engines: vec!["race".into()],
+        seconds: started.elapsed().as_secs_f64(),
+        phases: Vec::new(),
+    };
+    reporting::report(results, &arguments.reporting)
+}
+
+fn options(arguments: &cli::Race) -> Options {
+    let mut options = Options::default();
+    for switch in &arguments.without {
+        match switch {
+            RaceSwitch::InitRemoval => options.init_removal = false,
+            RaceSwitch::InferLocks => options.infer_locks = false,
+            RaceSwitch::Allocators => options.allocators = false,
+            RaceSwitch::ReaderWindow => options.reader_window = false,
+            RaceSwitch::Neighbours => options.neighbours = false,
+            RaceSwitch::Edges => options.edges = Edges::NONE,
+        }
+    }
+    options.lock_free = arguments.lock_free;
+    options.deny.clone_from(&arguments.deny_lock);
+    options.declare.clone_from(&arguments.declare_lock);
+    options
+}
+
+/// What the pass over the events gave.
+struct Analysed {
+    outcome: lockset::Outcome,
+    symbols: Symbols,
+    places: Definitions,
+    saw_pm: bool,
+}
+
+impl Analysed {
+    fn new(recording: &Recording, options: Options) -> Result<Self, Error> {
+        let failed = |source| Error::Trace { path: recording.trace(), source };
+        let mut reader = recording.read().map_err(failed)?;
+        let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
+        let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
+        let mut engine = Engine::new(options);
+        let mut saw_pm = false;
+        while let Some(event) = reader.next().map_err(failed)? {
+            symbols.event(&event);
+            saw_pm |= matches!(event.what, What::Map { .. });
+            engine.event(&event);
+        }
+        Ok(Self { outcome: engine.finish(), symbols, places: reader.into_places(), saw_pm })
+    }
+}
