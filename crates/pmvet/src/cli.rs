@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use pmvet_target::sandbox::driver::Ready;
-use regex::bytes::Regex;
 
 use crate::exit::Exit;
 use crate::kinds;
@@ -95,7 +94,7 @@ pub(crate) struct Workload {
     pub(crate) client: Option<String>,
 
     /// How to know that a server is ready: port:N, file:PATH or line:REGEX (something it prints)
-    #[arg(long, value_name = "WHAT", value_parser = parse_ready)]
+    #[arg(long, value_name = "WHAT")]
     pub(crate) ready_when: Option<Ready>,
 
     /// Run this to end the server when its client is done [default: SIGTERM]
@@ -453,15 +452,6 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     Duration::try_from_secs_f64(seconds).ok().filter(|t| !t.is_zero()).ok_or_else(wrong)
-}
-
-fn parse_ready(text: &str) -> Result<Ready, String> {
-    match text.split_once(':') {
-        Some(("port", port)) => port.parse().map(Ready::Port).map_err(|_| format!("`{port}` is no port")),
-        Some(("file", path)) if !path.is_empty() => Ok(Ready::File(path.into())),
-        Some(("line", pattern)) => Regex::new(pattern).map(Ready::Line).map_err(|e| e.to_string()),
-        _ => Err("write port:N, file:PATH or line:REGEX".into()),
-    }
 }
 
 fn parse_shard(text: &str) -> Result<(u32, u32), String> {

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use pmvet_findings::token::Token;
 use pmvet_findings::{Finding, Outcome, Run, jsonl};
 use pmvet_target::recording::Recording;
+use pmvet_target::sandbox::driver::Driver;
 use serde::{Deserialize, Serialize};
 
 use crate::cli;
@@ -36,6 +37,9 @@ pub(crate) struct RunInfo {
     pub(crate) environment: BTreeMap<Text, Text>,
     pub(crate) recover: Vec<Text>,
     pub(crate) oracle: Option<Vec<Text>>,
+    /// For servers: who talks to the recovered one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) server: Option<Server>,
     /// What decides which crashes are tried; a resumed run must agree with it.
     pub(crate) settings: BTreeMap<String, String>,
     /// Known once the recovery has been seen to work.
@@ -46,6 +50,28 @@ pub(crate) struct RunInfo {
     /// The whole run is recorded.
     pub(crate) recorded: bool,
     pub(crate) complete: bool,
+}
+
+/// A [`Driver`], as `run.json` has it.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub(crate) struct Server {
+    ready: String,
+    client: Vec<Text>,
+    stop: Option<Vec<Text>>,
+}
+
+impl From<&Driver> for Server {
+    fn from(driver: &Driver) -> Self {
+        let ready = driver.ready.to_string();
+        Self { ready, client: texts(&driver.client), stop: driver.stop.as_deref().map(texts) }
+    }
+}
+
+impl Server {
+    pub(crate) fn driver(&self) -> Result<Driver, Error> {
+        let ready = self.ready.parse().map_err(|e| Error::Run(format!("run.json: {e}")))?;
+        Ok(Driver { ready, client: words(&self.client), stop: self.stop.as_deref().map(words) })
+    }
 }
 
 /// A string of the operating system: as text if it is one, else byte by byte.

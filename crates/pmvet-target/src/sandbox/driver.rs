@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -30,6 +31,30 @@ pub enum Ready {
     File(PathBuf),
     /// It has printed a line like this.
     Line(Regex),
+}
+
+/// As users write it: `port:N`, `file:PATH` or `line:REGEX`.
+impl FromStr for Ready {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("port", port)) => port.parse().map(Ready::Port).map_err(|_| format!("`{port}` is no port")),
+            Some(("file", path)) if !path.is_empty() => Ok(Ready::File(path.into())),
+            Some(("line", pattern)) => Regex::new(pattern).map(Ready::Line).map_err(|e| e.to_string()),
+            _ => Err("write port:N, file:PATH or line:REGEX".into()),
+        }
+    }
+}
+
+impl std::fmt::Display for Ready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ready::Port(port) => write!(f, "port:{port}"),
+            Ready::File(path) => write!(f, "file:{}", path.display()),
+            Ready::Line(pattern) => write!(f, "line:{pattern}"),
+        }
+    }
 }
 
 /// What the driver and the rest of the sandbox tell each other.

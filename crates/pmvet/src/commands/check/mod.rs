@@ -77,6 +77,7 @@ impl Check {
             environment: std::env::vars_os().map(|(name, value)| (Text(name), Text(value))).collect(),
             recover: texts(&settings.recovery_command(&workload)),
             oracle: settings.oracle.as_deref().map(texts),
+            server: settings.driver.as_deref().or(workload.driver.as_deref()).map(Into::into),
             settings: settings.identity(),
             usual: None,
             timeout: None,

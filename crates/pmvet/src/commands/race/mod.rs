@@ -43,6 +43,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         environment: std::env::vars_os().map(|(name, value)| (Text(name), Text(value))).collect(),
         recover: texts(&workload.program.arguments),
         oracle: None,
+        server: None,
         settings: Default::default(),
         usual: None,
         timeout: None,

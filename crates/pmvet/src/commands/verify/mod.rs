@@ -65,6 +65,7 @@ impl Verify {
             environment: std::env::vars_os().map(|(name, value)| (Text(name), Text(value))).collect(),
             recover: texts(&settings.recovery_command(&workload)),
             oracle: settings.oracle.as_deref().map(texts),
+            server: None,
             settings: settings.identity(),
             usual: None,
             timeout: None,

@@ -1,5 +1,7 @@
 //! `pmvet replay`: one finding again, from what its run has kept.
 
+mod gdb;
+
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
@@ -51,6 +53,9 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
     if let Some(path) = &arguments.keep_image {
         keep(path, &versions, &job)?;
     }
+    if arguments.gdb {
+        return gdb::run(&folder, &words(&info.recover), &versions, &job);
+    }
     let recovery = Recovery {
         command: words(&info.recover),
         input: File::open(folder.file("input")).ok().map(Arc::new),
@@ -59,7 +64,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         oracle: info.oracle.as_deref().map(words),
         files: Overlay::new(Capture::Mappable),
         most_bytes: room(versions.get(version).iter().flat_map(|v| &v.files).map(|f| f.size).sum()),
-        driver: None,
+        driver: info.server.as_ref().map(|server| server.driver().map(Arc::new)).transpose()?,
     };
     let trial = recovery
         .run(&mut Bench::default(), &versions, version, &witness.patches, info.usual.as_ref())
