@@ -52,6 +52,29 @@ pub(crate) struct RunInfo {
     pub(crate) complete: bool,
 }
 
+impl RunInfo {
+    /// A run that is about to start.
+    pub(crate) fn new(command: &[OsString], recover: &[OsString]) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            started: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            command: texts(command),
+            folder: Text(std::env::current_dir().unwrap_or_default().into()),
+            environment: std::env::vars_os().map(|(name, value)| (Text(name), Text(value))).collect(),
+            recover: texts(recover),
+            oracle: None,
+            server: None,
+            settings: BTreeMap::new(),
+            usual: None,
+            timeout: None,
+            native_seconds: None,
+            traced_seconds: None,
+            recorded: false,
+            complete: false,
+        }
+    }
+}
+
 /// A [`Driver`], as `run.json` has it.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub(crate) struct Server {

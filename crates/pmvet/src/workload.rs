@@ -7,10 +7,13 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use pmvet_events::file::TraceHeader;
 use pmvet_events::plan::{Plan, SyncFunction};
 use pmvet_target::Launch;
-use pmvet_target::launch::{Private, pm_variables};
+use pmvet_target::install::Install;
+use pmvet_target::launch::{Exit as TargetExit, Private, pm_variables, stopped_by};
 use pmvet_target::program::Program;
+use pmvet_target::recording::Recording;
 use pmvet_target::sandbox::driver::Driver;
 use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, Unwinder};
 
@@ -18,6 +21,7 @@ use crate::cli;
 use crate::config::Config;
 use crate::exit::{Error, Exit};
 use crate::pm;
+use crate::run_folder::{RunFolder, RunInfo};
 
 /// How much of the output of a command is shown if it fails.
 const TAIL: usize = 4 << 10;
@@ -97,6 +101,46 @@ impl Workload {
             timeout: None,
         });
         Launch { program: self.program.clone(), plan, follow_forks: true, bare: false, sandbox }
+    }
+
+    /// Runs it once and records it. Returns how pmvet ends if there is nothing to analyse.
+    pub(crate) fn record(
+        &self,
+        folder: &RunFolder,
+        info: &mut RunInfo,
+        loads: bool,
+        install: &Install,
+    ) -> Result<Option<Exit>, Error> {
+        let header = TraceHeader {
+            command: self.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            pmvet_version: env!("CARGO_PKG_VERSION").into(),
+            loads,
+        };
+        let (_, ending) = Recording::make(&folder.path, &self.launch(loads), &header, install)?;
+        if stopped_by().is_some() {
+            return Ok(Some(Exit::Interrupted));
+        }
+        info.traced_seconds = Some(ending.time.as_secs_f64());
+        if ending.exit != TargetExit::Status(0) {
+            return Ok(Some(failed("the target itself fails", &ending.exit, &ending.output)));
+        }
+        if !ending.loss.is_none() {
+            eprintln!("pmvet: {} events were lost, so nothing can be said about this run", ending.loss.events);
+            return Ok(Some(Exit::Internal));
+        }
+        info.recorded = true;
+        folder.write_info(info)?;
+        Ok(None)
+    }
+
+    /// What to say if it mapped no PM.
+    pub(crate) fn no_pm(&self) -> Exit {
+        eprintln!(
+            "pmvet: nothing was analysed: the target mapped no PM file. PM is any file that matches {}, or that is mapped \
+             with MAP_SYNC; name other files with --pm GLOB",
+            self.pm.join(", ")
+        );
+        Exit::NothingAnalysed
     }
 
     /// Runs it once without instrumentation, on private copies. Returns how it ended, the end of its output, and the time.

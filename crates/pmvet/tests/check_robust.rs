@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use check_support::{
-    CLEAN, Check, Checked, FAILS_BY_ITSELF, FOUND, INCOMPLETE, INTERRUPTED, Linked, NOTHING, Place, USAGE, Untouched, finish,
-    make, pair, turn, wait_until,
+    CLEAN, Check, Checked, FAILS_BY_ITSELF, FOUND, INCOMPLETE, INTERRUPTED, Linked, NOTHING, Place, USAGE, Untouched,
+    finish, make, pair, turn, wait_until,
 };
 
 /// A program with a bug, on a pool that exists beforehand.
@@ -144,9 +144,8 @@ fn killed_at_many_moments() {
 #[ignore = "many runs of a check; for `make soak`"]
 fn a_pmdk_program_killed_at_many_moments() {
     let _turn = turn();
-    let gen = check_support::repository().join("targets/pmdk/gen.sh");
-    let input = Command::new(gen).args(["mapcli-mixed", "40"]).output().unwrap().stdout;
-    // Its list is not crash-consistent between two transactions; see the judgements in `check_pmdk.rs`.
+    let generator = check_support::repository().join("targets/pmdk/gen.sh");
+    let input = Command::new(generator).args(["mapcli-mixed", "40"]).output().unwrap().stdout;
     let program = make("targets/pmdk", "pmdk").join("mapcli");
     let arguments = |pool: &Path| vec!["hashmap_atomic".into(), pool.to_str().unwrap().into(), "42".into()];
     let subject = Subject::new(program, Some(input), arguments);
@@ -196,7 +195,8 @@ fn interrupted_and_resumed() {
 fn a_run_resumes_with_its_own_command_line_only() {
     let place = Place::new();
     let (program, pool) = (pair(Linked::Dynamic), place.pool());
-    let command = |n: &str| [program.to_str().unwrap().to_owned(), "run".into(), pool.to_str().unwrap().into(), n.into()];
+    let command =
+        |n: &str| [program.to_str().unwrap().to_owned(), "run".into(), pool.to_str().unwrap().into(), n.into()];
     let recover = format!("{} strict {}", program.display(), pool.display());
     let options = ["-j2", "--recover", &recover];
     place.check(&options, &command("2")).resume().expect(USAGE, &["no run"]);

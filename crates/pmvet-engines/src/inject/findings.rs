@@ -85,6 +85,8 @@ pub fn of_windows(
         let causes: Vec<Cause> = causes(&places, &tried.outcome).collect();
         merged.add(causes, window.bad as u64, || {
             let where_ = where_of(&places[0]);
+            let library = called(&places[0]).map(str::to_owned);
+            let inside = library.as_ref().map_or(String::new(), |name| format!(", inside `{name}`"));
             let until = match places.iter().find(|p| p.role == Role::NextGood).map(where_of) {
                 Some(next) if next == where_ => "There".to_owned(),
                 Some(next) => format!("From there until the program is {next}"),
@@ -94,20 +96,26 @@ pub fn of_windows(
             Finding {
                 rule: rule(pmvet_findings::rules::RECOVERY_FAILURE),
                 severity: Severity::Error,
-                title: format!("recovery fails after a crash in {}", function_of(&places[0])),
+                title: format!("recovery fails after a crash in {}{inside}", function_of(&places[0])),
                 expected: format!("After a crash at any moment, recovery {}.", setting.usual),
                 happened: format!(
-                    "A crash {where_} leaves a state that recovery cannot handle: it {}. {until}, {}.",
+                    "A crash {where_}{inside} leaves a state that recovery cannot handle: it {}. {until}, {}.",
                     tried.outcome,
                     match window.bad {
                         1 => "one failure point fails".to_owned(),
                         n => format!("{n} failure points fail one after the other"),
                     }
                 ),
-                fix: "Make every state between these lines one that recovery can handle: write and persist new data \
-                      first and publish it with one last store of at most 8 bytes, or persist a log entry that covers \
-                      these stores before the first of them."
-                    .into(),
+                fix: match library.filter(|name| name.contains("create")) {
+                    Some(create) => format!(
+                        "Until `{create}` returns, the file is there and cannot be opened. Make it under another name \
+                         and rename it when it is complete, or let recovery begin anew if it finds it unfinished."
+                    ),
+                    None => "Make every state between these lines one that recovery can handle: write and persist new \
+                             data first and publish it with one last store of at most 8 bytes, or persist a log entry \
+                             that covers these stores before the first of them."
+                        .into(),
+                },
                 caveat: None,
                 evidence: evidence(
                     tried,
@@ -257,6 +265,15 @@ fn function_of(place: &Place) -> String {
         Some(function) => format!("`{function}`"),
         None => "code without a name".into(),
     }
+}
+
+/// The function of a library that the user's line called and that does more than flush or copy for it.
+fn called(place: &Place) -> Option<&str> {
+    let line = place.frame()?;
+    let at = place.stack.iter().position(|frame| std::ptr::eq(frame, line))?;
+    let callee = place.stack.get(at.checked_sub(1)?).filter(|callee| !callee.is_user() && !callee.inlined)?;
+    let helpers = ["persist", "flush", "drain", "memcpy", "memmove", "memset"];
+    callee.function.as_deref().filter(|name| !helpers.iter().any(|helper| name.contains(helper)))
 }
 
 /// `at list.c:42`, or as much of that as is known.

@@ -140,6 +140,8 @@ struct Open {
 struct State {
     waiting: VecDeque<Arc<Crash>>,
     open: Vec<Open>,
+    /// Those with nothing but doubtful choices left. They wait until everything else is done.
+    parked: VecDeque<Open>,
     opened: u64,
     known: FxHashSet<u128>,
     running: usize,
@@ -154,6 +156,7 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
         let state = Mutex::new(State {
             waiting: crashes.iter().cloned().map(Arc::new).collect(),
             open: Vec::new(),
+            parked: VecDeque::new(),
             opened: 0,
             known: crashes.iter().map(|crash| crash.identity).collect(),
             running: 0,
@@ -183,6 +186,9 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
         while let Some(open) = state.open.pop() {
             state.done.left += open.explorer.left() + open.running;
             state.retire(&open);
+        }
+        while let Some(open) = state.parked.pop_front() {
+            state.finished(&open);
         }
         // Workers finish in any order; the report must not depend on it.
         state.done.failures.sort_by_key(|failure| {
@@ -221,7 +227,7 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
                 }
             }
             let done = &guard.done;
-            let of = done.crashes + guard.open.len() + guard.waiting.len();
+            let of = done.crashes + guard.open.len() + guard.parked.len() + guard.waiting.len();
             progress.done(done.crashes, of, done.executions + done.known, done.failures.len());
             news.notify_all();
         }
@@ -356,27 +362,58 @@ impl State {
         let mut i = 0;
         loop {
             let Some(open) = self.open.get_mut(i) else {
-                let crash = self.waiting.pop_front()?;
+                let Some(crash) = self.waiting.pop_front() else { return self.take_doubtful() };
                 let explorer = Explorer::new(crash.lines.clone(), patience);
                 self.opened += 1;
                 self.open.push(Open { number: self.opened, crash, explorer, running: 0 });
                 continue;
             };
             if let Some(job) = open.explorer.next() {
-                open.running += 1;
-                self.running += 1;
-                self.handed_out += 1;
-                return Some((open.number, Arc::clone(&open.crash), job));
+                return Some(self.hand_out(i, job));
             }
             if open.running == 0 {
                 let open = self.open.remove(i);
-                self.done.crashes += 1;
-                self.done.inner_crashes += usize::from(open.crash.level > 0);
-                self.retire(&open);
+                match open.explorer.doubtful() {
+                    0 => self.finished(&open),
+                    _ => self.parked.push_back(open),
+                }
             } else {
                 i += 1;
             }
         }
+    }
+
+    fn take_doubtful(&mut self) -> Option<(u64, Arc<Crash>, Job)> {
+        // A crash that is under way may give more than one at a time.
+        for i in 0..self.open.len() {
+            if let Some(job) = self.open[i].explorer.next_doubtful() {
+                return Some(self.hand_out(i, job));
+            }
+        }
+        while let Some(mut open) = self.parked.pop_front() {
+            match open.explorer.next_doubtful() {
+                Some(job) => {
+                    self.open.push(open);
+                    return Some(self.hand_out(self.open.len() - 1, job));
+                }
+                None => self.finished(&open),
+            }
+        }
+        None
+    }
+
+    fn hand_out(&mut self, i: usize, job: Job) -> (u64, Arc<Crash>, Job) {
+        let open = &mut self.open[i];
+        open.running += 1;
+        self.running += 1;
+        self.handed_out += 1;
+        (open.number, Arc::clone(&open.crash), job)
+    }
+
+    fn finished(&mut self, open: &Open) {
+        self.done.crashes += 1;
+        self.done.inner_crashes += usize::from(open.crash.level > 0);
+        self.retire(open);
     }
 
     fn retire(&mut self, open: &Open) {

@@ -77,7 +77,7 @@ pub type LinePatch = (LineId, usize, Vec<u8>);
 /// What makes the newest image the one that was chosen.
 pub fn patches(lines: &Lines, choice: &Choice) -> Vec<LinePatch> {
     let mut patches = Vec::new();
-    for (&index, _) in choice {
+    for &index in choice.keys() {
         let Some(line) = lines.get(index as usize) else { continue };
         let bytes = |state| line.content(state).map(|content| &content.bytes);
         if let (Some(chosen), Some(newest)) = (bytes(state_of(line, choice, index)), bytes(line.newest())) {

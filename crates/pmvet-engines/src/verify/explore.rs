@@ -94,14 +94,20 @@ impl Explorer {
         &self.lines
     }
 
-    /// The next execution to make. Several may be under way at the same time.
+    /// The next execution to make, doubtful ones aside. Several may be under way at the same time.
     #[allow(clippy::should_implement_trait, reason = "what comes next depends on what is done")]
     pub fn next(&mut self) -> Option<Job> {
-        let job = match self.queue.pop_front() {
-            Some(job) => job,
-            None if self.executions < self.patience => self.doubtful.pop_front()?,
-            None => return None,
-        };
+        let job = self.queue.pop_front()?;
+        self.executions += 1;
+        Some(job)
+    }
+
+    /// The next doubtful one, as long as patience lasts.
+    pub fn next_doubtful(&mut self) -> Option<Job> {
+        if self.executions >= self.patience {
+            return None;
+        }
+        let job = self.doubtful.pop_front()?;
         self.executions += 1;
         Some(job)
     }
@@ -200,7 +206,7 @@ pub fn explore<E: Executor>(
     mut seen: impl FnMut(&Choice, &Execution<E::Outcome>),
 ) -> Result<(), E::Error> {
     while explorer.executions() < most
-        && let Some(job) = explorer.next()
+        && let Some(job) = explorer.next().or_else(|| explorer.next_doubtful())
     {
         let execution = executor.run(&explorer.lines, &job.choice)?;
         seen(&job.choice, &execution);

@@ -26,6 +26,9 @@ use super::reads::Read;
 use super::scan::Crash;
 use super::watcher::Watcher;
 
+/// The files of the crash image, by device and inode.
+type StandIns = HashMap<(u64, u64), FileId>;
+
 /// The recovery, as it is run to see what it reads.
 #[derive(Debug)]
 pub struct Traced<'a> {
@@ -197,7 +200,7 @@ impl Traced<'_> {
     }
 
     /// Which stand-in is which file of the run, and what is in them.
-    fn stand_ins(&self, crash: &Crash, overlay: &Overlay) -> io::Result<(HashMap<(u64, u64), FileId>, Start)> {
+    fn stand_ins(&self, crash: &Crash, overlay: &Overlay) -> io::Result<(StandIns, Start)> {
         let states = self.versions.get(crash.version).map_or(&[][..], |version| &version.files);
         let ids: HashMap<&PathBuf, FileId> = states.iter().map(|state| (&state.path, state.file)).collect();
         let (mut files, mut start) = (HashMap::new(), Start::default());

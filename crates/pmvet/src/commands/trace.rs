@@ -373,7 +373,7 @@ mod tests {
     fn settings(words: &[&str]) -> Result<Settings, Error> {
         let words = ["pmvet", "trace"].into_iter().chain(words.iter().copied());
         let Command::Trace(arguments) = Cli::try_parse_from(words).unwrap().command else { panic!("not trace") };
-        let config = Config { pm: vec!["/from/config".into()], sync: Vec::new() };
+        let config = Config { pm: vec!["/from/config".into()], ..Config::default() };
         Settings::new(*arguments, config, Path::new("/no/such"))
     }
 
@@ -392,7 +392,7 @@ mod tests {
         let settings = settings(&["--check-image", "--", "p"]).unwrap();
         let loss = Loss { events: lost, interrupted: 0 };
         let time = std::time::Duration::ZERO;
-        let ending = Ending { exit, time, loss, places_lost: false, interrupted: None };
+        let ending = Ending { exit, time, loss, places_lost: false, interrupted: None, output: Vec::new() };
         let run = Run {
             command: &settings.command,
             ending: &ending,

@@ -384,6 +384,7 @@ mod tests {
             loss: Default::default(),
             places_lost: true,
             interrupted: None,
+            output: Vec::new(),
         };
         let run = Run {
             command: &["p".into(), "".into()],

@@ -8,15 +8,13 @@ mod stats;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use pmvet_engines::inject::findings;
-use pmvet_events::file::TraceHeader;
 use pmvet_findings::Outcome;
 use pmvet_findings::suppress::Suppress;
 use pmvet_target::install::Install;
-use pmvet_target::launch::{self, Exit as TargetExit};
-use pmvet_target::recording::Recording;
+use pmvet_target::launch;
 
 use self::analysis::Analysis;
 use self::injection::{Injection, Proof};
@@ -26,7 +24,7 @@ use self::stats::Stats;
 use crate::cli;
 use crate::exit::{Error, Exit};
 use crate::reporting::{self, Results};
-use crate::run_folder::{RunFolder, RunInfo, Text, texts};
+use crate::run_folder::{RunFolder, RunInfo, texts};
 use crate::system;
 use crate::workload::{self, Workload};
 
@@ -70,21 +68,10 @@ impl Check {
     fn start(arguments: &cli::Check, settings: Settings, workload: Workload) -> Result<Self, Error> {
         let folder = RunFolder::create(&arguments.workload.runs)?;
         let info = RunInfo {
-            version: env!("CARGO_PKG_VERSION").into(),
-            started: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-            command: texts(&workload.command),
-            folder: Text(std::env::current_dir().unwrap_or_default().into()),
-            environment: std::env::vars_os().map(|(name, value)| (Text(name), Text(value))).collect(),
-            recover: texts(&settings.recovery_command(&workload)),
             oracle: settings.oracle.as_deref().map(texts),
             server: settings.driver.as_deref().or(workload.driver.as_deref()).map(Into::into),
             settings: settings.identity(),
-            usual: None,
-            timeout: None,
-            native_seconds: None,
-            traced_seconds: None,
-            recorded: false,
-            complete: false,
+            ..RunInfo::new(&workload.command, &settings.recovery_command(&workload))
         };
         folder.write_info(&info)?;
         Ok(Self { settings, workload, folder, info, stats: Stats::default(), suppress: Vec::new() })
@@ -185,51 +172,31 @@ impl Check {
         Ok(if incomplete { exit.max(Exit::Incomplete) } else { exit })
     }
 
-    /// Runs the workload once. Returns how pmvet ends if there is nothing to analyse.
+    /// Runs the workload once, and once more without pmvet. Returns how pmvet ends if there is nothing to analyse.
     fn record(&mut self, install: &Install) -> Result<Option<Exit>, Error> {
-        let header = TraceHeader {
-            command: self.workload.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-            pmvet_version: env!("CARGO_PKG_VERSION").into(),
-            loads: false,
-        };
-        let how = self.workload.launch(false);
-        let (_, ending) = Recording::make(&self.folder.path, &how, &header, install)?;
-        if launch::stopped_by().is_some() {
-            return Ok(Some(Exit::Interrupted));
-        }
-        self.info.traced_seconds = Some(ending.time.as_secs_f64());
-        if ending.exit != TargetExit::Status(0) {
-            return Ok(Some(workload::failed("the target itself fails", &ending.exit, &ending.output)));
-        }
-        if !ending.loss.is_none() {
-            eprintln!("pmvet: {} events were lost, so nothing can be said about this run", ending.loss.events);
-            return Ok(Some(Exit::Internal));
-        }
-        if !self.workload.in_place
+        let end = self.workload.record(&self.folder, &mut self.info, false, install)?;
+        if end.is_none()
+            && !self.workload.in_place
             && let Ok(run) = self.workload.run_natively()
         {
             self.info.native_seconds = Some(run.time.as_secs_f64());
+            self.folder.write_info(&self.info)?;
         }
-        self.info.recorded = true;
-        self.folder.write_info(&self.info)?;
-        Ok(None)
+        Ok(end)
     }
 
     fn nothing(&self, analysis: &Analysis) -> Option<Exit> {
-        let message = if !analysis.saw_pm {
-            format!(
-                "nothing was analysed: the target mapped no PM file. PM is any file that matches {}, or that is mapped \
-                 with MAP_SYNC; name other files with --pm GLOB",
-                self.workload.pm.join(", ")
-            )
-        } else if analysis.scan.points.is_empty() {
-            "nothing was analysed: the target never flushed or fenced after a store to PM, so there is no failure point"
-                .into()
-        } else {
-            return None;
-        };
-        eprintln!("pmvet: {message}");
-        Some(Exit::NothingAnalysed)
+        if !analysis.saw_pm {
+            return Some(self.workload.no_pm());
+        }
+        if analysis.scan.points.is_empty() {
+            eprintln!(
+                "pmvet: nothing was analysed: the target never flushed or fenced after a store to PM, so there is no \
+                 failure point"
+            );
+            return Some(Exit::NothingAnalysed);
+        }
+        None
     }
 }
 

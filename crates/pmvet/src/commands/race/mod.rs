@@ -7,10 +7,10 @@ use std::time::{Instant, SystemTime};
 use pmvet_engines::lockset::{self, Edges, Engine, Options};
 use pmvet_engines::stacks::Symbols;
 use pmvet_events::What;
-use pmvet_events::file::{Definitions, TraceHeader};
+use pmvet_events::file::Definitions;
 use pmvet_findings::Coverage;
 use pmvet_target::install::Install;
-use pmvet_target::launch::{self, Exit as TargetExit};
+use pmvet_target::launch;
 use pmvet_target::recording::Recording;
 use pmvet_target::symbols::Symbolizer;
 
@@ -19,9 +19,9 @@ use crate::cli::{self, RaceSwitch};
 use crate::config::Config;
 use crate::exit::{Error, Exit};
 use crate::reporting::{self, Results};
-use crate::run_folder::{RunFolder, RunInfo, Text, texts};
+use crate::run_folder::{RunFolder, RunInfo};
 use crate::system;
-use crate::workload::{self, Workload};
+use crate::workload::Workload;
 
 pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     let folder = std::env::current_dir().map_err(|source| Error::Output {
@@ -35,55 +35,21 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     system::handle_signals();
     let started = Instant::now();
     let folder = RunFolder::create(&arguments.workload.runs)?;
-    let mut info = RunInfo {
-        version: env!("CARGO_PKG_VERSION").into(),
-        started: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-        command: texts(&workload.command),
-        folder: Text(std::env::current_dir().unwrap_or_default().into()),
-        environment: std::env::vars_os().map(|(name, value)| (Text(name), Text(value))).collect(),
-        recover: texts(&workload.program.arguments),
-        oracle: None,
-        server: None,
-        settings: Default::default(),
-        usual: None,
-        timeout: None,
-        native_seconds: None,
-        traced_seconds: None,
-        recorded: false,
-        complete: false,
-    };
+    let mut info = RunInfo::new(&workload.command, &workload.program.arguments);
     if let Some(line) = &arguments.workload.setup {
         workload.set_up(line)?;
     }
     workload.keep_input(&folder.file("input"))?;
-    let header = TraceHeader {
-        command: workload.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        pmvet_version: env!("CARGO_PKG_VERSION").into(),
-        loads: true,
-    };
-    let (recording, ending) = Recording::make(&folder.path, &workload.launch(true), &header, &install)?;
-    if let Some(signal) = launch::stopped_by() {
-        eprintln!("pmvet: interrupted by {}", launch::signal_name(signal));
-        return Ok(Exit::Interrupted);
+    if let Some(end) = workload.record(&folder, &mut info, true, &install)? {
+        if let Some(signal) = launch::stopped_by() {
+            eprintln!("pmvet: interrupted by {}", launch::signal_name(signal));
+        }
+        return Ok(end);
     }
-    info.traced_seconds = Some(ending.time.as_secs_f64());
-    info.recorded = true;
-    folder.write_info(&info)?;
-    if ending.exit != TargetExit::Status(0) {
-        return Ok(workload::failed("the target itself fails", &ending.exit, &ending.output));
-    }
-    if !ending.loss.is_none() {
-        eprintln!("pmvet: {} events were lost, so nothing can be said about this run", ending.loss.events);
-        return Ok(Exit::Internal);
-    }
+    let recording = folder.recording();
     let mut analysed = Analysed::new(&recording, options(arguments))?;
     if !analysed.saw_pm {
-        eprintln!(
-            "pmvet: nothing was analysed: the target mapped no PM file. PM is any file that matches {}, or that is mapped \
-             with MAP_SYNC; name other files with --pm GLOB",
-            workload.pm.join(", ")
-        );
-        return Ok(Exit::NothingAnalysed);
+        return Ok(workload.no_pm());
     }
     let restarts = Restarts { workload: &workload, folder: &folder, recording: &recording, install: &install };
     let (held, unknown) = restarts.left_held(&analysed.outcome.held, &mut analysed.symbols)?;
