@@ -121,7 +121,7 @@ static struct table *build_table(struct table *old)
 	if (n > MAX_BUCKETS || off + table_size(n) > POOL_SIZE)
 		zoo_fail("cl_hash: the pool is full");
 	if (BUG != 12) /* BUG(12): memory of a resize that a crash cut short is taken for zeroes */
-		memset(t, 0, table_size(n));
+		memset(t->bucket, 0, table_size(n) - offsetof(struct table, bucket));
 	t->buckets = n;
 	for (uint64_t i = 0; i < old->buckets; i++) {
 		struct bucket *from = &old->bucket[i];

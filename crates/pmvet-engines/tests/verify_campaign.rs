@@ -194,7 +194,9 @@ fn an_interrupted_search_goes_on() {
     let before = world.executions.load(Ordering::Relaxed);
     let done = run(&world, &crashes, open(), &How { workers: 2, ..PLAIN }).unwrap();
     assert_eq!((done.known, done.executions), (8, whole.executions - 8));
-    assert_eq!(world.executions.load(Ordering::Relaxed) - before, done.executions);
+    // Where nothing is uncertain there is nothing to observe: those are run without.
+    let observed = world.executions.load(Ordering::Relaxed) - before;
+    assert!(observed > 0 && observed <= done.executions, "{observed} of {}", done.executions);
     assert_eq!(done.failures.len(), whole.failures.len());
     assert!(done.is_complete());
 }

@@ -83,7 +83,7 @@ fn recover(text: &str, pm: &mut Pm<'_>) -> u64 {
 fn text((loads, outcome): &Seen) -> String {
     let name = |at: usize| {
         let line = &"xyzwv"[at / 64..at / 64 + 1];
-        if at % 64 == 0 { line.to_owned() } else { format!("{line}{}", at % 64 / 8) }
+        if at.is_multiple_of(64) { line.to_owned() } else { format!("{line}{}", at % 64 / 8) }
     };
     let value = |value: &[u8]| {
         let runs = value.chunk_by(|a, b| a == b).map(|run| match run.len() {

@@ -217,9 +217,10 @@ pub(crate) struct Check {
     #[arg(long, value_enum, default_value_t = CrashAt::Persist)]
     pub(crate) at: CrashAt,
 
-    /// How many visits to the same failure point are tried: same call path, same stores before it
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) visits: u32,
+    /// How many visits to the same failure point, same call path and same stores before it, are tried
+    /// [default: 64 in a short run, 4 in a long one]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) visits: Option<u32>,
 
     /// How many recoveries are recorded and crashed, too, where they run code that the workload did not
     #[arg(long, value_name = "N", default_value_t = 6)]

@@ -210,7 +210,7 @@ impl RunFolder {
                 Err(Error::Run(format!("`{id}` is the start of several fingerprints; write more of it")))
             }
             (None, _) => {
-                Err(Error::Run(format!("run {} has {} findings, and `{id}` is none of them", self.id, findings.len())))
+                Err(Error::Run(format!("run {} has no finding `{id}`; it has {} in all", self.id, findings.len())))
             }
         }
     }

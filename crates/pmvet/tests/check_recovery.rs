@@ -97,7 +97,7 @@ fn bad_manners_do_no_harm() {
     let _turn = turn();
     const FAILS: Option<&str> = Some("exits with status 1");
     let manners = [
-        manner("strict", FAILS, Some("main")),
+        manner("strict", FAILS, Some("_start")),
         manner("lenient", None, None),
         manner("fork", FAILS, None),
         manner("threads", FAILS, None),
@@ -179,7 +179,7 @@ fn static_programs() {
     checked.expect(FOUND, &[]);
     let found = recovery(&checked);
     assert_eq!(found.outcome.to_string(), "exits with status 1");
-    assert!(found.stack.iter().any(|frame| frame.function.as_deref() == Some("main")), "{:?}", found.stack);
+    assert!(found.stack.iter().any(|frame| frame.function.as_deref() == Some("_start")), "{:?}", found.stack);
     place.replays_twice(checked.errors().next().unwrap()).unwrap();
     kept.assert();
     place.assert_clean(&["pool"]);

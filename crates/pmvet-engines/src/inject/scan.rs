@@ -84,6 +84,9 @@ pub struct Scan {
     pub paths: HashSet<u64>,
 }
 
+/// How often the same store is lost at the same failure point.
+const MOST_PAIRS: u32 = 4;
+
 /// A store, a failure point, and which of them is behind.
 type Pair = (SiteId, ContextId, SiteId, ContextId, u8);
 
@@ -174,7 +177,7 @@ impl Scanner {
             let Some(store) = model.line(line).and_then(|line| line.stores().last()) else { continue };
             let visits = self.pairs.entry((store.site, store.context, at.site, at.context, kind)).or_default();
             *visits += 1;
-            if *visits > self.plan.visits {
+            if *visits > self.plan.visits.min(MOST_PAIRS) {
                 self.skipped += 1;
                 continue;
             }

@@ -213,12 +213,11 @@ impl Found {
     }
 }
 
+/// What a recovery loaded, how it ended, what it read of uncertain lines, and where it could crash.
+pub(crate) type Observed = (Vec<(usize, Vec<u8>)>, u64, Vec<pmvet_engines::verify::Read>, Vec<Inner>);
+
 /// Runs a recovery and sees what it loads, how it ends, what it reads of uncertain lines, and where it could crash itself.
-pub(crate) fn observe(
-    image: Image,
-    lines: &Lines,
-    recovery: &Recovery<'_>,
-) -> (Vec<(usize, Vec<u8>)>, u64, Vec<pmvet_engines::verify::Read>, Vec<Inner>) {
+pub(crate) fn observe(image: Image, lines: &Lines, recovery: &Recovery<'_>) -> Observed {
     let undecided: FxHashSet<LineId> = lines.iter().map(|line| line.id()).collect();
     let mut running = Running::new(image, undecided);
     let mut inners = Vec::new();
@@ -244,11 +243,14 @@ pub(crate) fn observe(
     (trace, outcome, reads, inners)
 }
 
+/// Is told of the crashes in a recovery.
+type Inside<'a> = &'a mut dyn FnMut(&Lines, &Choice, &[pmvet_engines::verify::Read], &Image, &[Inner]);
+
 struct Runner<'a> {
     newest: &'a Image,
     recovery: &'a Recovery<'a>,
     /// Crashes in the recovery, if they are wanted.
-    inner: Option<&'a mut dyn FnMut(&Lines, &Choice, &[pmvet_engines::verify::Read], &Image, &[Inner])>,
+    inner: Option<Inside<'a>>,
     seen: Vec<Seen>,
 }
 

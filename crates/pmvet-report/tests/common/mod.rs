@@ -388,6 +388,14 @@ pub(crate) fn sample(rule: &Rule) -> Finding {
                 )
             }
         }
+        "reachable-failure" => Finding {
+            rule: rule.id(),
+            title: "recovery fails if it reads `node->value` as it was before `push`".into(),
+            expected: "Whatever a crash leaves, `./list` accepts the list and goes on.".into(),
+            happened: "Recovery reads `node->value`, which may still be what it was before `push` stored it, and dies."
+                .into(),
+            ..sample(rules::REORDERED_CRASH)
+        },
         other => panic!("no sample for {other}"),
     }
 }

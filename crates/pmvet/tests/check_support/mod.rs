@@ -283,7 +283,9 @@ impl Check<'_> {
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
-    pub(crate) fn signal(&self, number: i32) {
+    #[track_caller]
+    pub(crate) fn signal(&mut self, number: i32) {
+        assert!(!self.has_ended(), "pmvet has ended already");
         let pid = self.0.as_ref().unwrap().id();
         // SAFETY: a child of ours that has not been waited for.
         assert_eq!(unsafe { libc::kill(pid as i32, number) }, 0);

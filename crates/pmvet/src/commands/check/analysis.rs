@@ -46,9 +46,10 @@ impl Analysis {
             source,
         })?;
         let mut reader = recording.read().map_err(failed)?;
+        let bytes = recording.trace().metadata().map_or(u64::MAX, |m| m.len());
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
-        let mut scanner = Scanner::new(recording, settings.plan, MappedFile::new(store), known);
+        let mut scanner = Scanner::new(recording, settings.plan(bytes), MappedFile::new(store), known);
         let mut rules = Rules::new(rules::Options { mode: settings.mode, pedantic: settings.pedantic });
         let (mut saw_pm, mut events) = (false, 0);
         while let Some((event, places)) = reader.next_in_place().map_err(failed)? {

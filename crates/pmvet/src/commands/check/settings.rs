@@ -36,7 +36,24 @@ pub(super) struct Settings {
     in_place: bool,
 }
 
+/// How many visits are tried is decided by the length of the run.
+const AUTOMATIC: u32 = 0;
+/// A recording of fewer bytes is short: nearly all visits can be tried.
+const SHORT: u64 = 1 << 20;
+/// Visits in a short run, and in a long one.
+const VISITS: (u32, u32) = (64, 4);
+
 impl Settings {
+    /// What to try in a run whose recording has this size.
+    pub(super) fn plan(&self, bytes: u64) -> Plan {
+        let visits = match self.plan.visits {
+            AUTOMATIC if bytes < SHORT => VISITS.0,
+            AUTOMATIC => VISITS.1,
+            visits => visits,
+        };
+        Plan { visits, ..self.plan }
+    }
+
     pub(super) fn new(arguments: &cli::Check) -> Result<Self, Error> {
         let workload = &arguments.workload;
         if workload.in_place && workload.setup.is_some() {
@@ -51,7 +68,7 @@ impl Settings {
                     CrashAt::Persist => At::Persist,
                     CrashAt::Store => At::Store,
                 },
-                visits: arguments.visits,
+                visits: arguments.visits.unwrap_or(AUTOMATIC),
                 reorder: arguments.reorder.then_some(arguments.reorder_states as usize),
             },
             mode: match arguments.persistency {
