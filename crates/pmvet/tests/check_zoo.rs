@@ -83,13 +83,20 @@ fn manifests() -> Vec<Manifest> {
 }
 
 /// Checks a variant of a program on a new pool.
-fn check(place: &Place, program: &Path, workload: &[String], reorder: bool) -> Checked {
+fn check(place: &Place, program: &Path, workload: &[String], reorder: bool, deep: bool) -> Checked {
     let pool = place.pool();
     let mut command = vec![program.to_str().unwrap(), pool.to_str().unwrap()];
     command.extend(workload.iter().map(String::as_str));
     // The other core has a check of its own.
-    let options: &[&str] = if reorder { &["-j1", "--reorder"] } else { &["-j1"] };
-    place.check(options, &command).run()
+    let mut options = vec!["-j1"];
+    if reorder {
+        options.push("--reorder");
+    }
+    // More recoveries are crashed where only those show the bug.
+    if deep {
+        options.extend(["--crash-recoveries", "24"]);
+    }
+    place.check(&options, &command).run()
 }
 
 // ---- The tests
@@ -128,7 +135,8 @@ fn every_sequential_bug_is_found_by_its_engines() {
         let Manifest { program, source, .. } = trial.manifest;
         let variant = zoo.join(&program.name).join(format!("bug-{}", trial.bug.id));
         let workload = trial.bug.workload.as_ref().unwrap_or(&program.workload);
-        let checked = check(&place, &variant, workload, trial.reorder);
+        let deep = trial.bug.needs.as_deref() == Some("crash image");
+        let checked = check(&place, &variant, workload, trial.reorder, deep);
         let name = format!("{} bug {} ({})", program.name, trial.bug.id, trial.bug.class);
         found(trial, &checked).map_err(|what| format!("--- {name}: {what}\n{}", checked.text()))?;
         for error in checked.errors() {
@@ -184,7 +192,7 @@ fn clean_variants_are_clean() {
     both_cores(&trials, |(manifest, reorder)| {
         let place = Place::new();
         let Program { name, workload } = &manifest.program;
-        let checked = check(&place, &zoo.join(name).join("clean"), workload, *reorder);
+        let checked = check(&place, &zoo.join(name).join("clean"), workload, *reorder, false);
         if checked.code != Some(CLEAN) || checked.errors().chain(checked.warnings()).next().is_some() {
             return Err(format!("--- {name}, reordered: {reorder}: {}", checked.text()));
         }
