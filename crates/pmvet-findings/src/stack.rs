@@ -240,7 +240,7 @@ mod tests {
     fn a_stack_of_helpers_alone_gives_the_outermost() {
         let stack = vec![plain("_mm_clwb", "clwbintrin.h", "/bin/prog"), plain("flush_all", "a.c", "/bin/prog")];
         assert_eq!(user_frame(&stack), Some(1));
-        assert_eq!(user_frame(&vec![plain("memcpy", "", "/lib/libc.so.6")]), None);
-        assert_eq!(user_frame(&vec![plain("flusher_main", "a.c", "p"), plain("main", "a.c", "p")]), Some(0));
+        assert_eq!(user_frame(&[plain("memcpy", "", "/lib/libc.so.6")]), None);
+        assert_eq!(user_frame(&[plain("flusher_main", "a.c", "p"), plain("main", "a.c", "p")]), Some(0));
     }
 }
