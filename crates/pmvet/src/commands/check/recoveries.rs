@@ -23,6 +23,10 @@ use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
 use crate::workload::Workload;
 
+/// In how many recoveries a call path is crashed before it counts as known: whether a crash there does harm depends on what that
+/// recovery had to repair.
+const TRIES: u32 = 8;
+
 /// What every recovery has in common.
 pub(super) struct Recoveries<'a> {
     pub(super) settings: &'a Settings,
@@ -55,9 +59,8 @@ impl Recoveries<'_> {
         let mut versions = HashSet::new();
         let good: Vec<usize> = good.into_iter().filter(|&i| versions.insert(first.scan.points[i].version)).collect();
         let mut known: Arc<HashSet<u64>> = Arc::new(first.scan.paths.clone());
-        let step = good.len().div_ceil(self.settings.recoveries.max(1)).max(1);
-        // Not the first of each stretch: the later ones have more to recover.
-        for &point in good.iter().skip(step / 2).step_by(step) {
+        let mut tries: HashMap<u64, u32> = HashMap::new();
+        for point in spread(&good, self.settings.recoveries) {
             if launch::stopped_by().is_some() || self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 twice.left += 1;
                 continue;
@@ -66,7 +69,13 @@ impl Recoveries<'_> {
             let Some(folder) = self.record(&name, first, point)? else { continue };
             twice.recorded += 1;
             let analysis = Analysis::run(&folder.recording(), self.settings, &folder, Arc::clone(&known))?;
-            Arc::make_mut(&mut known).extend(&analysis.scan.paths);
+            for &path in &analysis.scan.paths {
+                let times = tries.entry(path).or_default();
+                *times += 1;
+                if *times == TRIES {
+                    Arc::make_mut(&mut known).insert(path);
+                }
+            }
             if analysis.scan.points.is_empty() {
                 continue;
             }
@@ -107,5 +116,32 @@ impl Recoveries<'_> {
         };
         let (_, ending) = Recording::make(&folder.path, &how, &header, self.install)?;
         Ok((ending.exit == TargetExit::Status(0) && ending.loss.is_none()).then_some(folder))
+    }
+}
+
+/// Some of all items, from everywhere. Equal steps would hit the same place of every round of a workload's loop; steps of the
+/// golden ratio do not.
+fn spread(all: &[usize], wanted: usize) -> Vec<usize> {
+    const STEP: f64 = 0.618_033_988_749_895;
+    let mut taken = HashSet::new();
+    let places = (0..wanted.min(all.len())).map(|i| ((i as f64 + 0.5) * STEP).fract());
+    places.map(|place| all[(place * all.len() as f64) as usize]).filter(|&item| taken.insert(item)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::spread;
+
+    #[test]
+    fn no_place_of_a_loop_is_left_out() {
+        let all: Vec<usize> = (0..140).collect();
+        for period in 2..=12 {
+            let places: HashSet<usize> = spread(&all, 24).iter().map(|item| item % period).collect();
+            assert!(places.len() * 3 >= period * 2, "{places:?} of {period}");
+        }
+        assert_eq!(spread(&[], 6), []);
+        assert_eq!(spread(&[5], 6), [5]);
     }
 }
