@@ -218,7 +218,7 @@ pub(crate) struct Check {
     pub(crate) at: CrashAt,
 
     /// How many visits to the same failure point, same call path and same stores before it, are tried
-    /// [default: 64 in a short run, 4 in a long one]
+    /// [default: 64 in a short run, 1 in a long one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) visits: Option<u32>,
 

@@ -41,7 +41,7 @@ const AUTOMATIC: u32 = 0;
 /// A recording of fewer bytes is short: nearly all visits can be tried.
 const SHORT: u64 = 1 << 20;
 /// Visits in a short run, and in a long one.
-const VISITS: (u32, u32) = (64, 4);
+const VISITS: (u32, u32) = (64, 1);
 
 impl Settings {
     /// What to try in a run whose recording has this size.
