@@ -3,7 +3,7 @@
 use std::collections::{HashMap, hash_map::Entry};
 
 use crate::{
-    finding::{Evidence, Finding},
+    finding::{Evidence, Finding, Role},
     fingerprint::Fingerprinter,
     rules,
     source::Sources,
@@ -13,6 +13,7 @@ use crate::{
 /// Takes findings one by one and keeps one of each kind, so that a million equal ones cost the memory of one.
 #[derive(Debug)]
 pub struct Dedup<'a> {
+    sources: &'a Sources,
     fingerprinter: Fingerprinter<'a>,
     findings: Vec<Finding>,
     by_fingerprint: HashMap<String, usize>,
@@ -21,7 +22,7 @@ pub struct Dedup<'a> {
 impl<'a> Dedup<'a> {
     pub fn new(sources: &'a Sources) -> Self {
         let fingerprinter = Fingerprinter::new(sources);
-        Dedup { fingerprinter, findings: Vec::new(), by_fingerprint: HashMap::new() }
+        Dedup { sources, fingerprinter, findings: Vec::new(), by_fingerprint: HashMap::new() }
     }
 
     pub fn add(&mut self, mut finding: Finding) {
@@ -35,10 +36,11 @@ impl<'a> Dedup<'a> {
         }
     }
 
-    /// All findings in the order of reports, with replay tokens for those that have a witness.
+    /// All findings in the order of reports, with replay tokens for those that have a witness, and in the words of the source.
     pub fn finish(self, run: &str) -> Vec<Finding> {
         let mut findings = self.findings;
         for finding in &mut findings {
+            name_data(finding, self.sources);
             if finding.replay.is_none() && has_witness(finding) {
                 finding.replay = Token::new(run, &finding.fingerprint).map(|token| token.to_string());
             }
@@ -46,6 +48,22 @@ impl<'a> Dedup<'a> {
         sort(&mut findings);
         findings
     }
+}
+
+/// Says what is stored as the source does, where that can be told from its lines.
+fn name_data(finding: &mut Finding, sources: &Sources) {
+    for place in finding.places.iter_mut().filter(|place| place.role == Role::Store) {
+        let name = place.frame().and_then(|frame| sources.stored_at(frame));
+        if let Some(pm) = &mut place.pm
+            && pm.object.is_none()
+        {
+            pm.object = name;
+        }
+    }
+    let stored = finding.places.iter().find(|place| place.role == Role::Store);
+    let name = stored.and_then(|place| place.pm.as_ref()?.object.as_ref());
+    let name = name.map_or("the stored bytes".to_owned(), |name| format!("`{name}`"));
+    finding.fix = finding.fix.replace(Finding::DATA, &name);
 }
 
 fn has_witness(finding: &Finding) -> bool {

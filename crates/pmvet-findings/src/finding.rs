@@ -42,6 +42,11 @@ pub struct Finding {
     pub replay: Option<String>,
 }
 
+impl Finding {
+    /// In a fix: what the first store stores to. When the run ends, it becomes what the source calls it.
+    pub const DATA: &str = "{data}";
+}
+
 /// Ordered: the gravest last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

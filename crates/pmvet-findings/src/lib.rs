@@ -17,6 +17,7 @@
 pub mod baseline;
 pub mod dedup;
 pub mod explain;
+mod expression;
 pub mod finding;
 pub mod fingerprint;
 mod hex;

@@ -11,6 +11,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
+use crate::{expression, finding::Frame};
+
 /// Larger files are not source.
 const MAX_FILE: u64 = 16 << 20;
 /// How many files below the roots are looked at, and how deep.
@@ -79,6 +81,11 @@ impl Sources {
             return is_plain(path).then(|| path.into());
         }
         self.roots.iter().find_map(|root| Some(path.strip_prefix(root).ok()?.to_path_buf())).filter(|p| is_plain(p))
+    }
+
+    /// What the line of a frame stores to, in its own words.
+    pub(crate) fn stored_at(&self, frame: &Frame) -> Option<String> {
+        expression::stored(self.file(frame.file.as_deref()?)?.line(frame.line?)?)
     }
 
     fn cache(&self) -> MutexGuard<'_, Cache> {

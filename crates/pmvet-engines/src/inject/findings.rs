@@ -136,24 +136,43 @@ pub fn of_windows(
     merged.findings
 }
 
-/// A finding for each store whose loss is fatal.
-pub fn of_states(scan: &Scan, found: &[(&State, &Tried)], setting: &Setting, names: &mut Names<'_>) -> Vec<Finding> {
+/// A finding for each store whose loss is fatal, except for those that `known` has: where several are lost together, one that is
+/// fatal alone is to blame.
+pub fn of_states(
+    scan: &Scan,
+    found: &[(&State, &Tried)],
+    known: &[Finding],
+    setting: &Setting,
+    names: &mut Names<'_>,
+) -> Vec<Finding> {
+    let known: HashSet<Option<String>> = known.iter().map(function).collect();
     let mut merged = Merged::default();
+    let mut found = found.to_vec();
+    found.sort_by_key(|(state, _)| matches!(state.choice, Choice::Ahead(_)));
     for (state, tried) in found {
         let point = &scan.points[state.point];
-        let Some(last) = state.lost.iter().max_by_key(|loss| loss.seq) else { continue };
-        let lost = place_of(Role::Store, last, &lost_label(last), names.stacks);
+        let mut place = |loss: &Loss| place_of(Role::Store, loss, &lost_label(loss), names.stacks);
+        let cause = |place: &Place| frame_key(place).map(|line| (line, kind(&tried.outcome)));
+        let is_to_blame = |place: &Place| {
+            known.contains(&function_name(place)) || cause(place).is_some_and(|cause| merged.index.contains_key(&cause))
+        };
+        let Some(latest) = state.lost.iter().max_by_key(|loss| loss.seq) else { continue };
+        let last = state.lost.iter().find(|loss| is_to_blame(&place(loss))).unwrap_or(latest);
+        let lost = place(last);
+        if known.contains(&function_name(&lost)) {
+            continue;
+        }
+        // Only the store: what is lost is the cause, wherever the crash comes.
+        let cause = cause(&lost);
         let label = format!("a crash before this, with that store lost: recovery {}", tried.outcome);
         let mut places = vec![lost, point_place(Role::FailurePoint, point, label, names.stacks)];
-        // Only the store: what is lost is the cause, wherever the crash comes.
-        let cause = frame_key(&places[0]).map(|line| (line, kind(&tried.outcome)));
         merged.add(cause, 1, || {
             places.extend(recovery_place(tried, names));
             let (store, crash) = (where_of(&places[0]), where_of(&places[1]));
             let missing = if last.flushing {
-                format!("Put a fence (`sfence`) after the flush of the line that is stored to {store}, before the program goes on to depend on it.")
+                format!("Put a fence (`sfence`) after the flush of {}, which is stored {store}, before the program goes on to depend on it.", Finding::DATA)
             } else {
-                format!("Flush the line that is stored to {store}, and fence, before the program goes on to depend on it.")
+                format!("Flush {} after the store {store}, and fence, before the program goes on to depend on it.", Finding::DATA)
             };
             let culprit = Culprit {
                 span: super::refine::Span { good: point.seq, bad: point.seq },
@@ -258,6 +277,15 @@ fn kind(outcome: &Outcome) -> u8 {
 
 fn rule(rule: &Rule) -> pmvet_findings::RuleId {
     rule.id()
+}
+
+/// The user's function that a finding is about.
+fn function(finding: &Finding) -> Option<String> {
+    finding.places.first().and_then(function_name)
+}
+
+fn function_name(place: &Place) -> Option<String> {
+    place.frame()?.function.clone()
 }
 
 fn function_of(place: &Place) -> String {

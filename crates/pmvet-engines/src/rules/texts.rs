@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pmvet_findings::{Frame, Stack, rules};
+use pmvet_findings::{Finding, Frame, Stack, rules};
 
 use super::raw::RawFinding;
 use crate::stacks::user_frame;
@@ -100,11 +100,12 @@ fn unpersisted(facts: Facts<'_>, who: &str, here: &str) -> Texts {
         expected: "A store that recovery relies on is followed by a flush of its cache line and a fence.".into(),
         happened: format!("When the run ended, nothing had forced the store in {here} into PM. {meant}"),
         fix: if flushing {
-            "Execute a fence (`sfence`) after the flush, before anything that relies on the data.".into()
+            format!("Execute a fence (`sfence`) after the flush of {}, before anything that relies on it.", Finding::DATA)
         } else {
             format!(
-                "Make the bytes that {who} stores persistent with {persist} after the last of its stores, and before the store \
-                 that makes them reachable or valid."
+                "Make {} persistent with {persist} after the store in {here}, and before the store that makes it reachable or \
+                 valid.",
+                Finding::DATA
             )
         },
         caveat: Some(

@@ -210,13 +210,15 @@ fn fix(lost: &Writer, where_: &str, lines: usize) -> String {
     let more = if lines > 1 { " The same holds for the other stores named here." } else { "" };
     if lost.flushing {
         format!(
-            "Put a fence (`sfence`) after the flush of the line that is stored to {where_}, before the program goes on to \
-             depend on it.{more}"
+            "Put a fence (`sfence`) after the flush of {}, which is stored {where_}, before the program goes on to depend on \
+             it.{more}",
+            Finding::DATA
         )
     } else {
         format!(
-            "Flush the line that is stored to {where_}, and fence, before the program goes on to depend on it; or make \
-             recovery independent of whether it is there.{more}"
+            "Flush {} after the store {where_}, and fence, before the program goes on to depend on it; or make recovery \
+             independent of whether it is there.{more}",
+            Finding::DATA
         )
     }
 }

@@ -158,7 +158,6 @@ impl<'a> Injection<'a> {
                 Some((state, tried))
             })
             .collect();
-        let reordered = self.analysis.with_names(|names| findings::of_states(scan, &states, &setting, names));
         // By the number of the store whose loss is fatal.
         let mut fatal: HashMap<u64, &Tried> = HashMap::new();
         for (i, patches) in &lost {
@@ -185,8 +184,8 @@ impl<'a> Injection<'a> {
         }
         // The same store, found twice: the rule says more.
         let proven = |f: &&Finding| f.rule == rules::UNPERSISTED_STORE.id() && f.severity == Severity::Error;
-        let blamed: Vec<_> = all.iter().filter(proven).map(function).collect();
-        all.extend(reordered.into_iter().filter(|finding| !blamed.contains(&function(finding))));
+        let known: Vec<Finding> = all.iter().filter(proven).cloned().collect();
+        all.extend(self.analysis.with_names(|names| findings::of_states(scan, &states, &known, &setting, names)));
         let mean_recovery_seconds = self.time_alone(&usual);
         let states = self.chosen_states().count();
         Ok(Injected {
@@ -271,11 +270,6 @@ fn narrowed(
     let found: Vec<_> =
         windows.iter().zip(culprits).map(|((window, tried), culprit)| (*window, tried, culprit)).collect();
     Ok(word(&found))
-}
-
-/// The user's function that a finding is about.
-fn function(finding: &Finding) -> Option<String> {
-    finding.places.first()?.frame()?.function.clone()
 }
 
 /// A shell command that gets paths as its last arguments.

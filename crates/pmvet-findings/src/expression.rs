@@ -1,0 +1,226 @@
+//! What a line of source stores to, in the words of the source: `node->next` for `node->next = head;`.
+//!
+//! No parser: a line of C, C++ or Rust is looked at for the few forms that stores to PM have. Where none fits, there is no answer,
+//! and a reader gets the offset alone.
+
+/// Functions that store a word through a pointer, by a part of their name.
+const STORING: &[&str] = &["store", "exchange", "xchg", "swap", "fetch_"];
+/// Functions that store many bytes.
+const COPYING: &[&str] = &["memcpy", "memmove", "memset", "strcpy", "strncpy", "copy", "write", "assign"];
+/// A pool handle that comes before the destination.
+const HANDLES: &[&str] = &["pop", "pool", "&pop", "&pool"];
+
+/// The destination of the store in a statement, or of the first one in a line of several.
+pub(crate) fn stored(line: &str) -> Option<String> {
+    let code = without_comments(line);
+    code.split([';', '{', '}']).find_map(|statement| {
+        let statement = after_keywords(statement.trim());
+        let place = assigned(statement).map(|text| tidy(text).to_owned()).or_else(|| called(statement));
+        place.filter(|text| is_place(text))
+    })
+}
+
+fn without_comments(line: &str) -> String {
+    let mut code = String::new();
+    let mut rest = line.split("//").next().unwrap_or_default();
+    while let Some((before, after)) = rest.split_once("/*") {
+        code += before;
+        rest = after.split_once("*/").map_or("", |(_, rest)| rest);
+    }
+    code + rest
+}
+
+/// `if (x) y = 1` stores to `y`.
+fn after_keywords(statement: &str) -> &str {
+    let mut rest = statement;
+    for keyword in ["else", "unsafe", "return", "do"] {
+        let after = rest.strip_prefix(keyword).filter(|after| after.starts_with(char::is_whitespace));
+        rest = after.map_or(rest, str::trim_start);
+    }
+    for keyword in ["if", "while", "for"] {
+        let after = rest.strip_prefix(keyword).map(str::trim_start).filter(|after| after.starts_with('('));
+        if let Some((_, body)) = after.and_then(group) {
+            return after_keywords(body.trim_start());
+        }
+    }
+    rest
+}
+
+/// The text in the brackets that it begins with, and the text behind them.
+fn group(text: &str) -> Option<(&str, &str)> {
+    let mut depth = 0_usize;
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some((text.get(1..at)?, text.get(at + c.len_utf8()..)?));
+        }
+    }
+    None
+}
+
+/// What stands left of `=`, `+=` and the like, or is counted up or down.
+fn assigned(statement: &str) -> Option<&str> {
+    let bytes = statement.as_bytes();
+    let mut depth = 0_i32;
+    for (at, &byte) in bytes.iter().enumerate() {
+        match byte {
+            b'(' | b'[' => depth += 1,
+            b')' | b']' => depth -= 1,
+            b'"' => return None,
+            b'=' if depth == 0 => {
+                let (before, after) = (at.checked_sub(1).map(|i| bytes[i]), bytes.get(at + 1));
+                let compares = after == Some(&b'=') || after == Some(&b'>') || matches!(before, Some(b'=' | b'!'));
+                let shifts = statement[..at].ends_with("<<") || statement[..at].ends_with(">>");
+                if compares || matches!(before, Some(b'<' | b'>')) && !shifts {
+                    return None;
+                }
+                return Some(statement[..at].trim_end_matches(['+', '-', '*', '/', '%', '|', '&', '^', '<', '>']));
+            }
+            _ => {}
+        }
+    }
+    let counted = |end: &str| {
+        let text = statement.strip_suffix(end).or_else(|| statement.strip_prefix(end));
+        text.filter(|text| !text.contains(['+', '(', ',']))
+    };
+    counted("++").or_else(|| counted("--"))
+}
+
+/// The destination of a call such as `memcpy(to, from, size)` or `flag.store(true, Ordering::Release)`.
+fn called(statement: &str) -> Option<String> {
+    let open = statement.find('(')?;
+    let name = statement[..open].trim_end();
+    let (inside, _) = group(&statement[open..])?;
+    let function = name.rsplit(['.', ':', '>', ' ', '=', '*']).next()?.to_ascii_lowercase();
+    if !STORING.iter().chain(COPYING).any(|part| function.contains(part)) {
+        return None;
+    }
+    let is_order = |text: &str| text.contains("Ordering::") || text.contains("memory_order");
+    let arguments = split(inside);
+    let receiver = name.strip_suffix(&name[name.len() - function.len()..])?;
+    if let Some(object) = receiver.strip_suffix('.').or_else(|| receiver.strip_suffix("->")) {
+        let atomic = arguments.len() == 1 || arguments.iter().any(|argument| is_order(argument));
+        let argument = arguments.first().filter(|first| first.starts_with('&')).copied();
+        return atomic.then_some(object).or(argument).map(|text| tidy(text).to_owned());
+    }
+    let handled = arguments.first().is_some_and(|first| HANDLES.contains(first));
+    let to = arguments.get(usize::from(handled))?;
+    // Of an array one says its name, of a pointer to one word what it points to.
+    let copies = COPYING.iter().any(|part| function.contains(part));
+    Some(if copies || to.starts_with('&') { tidy(to).to_owned() } else { format!("*{}", tidy(to)) })
+}
+
+/// The arguments of a call.
+fn split(inside: &str) -> Vec<&str> {
+    let (mut depth, mut from, mut all) = (0_i32, 0, Vec::new());
+    for (at, c) in inside.char_indices() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                all.push(inside[from..at].trim());
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    all.push(inside[from..].trim());
+    all
+}
+
+/// Without casts, and without the `&` of an argument.
+fn tidy(text: &str) -> &str {
+    let mut text = text.trim();
+    while let Some((cast, rest)) = text.starts_with('(').then(|| group(text)).flatten() {
+        if !cast.trim_end().ends_with('*') || rest.trim().is_empty() {
+            break;
+        }
+        text = rest.trim_start();
+    }
+    for prefix in ["&raw mut ", "&mut ", "&"] {
+        text = text.strip_prefix(prefix).map_or(text, str::trim_start);
+    }
+    text
+}
+
+/// Whether it can name something in PM, and can be quoted: a path through pointers, fields and elements. A declaration or a plain
+/// local variable is none, except as what a pointer leads to.
+fn is_place(text: &str) -> bool {
+    let quoted = |c: char| c.is_alphanumeric() || "_.->[]()*+&: ".contains(c);
+    let deep =
+        text.contains("->") || text.contains(['.', '[', '*']) || text.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let words = text.replace("->", ".");
+    let declares = words.split(['[', '(']).next().unwrap_or_default().trim().contains(' ');
+    !text.is_empty()
+        && text.len() <= 60
+        && text.chars().all(quoted)
+        && text.starts_with(|c: char| c.is_alphabetic() || "_*(".contains(c))
+        && deep
+        && !declares
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::stored;
+
+    #[test]
+    fn destinations_are_recognised() {
+        let cases = [
+            ("\tn->next = next;", "n->next"),
+            ("\t\troot->count += 1; /* why */", "root->count"),
+            ("h->slots[i].key = key;", "h->slots[i].key"),
+            ("*link = off;", "*link"),
+            ("zoo_store(&root->applied, txid);", "root->applied"),
+            ("zoo_copy(s->data, (char *)pool + off, len);", "s->data"),
+            ("zoo_store(link, next);", "*link"),
+            ("memset(n, 0, sizeof *n);", "n"),
+            ("memcpy((char *)rec->body, body, len); // copy", "rec->body"),
+            ("pmemobj_memcpy_persist(pop, &rootp->len, &len, sizeof len);", "rootp->len"),
+            ("if (BUG != 4) root->dirty = 1;", "root->dirty"),
+            ("else if (a == b) x->y |= FLAG;", "x->y"),
+            ("D_RW(node)->value = 5;", "D_RW(node)->value"),
+            ("root->count++;", "root->count"),
+            ("__atomic_store_n(&q->head, h, __ATOMIC_RELEASE);", "q->head"),
+            ("q->head.store(h, std::memory_order_release);", "q->head"),
+            ("self.root.count.store(n, Ordering::Release);", "self.root.count"),
+            ("unsafe { (*node).next = head; }", "(*node).next"),
+            ("unsafe { ptr::write(slot.key, key) };", "slot.key"),
+            ("self.log[i] = entry;", "self.log[i]"),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(stored(line).as_deref(), Some(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn other_lines_are_not_guessed_at() {
+        let lines = [
+            "struct node *n = alloc(pool);",
+            "let x = node.next;",
+            "if (a->b == c)",
+            "return x ^ (x >> 31);",
+            "pool.store(at + n * LINE, word);",
+            "printf(\"a = %d\\n\", a->b);",
+            "}",
+            "",
+            "zoo_flush(&root->cell[i], sizeof(struct cell));",
+            "x <= y->z;",
+        ];
+        for line in lines {
+            assert_eq!(stored(line), None, "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_is_too_strange(line in "[a-z(){}\\[\\]=+*&;./<>\"é -]{0,60}") {
+            let _ = stored(&line);
+        }
+    }
+}
