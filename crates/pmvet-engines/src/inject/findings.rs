@@ -111,10 +111,7 @@ pub fn of_windows(
                         "Until `{create}` returns, the file is there and cannot be opened. Make it under another name \
                          and rename it when it is complete, or let recovery begin anew if it finds it unfinished."
                     ),
-                    None => "Make every state between these lines one that recovery can handle: write and persist new \
-                             data first and publish it with one last store of at most 8 bytes, or persist a log entry \
-                             that covers these stores before the first of them."
-                        .into(),
+                    None => repair(&places, &where_),
                 },
                 caveat: None,
                 evidence: evidence(
@@ -134,6 +131,24 @@ pub fn of_windows(
         });
     }
     merged.findings
+}
+
+/// What to change, given the store that opens a window of failures and the place that closes it.
+fn repair(places: &[Place], opened: &str) -> String {
+    let log = "persist a log entry that covers these stores before the first of them";
+    let closed = places.iter().find(|p| p.role == Role::NextGood).map(where_of).filter(|next| next != opened);
+    match closed {
+        Some(next) if places[0].role == Role::Store => format!(
+            "Every state between the store of {} {opened} and what is done {next} must be one that recovery can handle: write and \
+             persist what comes in between first, and {} last; or {log}.",
+            Finding::DATA,
+            Finding::DATA
+        ),
+        _ => format!(
+            "Make every state between these lines one that recovery can handle: write and persist new data first and publish \
+             it with one last store of at most 8 bytes, or {log}."
+        ),
+    }
 }
 
 /// A finding for each store whose loss is fatal, except for those that `known` has: where several are lost together, one that is
