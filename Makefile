@@ -48,7 +48,7 @@ pmdk: ## build PMDK's example programs into target/pmdk
 soak: ## the image check on every program, 20 times each, and the slow tests
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build zoo pmdk
-	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images
+	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images --test check_pmdk
 	$(CARGO) test --release -p pmvet --test 'check*' -- --ignored
 
 bench: ## what tracing, checking and reporting cost, compared with native runs
