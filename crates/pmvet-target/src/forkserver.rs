@@ -101,7 +101,16 @@ impl ForkServer {
         let tracees = Arc::<Tracees>::default();
         let sandbox = Sandbox::start(&launch, private, install, &shared, Arc::clone(&tracees));
         let overlay = Arc::clone(&private.overlay);
-        let mut this = Self { stage, shared, sandbox, overlay, tracees, counts, servers: [None; SERVERS], modules: Modules::default() };
+        let mut this = Self {
+            stage,
+            shared,
+            sandbox,
+            overlay,
+            tracees,
+            counts,
+            servers: [None; SERVERS],
+            modules: Modules::default(),
+        };
         this.arrive(FIRST, None)?;
         Ok(this)
     }

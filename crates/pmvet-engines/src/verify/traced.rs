@@ -200,12 +200,7 @@ impl Observe for Traced<'_> {
 
 impl Traced<'_> {
     /// Runs the recovery on an image, from the fork server if that is possible.
-    fn execute(
-        &self,
-        worker: &mut Worker,
-        crash: &Crash,
-        choice: &Choice,
-    ) -> Result<(Observed, Ran), TraceFailure> {
+    fn execute(&self, worker: &mut Worker, crash: &Crash, choice: &Choice) -> Result<(Observed, Ran), TraceFailure> {
         let image = self.prepare(worker, crash, choice)?;
         let mut watcher = Watcher::new(image.files, &crash.lines, self.nested.then_some(&image.content));
         if let Some(ran) = self.serve(worker, &mut watcher)? {

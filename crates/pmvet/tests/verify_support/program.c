@@ -133,6 +133,12 @@ static void *wait_for_ever(void *unused)
 	return unused;
 }
 
+static void *check(void *result)
+{
+	*(int *)result = is_torn();
+	return NULL;
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 2 ? argv[2] : "";
@@ -178,6 +184,13 @@ int main(int argc, char **argv)
 			_exit(is_torn());
 		wait(&status);
 		return WEXITSTATUS(status);
+	} else if (!strcmp(what, "in-a-thread")) {
+		pthread_create(&thread, NULL, check, &status);
+		pthread_join(thread, NULL);
+		return status;
+	} else if (!strcmp(what, "leaves-a-thread")) {
+		pthread_create(&thread, NULL, wait_for_ever, NULL);
+		return is_torn();
 	} else if (!strcmp(what, "leaves-a-child")) {
 		if (!fork())
 			for (;;)
