@@ -138,6 +138,10 @@ impl Complex {
     }
 
     /// Makes it live as long as the code cache may refer to it: for ever, as blocks come back.
+    pub(crate) fn stores(&self) -> bool {
+        self.store
+    }
+
     pub(crate) fn keep(self) -> &'static Self {
         Box::leak(Box::new(self))
     }

@@ -137,6 +137,9 @@ pub(crate) struct Tree {
 
 impl Tree {
     fn child(&self, parent: u32, call: u32) -> u32 {
+        if client().counts() {
+            return crate::counts::context(parent, call);
+        }
         let mut children = self.children.lock().unwrap_or_else(|e| e.into_inner());
         *children.entry((parent, call)).or_insert_with(|| {
             match client().shared.add_context(Context { parent: ContextId(parent), call: SiteId(call) }).0 {

@@ -132,15 +132,31 @@ fn mapped_ranges() -> Vec<(usize, usize)> {
 
 /// DynamoRIO and the kernel only look between 1 and 2 GiB. A large program may leave room elsewhere.
 fn map_low(bytes: usize) -> *mut c_void {
+    map_file_low(bytes, -1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
+}
+
+/// Maps the stage where a 32-bit displacement reaches it, without keeping its file open.
+pub(crate) fn map_stage(path: &str, bytes: usize) -> *mut u8 {
+    use std::os::fd::AsRawFd;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path);
+    let file = file.unwrap_or_else(|e| fail(&format!("cannot reach pmvet's stage: {e}")));
+    let at = map_file_low(bytes, file.as_raw_fd(), libc::MAP_SHARED);
+    if at.is_null() {
+        fail("no memory below 2 GiB is free in the target");
+    }
+    at.cast()
+}
+
+fn map_file_low(bytes: usize, fd: i32, how: i32) -> *mut c_void {
     let mut free_from: usize = 1 << 20;
     for (start, end) in mapped_ranges() {
         // From the top of the gap: a heap may grow from its bottom.
         let top = start.min(i32::MAX as usize) & !0xfff;
         if top >= free_from + 2 * bytes {
             let hint = (top - bytes) as *mut c_void;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            let flags = how | libc::MAP_FIXED_NOREPLACE;
             // SAFETY: replaces nothing.
-            let at = unsafe { libc::mmap(hint, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+            let at = unsafe { libc::mmap(hint, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
             if at != libc::MAP_FAILED {
                 return at;
             }
@@ -170,6 +186,44 @@ pub(crate) fn flush_code() {
     // SAFETY: from an event in which this thread is outside the code cache and holds no lock.
     if unsafe { dr_unlink_flush_region(std::ptr::null_mut(), usize::MAX) } == 0 {
         fail("DynamoRIO cannot drop its code at this point");
+    }
+}
+
+/// Whether there is code of the target at an address.
+pub(crate) fn is_code(at: app_pc) -> bool {
+    let (mut base, mut size, mut protection) = (std::ptr::null_mut(), 0, 0);
+    // SAFETY: all pointers are valid.
+    let known = unsafe { dr_query_memory(at, &raw mut base, &raw mut size, &raw mut protection) } != 0;
+    known && protection & DR_MEMPROT_EXEC != 0
+}
+
+/// Fills the code cache with the blocks at these addresses.
+pub(crate) fn translate(dc: *mut c_void, tags: &mut [app_pc]) {
+    // SAFETY: the addresses hold code. DynamoRIO expects to be called from the target's state and leaves in it.
+    unsafe {
+        dr_switch_to_app_state(dc);
+        dr_prepopulate_cache(tags.as_mut_ptr(), tags.len());
+        dr_switch_to_dr_state_ex(dc, dr_state_flags_t_DR_STATE_GO_NATIVE);
+    }
+}
+
+/// Ends the process by a signal, at once.
+pub(crate) fn die_of(signal: i32) {
+    #[repr(C)]
+    struct Action {
+        handler: usize,
+        flags: u64,
+        restorer: usize,
+        mask: u64,
+    }
+    let action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    let nothing = 0u64;
+    // SAFETY: plain system calls with valid arguments.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, 0, 8);
+        libc::syscall(libc::SYS_kill, process(), signal);
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const nothing, 0, 8);
+        libc::syscall(libc::SYS_exit_group, 128 + signal);
     }
 }
 

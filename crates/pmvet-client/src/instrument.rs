@@ -33,7 +33,7 @@ use crate::emit::{Access, Address, Emitter, Instr, RCX};
 use crate::ffi::*;
 use crate::liveness::Live;
 use crate::thread::{mode, slot};
-use crate::{client, determinism, markers, stubs};
+use crate::{client, counts, determinism, markers, stubs};
 
 const LOCK_PREFIX: u32 = 1;
 
@@ -56,6 +56,8 @@ enum Body {
     Store { access: Access, ea: opnd_t, instr: Instr },
     /// A load, after its instruction unless that follows by itself.
     Load { access: Access, ea: opnd_t, instr: Option<Instr> },
+    /// An operation on PM to be counted.
+    Count { access: Access, ea: opnd_t },
     /// An access that is taken apart in Rust.
     Complex { plan: Complex, instr: Instr },
 }
@@ -71,7 +73,7 @@ pub(crate) unsafe extern "C" fn block_event(
     tag: *mut core::ffi::c_void,
     block: *mut instrlist_t,
     _for_trace: bool_,
-    _translating: bool_,
+    translating: bool_,
 ) -> dr_emit_flags_t {
     let mut this = Block { dc, block, cold: Vec::new() };
     // SAFETY: the list is DynamoRIO's and ours to change during this event.
@@ -90,7 +92,15 @@ pub(crate) unsafe extern "C" fn block_event(
             live[i] = live[i + 1].before(instr);
         }
         let entry = dr_fragment_app_pc(tag) as u64;
-        if let Some((hook, stub, access)) = client().hooks.at(entry) {
+        if let Some(forks) = &client().forks {
+            if translating == 0 {
+                forks.translated(entry);
+            }
+            if client().counts() {
+                counts::branch(&this.emitter(instrs[0]), live[0], entry);
+            }
+        }
+        if let Some((hook, stub, access)) = client().hooks.at(entry).filter(|_| !client().counts()) {
             this.emitter(instrs[0]).call_stub(stub, access, Address::Constant(hook.into()));
         }
         for (i, &instr) in instrs.iter().enumerate() {
@@ -148,6 +158,12 @@ impl Block {
             _ => {}
         }
         match Complex::of(instr, op, self.site(instr)) {
+            Some(plan) if client().counts() => {
+                if let Some(ea) = plan.start().filter(|_| plan.stores()) {
+                    let access = self.access(instr, wire::STORE, 1, mode::NOTHING);
+                    self.filtered(instr, live, ea, Body::Count { access, ea }, None);
+                }
+            }
             Some(plan) => self.complex(instr, live, plan),
             None => self.memory(instr, op, live),
         }
@@ -200,7 +216,11 @@ impl Block {
         if let Some((ea, size)) = store
             && !control
         {
-            if locked {
+            if client().counts() {
+                let access = self.access(instr, wire::STORE, size.min(64), mode::NOTHING);
+                let pending = if locked { Some(false) } else { is_non_temporal(op).then_some(true) };
+                self.filtered(instr, live, ea, Body::Count { access, ea }, pending);
+            } else if locked {
                 let access = self.access(instr, rmw_kind(op), size, mode::RMW);
                 self.filtered(instr, live, ea, Body::Store { access, ea, instr }, Some(false));
             } else if size <= 64 {
@@ -215,6 +235,7 @@ impl Block {
         if let Some((addr, size)) = constant
             && !control
             && client().pm.may_be_near(addr)
+            && !client().counts()
         {
             return self.constant(instr, op, addr, size, locked);
         }
@@ -298,7 +319,7 @@ impl Block {
             }
         }
         let back = e.label();
-        let instruction_too = !matches!(body, Body::Load { instr: None, .. });
+        let instruction_too = !matches!(body, Body::Load { instr: None, .. } | Body::Count { .. });
         if instruction_too {
             // SAFETY: the label is new, the instruction of this block.
             unsafe { instrlist_meta_postinsert(self.block, instr, back) };
@@ -316,7 +337,8 @@ impl Block {
         let constant = || constant_address(line).map(|(addr, _)| Address::Constant(addr));
         let Some(at) = computed.or_else(constant) else { return };
         let e = self.emitter(instr);
-        e.call_stub(stubs::flush, self.access(instr, kind, 1, mode::NOTHING), at);
+        let stub = if client().counts() { stubs::counted } else { stubs::flush };
+        e.call_stub(stub, self.access(instr, kind, 1, mode::NOTHING), at);
         if kind != wire::CLFLUSH {
             e.store_slot_imm(slot::PENDING, 1);
         }
@@ -324,7 +346,7 @@ impl Block {
 
     fn fence(&mut self, instr: Instr, kind: u8) {
         let e = self.emitter(instr);
-        e.call_stub(stubs::fence, self.access(instr, kind, 0, mode::NOTHING), Address::Known);
+        e.call_stub(fence_stub(), self.access(instr, kind, 0, mode::NOTHING), Address::Known);
         e.store_slot_imm(slot::PENDING, 0);
     }
 
@@ -339,7 +361,7 @@ impl Block {
         e.put(none);
         e.load_slot(RCX, slot::SAVED);
         e.put(back);
-        let body = Body::Plain { stub: stubs::fence, access: self.access(instr, kind, 0, mode::NOTHING) };
+        let body = Body::Plain { stub: fence_stub(), access: self.access(instr, kind, 0, mode::NOTHING) };
         self.cold.push(Cold { entry, back, rcx_saved: true, body, pending: Some(false) });
     }
 
@@ -424,6 +446,14 @@ impl Block {
                     }
                     e.call_stub_with_rcx_saved(stubs::load, access, at);
                 }
+                Body::Count { access, ea } => {
+                    if !cold.rcx_saved {
+                        e.store_slot(slot::SAVED, RCX);
+                    } else if uses(ea, RCX) {
+                        restore_rcx();
+                    }
+                    e.call_stub_with_rcx_saved(stubs::counted, access, Address::Computed(ea));
+                }
                 Body::Complex { plan, instr } => {
                     if cold.rcx_saved {
                         restore_rcx();
@@ -456,6 +486,10 @@ impl Block {
             }
         }
     }
+}
+
+fn fence_stub() -> extern "C" fn() {
+    if client().counts() { stubs::counted_fence } else { stubs::fence }
 }
 
 /// Runs `body` with a register it may change.

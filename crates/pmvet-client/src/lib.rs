@@ -10,6 +10,7 @@
 //! | [`syscalls`], [`kernel_writes`], [`processes`] | what the kernel does for the target |
 //! | [`sync`] | locks, condition variables, barriers, semaphores, joins |
 //! | [`determinism`], [`startup`], [`markers`] | fixed time and randomness; the initial stack; requests of the target |
+//! | [`forks`], [`counts`] | fork servers; counter maps in place of events |
 //! | [`heap`] | memory that is safe to use from many threads |
 //! | [`thread`] | a thread's state and its ring |
 //!
@@ -18,10 +19,12 @@
 
 mod complex;
 mod context;
+mod counts;
 mod determinism;
 mod dr;
 mod emit;
 mod ffi;
+mod forks;
 mod heap;
 mod instrument;
 mod kernel_writes;
@@ -70,6 +73,8 @@ struct Client {
     executable: CString,
     /// PM was mapped: from now on accesses are instrumented. Before that there is nothing they could hit.
     watching: AtomicBool,
+    /// If it is a fork server, or a child of one.
+    forks: Option<forks::Forks>,
 }
 
 #[derive(Default)]
@@ -91,6 +96,11 @@ fn client() -> &'static Client {
 }
 
 impl Client {
+    /// Whether operations are counted, not reported.
+    fn counts(&self) -> bool {
+        self.plan.forks.as_ref().is_some_and(|forks| forks.count)
+    }
+
     fn watches_memory(&self) -> bool {
         self.watching.load(Ordering::Relaxed)
     }
@@ -176,7 +186,9 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         threads: Mutex::default(),
         early_modules: Mutex::default(),
         executable: dr::executable(),
-        watching: AtomicBool::new(false),
+        // A server's children share its code: it must not be made again when the first of them maps PM.
+        watching: AtomicBool::new(plan.forks.is_some()),
+        forks: plan.forks.as_ref().map(forks::Forks::new),
         shared,
         plan,
     };
@@ -312,6 +324,10 @@ unsafe extern "C" fn module_unloaded(_dc: *mut c_void, module: *const module_dat
 
 /// A signal reached the target. If it comes from an access under way, that access did not happen.
 unsafe extern "C" fn signalled(_dc: *mut c_void, info: *mut dr_siginfo_t) -> dr_signal_action_t {
+    if let Some(forks) = &client().forks {
+        // SAFETY: valid during the event.
+        forks.signalled(unsafe { (*info).sig });
+    }
     if let Some(thread) = Thread::try_current()
         && thread.mode != thread::mode::NOTHING
     {

@@ -12,6 +12,15 @@ use pmvet_events::places::Site;
 use crate::client;
 use crate::thread::Thread;
 
+/// What a module is to the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Executable,
+    Library,
+    /// The C library and its like, whose branches say nothing about the program.
+    System,
+}
+
 #[derive(Default)]
 pub(crate) struct Sites {
     numbers: Mutex<HashMap<u64, u32>>,
@@ -22,13 +31,50 @@ pub(crate) struct Sites {
 struct Module {
     id: ModuleId,
     end: u64,
+    /// Of its file's name.
+    hash: u32,
+    kind: Kind,
+}
+
+impl Module {
+    fn new(id: ModuleId, start: u64, end: u64, path: &str) -> Self {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        const SYSTEM: [&str; 8] =
+            ["ld-linux", "libc.", "libc-", "libm.", "libpthread", "libstdc++", "libgcc_s", "linux-vdso"];
+        // SAFETY: module data is valid until it is freed.
+        let executable = unsafe {
+            let main = dr_get_main_module();
+            let same = !main.is_null() && describe(&*main).0 == start;
+            if !main.is_null() {
+                dr_free_module_data(main);
+            }
+            same
+        };
+        let kind = match executable {
+            true => Kind::Executable,
+            false if SYSTEM.iter().any(|system| name.starts_with(system)) => Kind::System,
+            false => Kind::Library,
+        };
+        Self { id, end, hash: crate::counts::text(name), kind }
+    }
 }
 
 impl Sites {
     /// The number of the instruction at `pc`.
     pub(crate) fn of(&self, pc: u64) -> u32 {
+        if client().counts() {
+            return self.stable(pc).0;
+        }
         let mut numbers = self.numbers.lock().unwrap_or_else(|e| e.into_inner());
         *numbers.entry(pc).or_insert_with(|| client().shared.add_site(Site { pc, module: self.module_of(pc) }).0)
+    }
+
+    /// A number for the instruction at `pc` that is the same in every run, and what it belongs to.
+    pub(crate) fn stable(&self, pc: u64) -> (u32, Kind) {
+        let modules = self.modules.read().unwrap_or_else(|e| e.into_inner());
+        let found = modules.range(..=pc).next_back().filter(|(_, m)| pc < m.end);
+        let (hash, start, kind) = found.map_or((0, 0, Kind::Library), |(&start, m)| (m.hash, start, m.kind));
+        (crate::counts::site(hash, pc - start, kind), kind)
     }
 
     fn module_of(&self, pc: u64) -> ModuleId {
@@ -47,7 +93,7 @@ impl Sites {
 
     pub(crate) fn loaded(&self, start: u64, end: u64, path: &str) {
         let id = ModuleId(client().shared.header().next_module.fetch_add(1, Ordering::AcqRel));
-        self.modules.write().unwrap_or_else(|e| e.into_inner()).insert(start, Module { id, end });
+        self.modules.write().unwrap_or_else(|e| e.into_inner()).insert(start, Module::new(id, start, end, path));
         if let Some(thread) = Thread::try_current() {
             thread.emit(What::Module { module: id, base: start, size: end - start, path });
         } else {

@@ -101,6 +101,21 @@ pub(crate) unsafe extern "C" fn fence(thread: *mut Thread) {
     thread.publish_prepared();
 }
 
+/// The slow form of [`crate::stubs::counted`].
+pub(crate) unsafe extern "C" fn counted(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    if thread.hits_pm(thread.slot(slot::ADDR), thread.size.max(1).into()) {
+        thread.count();
+    }
+}
+
+/// The slow form of [`crate::stubs::counted_fence`].
+pub(crate) unsafe extern "C" fn counted_fence(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    unsafe { &mut *thread }.count();
+}
+
 impl Thread {
     /// Whether any of the `len` bytes at `addr` is PM. The stubs look at the same mapping next.
     fn hits_pm(&mut self, addr: u64, len: u64) -> bool {

@@ -89,6 +89,9 @@ pub(crate) enum Position {
 pub(crate) unsafe extern "C" fn is_interesting(_dc: *mut c_void, number: i32) -> bool_ {
     let number = i64::from(number);
     let deterministic = client().plan.deterministic;
+    if client().forks.is_some() {
+        return 1;
+    }
     let yes = kernel_writes::writes_memory(number)
         || matches!(
             number,
@@ -141,15 +144,15 @@ pub(crate) unsafe extern "C" fn is_interesting(_dc: *mut c_void, number: i32) ->
 }
 
 /// The arguments of the call under way.
-struct Arguments(*mut c_void);
+pub(crate) struct Arguments(*mut c_void);
 
 impl Arguments {
-    fn get(&self, index: i32) -> u64 {
+    pub(crate) fn get(&self, index: i32) -> u64 {
         // SAFETY: from within a system call event of this thread.
         unsafe { dr_syscall_get_param(self.0, index) }
     }
 
-    fn fd(&self, index: i32) -> i32 {
+    pub(crate) fn fd(&self, index: i32) -> i32 {
         self.get(index) as i32
     }
 
@@ -161,7 +164,7 @@ impl Arguments {
     }
 
     /// A path argument, made absolute.
-    fn path(&self, directory: Option<i32>, index: i32) -> Option<PathBuf> {
+    pub(crate) fn path(&self, directory: Option<i32>, index: i32) -> Option<PathBuf> {
         let text = dr::read_c_string(self.get(index))?;
         let path = PathBuf::from(String::from_utf8(text).ok()?);
         if path.is_absolute() {
@@ -179,6 +182,9 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     let Some(thread) = Thread::try_current() else { return 1 };
     let arguments = Arguments(dc);
     let number = i64::from(number);
+    if let Some(forks) = &client().forks {
+        forks.before(dc, &arguments, number);
+    }
     if client().plan.deterministic && answer(&arguments, dc, number) {
         return 0;
     }

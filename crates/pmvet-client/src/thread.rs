@@ -30,7 +30,9 @@ pub(crate) mod slot {
     pub(crate) const PENDING: usize = 5;
     /// The value of a non-temporal store, up to 64 bytes.
     pub(crate) const VALUE: usize = 6;
-    pub(crate) const COUNT: usize = VALUE + 8;
+    /// The block before this one, for counting branches.
+    pub(crate) const BLOCK: usize = VALUE + 8;
+    pub(crate) const COUNT: usize = BLOCK + 1;
 }
 
 /// The largest record that a stub writes: it needs no more room than this to be left in the ring.
@@ -112,6 +114,10 @@ pub(crate) struct Thread {
     pub(crate) held_at: u64,
     pub(crate) held_count: u64,
     pub(crate) held_room: u64,
+
+    /// Where transitions between operations on PM are counted, and what is left of the last operation.
+    pub(crate) pm_counts: u64,
+    pub(crate) last_operation: u32,
 
     // From here on Rust only.
     pub(crate) id: ThreadId,
@@ -210,6 +216,8 @@ impl Thread {
             held_at: 0,
             held_count: 0,
             held_room: 0,
+            pm_counts: client.forks.as_ref().map_or(0, |forks| forks.stage().maps.pm.as_ptr() as u64),
+            last_operation: 0,
             id,
             ring,
             buffer,
@@ -239,6 +247,7 @@ impl Thread {
             *slots.add(slot::FRAME) = first_frame as u64;
             *slots.add(slot::RETURN) = 0;
             *slots.add(slot::PENDING) = 0;
+            *slots.add(slot::BLOCK) = 0;
         }
         thread
     }
@@ -259,6 +268,11 @@ impl Thread {
     /// Whether this is what a fork copied of a thread that does not exist in the child. Its ring is not the child's.
     pub(crate) fn is_copy(&self) -> bool {
         !self.borrowed && self.process != dr::process()
+    }
+
+    /// Its process was forked behind DynamoRIO's back: all it has is the child's now.
+    pub(crate) fn belongs_to(&mut self, process: u32) {
+        self.process = process;
     }
 
     pub(crate) fn slot(&self, index: usize) -> u64 {
@@ -323,6 +337,9 @@ impl Thread {
 
     /// Numbers and sends an event that no stub writes. Returns its number.
     pub(crate) fn emit_at(&mut self, site: SiteId, context: ContextId, what: What<'_>) -> u64 {
+        if client().counts() {
+            return 0;
+        }
         // Room first: once numbered, the event must not wait for pmvet, which may wait for its number.
         let mut record = std::mem::take(&mut self.scratch);
         record.clear();

@@ -4,7 +4,7 @@
 //! * [`shm`] and [`wire`] — how events travel from the target to pmvet while the target runs: rings in shared memory.
 //! * [`file`](mod@file) — how events rest: a versioned, checksummed trace file with an end record.
 //! * [`spaces`] — which file an address belongs to, in each process.
-//! * [`plan`] — what the client is told before the target starts.
+//! * [`plan`] — what the client is told before the target starts; [`stage`] — orders to fork servers, and counter maps.
 //!
 //! This crate depends on no other crate of pmvet, since both sides of the process boundary link it.
 
@@ -15,6 +15,7 @@ pub mod places;
 pub mod plan;
 pub mod shm;
 pub mod spaces;
+pub mod stage;
 pub mod wire;
 
 pub use event::{Event, What};

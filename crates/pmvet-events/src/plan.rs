@@ -1,5 +1,7 @@
 //! What the client is told before the target starts, as plain data.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// How the client is to run a target.
@@ -15,6 +17,22 @@ pub struct Plan {
     pub pm: Vec<String>,
     /// Synchronisation functions beside the built-in ones.
     pub sync: Vec<SyncFunction>,
+    /// Make it a fork server.
+    #[serde(default)]
+    pub forks: Option<Forks>,
+}
+
+/// A target that stops at a fork point and goes on in children, one for each order of pmvet's (see [`crate::stage`]).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forks {
+    /// The path of the stage.
+    pub stage: String,
+    /// The first call that names one of these files, given without symbolic links, is a fork point.
+    pub files: Vec<PathBuf>,
+    /// The first call that looks at the input is another: this file, or standard input.
+    pub input: Option<PathBuf>,
+    /// Count operations on PM and branches in the stage's maps. No events are reported.
+    pub count: bool,
 }
 
 /// A function that takes or gives back a lock, as HawkSet's configuration names them.

@@ -90,6 +90,11 @@ impl<'a> Collector<'a> {
         }
     }
 
+    /// A collector for what comes after the events so far, which somebody else has passed on.
+    pub(crate) fn from_now(shared: &'a Shared) -> Self {
+        Self { next: shared.header().next_seq.0.load(Ordering::Acquire), ..Self::new(shared) }
+    }
+
     /// Passes on the events that can be, within bounds. Returns how many bytes of them there were.
     pub(crate) fn pump(&mut self, sink: &mut dyn Sink) -> Result<u64, CollectError> {
         let mut total = 0;

@@ -19,7 +19,7 @@ use crate::guard::{self, Report};
 use crate::install::Install;
 use crate::program::Program;
 use crate::sandbox::driver::Driver;
-use crate::sandbox::{self, Job, Output, Overlay, Run, Unwinder};
+use crate::sandbox::{self, Job, Output, Overlay, Run, Tracees, Unwinder};
 
 /// What to run, and how.
 #[derive(Debug, Clone)]
@@ -213,7 +213,7 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
     Ok(Ending { exit, time, loss, places_lost: shared.places_lost(), interrupted, output })
 }
 
-fn exit_of(status: i32) -> Exit {
+pub(crate) fn exit_of(status: i32) -> Exit {
     if libc::WIFSIGNALED(status) {
         Exit::Signal(libc::WTERMSIG(status))
     } else {
@@ -231,7 +231,7 @@ impl Keeper {
     fn start(launch: &Launch, install: &Install, shared: &Shared) -> Result<Self, LaunchError> {
         match &launch.sandbox {
             None => Guard::start(launch, install, shared).map(Keeper::Guard),
-            Some(private) => Ok(Keeper::Sandbox(Sandbox::start(launch, private, install, shared))),
+            Some(private) => Ok(Keeper::Sandbox(Sandbox::start(launch, private, install, shared, Arc::default()))),
         }
     }
 
@@ -245,7 +245,7 @@ impl Keeper {
     fn ended(&mut self) -> bool {
         match self {
             Keeper::Guard(guard) => guard.ended(),
-            Keeper::Sandbox(sandbox) => sandbox.thread.as_ref().is_none_or(JoinHandle::is_finished),
+            Keeper::Sandbox(sandbox) => sandbox.is_over(),
         }
     }
 
@@ -285,13 +285,25 @@ impl Keeper {
 }
 
 /// A thread of pmvet that runs the target in a sandbox.
-struct Sandbox {
+pub(crate) struct Sandbox {
     thread: Option<JoinHandle<std::io::Result<Run>>>,
     stop: Arc<AtomicBool>,
 }
 
+impl std::fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sandbox").field("over", &self.is_over()).finish_non_exhaustive()
+    }
+}
+
 impl Sandbox {
-    fn start(launch: &Launch, private: &Private, install: &Install, shared: &Shared) -> Self {
+    pub(crate) fn start(
+        launch: &Launch,
+        private: &Private,
+        install: &Install,
+        shared: &Shared,
+        tracees: Arc<Tracees>,
+    ) -> Self {
         let variables = variables(launch, install, &shared.path().display().to_string(), std::process::id());
         let (private, executable) = (private.clone(), install.dynamorio.clone());
         let arguments = launch.program.arguments.clone();
@@ -306,6 +318,7 @@ impl Sandbox {
                 stop: Some(&stopped),
                 driver: private.driver.as_deref(),
                 timeout: private.timeout,
+                tracees: Some(&tracees),
                 ..Job::new(&arguments)
             };
             sandbox::run(&job, &private.overlay, &mut Unwinder::default())
@@ -313,7 +326,11 @@ impl Sandbox {
         Self { thread: Some(thread), stop }
     }
 
-    fn join(&mut self) -> Option<std::io::Result<Run>> {
+    pub(crate) fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    pub(crate) fn join(&mut self) -> Option<std::io::Result<Run>> {
         self.thread.take()?.join().ok()
     }
 }

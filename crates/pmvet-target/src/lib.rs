@@ -3,6 +3,7 @@
 //! * [`install`] — where DynamoRIO and the client are.
 //! * [`program`] — what is to be run, and whether it can be.
 //! * [`launch`](mod@launch) and [`guard`] — starting it, and making sure that nothing of it is left.
+//! * [`forkserver`] — a target that is started once and run many times.
 //! * [`collect`] — its events, in order, while it runs.
 //! * [`image`] — PM files, rebuilt from events; [`mapped`] and [`sparse`] — the files they are kept in.
 //! * [`recording`] — a run at rest, and [`crash`] — the images that a crash would have left, rebuilt from it.
@@ -11,6 +12,7 @@
 
 pub mod collect;
 pub mod crash;
+pub mod forkserver;
 pub mod guard;
 pub mod image;
 pub mod install;

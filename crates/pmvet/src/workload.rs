@@ -87,7 +87,14 @@ impl Workload {
 
     /// How to run it under DynamoRIO.
     pub(crate) fn launch(&self, loads: bool) -> Launch {
-        let plan = Plan { loads, deterministic: true, snapshots: true, pm: self.pm.clone(), sync: self.sync.clone() };
+        let plan = Plan {
+            loads,
+            deterministic: true,
+            snapshots: true,
+            pm: self.pm.clone(),
+            sync: self.sync.clone(),
+            forks: None,
+        };
         let overlay = match self.in_place {
             // An overlay that captures nothing would still have to see every call.
             true => None,

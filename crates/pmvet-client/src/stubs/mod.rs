@@ -18,8 +18,10 @@
 mod pieces;
 
 mod accesses;
+mod counted;
 mod locks;
 mod paths;
 
 pub(crate) use accesses::{after, before, fence, flush, load};
+pub(crate) use counted::{counted, counted_fence};
 pub(crate) use locks::{entered, lock_entered, returns, unlock_entered};

@@ -39,6 +39,7 @@ use std::time::{Duration, Instant};
 pub use self::overlay::{Capture, Overlay};
 pub use self::stack::{RawFrame, Unwinder};
 pub use self::supervisor::canonical;
+pub use self::tracee::Tracees;
 
 use crate::launch::Exit;
 
@@ -68,6 +69,8 @@ pub struct Job<'a> {
     pub stop: Option<&'a AtomicBool>,
     /// For servers: who talks to it.
     pub driver: Option<&'a Driver>,
+    /// Kept up to date for somebody who has to know what runs.
+    pub tracees: Option<&'a Tracees>,
 }
 
 impl<'a> Job<'a> {
@@ -84,6 +87,7 @@ impl<'a> Job<'a> {
             usual_status: None,
             stop: None,
             driver: None,
+            tracees: None,
         }
     }
 }
@@ -192,7 +196,7 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
         output: Vec::new(),
         why: None,
     };
-    let supervisor = Supervisor::new(overlay, &timed_out, unwinder, job.usual_status, pid);
+    let supervisor = Supervisor::new(overlay, &timed_out, unwinder, job.usual_status, pid, job.tracees);
     let ((status, stack), watchdog, driven) = std::thread::scope(|scope| {
         let watching = scope.spawn(move || {
             watchdog.watch(&done);

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 use super::filter::{self, Call, PathArgument};
 use super::overlay::{Answer, Overlay};
 use super::stack::{RawFrame, Unwinder};
-use super::tracee::{Registers, Tracee, argument, set_argument};
+use super::tracee::{Registers, Tracee, Tracees, argument, set_argument};
 
 /// Room below the stack pointer that a function may use without saying so.
 const RED_ZONE: u64 = 128;
@@ -41,6 +41,8 @@ pub(super) struct Supervisor<'a> {
     usual_status: Option<i32>,
     first: libc::pid_t,
     threads: HashMap<libc::pid_t, Thread>,
+    /// Whoever wants to know which threads there are.
+    tracees: Option<&'a Tracees>,
     unwinder: &'a mut Unwinder,
     /// Where the first process was when it failed.
     pub(super) stack: Vec<RawFrame>,
@@ -53,9 +55,13 @@ impl<'a> Supervisor<'a> {
         unwinder: &'a mut Unwinder,
         usual_status: Option<i32>,
         first: libc::pid_t,
+        tracees: Option<&'a Tracees>,
     ) -> Self {
+        if let Some(tracees) = tracees {
+            tracees.add(first);
+        }
         let threads = HashMap::from([(first, Thread { started: true, before: None })]);
-        Self { overlay, timed_out, usual_status, first, threads, unwinder, stack: Vec::new() }
+        Self { overlay, timed_out, usual_status, first, threads, tracees, unwinder, stack: Vec::new() }
     }
 
     /// Follows the process, which has just been started under ptrace, to its end, and ends what it leaves behind.
@@ -75,6 +81,9 @@ impl<'a> Supervisor<'a> {
             }
             if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
                 self.threads.remove(&tid);
+                if let Some(tracees) = self.tracees {
+                    tracees.remove(tid);
+                }
                 if tid == self.first {
                     ended = Some(match libc::WIFEXITED(status) {
                         true => Status::Exited(libc::WEXITSTATUS(status)),
@@ -132,7 +141,11 @@ impl<'a> Supervisor<'a> {
                 None => tracee.resume(0),
             },
             (libc::SIGTRAP, libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE) => {
-                self.threads.entry(tracee.message() as libc::pid_t).or_default();
+                let fresh = tracee.message() as libc::pid_t;
+                self.threads.entry(fresh).or_default();
+                if let Some(tracees) = self.tracees {
+                    tracees.add(fresh);
+                }
                 tracee.resume(0);
             }
             (libc::SIGTRAP, libc::PTRACE_EVENT_EXEC) => {

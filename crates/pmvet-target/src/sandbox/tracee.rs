@@ -1,9 +1,11 @@
 //! A stopped thread of a sandboxed process: its registers, its memory, its folders.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
 
 pub(super) type Registers = libc::user_regs_struct;
 
@@ -110,6 +112,41 @@ impl Tracee {
             mask & (1 << (signal - 1)) != 0
         };
         !has("SigCgt:") && !has("SigIgn:")
+    }
+}
+
+/// The threads of a sandbox that are alive, for those who are not their tracer.
+#[derive(Debug, Default)]
+pub struct Tracees(Mutex<BTreeSet<libc::pid_t>>);
+
+impl Tracees {
+    fn set(&self) -> MutexGuard<'_, BTreeSet<libc::pid_t>> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(super) fn add(&self, tid: libc::pid_t) {
+        self.set().insert(tid);
+    }
+
+    pub(super) fn remove(&self, tid: libc::pid_t) {
+        self.set().remove(&tid);
+    }
+
+    pub fn contains(&self, tid: libc::pid_t) -> bool {
+        self.set().contains(&tid)
+    }
+
+    /// How many there are besides these.
+    pub fn others(&self, spared: &[libc::pid_t]) -> usize {
+        self.set().iter().filter(|tid| !spared.contains(tid)).count()
+    }
+
+    /// Kills all but these. Returns how many there were.
+    pub fn kill_others(&self, spared: &[libc::pid_t]) -> usize {
+        let set = self.set();
+        let others = set.iter().filter(|tid| !spared.contains(tid));
+        // SAFETY: the ids are in use until the tracer has waited for them, and it takes them from the set right after.
+        others.map(|&tid| unsafe { libc::kill(tid, libc::SIGKILL) }).count()
     }
 }
 

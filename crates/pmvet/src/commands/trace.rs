@@ -62,6 +62,7 @@ impl Settings {
                 snapshots: arguments.check_image,
                 pm: globs,
                 sync: config.sync,
+                forks: None,
             },
             follow_forks: !arguments.no_follow_forks,
             bare: arguments.bare,

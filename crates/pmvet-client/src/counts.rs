@@ -1,0 +1,96 @@
+//! Counter maps: what a fuzzer is told about a run, in place of events.
+//!
+//! An *operation* on PM is a store, flush or fence together with the calls that led to it: within libraries all of them,
+//! since they say what the library was asked to do, and two of the program's own, so that a shared `persist` does not hide
+//! its callers. Which operation follows which is counted (PMFuzz, algorithm 1). Branches are counted beside that.
+//!
+//! Numbers of instructions and call paths are hashes here, not positions in a table: they are the same in every run.
+
+use dynamorio_sys::*;
+
+use crate::client;
+use crate::context::SPREAD;
+use crate::emit::{Emitter, RCX, reg};
+use crate::liveness::Live;
+use crate::sites::Kind;
+use crate::thread::{Thread, slot};
+
+/// Marks the numbers of instructions outside the executable.
+const LIBRARY: u32 = 1 << 30;
+
+fn mix(a: u32, b: u32) -> u32 {
+    let mixed = (u64::from(a) << 32 | u64::from(b)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_right(32) as u32
+}
+
+pub(crate) fn text(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| mix(hash, byte.into()))
+}
+
+/// The number of the instruction at a distance from the start of a module.
+pub(crate) fn site(module: u32, distance: u64, kind: Kind) -> u32 {
+    let number = mix(module ^ (distance >> 32) as u32, distance as u32) & (LIBRARY - 1) | 1;
+    if kind == Kind::Executable { number } else { number | LIBRARY }
+}
+
+/// The number of a call path: in its upper half the newest call, with those within libraries up to the first from outside;
+/// in its lower half the call before.
+pub(crate) fn context(parent: u32, call: u32) -> u32 {
+    let own = |seed: u32| (mix(seed, call) | 1) << 16;
+    if call & LIBRARY != 0 { own(parent >> 16) | parent & 0xffff } else { own(0) | parent >> 16 }
+}
+
+impl Thread {
+    /// Counts the operation under way.
+    pub(crate) fn count(&mut self) {
+        let context = self.context(self.rsp).0;
+        let operation = self.site.wrapping_mul(SPREAD) ^ context;
+        let step = operation ^ std::mem::replace(&mut self.last_operation, operation >> 1);
+        let place = (step ^ step >> 16) as u16;
+        if let Some(forks) = &client().forks {
+            let count = &forks.stage().maps.pm[usize::from(place)];
+            let value = count.load(std::sync::atomic::Ordering::Relaxed).saturating_add(1);
+            count.store(value, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+/// Counts that the block at `entry` runs after the one that ran before it.
+pub(crate) fn branch(e: &Emitter, live: Live, entry: u64) {
+    let Some(forks) = &client().forks else { return };
+    let (number, kind) = client().sites.stable(entry);
+    if kind == Kind::System {
+        return;
+    }
+    let counts = forks.stage().maps.edges.as_ptr() as i32;
+    let dead = if live.flags() { None } else { live.dead_register() };
+    let register = dead.unwrap_or(RCX);
+    let second = DR_REG_RDX as reg_id_t;
+    if dead.is_none() {
+        e.store_slot(slot::SAVED, RCX);
+    }
+    // SAFETY: builds plain values, and instructions that DynamoRIO frees with the block.
+    unsafe {
+        let none = DR_REG_NULL as reg_id_t;
+        let at = |base, distance, size: u32| opnd_create_base_disp(base, none, 0, distance, size as opnd_size_t);
+        let part = |register, size: u32| reg(crate::ffi::reg_resize_to_opsz(register, size as opnd_size_t));
+        e.load_slot(register, slot::BLOCK);
+        e.lea(register, at(register, (number & 0xffff) as i32, crate::ffi::OPSZ_lea));
+        e.op11(OP_movzx, part(register, OPSZ_4), part(register, OPSZ_2));
+        let count = at(register, counts, OPSZ_1);
+        if !live.flags() {
+            e.put(instr_create_1dst_1src(e.dc, OP_inc as i32, count, count));
+        } else {
+            // The same without touching a flag.
+            e.store_slot(slot::VALUE, second);
+            e.op11(OP_movzx, part(second, OPSZ_4), count);
+            e.lea(second, at(second, 1, crate::ffi::OPSZ_lea));
+            e.op11(OP_mov_st, count, part(second, OPSZ_1));
+            e.load_slot(second, slot::VALUE);
+        }
+    }
+    e.store_slot_imm(slot::BLOCK, ((number >> 3).wrapping_mul(SPREAD) >> 16) as i32);
+    if dead.is_none() {
+        e.load_slot(RCX, slot::SAVED);
+    }
+}

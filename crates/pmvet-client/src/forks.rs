@@ -1,0 +1,291 @@
+//! The fork server inside the target.
+//!
+//! A process that comes to a fork point stops there, in the middle of DynamoRIO's handling of the system call, and makes
+//! children on request. The fork is made behind DynamoRIO's back: a child has one thread, as its parent does, and all of
+//! DynamoRIO's state as it was, so there is nothing to rebuild, and it takes a tenth of the time. What DynamoRIO would
+//! get wrong in such a child, because it remembers the parent's process id, is done here instead: exit and death by signal.
+//!
+//! What a child translates is lost with it. It leaves the addresses on the stage, and the server translates them for its
+//! next children.
+
+use core::ffi::c_void;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use dynamorio_sys::*;
+use pmvet_events::event::What;
+use pmvet_events::plan;
+use pmvet_events::shm::RingState;
+use pmvet_events::stage::{Point, RUN, Stage, turn};
+
+use crate::syscalls::Arguments;
+use crate::thread::Thread;
+use crate::{client, dr};
+
+pub(crate) struct Forks {
+    stage: &'static Stage,
+    /// Files that make a fork point, with their names for a quick look.
+    files: Vec<PathBuf>,
+    input: Option<PathBuf>,
+    /// The server that this process becomes at the next fork point, or [`RUN`].
+    becomes: AtomicU32,
+    /// Where the last fork point was: the next one has to be further on.
+    files_passed: AtomicBool,
+    /// This process was forked by a server.
+    child: AtomicBool,
+    /// How many translated blocks of the stage are in this process's code cache.
+    translated: AtomicUsize,
+    /// Where the C library keeps the thread's id.
+    tid_at: AtomicU64,
+    /// Signals that the target handles by itself: bit n - 1.
+    handled: AtomicU64,
+}
+
+impl Forks {
+    pub(crate) fn new(plan: &plan::Forks) -> Self {
+        let at = dr::map_stage(&plan.stage, Stage::BYTES);
+        Self {
+            // SAFETY: a mapping of this size that stays; all accesses are atomic.
+            stage: unsafe { &*at.cast::<Stage>() },
+            files: plan.files.clone(),
+            input: plan.input.clone(),
+            becomes: AtomicU32::new(0),
+            files_passed: AtomicBool::new(false),
+            child: AtomicBool::new(false),
+            translated: AtomicUsize::new(0),
+            tid_at: AtomicU64::new(0),
+            handled: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn stage(&self) -> &'static Stage {
+        self.stage
+    }
+
+    fn is_child(&self) -> bool {
+        self.child.load(Ordering::Relaxed)
+    }
+
+    /// A block was translated at this address.
+    pub(crate) fn translated(&self, tag: u64) {
+        if self.is_child() {
+            self.stage.add_block(tag);
+        }
+    }
+
+    /// A system call is about to be made.
+    pub(crate) fn before(&self, dc: *mut c_void, arguments: &Arguments, number: i64) {
+        match number {
+            libc::SYS_set_tid_address => self.tid_at.store(arguments.get(0), Ordering::Relaxed),
+            libc::SYS_rt_sigaction => self.note_handler(arguments),
+            libc::SYS_exit_group if self.is_child() => self.exit(arguments.fd(0)),
+            _ => {}
+        }
+        let number = match self.becomes.load(Ordering::Relaxed) {
+            RUN => return,
+            server => (server, self.point(arguments, number)),
+        };
+        if let (server, Some(point)) = number {
+            self.serve(dc, server as usize, point);
+        }
+    }
+
+    fn note_handler(&self, arguments: &Arguments) {
+        let bit = 1u64.checked_shl(arguments.fd(0).wrapping_sub(1) as u32).unwrap_or(0);
+        match arguments.get(1) {
+            0 => {}
+            action if dr::read_word(action).unwrap_or(0) == libc::SIG_DFL as u64 => {
+                self.handled.fetch_and(!bit, Ordering::Relaxed);
+            }
+            _ => {
+                self.handled.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether a call is a fork point.
+    fn point(&self, arguments: &Arguments, number: i64) -> Option<Point> {
+        let named = named(arguments, number);
+        let is = |path: &Path| {
+            let named = named.as_deref()?;
+            let same_name = named.file_name() == path.file_name();
+            (same_name && (named == path || without_links(named).as_deref() == Some(path))).then_some(())
+        };
+        if !self.files_passed.load(Ordering::Relaxed) && self.files.iter().any(|path| is(path).is_some()) {
+            return Some(Point::Files);
+        }
+        let input = match &self.input {
+            Some(path) => is(path).is_some(),
+            None => looks_at_stdin(arguments, number),
+        };
+        input.then_some(Point::Input)
+    }
+
+    /// Obeys orders. Returns in a child, which goes on from here.
+    fn serve(&self, dc: *mut c_void, number: usize, point: Point) {
+        let server = self.stage.server(number);
+        self.becomes.store(RUN, Ordering::Relaxed);
+        if client().threads().alive.len() > 1 {
+            server.set_turn(turn::REFUSED);
+            return;
+        }
+        self.files_passed.store(true, Ordering::Relaxed);
+        self.child.store(false, Ordering::Relaxed);
+        server.set_point(point);
+        server.process.store(dr::process(), Ordering::Relaxed);
+        self.translate(dc);
+        server.set_turn(turn::READY);
+        loop {
+            if server.turn() != turn::ORDERED {
+                server.wait_while(turn::READY, std::time::Duration::from_secs(3600));
+                continue;
+            }
+            self.translate(dc);
+            rewind_stdin();
+            let order = server.order();
+            let child = self.fork();
+            if child == 0 {
+                self.become_child(dc, order);
+                return;
+            }
+            server.child.store(child as u32, Ordering::Relaxed);
+            if order == RUN && child > 0 {
+                server.status.store(wait_for(child), Ordering::Relaxed);
+            }
+            // Servers that were ended in the meantime.
+            // SAFETY: no status is wanted.
+            while unsafe { libc::syscall(libc::SYS_wait4, -1, 0, libc::WNOHANG | libc::__WALL, 0) } > 0 {}
+            server.set_turn(turn::READY);
+        }
+    }
+
+    fn fork(&self) -> i64 {
+        let tid_at = self.tid_at.load(Ordering::Relaxed);
+        let mut flags = libc::SIGCHLD;
+        if tid_at != 0 {
+            // As the C library's own fork does.
+            flags |= libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
+        }
+        // SAFETY: a fork: no memory is shared, and the one thread of the process goes on in both.
+        unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, tid_at, 0) }
+    }
+
+    fn become_child(&self, dc: *mut c_void, order: u32) {
+        self.child.store(true, Ordering::Relaxed);
+        self.becomes.store(order, Ordering::Relaxed);
+        client().process.store(dr::process(), Ordering::Relaxed);
+        if client().counts() {
+            if let Some(thread) = Thread::try_current() {
+                thread.belongs_to(dr::process());
+            }
+        } else {
+            // SAFETY: in the child of a fork, on its only thread.
+            unsafe { crate::forked(dc) };
+        }
+    }
+
+    /// Translates what children translated before.
+    fn translate(&self, dc: *mut c_void) {
+        let known = self.translated.load(Ordering::Relaxed);
+        let mut tags: Vec<app_pc> = self.stage.blocks_from(known).map(|tag| tag as app_pc).collect();
+        self.translated.store(known + tags.len(), Ordering::Relaxed);
+        // A library that only the child loaded is not here.
+        tags.retain(|&tag| dr::is_code(tag));
+        if !tags.is_empty() {
+            dr::translate(dc, &mut tags);
+        }
+    }
+
+    /// Ends a child at once. DynamoRIO would take long to free what ends with the process anyway.
+    fn exit(&self, status: i32) {
+        if !client().counts()
+            && let Some(thread) = Thread::try_current()
+        {
+            thread.emit(What::ThreadExit);
+            thread.emit(What::ProcessExit { process: client().process() });
+            let id = thread.id;
+            client().shared.control(thread.ring).change(RingState::Active(id), RingState::Closed(id));
+        }
+        // SAFETY: does not return.
+        unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    }
+
+    /// A signal has come. If a child is to die of it, it does so here: DynamoRIO would send it to the server.
+    pub(crate) fn signalled(&self, signal: i32) {
+        use libc::{SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, SIGXFSZ};
+        let deadly = [SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, SIGXFSZ];
+        let handled = self.handled.load(Ordering::Relaxed) & 1u64.checked_shl(signal as u32 - 1).unwrap_or(0) != 0;
+        if self.is_child() && deadly.contains(&signal) && !handled {
+            dr::die_of(signal);
+        }
+    }
+}
+
+/// The file that a call names, made absolute.
+fn named(arguments: &Arguments, number: i64) -> Option<PathBuf> {
+    match number {
+        libc::SYS_open
+        | libc::SYS_creat
+        | libc::SYS_stat
+        | libc::SYS_lstat
+        | libc::SYS_access
+        | libc::SYS_truncate
+        | libc::SYS_unlink
+        | libc::SYS_rename
+        | libc::SYS_statfs => arguments.path(None, 0),
+        libc::SYS_openat
+        | libc::SYS_openat2
+        | libc::SYS_newfstatat
+        | libc::SYS_statx
+        | libc::SYS_faccessat
+        | libc::SYS_faccessat2
+        | libc::SYS_unlinkat => arguments.path(Some(0), 1),
+        _ => None,
+    }
+}
+
+fn without_links(path: &Path) -> Option<PathBuf> {
+    let whole = std::fs::canonicalize(path).ok();
+    whole.or_else(|| Some(std::fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?)))
+}
+
+fn looks_at_stdin(arguments: &Arguments, number: i64) -> bool {
+    match number {
+        libc::SYS_read
+        | libc::SYS_pread64
+        | libc::SYS_readv
+        | libc::SYS_preadv
+        | libc::SYS_preadv2
+        | libc::SYS_fstat
+        | libc::SYS_lseek
+        | libc::SYS_ioctl
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg => arguments.fd(0) == 0,
+        libc::SYS_newfstatat | libc::SYS_statx => {
+            arguments.fd(0) == 0 && dr::read_c_string(arguments.get(1)).is_some_and(|path| path.is_empty())
+        }
+        libc::SYS_mmap => arguments.fd(4) == 0 && arguments.get(3) as i32 & libc::MAP_ANONYMOUS == 0,
+        libc::SYS_splice | libc::SYS_copy_file_range => arguments.fd(0) == 0,
+        libc::SYS_sendfile | libc::SYS_epoll_ctl => arguments.fd(if number == libc::SYS_sendfile { 1 } else { 2 }) == 0,
+        libc::SYS_poll | libc::SYS_ppoll | libc::SYS_select | libc::SYS_pselect6 => true,
+        _ => false,
+    }
+}
+
+/// Children share the position of standard input, and each is to read it from the start.
+fn rewind_stdin() {
+    // SAFETY: fails without harm if it cannot be done.
+    unsafe { libc::syscall(libc::SYS_lseek, 0, 0, libc::SEEK_SET) };
+}
+
+fn wait_for(child: i64) -> i32 {
+    let mut status = 0;
+    loop {
+        // SAFETY: the pointer is valid.
+        let ended = unsafe { libc::syscall(libc::SYS_wait4, child, &raw mut status, libc::__WALL, 0) };
+        // SAFETY: asks for the error of the call just made.
+        if ended == child || unsafe { *libc::__errno_location() } != libc::EINTR {
+            return status;
+        }
+    }
+}

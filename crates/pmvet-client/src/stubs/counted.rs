@@ -1,0 +1,54 @@
+//! Operations on PM, counted as PMFuzz counts them: which one follows which.
+
+use std::mem::offset_of;
+
+use pmvet_events::shm::{RingControl, STRIPES};
+use pmvet_events::wire;
+
+use super::paths::resolve;
+use crate::context::Frame;
+use crate::slow;
+use crate::sync::{Held, Lock};
+use crate::thread::{Thread, mode, slot};
+
+/// Counts the operation at the site, by the call path in edx; see [`Thread::count`], which does the same.
+macro_rules! count {
+    () => {
+        "
+        imul esi, dword ptr [rcx + {site}], {spread}
+        xor esi, edx
+        mov edi, esi
+        shr esi, 1
+        xor edi, [rcx + {last_operation}]
+        mov [rcx + {last_operation}], esi
+        mov eax, edi
+        shr eax, 16
+        xor edi, eax
+        movzx edi, di
+        add rdi, [rcx + {pm_counts}]
+        inc byte ptr [rdi]
+        jnz 2f
+        dec byte ptr [rdi]
+    2:
+        "
+    };
+}
+
+stubs! {
+    /// A store to the address in the slot, or a flush of it, is about to be done.
+    counted, slow::counted:
+        save!(),
+        address_in_pm!(),
+        context_and_room!(),
+        count!(),
+        restore_and_return!(),
+        the_rest_in_rust!();
+
+    /// A fence is about to be done.
+    counted_fence, slow::counted_fence:
+        save!(),
+        context_and_room!(),
+        count!(),
+        restore_and_return!(),
+        the_rest_in_rust!();
+}

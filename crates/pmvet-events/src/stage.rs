@@ -1,0 +1,216 @@
+//! The shared memory between pmvet and the fork servers inside a target.
+//!
+//! A *fork server* is a process of the target that has stopped at a fork point (see [`crate::plan::Forks`]) and makes a
+//! child for each order it gets. A child either runs to its end, or becomes a server itself at the next fork point. The
+//! turn of a server says who acts: pmvet, which gives an order, or the server, which obeys it.
+//!
+//! Servers also find here the code that their children had to translate, so that they can translate it once for all
+//! children to come; and, in a run that only counts, the two counter maps.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How many servers there may be at a time.
+pub const SERVERS: usize = 64;
+/// Counters in each map.
+pub const MAP: usize = 1 << 16;
+const BLOCKS: usize = 1 << 16;
+
+#[derive(Debug)]
+#[repr(C)]
+pub struct Stage {
+    servers: [Server; SERVERS],
+    blocks_used: AtomicU32,
+    blocks: [AtomicU64; BLOCKS],
+    pub maps: Maps,
+}
+
+/// What a run did, as counters that stay at 255 once they are there.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Maps {
+    /// Transitions between operations on PM.
+    pub pm: [AtomicU8; MAP],
+    /// Branches taken.
+    pub edges: [AtomicU8; MAP],
+}
+
+/// Whose turn it is.
+pub mod turn {
+    /// The process is on its way to the fork point.
+    pub const AWAY: u32 = 0;
+    /// pmvet may give an order.
+    pub const READY: u32 = 1;
+    /// The server has an order to obey.
+    pub const ORDERED: u32 = 2;
+    /// The process cannot be forked, since it has several threads. It goes on by itself.
+    pub const REFUSED: u32 = 3;
+}
+
+/// The order: a child that runs to its end.
+pub const RUN: u32 = u32::MAX;
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Server {
+    turn: AtomicU32,
+    /// [`RUN`], or the number of the server that the child is to become.
+    order: AtomicU32,
+    /// The newest child.
+    pub child: AtomicU32,
+    /// How the newest child that ran to its end did so, as `waitpid` says it.
+    pub status: AtomicI32,
+    /// The server's own process.
+    pub process: AtomicU32,
+    /// What the process was about to do: see [`Point`].
+    point: AtomicU32,
+}
+
+/// Where a process stopped to become a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    /// It is about to name a PM file for the first time.
+    Files,
+    /// It is about to look at its input for the first time.
+    Input,
+}
+
+impl Server {
+    pub fn turn(&self) -> u32 {
+        self.turn.load(Ordering::Acquire)
+    }
+
+    pub fn set_turn(&self, turn: u32) {
+        self.turn.store(turn, Ordering::Release);
+        // SAFETY: wakes whoever waits for this word.
+        unsafe { libc::syscall(libc::SYS_futex, &raw const self.turn, libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+    }
+
+    /// Waits while the turn is `turn`, but no longer than this. Returns the turn it is then.
+    pub fn wait_while(&self, turn: u32, most: Duration) -> u32 {
+        let time = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
+        // SAFETY: the word and the time are valid during the call.
+        unsafe {
+            libc::syscall(libc::SYS_futex, &raw const self.turn, libc::FUTEX_WAIT, turn, &raw const time, 0, 0);
+        }
+        self.turn()
+    }
+
+    pub fn order(&self) -> u32 {
+        self.order.load(Ordering::Relaxed)
+    }
+
+    /// Gives an order to a server that is ready.
+    pub fn give(&self, order: u32) {
+        self.order.store(order, Ordering::Relaxed);
+        self.set_turn(turn::ORDERED);
+    }
+
+    pub fn point(&self) -> Point {
+        if self.point.load(Ordering::Relaxed) == 0 { Point::Files } else { Point::Input }
+    }
+
+    pub fn set_point(&self, point: Point) {
+        self.point.store((point == Point::Input).into(), Ordering::Relaxed);
+    }
+}
+
+impl Stage {
+    pub const BYTES: usize = size_of::<Self>().next_multiple_of(4096);
+
+    pub fn server(&self, number: usize) -> &Server {
+        &self.servers[number % SERVERS]
+    }
+
+    /// Remembers that a child translated the code at this address.
+    pub fn add_block(&self, tag: u64) {
+        let at = self.blocks_used.load(Ordering::Relaxed) as usize;
+        if let Some(slot) = self.blocks.get(at) {
+            slot.store(tag, Ordering::Relaxed);
+            self.blocks_used.store(at as u32 + 1, Ordering::Release);
+        }
+    }
+
+    /// The addresses from the given position on.
+    pub fn blocks_from(&self, position: usize) -> impl Iterator<Item = u64> {
+        let used = (self.blocks_used.load(Ordering::Acquire) as usize).min(BLOCKS);
+        self.blocks[position.min(used)..used].iter().map(|tag| tag.load(Ordering::Relaxed))
+    }
+}
+
+impl Maps {
+    fn all(&self) -> impl Iterator<Item = &AtomicU8> {
+        self.pm.iter().chain(&self.edges)
+    }
+
+    /// The counters as they are now. The target must be at rest.
+    pub fn copy(&self) -> Vec<u8> {
+        self.all().map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+
+    pub fn set(&self, counts: &[u8]) {
+        for (count, &value) in self.all().zip(counts) {
+            count.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+/// pmvet's own mapping of a stage, and the file that processes of the target map.
+#[derive(Debug)]
+pub struct OwnStage {
+    file: File,
+    base: NonNull<Stage>,
+}
+
+// SAFETY: everything behind `base` is atomic.
+unsafe impl Send for OwnStage {}
+// SAFETY: as above.
+unsafe impl Sync for OwnStage {}
+
+impl OwnStage {
+    pub fn create() -> io::Result<Self> {
+        // SAFETY: the name is a C string; the result is checked, and nobody else owns it.
+        let file = unsafe {
+            match libc::memfd_create(c"pmvet-stage".as_ptr(), libc::MFD_CLOEXEC) {
+                -1 => return Err(io::Error::last_os_error()),
+                fd => File::from_raw_fd(fd),
+            }
+        };
+        file.set_len(Stage::BYTES as u64)?;
+        // SAFETY: a fresh mapping of a file of this size.
+        let at = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), Stage::BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        Ok(Self { file, base })
+    }
+
+    /// The path by which processes of the target reach it.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+}
+
+impl std::ops::Deref for OwnStage {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        // SAFETY: mapped as long as `self` lives; zeros, which it starts with, are valid; all accesses are atomic.
+        unsafe { self.base.as_ref() }
+    }
+}
+
+impl Drop for OwnStage {
+    fn drop(&mut self) {
+        // SAFETY: made by `create`, and every reference into it borrows from `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), Stage::BYTES) };
+    }
+}

@@ -1,0 +1,273 @@
+//! A target that is started once and run many times.
+//!
+//! The target goes up to its first fork point: where it first names one of its PM files, or looks at its input. There the
+//! client makes it a *server*, which forks a child for each run; translated code and start-up are paid for once. A server
+//! may *branch*: its child becomes another server at the next fork point, when the PM files are open, so that runs on the
+//! same image do not open it each time.
+//!
+//! All processes live in one sandbox and see one [`Overlay`], so one run goes on at a time, and the caller puts the files
+//! of a run into the overlay before it. What a run leaves in files that were open at the fork point is left there: the caller puts
+//! it right before the next. A run reports events, or counts (see [`pmvet_events::plan::Forks`]).
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pmvet_events::plan::Forks;
+use pmvet_events::shm::Shared;
+use pmvet_events::stage::{OwnStage, Point, RUN, SERVERS, turn};
+
+use crate::collect::{Collector, Loss, Sink};
+use crate::install::Install;
+use crate::launch::{Exit, Launch, LaunchError, Sandbox, exit_of, stopped_by};
+use crate::sandbox::{Overlay, Tracees};
+
+/// The server that the target itself became.
+pub const FIRST: usize = 0;
+
+/// How long a run may take, and how much memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub time: Duration,
+    /// Of each process of a run.
+    pub bytes: u64,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Exit(Exit),
+    /// It took too long and was killed.
+    Timeout,
+    /// It took too much memory and was killed.
+    Runaway,
+}
+
+#[derive(Debug)]
+pub struct Run {
+    pub end: End,
+    /// Processes that it left behind, which were killed.
+    pub strays: usize,
+    /// Events that are missing.
+    pub loss: Loss,
+    pub time: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ForkError {
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error("the target ended ({0}) before it touched a PM file or its input; the end of its output:\n{1}")]
+    Ended(Exit, String),
+    #[error("the target has several threads before it touches its PM files and its input, so it cannot be forked")]
+    Threads,
+    #[error("the fork server inside the target has ended")]
+    Died,
+    #[error("interrupted")]
+    Interrupted,
+    #[error(transparent)]
+    Collect(#[from] crate::collect::CollectError),
+}
+
+#[derive(Debug)]
+pub struct ForkServer {
+    stage: OwnStage,
+    shared: Shared,
+    sandbox: Sandbox,
+    overlay: Arc<Mutex<Overlay>>,
+    tracees: Arc<Tracees>,
+    counts: bool,
+    /// By number; the process of each server that is there.
+    servers: [Option<libc::pid_t>; SERVERS],
+}
+
+/// How often is looked after things that do not announce themselves.
+const ROUND: Duration = Duration::from_millis(20);
+
+impl ForkServer {
+    /// Starts a target, which must have a sandbox, and waits until it is at its first fork point. `points` says where that
+    /// is; its stage is filled in here.
+    pub fn start(launch: &Launch, points: Forks, install: &Install) -> Result<Self, ForkError> {
+        let private = launch.sandbox.as_ref().ok_or(LaunchError::Guard(std::io::ErrorKind::InvalidInput.into()))?;
+        let stage = OwnStage::create().map_err(LaunchError::SharedMemory)?;
+        let counts = points.count;
+        let mut launch = launch.clone();
+        launch.plan.forks = Some(Forks { stage: stage.path(), ..points });
+        let plan = serde_json::to_vec(&launch.plan).map_err(LaunchError::Plan)?;
+        let shared = Shared::create(&plan).map_err(LaunchError::SharedMemory)?;
+        let tracees = Arc::<Tracees>::default();
+        let sandbox = Sandbox::start(&launch, private, install, &shared, Arc::clone(&tracees));
+        let overlay = Arc::clone(&private.overlay);
+        let mut this = Self { stage, shared, sandbox, overlay, tracees, counts, servers: [None; SERVERS] };
+        this.arrive(FIRST, None)?;
+        Ok(this)
+    }
+
+    /// Waits until a server is at its fork point. Says whether it ever came there.
+    fn arrive(&mut self, number: usize, process: Option<libc::pid_t>) -> Result<bool, ForkError> {
+        let server = self.stage.server(number);
+        // What the start reports is of no interest to a run, but the target must not wait for somebody to read it.
+        let mut collector = (!self.counts).then(|| Collector::from_now(&self.shared));
+        loop {
+            if let Some(collector) = &mut collector {
+                while collector.pump(&mut Ignored)? > 0 {}
+            }
+            match server.wait_while(turn::AWAY, if self.counts { ROUND } else { Duration::from_micros(200) }) {
+                turn::AWAY => {}
+                turn::REFUSED => return Err(ForkError::Threads),
+                _ => break,
+            }
+            if stopped_by().is_some() {
+                return Err(ForkError::Interrupted);
+            }
+            match process {
+                None if self.sandbox.is_over() => return Err(self.last_words()),
+                Some(process) if !self.tracees.contains(process) => return Ok(false),
+                _ => {}
+            }
+        }
+        if let Some(collector) = &mut collector {
+            collector.pump(&mut Ignored)?;
+        }
+        self.servers[number] = Some(server.process.load(Ordering::Relaxed) as libc::pid_t);
+        Ok(true)
+    }
+
+    fn last_words(&mut self) -> ForkError {
+        match self.sandbox.join() {
+            _ if self.shared.header().client_failed.load(Ordering::Acquire) != 0 => LaunchError::ClientFailed.into(),
+            Some(Ok(run)) => ForkError::Ended(run.end.exit(), String::from_utf8_lossy(&run.output).into_owned()),
+            _ => ForkError::Died,
+        }
+    }
+
+    /// Where a server stopped.
+    pub fn point(&self, server: usize) -> Point {
+        self.stage.server(server).point()
+    }
+
+    /// The files that the processes see.
+    pub fn overlay(&self) -> &Arc<Mutex<Overlay>> {
+        &self.overlay
+    }
+
+    /// The counter maps: operations on PM, then branches.
+    pub fn counts(&self) -> Vec<u8> {
+        self.stage.maps.copy()
+    }
+
+    pub fn set_counts(&self, counts: &[u8]) {
+        self.stage.maps.set(counts);
+    }
+
+    /// Lets a server fork a child and sees the child through to its end. Its events go to `sink`.
+    pub fn run(&mut self, server: usize, limits: &Limits, sink: &mut dyn Sink) -> Result<Run, ForkError> {
+        let process = self.servers[server].ok_or(ForkError::Died)?;
+        let control = self.stage.server(server);
+        let started = Instant::now();
+        let mut collector = (!self.counts).then(|| Collector::from_now(&self.shared));
+        let mut killed = None;
+        control.give(RUN);
+        loop {
+            let pause = match &mut collector {
+                Some(collector) => {
+                    collector.pump(sink)?;
+                    Duration::from_micros(100)
+                }
+                None => ROUND.min(limits.time),
+            };
+            if control.wait_while(turn::ORDERED, pause) == turn::READY {
+                break;
+            }
+            if started.elapsed() < ROUND {
+                continue;
+            }
+            if !self.tracees.contains(process) {
+                self.servers[server] = None;
+                return Err(ForkError::Died);
+            }
+            if stopped_by().is_some() {
+                return Err(ForkError::Interrupted);
+            }
+            let child = control.child.load(Ordering::Relaxed);
+            killed = killed.or(if started.elapsed() > limits.time {
+                Some(End::Timeout)
+            } else if resident(child) > limits.bytes {
+                Some(End::Runaway)
+            } else {
+                None
+            });
+            if killed.is_some() {
+                self.kill_all_but_servers();
+            }
+        }
+        let strays = self.kill_all_but_servers();
+        let loss = match &mut collector {
+            Some(collector) => collector.finish(sink)?,
+            None => Loss::default(),
+        };
+        let end = killed.unwrap_or(End::Exit(exit_of(control.status.load(Ordering::Relaxed))));
+        Ok(Run { end, strays, loss, time: started.elapsed() })
+    }
+
+    /// Lets a server fork a child that goes on to the next fork point and becomes a server there. `None` if it never came
+    /// there, or there are too many servers.
+    pub fn branch(&mut self, server: usize) -> Result<Option<usize>, ForkError> {
+        let Some(number) = self.servers.iter().position(Option::is_none) else { return Ok(None) };
+        self.servers[server].ok_or(ForkError::Died)?;
+        let control = self.stage.server(server);
+        self.stage.server(number).set_turn(turn::AWAY);
+        control.give(number as u32);
+        while control.wait_while(turn::ORDERED, ROUND) != turn::READY {
+            if self.sandbox.is_over() {
+                return Err(ForkError::Died);
+            }
+        }
+        let child = control.child.load(Ordering::Relaxed) as libc::pid_t;
+        let arrived = self.arrive(number, Some(child));
+        if !matches!(arrived, Ok(true)) {
+            self.kill_all_but_servers();
+        }
+        Ok(arrived?.then_some(number))
+    }
+
+    /// Ends a server.
+    pub fn end(&mut self, server: usize) {
+        self.servers[server] = None;
+        self.kill_all_but_servers();
+    }
+
+    /// Returns how many there were.
+    fn kill_all_but_servers(&self) -> usize {
+        let servers: Vec<libc::pid_t> = self.servers.iter().copied().flatten().collect();
+        let mut most = 0;
+        // The supervisor needs a moment to notice that the child of this run has ended.
+        for round in 0u32.. {
+            let found = if round == 0 { self.tracees.others(&servers) } else { self.tracees.kill_others(&servers) };
+            if found == 0 || self.sandbox.is_over() {
+                break;
+            }
+            most = if round > 1 { found.max(most) } else { most };
+            std::thread::sleep(Duration::from_micros(50 << round.min(8)));
+        }
+        most
+    }
+}
+
+struct Ignored;
+
+impl Sink for Ignored {
+    fn event(
+        &mut self,
+        _: &pmvet_events::Event<'_>,
+        _: &dyn pmvet_events::Places,
+    ) -> Result<(), crate::collect::SinkError> {
+        Ok(())
+    }
+}
+
+/// How much memory a process takes.
+fn resident(process: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).map_or(0, |pages| pages * 4096)
+}

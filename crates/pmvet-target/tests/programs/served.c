@@ -1,0 +1,48 @@
+/* What a fork server has to cope with: a program that maps a pool, reads a letter and does what it says. */
+#include <fcntl.h>
+#include <immintrin.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int main(int argc, char **argv)
+{
+	int fd = open(argv[1], O_RDWR | O_CREAT, 0644);
+	if (fd < 0 || ftruncate(fd, 4096) != 0)
+		return 90;
+	volatile unsigned *pool = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (pool == MAP_FAILED)
+		return 91;
+	char line[16] = "";
+	if (read(0, line, sizeof(line) - 1) < 0)
+		return 92;
+	for (char *at = line; *at >= '0' && *at <= '9'; at++) {
+		pool[(*at - '0') * 16]++;
+		_mm_clflush((void *)&pool[(*at - '0') * 16]);
+		_mm_sfence();
+	}
+	switch (line[strspn(line, "0123456789")]) {
+	case 'a':
+		abort();
+	case 's':
+		*(volatile int *)8 = 1;
+	case 'h':
+		for (;;)
+			pause();
+	case 'm':
+		for (;;)
+			memset(malloc(1 << 20), 1, 1 << 20);
+	case 'f':
+		if (fork() == 0)
+			for (;;)
+				pause();
+	}
+	/* What the pool holds, so that a run that starts from another state is noticed. */
+	unsigned sum = 0;
+	for (int i = 0; i < 10; i++)
+		sum += pool[i * 16];
+	return sum;
+}
