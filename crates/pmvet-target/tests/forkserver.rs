@@ -90,7 +90,7 @@ fn runs_are_alike_whatever_came_before() {
     let mut served = serve(true);
     assert_eq!(served.server.point(FIRST), Point::Files);
     let start = served.server.counts();
-    let mut counts = |served: &mut Served, input: &str| {
+    let counts = |served: &mut Served, input: &str| {
         served.server.set_counts(&start);
         let status = served.status(FIRST, input);
         (status, served.server.counts())
