@@ -6,6 +6,8 @@
 //!
 //! Numbers of instructions and call paths are hashes here, not positions in a table: they are the same in every run.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use dynamorio_sys::*;
 
 use crate::client;
@@ -41,17 +43,28 @@ pub(crate) fn context(parent: u32, call: u32) -> u32 {
 }
 
 impl Thread {
-    /// Counts the operation under way.
-    pub(crate) fn count(&mut self) {
+    /// Counts the operation under way, or ends the run if this is where it is to end.
+    pub(crate) fn count(&mut self, fence: bool) {
+        let Some(forks) = &client().forks else { return };
+        let stop = &forks.stage().stop;
+        // The stub may have numbered it already, but then this is the end.
+        let is_end = |count: &AtomicU64, at: &AtomicU64| {
+            let (now, end) = (count.load(Ordering::Relaxed), at.load(Ordering::Relaxed));
+            if end != 0 && now == end {
+                return true;
+            }
+            count.store(now + 1, Ordering::Relaxed);
+            now + 1 == end
+        };
+        if is_end(&stop.operations, &stop.at_operation) || fence && is_end(&stop.fences, &stop.at_fence) {
+            forks.crash();
+        }
         let context = self.context(self.rsp).0;
         let operation = self.site.wrapping_mul(SPREAD) ^ context;
         let step = operation ^ std::mem::replace(&mut self.last_operation, operation >> 1);
         let place = (step ^ step >> 16) as u16;
-        if let Some(forks) = &client().forks {
-            let count = &forks.stage().maps.pm[usize::from(place)];
-            let value = count.load(std::sync::atomic::Ordering::Relaxed).saturating_add(1);
-            count.store(value, std::sync::atomic::Ordering::Relaxed);
-        }
+        let count = &forks.stage().maps.pm[usize::from(place)];
+        count.store(count.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
     }
 }
 

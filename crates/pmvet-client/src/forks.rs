@@ -210,6 +210,15 @@ impl Forks {
         unsafe { libc::syscall(libc::SYS_exit_group, status) };
     }
 
+    /// Ends the run as a crash of the machine would: nothing more is done.
+    pub(crate) fn crash(&self) {
+        if self.is_child() {
+            self.stage.stop.stopped.store(1, Ordering::Relaxed);
+            // SAFETY: does not return.
+            unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+        }
+    }
+
     /// A signal has come. If a child is to die of it, it does so here: DynamoRIO would send it to the server.
     pub(crate) fn signalled(&self, signal: i32) {
         use libc::{SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, SIGXFSZ};

@@ -106,14 +106,14 @@ pub(crate) unsafe extern "C" fn counted(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     if thread.hits_pm(thread.slot(slot::ADDR), thread.size.max(1).into()) {
-        thread.count();
+        thread.count(false);
     }
 }
 
 /// The slow form of [`crate::stubs::counted_fence`].
 pub(crate) unsafe extern "C" fn counted_fence(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
-    unsafe { &mut *thread }.count();
+    unsafe { &mut *thread }.count(true);
 }
 
 impl Thread {

@@ -118,6 +118,8 @@ pub(crate) struct Thread {
     /// Where transitions between operations on PM are counted, and what is left of the last operation.
     pub(crate) pm_counts: u64,
     pub(crate) last_operation: u32,
+    /// Where operations are numbered, and where the run is to end: a [`pmvet_events::stage::Stop`].
+    pub(crate) stop: u64,
 
     // From here on Rust only.
     pub(crate) id: ThreadId,
@@ -218,6 +220,7 @@ impl Thread {
             held_room: 0,
             pm_counts: client.forks.as_ref().map_or(0, |forks| forks.stage().maps.pm.as_ptr() as u64),
             last_operation: 0,
+            stop: client.forks.as_ref().map_or(0, |forks| &raw const forks.stage().stop as u64),
             id,
             ring,
             buffer,

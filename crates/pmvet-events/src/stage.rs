@@ -26,7 +26,33 @@ pub struct Stage {
     servers: [Server; SERVERS],
     blocks_used: AtomicU32,
     blocks: [AtomicU64; BLOCKS],
+    pub stop: Stop,
     pub maps: Maps,
+}
+
+/// Where a counting run is to end, as if the machine had crashed there.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Stop {
+    /// Operations on PM so far, this one included.
+    pub operations: AtomicU64,
+    /// The run ends before this one; 0: before none.
+    pub at_operation: AtomicU64,
+    pub fences: AtomicU64,
+    pub at_fence: AtomicU64,
+    /// Not 0 once it has.
+    pub stopped: AtomicU32,
+}
+
+impl Stop {
+    /// Starts counting operations and fences from `from`, and ends the run before those in `at`.
+    pub fn set(&self, from: (u64, u64), at: (u64, u64)) {
+        self.operations.store(from.0, Ordering::Relaxed);
+        self.at_operation.store(at.0, Ordering::Relaxed);
+        self.fences.store(from.1, Ordering::Relaxed);
+        self.at_fence.store(at.1, Ordering::Relaxed);
+        self.stopped.store(0, Ordering::Relaxed);
+    }
 }
 
 /// What a run did, as counters that stay at 255 once they are there.

@@ -160,6 +160,19 @@ impl ForkServer {
         self.stage.maps.set(counts);
     }
 
+    /// For runs that count: the next counts operations on PM and fences from the two numbers in `from` on, and ends before
+    /// the operation or the fence in `at`; 0 is none.
+    pub fn stop_at(&self, from: (u64, u64), at: (u64, u64)) {
+        self.stage.stop.set(from, at);
+    }
+
+    /// How many operations on PM, and how many fences, the last run did, and whether it was stopped before the last of them.
+    pub fn operations(&self) -> (u64, u64, bool) {
+        let stop = &self.stage.stop;
+        let [operations, fences] = [&stop.operations, &stop.fences].map(|count| count.load(Ordering::Relaxed));
+        (operations, fences, stop.stopped.load(Ordering::Relaxed) != 0)
+    }
+
     /// Lets a server fork a child and sees the child through to its end. Its events go to `sink`.
     pub fn run(&mut self, server: usize, limits: &Limits, sink: &mut dyn Sink) -> Result<Run, ForkError> {
         let process = self.servers[server].ok_or(ForkError::Died)?;

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use pmvet_events::shm::{RingControl, STRIPES};
+use pmvet_events::stage::Stop;
 use pmvet_events::wire;
 
 use super::paths::resolve;

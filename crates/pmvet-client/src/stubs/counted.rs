@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use pmvet_events::shm::{RingControl, STRIPES};
+use pmvet_events::stage::Stop;
 use pmvet_events::wire;
 
 use super::paths::resolve;
@@ -34,12 +35,27 @@ macro_rules! count {
     };
 }
 
+/// Numbers the operation, and leaves the rest to Rust if the run is to end before it.
+macro_rules! number_operation {
+    () => {
+        "
+        mov rdi, [rcx + {stop}]
+        mov rax, [rdi + {operations}]
+        inc rax
+        mov [rdi + {operations}], rax
+        cmp rax, [rdi + {at_operation}]
+        je 9f
+        "
+    };
+}
+
 stubs! {
     /// A store to the address in the slot, or a flush of it, is about to be done.
     counted, slow::counted:
         save!(),
         address_in_pm!(),
         context_and_room!(),
+        number_operation!(),
         count!(),
         restore_and_return!(),
         the_rest_in_rust!();
@@ -48,6 +64,14 @@ stubs! {
     counted_fence, slow::counted_fence:
         save!(),
         context_and_room!(),
+        number_operation!(),
+        "
+        mov rax, [rdi + {fences}]
+        inc rax
+        mov [rdi + {fences}], rax
+        cmp rax, [rdi + {at_fence}]
+        je 9f
+        ",
         count!(),
         restore_and_return!(),
         the_rest_in_rust!();

@@ -17,7 +17,8 @@ macro_rules! stubs {
                 // {seq_after} {stripes} {shared_flag} {os_thread} {waits_at} {waits_for} {waits_place} {waits_kind}
                 // {held} {held_count} {held_room} {control_head} {in_flight} {frame_sp} {frame_node} {held_object}
                 // {held_how} {addr_slot} {frame_slot} {return_slot} {value_slot} {stripes_mask} {store} {stream}
-                // {rmw} {rare_rmw} {near_load} {rmw_failed} {rmw_done} {pm_counts} {last_operation} {spread} {resolve} {slow}
+                // {rmw} {rare_rmw} {near_load} {rmw_failed} {rmw_done} {pm_counts} {last_operation} {stop} {operations}
+                // {at_operation} {fences} {at_fence} {spread} {resolve} {slow}
                 ",
                 rax = const offset_of!(Thread, rax),
                 rdx = const offset_of!(Thread, rdx),
@@ -73,6 +74,11 @@ macro_rules! stubs {
                 rmw_done = const wire::RMW,
                 pm_counts = const offset_of!(Thread, pm_counts),
                 last_operation = const offset_of!(Thread, last_operation),
+                stop = const offset_of!(Thread, stop),
+                operations = const offset_of!(Stop, operations),
+                at_operation = const offset_of!(Stop, at_operation),
+                fences = const offset_of!(Stop, fences),
+                at_fence = const offset_of!(Stop, at_fence),
                 spread = const crate::context::SPREAD as i32,
                 resolve = sym resolve,
                 slow = sym $slow,

@@ -8,8 +8,8 @@ mod replay;
 mod scratch;
 mod versions;
 
-pub use replay::{FileState, Replay};
-pub use scratch::{Patch, Scratch};
+pub use replay::{FileState, Replay, data};
+pub use scratch::{Patch, Scratch, restore};
 pub use versions::{Version, VersionId, Versions};
 
 /// The unit in which changes are kept.

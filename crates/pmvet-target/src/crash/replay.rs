@@ -168,7 +168,7 @@ impl Replay {
 }
 
 /// The parts of a range of a file that are not holes.
-pub(super) fn data(file: &File, from: u64, to: u64) -> Vec<(u64, u64)> {
+pub fn data(file: &File, from: u64, to: u64) -> Vec<(u64, u64)> {
     let mut parts = Vec::new();
     let mut at = from;
     while let Some((start, end)) = sparse::next_data(file, at, to) {

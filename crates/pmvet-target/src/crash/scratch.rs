@@ -66,7 +66,7 @@ impl Scratch {
 }
 
 /// Makes a file consist of these pages, and of zeros between them.
-fn restore<'a>(file: &File, size: u64, pages: impl Iterator<Item = (u64, &'a [u8])>) -> io::Result<()> {
+pub fn restore<'a>(file: &File, size: u64, pages: impl Iterator<Item = (u64, &'a [u8])>) -> io::Result<()> {
     file.set_len(size)?;
     let mut pages = pages.filter(|(index, _)| index * (PAGE as u64) < size).peekable();
     let mut buffer = vec![0; 64 * PAGE];

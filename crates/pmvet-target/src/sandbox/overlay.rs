@@ -83,6 +83,14 @@ impl Overlay {
         }
     }
 
+    /// What a process finds under a path: a file, the knowledge that there is none, or nothing, if the path is not replaced.
+    pub fn stand_in(&self, path: &Path) -> Option<Option<Arc<File>>> {
+        match self.find(path)? {
+            Entry::Present(file) => Some(Some(Arc::clone(file))),
+            Entry::Deleted => Some(None),
+        }
+    }
+
     /// The replaced files that exist, with their paths.
     pub fn files(&self) -> impl Iterator<Item = (&Path, &Arc<File>)> {
         self.entries.iter().filter_map(|(path, entry)| match entry {

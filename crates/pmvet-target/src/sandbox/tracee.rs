@@ -144,9 +144,12 @@ impl Tracees {
     /// Kills all but these. Returns how many there were.
     pub fn kill_others(&self, spared: &[libc::pid_t]) -> usize {
         let set = self.set();
-        let others = set.iter().filter(|tid| !spared.contains(tid));
-        // SAFETY: the ids are in use until the tracer has waited for them, and it takes them from the set right after.
-        others.map(|&tid| unsafe { libc::kill(tid, libc::SIGKILL) }).count()
+        let others: Vec<_> = set.iter().filter(|tid| !spared.contains(tid)).collect();
+        for &&tid in &others {
+            // SAFETY: the id is in use until the tracer has waited for it, and the tracer takes it from the set right after.
+            unsafe { libc::kill(tid, libc::SIGKILL) };
+        }
+        others.len()
     }
 }
 
