@@ -141,9 +141,12 @@ impl Error {
                 TraceError::Io { source, .. } if source.kind() == io::ErrorKind::IsADirectory => Exit::Usage,
                 TraceError::Truncated { .. } | TraceError::Corrupt { .. } | TraceError::Io { .. } => Exit::Internal,
             },
-            Error::Fuzz(_) | Error::Launch(_) | Error::Record(_) | Error::Scan(_) | Error::Save(_) | Error::Output { .. } => {
-                Exit::Internal
-            }
+            Error::Fuzz(_)
+            | Error::Launch(_)
+            | Error::Record(_)
+            | Error::Scan(_)
+            | Error::Save(_)
+            | Error::Output { .. } => Exit::Internal,
         }
     }
 }

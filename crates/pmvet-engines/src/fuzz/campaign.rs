@@ -380,14 +380,7 @@ impl Named for PathFeedback<'_> {
 impl<S> StateInitializer<S> for PathFeedback<'_> {}
 
 impl<EM, OT, S> Feedback<EM, Case, OT, S> for PathFeedback<'_> {
-    fn is_interesting(
-        &mut self,
-        _: &mut S,
-        _: &mut EM,
-        _: &Case,
-        _: &OT,
-        _: &ExitKind,
-    ) -> Result<bool, AflError> {
+    fn is_interesting(&mut self, _: &mut S, _: &mut EM, _: &Case, _: &OT, _: &ExitKind) -> Result<bool, AflError> {
         Ok(self.world.borrow().last.is_some_and(|(_, favour)| favour > Favour::None))
     }
 

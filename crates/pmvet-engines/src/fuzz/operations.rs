@@ -182,7 +182,8 @@ impl Operations {
         let place = places[below(places.len())];
         let range = self.parameters.values().find(|p| p.values.is_empty()).cloned().unwrap_or_default();
         let number = self.value(&range, keys, below);
-        let words: Vec<&str> = words.iter().enumerate().map(|(i, word)| if i == place { &number } else { *word }).collect();
+        let words: Vec<&str> =
+            words.iter().enumerate().map(|(i, word)| if i == place { &number } else { *word }).collect();
         words.join(" ")
     }
 }

@@ -295,8 +295,7 @@ fn start(target: &Target, input: &Arc<File>) -> Result<ForkServer, ForkError> {
         }
         private.overlay = Arc::new(std::sync::Mutex::new(overlay));
     }
-    let points =
-        Forks { files: target.files.clone(), input: target.input.clone(), count: true, ..Forks::default() };
+    let points = Forks { files: target.files.clone(), input: target.input.clone(), count: true, ..Forks::default() };
     ForkServer::start(&launch, points, &target.install)
 }
 

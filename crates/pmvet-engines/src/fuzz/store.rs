@@ -78,9 +78,8 @@ const PAGE_HEADER: usize = 16 + 4;
 impl Store {
     /// Opens a store in a folder that exists, or makes one.
     pub fn open(folder: &Path) -> io::Result<Self> {
-        let open = |name: &str| {
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(name))
-        };
+        let open =
+            |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(name));
         let (mut lines, pack) = (open("images.jsonl")?, open("pages")?);
         let (pages, pack_end) = read_pack(&pack)?;
         pack.set_len(pack_end)?;

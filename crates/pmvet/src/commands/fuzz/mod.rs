@@ -68,7 +68,9 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
         let (found, left) = checks.finish();
         findings.extend(found);
         if left > 0 {
-            coverage.not_covered.push(format!("{left} test cases were not checked for crashes before the time was over"));
+            coverage
+                .not_covered
+                .push(format!("{left} test cases were not checked for crashes before the time was over"));
         }
     }
     info.complete = true;
@@ -103,18 +105,12 @@ fn corpus(arguments: &cli::Fuzz, workload: &Workload) -> Result<PathBuf, Error> 
             source,
         })?;
     }
-    folder.canonicalize().map_err(|source| Error::Output {
-        action: "find",
-        what: folder.display().to_string(),
-        source,
-    })
+    folder.canonicalize().map_err(|source| Error::Output { action: "find", what: folder.display().to_string(), source })
 }
 
 fn seeds(arguments: &cli::Fuzz) -> Result<Vec<Vec<u8>>, Error> {
     use std::io::{IsTerminal, Read};
-    let read = |path: &Path| {
-        std::fs::read(path).map_err(|e| Error::Usage(format!("--seeds: {}: {e}", path.display())))
-    };
+    let read = |path: &Path| std::fs::read(path).map_err(|e| Error::Usage(format!("--seeds: {}: {e}", path.display())));
     let Some(path) = &arguments.seeds else {
         let mut input = Vec::new();
         if !std::io::stdin().is_terminal() {
@@ -145,7 +141,8 @@ fn settings(arguments: &cli::Fuzz, start: &Start, seeds: Vec<Vec<u8>>) -> Result
         }
         None => Operations::of_seeds(seeds.iter().map(Vec::as_slice)),
     };
-    let mut words = std::fs::read(&start.workload.program.executable).map_or_else(|_| Vec::new(), |b| tokens::of_binary(&b));
+    let mut words =
+        std::fs::read(&start.workload.program.executable).map_or_else(|_| Vec::new(), |b| tokens::of_binary(&b));
     if let Some(path) = &arguments.dict {
         let parsed = tokens::of_dictionary(&read(path, "--dict")?);
         words.extend(parsed.map_err(|e| Error::Usage(format!("--dict: {}: {e}", path.display())))?);

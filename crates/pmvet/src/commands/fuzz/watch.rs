@@ -134,7 +134,9 @@ impl Watch {
                 );
             }
             if !stats.short {
-                eprintln!("pmvet: every run opened its pool: starting from an open one gave other results, or cannot be done");
+                eprintln!(
+                    "pmvet: every run opened its pool: starting from an open one gave other results, or cannot be done"
+                );
             }
         }
         (self.checks, self.failures)
