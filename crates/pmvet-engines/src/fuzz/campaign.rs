@@ -153,6 +153,9 @@ pub fn run(
     if let Some(error) = world.error.take() {
         return Err(error);
     }
+    if pmvet_target::launch::stopped_by().is_some() {
+        return Ok(world.stats());
+    }
     result.map_err(|e| FuzzError::Afl(e.to_string()))?;
     Ok(world.stats())
 }
@@ -194,7 +197,9 @@ fn fuzz(
         }
     }
     if state.corpus().count() == 0 {
-        return Err(AflError::empty("no seed runs to its end"));
+        // Seeds on which the target fails are findings, but nothing to go on with.
+        let failed = !world.borrow().failures.is_empty();
+        return if failed { Ok(()) } else { Err(AflError::empty("no seed runs to its end")) };
     }
     loop {
         let mut now = world.borrow_mut();

@@ -30,18 +30,22 @@ impl Seen {
     /// Takes notice of a run.
     pub fn add(&mut self, counts: &[u8]) -> Favour {
         let mut favour = Favour::None;
-        for (i, (seen, &count)) in self.0.iter_mut().zip(counts).enumerate() {
-            if count == 0 {
+        // Most counters are 0, and a line of them is passed over at a glance.
+        const LINE: usize = 64;
+        for (line, (seen, counts)) in self.0.chunks_mut(LINE).zip(counts.chunks(LINE)).enumerate() {
+            if counts.iter().all(|&count| count == 0) {
                 continue;
             }
-            let class = class(count);
-            if *seen & class == 0 {
-                favour = favour.max(match (i < MAP, *seen) {
-                    (true, 0) => Favour::Path,
-                    (true, _) => Favour::Count,
-                    (false, _) => Favour::Branch,
-                });
-                *seen |= class;
+            for (seen, &count) in seen.iter_mut().zip(counts) {
+                let class = class(count);
+                if *seen & class != class {
+                    favour = favour.max(match (line * LINE < MAP, *seen) {
+                        (true, 0) => Favour::Path,
+                        (true, _) => Favour::Count,
+                        (false, _) => Favour::Branch,
+                    });
+                    *seen |= class;
+                }
             }
         }
         favour

@@ -90,7 +90,7 @@ fn finding(
     start: &Start,
 ) -> Finding {
     let crash = origin.as_ref().filter(|origin| origin.is_crash());
-    let function = user_frame(&stack).and_then(|frame| frame.function.clone());
+    let function = user_frame(&stack).and_then(|i| stack[i].function.clone());
     let who = function.map_or_else(|| "the program".to_owned(), |function| format!("`{function}`"));
     let command: Vec<String> = start.workload.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let input = String::from_utf8_lossy(&failure.case.input);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pmvet_engines::fuzz::campaign::FuzzError;
 use pmvet_engines::fuzz::content::{Content, ImageId};
-use pmvet_engines::fuzz::runner::{Order, RunError, Runner};
+use pmvet_engines::fuzz::runner::{Order, Runner};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::start::Start;
@@ -77,7 +77,7 @@ impl Rebuilt<'_> {
                 stop: origin.stop,
                 keep: true,
             };
-            let outcome = self.runner.run(&order).map_err(RunError::from)?;
+            let outcome = self.runner.run(&order)?;
             content = Arc::new(outcome.content.unwrap_or_default());
             self.contents.insert(id, Arc::clone(&content));
         }
