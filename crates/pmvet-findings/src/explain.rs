@@ -23,6 +23,7 @@ const PAGES: &[(&str, &str)] = pages! {
     "persistency-race"
     "lock-in-pm"
     "reachable-failure"
+    "failing-case"
 };
 
 /// The page of the rule with this id, in Markdown.

@@ -84,4 +84,6 @@ rules! {
         "a lock lives in PM, can be persisted while held, and nothing frees it after a crash";
     REACHABLE_FAILURE "reachable-failure" Error "verify":
         "recovery fails on a state of PM that a crash can leave";
+    FAILING_CASE "failing-case" Error "fuzz":
+        "the program dies, hangs or takes all memory on an input and an image that it made itself";
 }

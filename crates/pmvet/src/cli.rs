@@ -30,6 +30,9 @@ pub(crate) enum Command {
     /// Predict races in which a thread acts on data that a crash may still take back
     #[command(after_help = Exit::help())]
     Race(Box<Race>),
+    /// Make test cases, inputs and PM images, that reach the code that works on PM
+    #[command(after_help = Exit::help())]
+    Fuzz(Box<Fuzz>),
     /// Show one finding in full
     Show(Show),
     /// Say what a rule means, with an example and the fix; without a rule, list them all
@@ -302,6 +305,80 @@ pub(crate) enum RaceSwitch {
     ReaderWindow,
     Neighbours,
     Edges,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Fuzz {
+    #[command(flatten)]
+    pub(crate) workload: Workload,
+
+    /// Where test cases are kept; a campaign goes on with what is there [default: .pmvet/fuzz/PROGRAM]
+    #[arg(long, short = 'o', value_name = "DIR")]
+    pub(crate) corpus: Option<PathBuf>,
+
+    /// Inputs to start from: a file, or all files in a folder [default: standard input]
+    #[arg(long, short = 'i', value_name = "PATH")]
+    pub(crate) seeds: Option<PathBuf>,
+
+    /// What inputs are made of: operations and their parameters [default: the lines of the seeds]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ops: Option<PathBuf>,
+
+    /// A dictionary in AFL's format, besides the words found in the program
+    #[arg(long, short = 'x', value_name = "FILE")]
+    pub(crate) dict: Option<PathBuf>,
+
+    /// Run this engine on new test cases in the background
+    #[arg(long, value_enum, value_name = "ENGINE", value_delimiter = ',')]
+    pub(crate) then: Vec<Then>,
+
+    /// Stop after this time
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) budget: Option<Duration>,
+
+    /// Stop after this many runs
+    #[arg(long, value_name = "N")]
+    pub(crate) executions: Option<u64>,
+
+    /// Start the random choices here
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+
+    /// A run that takes longer hangs
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "2s")]
+    pub(crate) timeout: Duration,
+
+    /// A run that takes more memory is ended
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) memory: u64,
+
+    /// How many crash images are made from a test case that takes a new PM path
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub(crate) crash_images: u64,
+
+    /// Of a hundred crash images, how many crash anywhere instead of before a fence
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u8).range(..=100))]
+    pub(crate) crash_anywhere: u8,
+
+    /// No input gets longer than this many bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) longest: u32,
+
+    /// Let every run open its pool, even if the short way gives the same results
+    #[arg(long)]
+    pub(crate) whole_runs: bool,
+
+    /// Instead of fuzzing: make N random test cases of the corpus again from the start, and compare
+    #[arg(long, value_name = "N")]
+    pub(crate) rebuild: Option<usize>,
+
+    #[command(flatten)]
+    pub(crate) reporting: Reporting,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Then {
+    Check,
 }
 
 /// A run that has been made.

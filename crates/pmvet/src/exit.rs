@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use pmvet_engines::fuzz::campaign::FuzzError;
 use pmvet_engines::inject::ScanError;
 use pmvet_events::file::TraceError;
 use pmvet_target::install::InstallError;
@@ -102,6 +103,8 @@ pub(crate) enum Error {
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error(transparent)]
+    Fuzz(#[from] FuzzError),
+    #[error(transparent)]
     Scan(#[from] ScanError),
     /// What is kept of an earlier run cannot be used.
     #[error("{0}")]
@@ -138,9 +141,12 @@ impl Error {
                 TraceError::Io { source, .. } if source.kind() == io::ErrorKind::IsADirectory => Exit::Usage,
                 TraceError::Truncated { .. } | TraceError::Corrupt { .. } | TraceError::Io { .. } => Exit::Internal,
             },
-            Error::Launch(_) | Error::Record(_) | Error::Scan(_) | Error::Save(_) | Error::Output { .. } => {
-                Exit::Internal
-            }
+            Error::Fuzz(_)
+            | Error::Launch(_)
+            | Error::Record(_)
+            | Error::Scan(_)
+            | Error::Save(_)
+            | Error::Output { .. } => Exit::Internal,
         }
     }
 }

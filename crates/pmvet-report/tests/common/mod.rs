@@ -180,6 +180,22 @@ pub(crate) fn sample(rule: &Rule) -> Finding {
                 ],
             )
         },
+        "failing-case" => Finding {
+            expected: "`./list` ends by itself on every input.".into(),
+            happened: "On a list that it made itself `./list` dies of signal 11 (SIGSEGV).".into(),
+            fix: "Run the test case again: its input is in crashes/.".into(),
+            evidence: crash(
+                "no crash: what the program left when it ended",
+                vec![],
+                Outcome::Signal { signal: 11, name: "SIGSEGV".into() },
+                "opening pool\n",
+            ),
+            ..finding(
+                rule,
+                "`push` dies of signal 11 (SIGSEGV) on a test case",
+                vec![place(Role::Recovery, stack("push", "list->head = offset_of", 0), "it was here")],
+            )
+        },
         "reordered-crash" => {
             let mut lost = place(Role::Store, stack("push", "node->value = value", 0), "this store is lost");
             lost.pm = pm(0x1048, 8, "node->value");

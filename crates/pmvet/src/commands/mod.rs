@@ -5,6 +5,7 @@ mod diff;
 mod doctor;
 mod events;
 mod explain;
+mod fuzz;
 mod native;
 mod race;
 mod replay;
@@ -21,6 +22,7 @@ pub(crate) fn run(command: Command) -> Result<Exit, Error> {
         Command::Check(arguments) => check::run(*arguments),
         Command::Verify(arguments) => verify::run(*arguments),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Race(arguments) => race::run(&arguments),
         Command::Show(arguments) => show::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),

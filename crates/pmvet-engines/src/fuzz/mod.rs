@@ -1,0 +1,28 @@
+//! Test cases for PM programs, after PMFuzz (Liu and others, ASPLOS 2021), on unmodified binaries.
+//!
+//! A test case is an input and an *image*: the content of PM that the program starts from. Images are never made up: each is
+//! what the program itself left behind after running an input on another image, or at a crash on the way there, so all
+//! descend from the content that the user starts with.
+//!
+//! * [`content`] — the content of PM; [`store`] — the tree of images, kept as pages that differ from a parent's.
+//! * [`runner`] — runs a test case in a fork server and says what it did.
+//! * [`paths`] — which PM paths have been seen, and how much a test case adds (the paper's algorithm 2).
+//! * [`operations`] — inputs made of operations, after PMRace's section 4.5 (Chen and others, ASPLOS 2022); [`tokens`] — words
+//!   of the binary.
+//! * [`campaign`] — LibAFL around all that: corpus, scheduler, mutators, loop.
+//!
+//! Where this departs from the papers: operations are single stores, flushes and fences with their callers, not calls of a
+//! library that somebody annotated; a crash image is what PM holds if the run stops before a fence, so it takes a run of its own
+//! rather than a copy of the pool at every fence; PMRace's checkpoint is a second fork server.
+//!
+//! What it misses: crash states in which cache lines were written back out of order (`check` and `verify` try those on the test
+//! cases), and programs with several threads, whose runs no two are alike.
+
+pub mod campaign;
+pub mod case;
+pub mod content;
+pub mod operations;
+pub mod paths;
+pub mod runner;
+pub mod store;
+pub mod tokens;

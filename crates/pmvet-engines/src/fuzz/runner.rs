@@ -1,0 +1,308 @@
+//! Runs test cases in a fork server.
+//!
+//! There are two ways. The *whole* way forks where the program first names a PM file, so the run opens its pool. The *short* way
+//! forks where the program first looks at its input, in a server that has opened the pool of one image and is kept for
+//! the next inputs on that image. It is used as long as it gives the same counts and the same content as the whole way, which
+//! is compared for the first servers and now and then later.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard};
+
+use pmvet_events::plan::Forks;
+use pmvet_events::stage::Point;
+use pmvet_target::Launch;
+use pmvet_target::collect::{Sink, SinkError};
+use pmvet_target::forkserver::{End, FIRST, ForkError, ForkServer, Limits};
+use pmvet_target::install::Install;
+use pmvet_target::sandbox::Overlay;
+use pmvet_target::sparse;
+
+use super::content::{Content, FileContent, ImageId};
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Has a sandbox, whose input is the file that test cases are written to.
+    pub launch: Launch,
+    pub install: Install,
+    /// The PM files.
+    pub files: Vec<PathBuf>,
+    /// The file that inputs are read from, if not standard input.
+    pub input: Option<PathBuf>,
+    /// What the program finds besides PM.
+    pub overlay: Overlay,
+    pub limits: Limits,
+    /// Whether the short way may be used at all.
+    pub short: bool,
+}
+
+/// What a run did.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    pub end: End,
+    /// Operations on PM, then branches.
+    pub counts: Vec<u8>,
+    /// How many operations on PM and how many fences it did.
+    pub operations: (u64, u64),
+    /// It was stopped where it should be.
+    pub stopped: bool,
+    /// Processes that it left behind.
+    pub strays: usize,
+    /// What it left in PM, if that was asked for.
+    pub content: Option<Content>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Fork(#[from] ForkError),
+    #[error("cannot prepare a run: {0}")]
+    Files(#[from] io::Error),
+}
+
+/// A test case, and what is wanted of its run.
+#[derive(Debug, Clone, Copy)]
+pub struct Order<'a> {
+    pub image: ImageId,
+    pub content: &'a Content,
+    pub input: &'a [u8],
+    /// The operation or the fence to stop before; 0: none.
+    pub stop: (u64, u64),
+    /// Give the content of PM at the end.
+    pub keep: bool,
+}
+
+/// A server that has the pool of an image open.
+#[derive(Debug)]
+struct Opened {
+    server: usize,
+    overlay: Overlay,
+    files: Vec<(Arc<File>, FileContent)>,
+    counts: Vec<u8>,
+    operations: (u64, u64),
+    used: u64,
+}
+
+#[derive(Debug)]
+pub struct Runner {
+    target: Target,
+    input: Arc<File>,
+    server: ForkServer,
+    /// Counts at the first fork point.
+    counts: Vec<u8>,
+    opened: HashMap<ImageId, Opened>,
+    /// Images on which the program does not get as far as its input.
+    closed: HashMap<ImageId, ()>,
+    clock: u64,
+    /// How often both ways were compared, and how often they differed.
+    pub compared: u32,
+    pub differed: u32,
+}
+
+/// How many images are kept open.
+const MOST_OPENED: usize = 24;
+/// The short way is compared this often at first; then once in so many servers.
+const COMPARED_AT_FIRST: u32 = 6;
+const COMPARED_LATER: u64 = 50;
+/// So many differences, and it is given up.
+const MOST_DIFFERENCES: u32 = 2;
+
+impl Runner {
+    pub fn new(target: Target) -> Result<Self, RunError> {
+        let private = target.launch.sandbox.as_ref().ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
+        let input = match &private.input {
+            Some(file) => Arc::clone(file),
+            None => Arc::new(sparse::unnamed("/input".as_ref())?),
+        };
+        let server = start(&target, &input)?;
+        let counts = server.counts();
+        Ok(Self {
+            target,
+            input,
+            server,
+            counts,
+            opened: HashMap::new(),
+            closed: HashMap::new(),
+            clock: 0,
+            compared: 0,
+            differed: 0,
+        })
+    }
+
+    /// Whether the short way is in use.
+    pub fn is_short(&self) -> bool {
+        self.target.short && self.server.point(FIRST) == Point::Files && self.differed < MOST_DIFFERENCES
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    pub fn run(&mut self, order: &Order<'_>) -> Result<Outcome, RunError> {
+        match self.try_run(order) {
+            // The target took its server down. That is news about this test case, and the next one needs a server.
+            Err(RunError::Fork(ForkError::Died)) => {
+                self.opened.clear();
+                self.server = start(&self.target, &self.input)?;
+                self.counts = self.server.counts();
+                let counts = self.counts.clone();
+                let end = End::Exit(pmvet_target::launch::Exit::Signal(libc::SIGKILL));
+                Ok(Outcome { end, counts, operations: (0, 0), stopped: false, strays: 0, content: None })
+            }
+            result => result,
+        }
+    }
+
+    fn try_run(&mut self, order: &Order<'_>) -> Result<Outcome, RunError> {
+        self.input.set_len(0)?;
+        self.input.write_all_at(order.input, 0)?;
+        self.clock += 1;
+        if !self.is_short() || self.closed.contains_key(&order.image) {
+            return self.whole(order);
+        }
+        let fresh = !self.opened.contains_key(&order.image);
+        if fresh && !self.open(order)? {
+            self.closed.insert(order.image, ());
+            return self.whole(order);
+        }
+        let before = self.opened.get(&order.image).map_or((0, 0), |opened| opened.operations);
+        let passed = |stop: u64, before: u64| stop != 0 && stop <= before;
+        if passed(order.stop.0, before.0) || passed(order.stop.1, before.1) {
+            return self.whole(order);
+        }
+        let compare = fresh && (self.compared < COMPARED_AT_FIRST || self.clock.is_multiple_of(COMPARED_LATER));
+        if !compare {
+            return self.short(order);
+        }
+        self.compared += 1;
+        let order = Order { keep: true, ..*order };
+        let (short, whole) = (self.short(&order)?, self.whole(&order)?);
+        let same = short.end == whole.end
+            && short.counts == whole.counts
+            && short.content == whole.content
+            && short.operations == whole.operations;
+        self.differed += u32::from(!same);
+        Ok(whole)
+    }
+
+    fn overlay(&self) -> MutexGuard<'_, Overlay> {
+        self.server.overlay().lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Gives the program the files of an image.
+    fn lay_out(&self, content: &Content) -> io::Result<()> {
+        let mut overlay = self.target.overlay.clone();
+        for path in &self.target.files {
+            match content.files.get(path) {
+                Some(file) => {
+                    let stand_in = sparse::unnamed(path)?;
+                    file.restore(&stand_in)?;
+                    overlay.put(path.clone(), Arc::new(stand_in));
+                }
+                None => overlay.hide(path.clone()),
+            }
+        }
+        if let Some(path) = &self.target.input {
+            overlay.put(path.clone(), Arc::clone(&self.input));
+        }
+        *self.overlay() = overlay;
+        Ok(())
+    }
+
+    /// The PM files as they are now.
+    fn content(&self) -> io::Result<Content> {
+        let overlay = self.overlay();
+        let mut content = Content::default();
+        for path in &self.target.files {
+            if let Some(file) = overlay.get(path) {
+                content.files.insert(path.clone(), FileContent::read(file)?);
+            }
+        }
+        Ok(content)
+    }
+
+    fn whole(&mut self, order: &Order<'_>) -> Result<Outcome, RunError> {
+        self.lay_out(order.content)?;
+        self.server.set_counts(&self.counts);
+        self.server.stop_at((0, 0), order.stop);
+        self.finish(FIRST, order)
+    }
+
+    fn finish(&mut self, server: usize, order: &Order<'_>) -> Result<Outcome, RunError> {
+        let run = self.server.run(server, &self.target.limits, &mut Nobody)?;
+        let (operations, fences, stopped) = self.server.operations();
+        let content = order.keep.then(|| self.content()).transpose()?;
+        let counts = self.server.counts();
+        Ok(Outcome { end: run.end, counts, operations: (operations, fences), stopped, strays: run.strays, content })
+    }
+
+    fn short(&mut self, order: &Order<'_>) -> Result<Outcome, RunError> {
+        let Some(opened) = self.opened.get_mut(&order.image) else { return self.whole(order) };
+        opened.used = self.clock;
+        for (file, content) in &opened.files {
+            content.restore(file)?;
+        }
+        self.server.set_counts(&opened.counts);
+        self.server.stop_at(opened.operations, order.stop);
+        let (server, overlay) = (opened.server, opened.overlay.clone());
+        *self.overlay() = overlay;
+        self.finish(server, order)
+    }
+
+    /// Makes a server that has an image open. False if the program does not get as far as its input.
+    fn open(&mut self, order: &Order<'_>) -> Result<bool, RunError> {
+        if self.opened.len() >= MOST_OPENED
+            && let Some(oldest) = self.opened.iter().min_by_key(|(_, opened)| opened.used).map(|(&id, _)| id)
+            && let Some(opened) = self.opened.remove(&oldest)
+        {
+            self.server.end(opened.server);
+        }
+        self.lay_out(order.content)?;
+        self.server.set_counts(&self.counts);
+        self.server.stop_at((0, 0), (0, 0));
+        let server = match self.server.branch(FIRST) {
+            Ok(Some(server)) => server,
+            Ok(None) | Err(ForkError::Threads) => return Ok(false),
+            Err(e) => return Err(e.into()),
+        };
+        let (operations, fences, _) = self.server.operations();
+        let overlay = self.overlay().clone();
+        let mut files = Vec::new();
+        for (_, file) in overlay.files().filter(|(_, file)| !Arc::ptr_eq(file, &self.input)) {
+            files.push((Arc::clone(file), FileContent::read(file)?));
+        }
+        let (counts, operations) = (self.server.counts(), (operations, fences));
+        let opened = Opened { server, overlay, files, counts, operations, used: self.clock };
+        self.opened.insert(order.image, opened);
+        Ok(true)
+    }
+}
+
+fn start(target: &Target, input: &Arc<File>) -> Result<ForkServer, ForkError> {
+    let mut launch = target.launch.clone();
+    if let Some(private) = &mut launch.sandbox {
+        private.input = Some(Arc::clone(input));
+        let mut overlay = target.overlay.clone();
+        for path in &target.files {
+            overlay.hide(path.clone());
+        }
+        if let Some(path) = &target.input {
+            overlay.put(path.clone(), Arc::clone(input));
+        }
+        private.overlay = Arc::new(std::sync::Mutex::new(overlay));
+    }
+    let points = Forks { files: target.files.clone(), input: target.input.clone(), count: true, ..Forks::default() };
+    ForkServer::start(&launch, points, &target.install)
+}
+
+struct Nobody;
+
+impl Sink for Nobody {
+    fn event(&mut self, _: &pmvet_events::Event<'_>, _: &dyn pmvet_events::Places) -> Result<(), SinkError> {
+        Ok(())
+    }
+}

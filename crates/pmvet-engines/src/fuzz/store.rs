@@ -1,0 +1,334 @@
+//! The tree of images, on disk.
+//!
+//! Two files, which only ever grow: `pages` holds each distinct page once, compressed; `images.jsonl` has a line for each image:
+//! its parent, the input that was run on the parent, where that run was stopped, and the pages that differ. A page is
+//! written before the line that needs it, so whatever a kill leaves behind is read up to the last whole entry, and the rest
+//! is cut off.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::content::{Content, FileContent, ImageId, Page};
+
+/// How an image came about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// `None` for the content that everything starts with.
+    pub parent: Option<ImageId>,
+    /// What was run on the parent.
+    #[serde(with = "hex")]
+    pub input: Vec<u8>,
+    /// The operation on PM and the fence before which the run was stopped: a crash. Zeros: it ran to its end.
+    pub stop: (u64, u64),
+}
+
+impl Origin {
+    pub fn is_crash(&self) -> bool {
+        self.stop != (0, 0)
+    }
+}
+
+/// A line of `images.jsonl`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    id: ImageId,
+    #[serde(flatten)]
+    origin: Origin,
+    files: Vec<FileLine>,
+}
+
+/// A file, as it differs from the parent's.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct FileLine {
+    path: PathBuf,
+    size: u64,
+    /// Pages that differ, by hash; all zeros if there is none.
+    pages: Vec<(u64, Option<ImageId>)>,
+}
+
+#[derive(Debug)]
+struct Known {
+    origin: Origin,
+    files: Vec<FileLine>,
+}
+
+#[derive(Debug)]
+pub struct Store {
+    images: HashMap<ImageId, Known>,
+    lines: File,
+    lines_end: u64,
+    pages: HashMap<u128, (u64, u32)>,
+    pack: File,
+    pack_end: u64,
+    /// Contents that were used last.
+    recent: VecDeque<(ImageId, Arc<Content>)>,
+    root: Option<ImageId>,
+}
+
+const RECENT: usize = 32;
+/// Before each page in the pack: its hash and how many bytes follow.
+const PAGE_HEADER: usize = 16 + 4;
+
+impl Store {
+    /// Opens a store in a folder that exists, or makes one.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        let open =
+            |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(name));
+        let (mut lines, pack) = (open("images.jsonl")?, open("pages")?);
+        let (pages, pack_end) = read_pack(&pack)?;
+        pack.set_len(pack_end)?;
+        let mut text = Vec::new();
+        lines.read_to_end(&mut text)?;
+        let mut store = Self {
+            images: HashMap::new(),
+            lines,
+            lines_end: 0,
+            pages,
+            pack,
+            pack_end,
+            recent: VecDeque::new(),
+            root: None,
+        };
+        for text in text.split_inclusive(|&b| b == b'\n') {
+            match serde_json::from_slice::<Line>(text) {
+                Ok(line) if text.ends_with(b"\n") => store.remember(line),
+                _ => break,
+            }
+            store.lines_end += text.len() as u64;
+        }
+        store.lines.set_len(store.lines_end)?;
+        Ok(store)
+    }
+
+    fn remember(&mut self, line: Line) {
+        if line.origin.parent.is_none() {
+            self.root = Some(line.id);
+        }
+        self.images.insert(line.id, Known { origin: line.origin, files: line.files });
+    }
+
+    pub fn root(&self) -> Option<ImageId> {
+        self.root
+    }
+
+    pub fn len(&self) -> usize {
+        self.images.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.images.is_empty()
+    }
+
+    pub fn contains(&self, id: ImageId) -> bool {
+        self.images.contains_key(&id)
+    }
+
+    pub fn origin(&self, id: ImageId) -> Option<&Origin> {
+        self.images.get(&id).map(|known| &known.origin)
+    }
+
+    /// How many bytes it takes on disk.
+    pub fn bytes(&self) -> u64 {
+        self.pack_end + self.lines_end
+    }
+
+    /// Keeps an image, unless its content is there already. Returns its id and whether it is new.
+    pub fn add(&mut self, content: Content, origin: Origin) -> io::Result<(ImageId, bool)> {
+        let id = content.id();
+        if self.contains(id) {
+            return Ok((id, false));
+        }
+        let parent = match origin.parent {
+            Some(parent) => self.get(parent)?,
+            None => Arc::default(),
+        };
+        let mut files = Vec::new();
+        for (path, file) in &content.files {
+            let before = parent.files.get(path).cloned().unwrap_or_default();
+            let mut pages = Vec::new();
+            for (&index, page) in &file.pages {
+                if before.pages.get(&index).map(|b| b.hash) != Some(page.hash) {
+                    self.keep_page(page)?;
+                    pages.push((index, Some(ImageId(page.hash))));
+                }
+            }
+            pages.extend(before.pages.keys().filter(|i| !file.pages.contains_key(i)).map(|&i| (i, None)));
+            files.push(FileLine { path: path.clone(), size: file.size, pages });
+        }
+        let line = Line { id, origin, files };
+        let mut text = serde_json::to_vec(&line)?;
+        text.push(b'\n');
+        self.lines.write_all_at(&text, self.lines_end)?;
+        self.lines_end += text.len() as u64;
+        self.remember(line);
+        self.use_content(id, Arc::new(content));
+        Ok((id, true))
+    }
+
+    fn keep_page(&mut self, page: &Page) -> io::Result<()> {
+        if self.pages.contains_key(&page.hash) {
+            return Ok(());
+        }
+        let packed = lz4_flex::block::compress_prepend_size(&page.bytes);
+        let mut entry = page.hash.to_le_bytes().to_vec();
+        entry.extend_from_slice(&(packed.len() as u32).to_le_bytes());
+        entry.extend_from_slice(&packed);
+        self.pack.write_all_at(&entry, self.pack_end)?;
+        self.pages.insert(page.hash, (self.pack_end + PAGE_HEADER as u64, packed.len() as u32));
+        self.pack_end += entry.len() as u64;
+        Ok(())
+    }
+
+    fn use_content(&mut self, id: ImageId, content: Arc<Content>) {
+        self.recent.retain(|(known, _)| *known != id);
+        self.recent.push_front((id, content));
+        self.recent.truncate(RECENT);
+    }
+
+    /// The content of an image.
+    pub fn get(&mut self, id: ImageId) -> io::Result<Arc<Content>> {
+        if let Some((_, content)) = self.recent.iter().find(|(known, _)| *known == id) {
+            let content = Arc::clone(content);
+            self.use_content(id, Arc::clone(&content));
+            return Ok(content);
+        }
+        let content = Arc::new(self.load(id)?);
+        self.use_content(id, Arc::clone(&content));
+        Ok(content)
+    }
+
+    fn load(&self, id: ImageId) -> io::Result<Content> {
+        let newest = self.images.get(&id).ok_or(io::ErrorKind::NotFound)?;
+        let mut content = Content::default();
+        for file in &newest.files {
+            // The newest word on each page counts.
+            let mut pages: BTreeMap<u64, Option<ImageId>> = BTreeMap::new();
+            let mut at = Some(id);
+            while let Some(known) = at.and_then(|id| self.images.get(&id)) {
+                let Some(line) = known.files.iter().find(|line| line.path == file.path) else { break };
+                for &(index, page) in &line.pages {
+                    pages.entry(index).or_insert(page);
+                }
+                at = known.origin.parent;
+            }
+            let mut loaded = FileContent { size: file.size, pages: BTreeMap::new() };
+            for (index, hash) in pages {
+                if let Some(hash) = hash {
+                    loaded.pages.insert(index, self.load_page(hash.0)?);
+                }
+            }
+            content.files.insert(file.path.clone(), loaded);
+        }
+        match content.id() == id {
+            true => Ok(content),
+            false => Err(io::Error::new(io::ErrorKind::InvalidData, format!("image {id} is damaged"))),
+        }
+    }
+
+    fn load_page(&self, hash: u128) -> io::Result<Page> {
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a page of the corpus is damaged");
+        let &(at, len) = self.pages.get(&hash).ok_or_else(damaged)?;
+        let mut packed = vec![0; len as usize];
+        self.pack.read_exact_at(&mut packed, at)?;
+        let bytes = lz4_flex::block::decompress_size_prepended(&packed).map_err(|_| damaged())?;
+        let page = Page::new(&bytes);
+        if page.hash == hash { Ok(page) } else { Err(damaged()) }
+    }
+}
+
+/// Where each page is, and where the last whole one ends.
+fn read_pack(pack: &File) -> io::Result<(HashMap<u128, (u64, u32)>, u64)> {
+    let size = pack.metadata()?.len();
+    let mut pages = HashMap::new();
+    let mut at = 0;
+    let mut header = [0; PAGE_HEADER];
+    while at + PAGE_HEADER as u64 <= size {
+        pack.read_exact_at(&mut header, at)?;
+        let (hash, len) = header.split_at(16);
+        let hash = u128::from_le_bytes(hash.try_into().unwrap_or_default());
+        let len = u32::from_le_bytes(len.try_into().unwrap_or_default());
+        let end = at + PAGE_HEADER as u64 + u64::from(len);
+        if end > size {
+            break;
+        }
+        pages.insert(hash, (at + PAGE_HEADER as u64, len));
+        at = end;
+    }
+    Ok((pages, at))
+}
+
+/// Bytes as hexadecimal digits.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&bytes.iter().map(|b| format!("{b:02x}")).collect::<String>())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
+        bytes.ok_or_else(|| serde::de::Error::custom("not hexadecimal"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(pages: &[(u64, u8)]) -> Content {
+        let pages = pages.iter().map(|&(index, byte)| (index, Page::new(&[byte; 4096]))).collect();
+        let file = FileContent { size: 1 << 20, pages };
+        Content { files: [(PathBuf::from("/pool"), file)].into() }
+    }
+
+    fn child(parent: ImageId) -> Origin {
+        Origin { parent: Some(parent), input: b"i 1\n".into(), stop: (0, 3) }
+    }
+
+    const ROOT: Origin = Origin { parent: None, input: Vec::new(), stop: (0, 0) };
+
+    #[test]
+    fn images_come_back_from_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::open(folder.path()).unwrap();
+        let contents = [content(&[(0, 1), (7, 2)]), content(&[(0, 3), (7, 2), (9, 1)]), content(&[(0, 3)])];
+        let (root, _) = store.add(contents[0].clone(), ROOT).unwrap();
+        let (second, _) = store.add(contents[1].clone(), child(root)).unwrap();
+        let (third, new) = store.add(contents[2].clone(), child(second)).unwrap();
+        assert!(new && !store.add(contents[2].clone(), child(root)).unwrap().1);
+        drop(store);
+        let mut store = Store::open(folder.path()).unwrap();
+        for (id, content) in [root, second, third].into_iter().zip(&contents) {
+            assert_eq!(&*store.get(id).unwrap(), content);
+        }
+        assert_eq!(store.origin(third), Some(&child(second)));
+        assert_eq!(store.root(), Some(root));
+    }
+
+    #[test]
+    fn a_cut_store_loses_only_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::open(folder.path()).unwrap();
+        let (root, _) = store.add(content(&[(0, 1)]), ROOT).unwrap();
+        let (second, _) = store.add(content(&[(0, 2)]), child(root)).unwrap();
+        drop(store);
+        let lines = std::fs::read(folder.path().join("images.jsonl")).unwrap();
+        for cut in 1..40 {
+            std::fs::write(folder.path().join("images.jsonl"), &lines[..lines.len() - cut]).unwrap();
+            let mut store = Store::open(folder.path()).unwrap();
+            assert!(store.get(root).is_ok());
+            assert!(!store.contains(second));
+            assert!(store.add(content(&[(0, 2)]), child(root)).unwrap().1);
+        }
+        let mut store = Store::open(folder.path()).unwrap();
+        assert!(store.get(second).is_ok());
+    }
+}

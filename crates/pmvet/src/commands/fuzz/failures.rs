@@ -1,0 +1,157 @@
+//! Failures of test cases, as findings: each is run once more, natively, and counts only if it fails again.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
+
+use pmvet_engines::fuzz::campaign::{Failure, FuzzError};
+use pmvet_engines::fuzz::store::Origin;
+use pmvet_engines::native::NativeStacks;
+use pmvet_engines::stacks::user_frame;
+use pmvet_findings::{CrashImage, Evidence, Finding, Outcome, Place, Recovery, Role, Severity, Stack, rules};
+use pmvet_target::launch::{pm_variables, signal_name};
+use pmvet_target::sandbox::{self, Capture, End, Job, Output, Run, Unwinder};
+use pmvet_target::sparse;
+
+use super::start::Start;
+use crate::exit::Error;
+
+/// How much of a program's output a finding shows.
+const TAIL: usize = 2 << 10;
+/// Failures that look new are tried until there are this many: most are the same.
+const MOST: usize = 64;
+
+pub(super) fn findings(failures: &[Failure], start: &mut Start) -> Result<Vec<Finding>, Error> {
+    let mut stacks = NativeStacks::default();
+    let mut found: BTreeMap<String, Finding> = BTreeMap::new();
+    let mut unwinder = Unwinder::default();
+    for failure in failures.iter().take(MOST) {
+        let run = again(failure, start, &mut unwinder).map_err(FuzzError::Corpus)?;
+        let outcome = match run.end {
+            End::Signal(signal) => Outcome::Signal { signal, name: signal_name(signal).into() },
+            End::Timeout => Outcome::Hang { seconds: start.target.limits.time.as_secs_f64().ceil() as u64 },
+            End::Runaway => Outcome::Signal { signal: libc::SIGXFSZ, name: signal_name(libc::SIGXFSZ).into() },
+            End::Interrupted => break,
+            End::Exit(_) => continue,
+        };
+        let stack = stacks.stack(&run.stack);
+        let origin = start.store.origin(failure.case.image).cloned();
+        let key = format!("{outcome} {:?} {}", stack.first(), origin.as_ref().is_some_and(Origin::is_crash));
+        match found.get_mut(&key) {
+            Some(known) => known.count += 1,
+            None => {
+                found.insert(key, finding(failure, origin, outcome, stack, &run, start));
+            }
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Runs a case without instrumentation.
+fn again(failure: &Failure, start: &mut Start, unwinder: &mut Unwinder) -> std::io::Result<Run> {
+    let input = sparse::unnamed("/input".as_ref())?;
+    input.write_all_at(&failure.case.input, 0)?;
+    let input = Arc::new(input);
+    let mut overlay = start.target.overlay.above(Capture::Writable);
+    let content = start.store.get(failure.case.image)?;
+    for path in &start.target.files {
+        match content.files.get(path) {
+            Some(file) => {
+                let stand_in = sparse::unnamed(path)?;
+                file.restore(&stand_in)?;
+                overlay.put(path.clone(), Arc::new(stand_in));
+            }
+            None => overlay.hide(path.clone()),
+        }
+    }
+    if let Some(path) = &start.target.input {
+        overlay.put(path.clone(), Arc::clone(&input));
+    }
+    let variables: Vec<_> = pm_variables().collect();
+    let job = Job {
+        executable: start.workload.program.executable.as_os_str(),
+        variables: &variables,
+        input: Some(&input),
+        output: Output::Tail(TAIL),
+        timeout: Some(start.target.limits.time),
+        most_bytes: start.target.limits.bytes,
+        usual_status: None,
+        ..Job::new(&start.workload.program.arguments)
+    };
+    sandbox::run(&job, &Mutex::new(overlay), unwinder)
+}
+
+fn finding(
+    failure: &Failure,
+    origin: Option<Origin>,
+    outcome: Outcome,
+    stack: Stack,
+    run: &Run,
+    start: &Start,
+) -> Finding {
+    let crash = origin.as_ref().filter(|origin| origin.is_crash());
+    let function = user_frame(&stack).and_then(|i| stack[i].function.clone());
+    let who = function.map_or_else(|| "the program".to_owned(), |function| format!("`{function}`"));
+    let command: Vec<String> = start.workload.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let input = String::from_utf8_lossy(&failure.case.input);
+    let choice = match crash {
+        Some(Origin { stop: (0, fence), .. }) => format!("a crash before fence {fence} of an earlier run"),
+        Some(Origin { stop: (operation, _), .. }) => format!("a crash before operation {operation} of an earlier run"),
+        None => "no crash: what an earlier run left when it ended, or the start".into(),
+    };
+    let image = failure.case.image;
+    let (rule, title, expected) = match crash {
+        Some(_) => (
+            rules::RECOVERY_FAILURE,
+            format!("after a crash {who} {outcome}"),
+            "The program accepts what a crash of an earlier run left in PM.",
+        ),
+        None => (
+            rules::FAILING_CASE,
+            format!("{who} {outcome} on a test case"),
+            "The program ends by itself on every input.",
+        ),
+    };
+    Finding {
+        rule: rule.id(),
+        severity: Severity::Error,
+        title,
+        places: vec![Place {
+            role: Role::Recovery,
+            stack: stack.clone(),
+            thread: None,
+            pm: None,
+            seq: None,
+            label: "the program was here".into(),
+        }],
+        expected: expected.into(),
+        happened: format!("On image {image} ({choice}) with the input {input:?} the program {outcome}."),
+        fix: "Follow how the image came about: images.jsonl in the corpus names the input and the image before it; the input \
+              that fails is in crashes/ or hangs/."
+            .into(),
+        caveat: None,
+        evidence: Evidence::Crash {
+            image: CrashImage {
+                seq: 0,
+                unpersisted: Vec::new(),
+                unpersisted_total: 0,
+                lost: Vec::new(),
+                choice,
+                hash: image.to_string(),
+                diff: Vec::new(),
+            },
+            recovery: Recovery {
+                command,
+                outcome,
+                expected: Outcome::Exit { status: 0 },
+                stack,
+                output: String::from_utf8_lossy(&run.output).into_owned(),
+                seconds: run.time.as_secs_f64(),
+            },
+            timeline: Vec::new(),
+        },
+        count: 1,
+        fingerprint: String::new(),
+        replay: None,
+    }
+}

@@ -1,0 +1,174 @@
+//! `pmvet fuzz`: inputs and images that reach the code that works on PM.
+
+mod failures;
+mod rebuild;
+mod start;
+mod then;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use pmvet_engines::fuzz::campaign::{self, Settings, Stats};
+use pmvet_engines::fuzz::operations::Operations;
+use pmvet_engines::fuzz::runner::Runner;
+use pmvet_engines::fuzz::tokens;
+use pmvet_findings::Coverage;
+use pmvet_target::install::Install;
+use pmvet_target::launch;
+
+use self::start::Start;
+use self::then::Checks;
+use self::watch::Watch;
+use crate::cli;
+use crate::config::Config;
+use crate::exit::{Error, Exit};
+use crate::reporting::{self, Results};
+use crate::run_folder::{RunFolder, RunInfo};
+use crate::system;
+use crate::workload::Workload;
+
+pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
+    let here = std::env::current_dir().map_err(|source| Error::Output {
+        action: "find",
+        what: "the current folder".into(),
+        source,
+    })?;
+    if arguments.workload.in_place || arguments.workload.client.is_some() {
+        return Err(Error::Usage("fuzz works on private files and on programs that end by themselves".into()));
+    }
+    let config = Config::load(arguments.workload.config.as_deref())?;
+    let mut workload = Workload::new(&arguments.workload, &config, &here)?;
+    let install = Install::find()?;
+    system::handle_signals();
+    let started = Instant::now();
+    if let Some(line) = &arguments.workload.setup {
+        workload.set_up(line)?;
+    }
+    let corpus = corpus(arguments, &workload)?;
+    let seeds = seeds(arguments)?;
+    let mut start = match Start::new(arguments, workload, &seeds, &corpus, install)? {
+        Ok(start) => start,
+        Err(exit) => return Ok(exit),
+    };
+    if let Some(count) = arguments.rebuild {
+        return rebuild::run(&mut start, count, arguments.seed);
+    }
+    let settings = settings(arguments, &start, seeds)?;
+    let folder = RunFolder::create(&arguments.workload.runs)?;
+    let mut info = RunInfo::new(&start.workload.command, &start.workload.program.arguments);
+    let checks = arguments.then.contains(&cli::Then::Check).then(|| Checks::new(&folder, &start.target, &start));
+    let runner = Runner::new(start.target.clone()).map_err(campaign::FuzzError::from)?;
+    let mut watch = Watch::new(arguments, &corpus, checks, started)?;
+    let stats = campaign::run(runner, &mut start.store, &mut watch, settings)?;
+    let (checks, failures) = watch.finish(&stats);
+    let mut findings = failures::findings(&failures, &mut start)?;
+    let mut coverage = coverage(&stats);
+    if let Some(checks) = checks {
+        let (found, left) = checks.finish();
+        findings.extend(found);
+        if left > 0 {
+            coverage
+                .not_covered
+                .push(format!("{left} test cases were not checked for crashes before the time was over"));
+        }
+    }
+    info.complete = true;
+    folder.write_info(&info)?;
+    let results = Results {
+        folder: &folder,
+        info: &info,
+        findings,
+        suppress: config.suppress,
+        witnesses: Default::default(),
+        coverage,
+        tree: None,
+        engines: vec!["fuzz".into()],
+        seconds: started.elapsed().as_secs_f64(),
+        phases: Vec::new(),
+    };
+    let exit = reporting::report(results, &arguments.reporting)?;
+    Ok(match launch::stopped_by() {
+        Some(_) => exit.max(Exit::Interrupted),
+        None => exit,
+    })
+}
+
+/// The folder that test cases are kept in.
+fn corpus(arguments: &cli::Fuzz, workload: &Workload) -> Result<PathBuf, Error> {
+    let name = workload.program.executable.file_name().unwrap_or_default();
+    let folder = arguments.corpus.clone().unwrap_or_else(|| Path::new(".pmvet/fuzz").join(name));
+    for part in ["queue", "crashes", "hangs"] {
+        std::fs::create_dir_all(folder.join(part)).map_err(|source| Error::Output {
+            action: "make",
+            what: folder.display().to_string(),
+            source,
+        })?;
+    }
+    folder.canonicalize().map_err(|source| Error::Output { action: "find", what: folder.display().to_string(), source })
+}
+
+fn seeds(arguments: &cli::Fuzz) -> Result<Vec<Vec<u8>>, Error> {
+    use std::io::{IsTerminal, Read};
+    let read = |path: &Path| std::fs::read(path).map_err(|e| Error::Usage(format!("--seeds: {}: {e}", path.display())));
+    let Some(path) = &arguments.seeds else {
+        let mut input = Vec::new();
+        if !std::io::stdin().is_terminal() {
+            let _ = std::io::stdin().read_to_end(&mut input);
+        }
+        return Ok(vec![input]);
+    };
+    if !path.is_dir() {
+        return Ok(vec![read(path)?]);
+    }
+    let entries = std::fs::read_dir(path).map_err(|e| Error::Usage(format!("--seeds: {}: {e}", path.display())))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    files.sort();
+    match files.is_empty() {
+        true => Err(Error::Usage(format!("--seeds: {} has no files", path.display()))),
+        false => files.iter().map(|path| read(path)).collect(),
+    }
+}
+
+fn settings(arguments: &cli::Fuzz, start: &Start, seeds: Vec<Vec<u8>>) -> Result<Settings, Error> {
+    let read = |path: &Path, flag: &str| {
+        std::fs::read_to_string(path).map_err(|e| Error::Usage(format!("{flag}: {}: {e}", path.display())))
+    };
+    let operations = match &arguments.ops {
+        Some(path) => {
+            let parsed = Operations::parse(&read(path, "--ops")?);
+            Some(parsed.map_err(|e| Error::Usage(format!("--ops: {}: {e}", path.display())))?)
+        }
+        None => Operations::of_seeds(seeds.iter().map(Vec::as_slice)),
+    };
+    let mut words =
+        std::fs::read(&start.workload.program.executable).map_or_else(|_| Vec::new(), |b| tokens::of_binary(&b));
+    if let Some(path) = &arguments.dict {
+        let parsed = tokens::of_dictionary(&read(path, "--dict")?);
+        words.extend(parsed.map_err(|e| Error::Usage(format!("--dict: {}: {e}", path.display())))?);
+    }
+    Ok(Settings {
+        seed: arguments.seed,
+        seeds,
+        known: start.known.clone(),
+        operations,
+        tokens: words,
+        crashes: arguments.crash_images,
+        anywhere: arguments.crash_anywhere.into(),
+        longest: arguments.longest as usize,
+    })
+}
+
+fn coverage(stats: &Stats) -> Coverage {
+    let mut coverage = Coverage::default();
+    coverage.count("runs", stats.runs, None);
+    coverage.count("test cases", stats.cases as u64, None);
+    coverage.count("PM paths", stats.paths as u64, None);
+    coverage.count("images", stats.images as u64, None);
+    coverage.count("crash images", stats.crash_images as u64, None);
+    coverage.count("stable test cases", stats.stable, Some(stats.repeated));
+    if stats.strays > 0 {
+        coverage.not_covered.push(format!("{} processes that runs left behind were ended", stats.strays));
+    }
+    coverage
+}

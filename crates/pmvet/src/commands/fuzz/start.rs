@@ -1,0 +1,154 @@
+//! What a campaign starts from: the target, its PM files, their content, and what is known from earlier campaigns.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use pmvet_engines::fuzz::campaign::FuzzError;
+use pmvet_engines::fuzz::case::{Case, parse_file_name};
+use pmvet_engines::fuzz::content::{Content, FileContent};
+use pmvet_engines::fuzz::runner::Target;
+use pmvet_engines::fuzz::store::{Origin, Store};
+use pmvet_events::{Event, Places, What};
+use pmvet_target::collect::{Sink, SinkError};
+use pmvet_target::forkserver::Limits;
+use pmvet_target::install::Install;
+use pmvet_target::launch::{Launch, launch, stopped_by};
+use pmvet_target::sandbox::{Capture, Overlay};
+use pmvet_target::sparse;
+
+use crate::cli;
+use crate::exit::{Error, Exit};
+use crate::workload::Workload;
+
+pub(super) struct Start {
+    pub(super) workload: Workload,
+    pub(super) target: Target,
+    pub(super) store: Store,
+    /// Test cases of earlier campaigns.
+    pub(super) known: Vec<Case>,
+    pub(super) corpus: PathBuf,
+}
+
+/// What stands for the input file in a command line.
+const INPUT: &str = "@@";
+
+impl Start {
+    /// Runs the target once to learn which files are PM. Returns how pmvet ends if there is nothing to fuzz.
+    pub(super) fn new(
+        arguments: &cli::Fuzz,
+        mut workload: Workload,
+        seeds: &[Vec<u8>],
+        corpus: &Path,
+        install: Install,
+    ) -> Result<Result<Self, Exit>, Error> {
+        let input_path = corpus.join(".input");
+        let mut input = None;
+        for word in workload.program.arguments.iter_mut().filter(|word| *word == INPUT) {
+            *word = input_path.clone().into();
+            input = Some(input_path.clone());
+        }
+        let overlay = workload.files.above(Capture::Writable);
+        let mut launch = workload.launch(false);
+        launch.plan.snapshots = false;
+        let found = discover(&mut launch, &overlay, seeds.first(), input.as_deref(), arguments, &install)?;
+        let files = match found {
+            Some(files) if files.is_empty() => return Ok(Err(workload.no_pm())),
+            Some(files) => files,
+            None => return Ok(Err(Exit::Interrupted)),
+        };
+        let limits = Limits { time: arguments.timeout, bytes: arguments.memory << 20 };
+        let content = start_content(&overlay, &files).map_err(FuzzError::Corpus)?;
+        let target = Target { launch, install, files, input, overlay, limits, short: !arguments.whole_runs };
+        let mut store = Store::open(corpus).map_err(FuzzError::Corpus)?;
+        match store.root() {
+            Some(root) if root != content.id() => {
+                return Err(Error::Usage(format!(
+                    "the corpus in {} starts from other PM files than are there now; name another one with --corpus",
+                    corpus.display()
+                )));
+            }
+            Some(_) => {}
+            None => {
+                let origin = Origin { parent: None, input: Vec::new(), stop: (0, 0) };
+                store.add(content, origin).map_err(FuzzError::Corpus)?;
+            }
+        }
+        let known = known(&corpus.join("queue"), &store).map_err(FuzzError::Corpus)?;
+        Ok(Ok(Self { workload, target, store, known, corpus: corpus.into() }))
+    }
+}
+
+/// The PM files of a run on a seed. Nothing if pmvet was interrupted.
+fn discover(
+    how: &mut Launch,
+    overlay: &Overlay,
+    seed: Option<&Vec<u8>>,
+    input: Option<&Path>,
+    arguments: &cli::Fuzz,
+    install: &Install,
+) -> Result<Option<Vec<PathBuf>>, Error> {
+    let failed = |source| Error::Output { action: "make", what: "an input".into(), source };
+    let file = Arc::new(sparse::unnamed("/input".as_ref()).map_err(failed)?);
+    file.write_all_at(seed.map_or(&[], Vec::as_slice), 0).map_err(failed)?;
+    let Some(private) = &mut how.sandbox else { return Ok(None) };
+    let mut overlay = overlay.clone();
+    if let Some(path) = input {
+        overlay.put(path.into(), Arc::clone(&file));
+    }
+    private.overlay = Arc::new(Mutex::new(overlay));
+    private.input = Some(file);
+    private.timeout = Some(arguments.timeout.max(std::time::Duration::from_secs(20)));
+    let mut files = Files::default();
+    launch(how, install, &mut files).map_err(Error::Launch)?;
+    if let Some(private) = &mut how.sandbox {
+        private.timeout = None;
+        private.input = None;
+    }
+    Ok(stopped_by().is_none().then_some(files.0))
+}
+
+#[derive(Default)]
+struct Files(Vec<PathBuf>);
+
+impl Sink for Files {
+    fn event(&mut self, event: &Event<'_>, _: &dyn Places) -> Result<(), SinkError> {
+        if let What::File { path, .. } = event.what {
+            let path = PathBuf::from(path);
+            if !self.0.contains(&path) {
+                self.0.push(path);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The PM files as the user has them, or as the set-up made them.
+fn start_content(overlay: &Overlay, files: &[PathBuf]) -> std::io::Result<Content> {
+    let mut content = Content::default();
+    for path in files {
+        let file = match overlay.stand_in(path) {
+            Some(stand_in) => stand_in,
+            None if path.is_file() => Some(Arc::new(File::open(path)?)),
+            None => None,
+        };
+        if let Some(file) = file {
+            content.files.insert(path.clone(), FileContent::read(&file)?);
+        }
+    }
+    Ok(content)
+}
+
+/// The test cases in a folder whose images are there.
+fn known(queue: &Path, store: &Store) -> std::io::Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for entry in std::fs::read_dir(queue)?.flatten() {
+        let Some((number, image)) = entry.file_name().to_str().and_then(parse_file_name) else { continue };
+        if store.contains(image) {
+            cases.push((number, Case { image, input: std::fs::read(entry.path())? }));
+        }
+    }
+    cases.sort_by_key(|(number, _)| *number);
+    Ok(cases.into_iter().map(|(_, case)| case).collect())
+}

@@ -1,0 +1,183 @@
+//! `--then check`: `pmvet check` on new test cases, one at a time, in the background.
+
+use std::collections::{BinaryHeap, HashSet};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use pmvet_engines::fuzz::case::Case;
+use pmvet_engines::fuzz::content::{Content, ImageId};
+use pmvet_engines::fuzz::paths::Favour;
+use pmvet_engines::fuzz::store::Store;
+use pmvet_findings::{Finding, jsonl};
+
+use super::start::Start;
+use crate::run_folder::RunFolder;
+
+/// A test case that waits for its check: what adds most comes first, and among those the oldest.
+#[derive(Debug, PartialEq, Eq)]
+struct Waiting {
+    favour: Favour,
+    order: std::cmp::Reverse<u64>,
+    input: Vec<u8>,
+    image: ImageId,
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.favour, self.order).cmp(&(other.favour, other.order))
+    }
+}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+pub(super) struct Checks {
+    /// Of this campaign's run; each check has its own folder within.
+    folder: PathBuf,
+    arguments: Vec<std::ffi::OsString>,
+    input_path: Option<PathBuf>,
+    waiting: BinaryHeap<Waiting>,
+    contents: std::collections::HashMap<ImageId, std::sync::Arc<Content>>,
+    child: Option<Child>,
+    done: u64,
+    findings: Vec<Finding>,
+    known: HashSet<String>,
+}
+
+impl std::fmt::Display for Checks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} checked: {} findings, {} wait", self.done, self.findings.len(), self.waiting.len())
+    }
+}
+
+/// What a single check may take.
+const BUDGET: &str = "20s";
+/// More than this do not wait: the campaign is faster than the checks.
+const MOST_WAITING: usize = 4096;
+
+impl Checks {
+    pub(super) fn new(folder: &RunFolder, target: &pmvet_engines::fuzz::runner::Target, start: &Start) -> Self {
+        let mut arguments: Vec<std::ffi::OsString> = Vec::new();
+        for path in &target.files {
+            arguments.extend(["--pm".into(), path.into()]);
+        }
+        arguments.push("--".into());
+        arguments.push(start.workload.program.executable.clone().into());
+        arguments.extend(start.workload.program.arguments.iter().skip(1).cloned());
+        Self {
+            folder: folder.path.join("then"),
+            arguments,
+            input_path: target.input.clone(),
+            waiting: BinaryHeap::new(),
+            contents: Default::default(),
+            child: None,
+            done: 0,
+            findings: Vec::new(),
+            known: HashSet::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, case: &Case, favour: Favour, store: &mut Store) {
+        if self.waiting.len() >= MOST_WAITING {
+            return;
+        }
+        let Ok(content) = store.get(case.image) else { return };
+        self.contents.insert(case.image, content);
+        let order = std::cmp::Reverse(self.done + self.waiting.len() as u64);
+        self.waiting.push(Waiting { favour, order, input: case.input.clone(), image: case.image });
+    }
+
+    /// Takes what has come, and starts the next.
+    pub(super) fn look(&mut self) {
+        if let Some(child) = &mut self.child {
+            if matches!(child.try_wait(), Ok(None)) {
+                return;
+            }
+            self.child = None;
+            self.done += 1;
+            self.take();
+        }
+        while self.child.is_none() {
+            let Some(next) = self.waiting.pop() else { return };
+            self.child = self.start(&next).ok();
+        }
+    }
+
+    fn runs(&self) -> PathBuf {
+        self.folder.join("runs")
+    }
+
+    fn start(&self, case: &Waiting) -> io::Result<Child> {
+        std::fs::create_dir_all(&self.folder)?;
+        let input = self.folder.join("input");
+        std::fs::write(&input, &case.input)?;
+        let content = self.contents.get(&case.image).ok_or(io::ErrorKind::NotFound)?;
+        let mut setup = Vec::new();
+        for (number, (path, file)) in content.files.iter().enumerate() {
+            let image = self.folder.join(format!("image-{number}"));
+            let _ = std::fs::remove_file(&image);
+            file.restore(&File::options().read(true).write(true).create(true).truncate(true).open(&image)?)?;
+            // Opened for reading and writing, so that it is a private copy that is written.
+            setup.push(format!("cat {} 1<>{}", quoted(&image), quoted(path)));
+        }
+        if let Some(path) = &self.input_path {
+            std::fs::copy(&input, path)?;
+        }
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["check", "--quiet", "-j", "1", "--budget", BUDGET, "--runs"]).arg(self.runs());
+        if !setup.is_empty() {
+            command.arg("--setup").arg(setup.join("; "));
+        }
+        command.args(&self.arguments).stdin(File::open(&input)?).stdout(Stdio::null()).stderr(Stdio::null());
+        crate::system::die_with_us(&mut command);
+        command.spawn()
+    }
+
+    /// Takes the findings of the check that ended last.
+    fn take(&mut self) {
+        let latest = self.runs().join("latest/findings.jsonl");
+        if let Ok(file) = File::open(&latest) {
+            for finding in jsonl::read(io::BufReader::new(file)).flatten() {
+                if self.known.insert(finding.fingerprint.clone()) {
+                    self.findings.push(finding);
+                }
+            }
+        }
+        // A run that found nothing new is not worth its room.
+        if let Ok(run) = self.runs().join("latest").canonicalize() {
+            let _ = std::fs::remove_dir_all(run);
+        }
+    }
+
+    /// Ends the check under way; what it started ends with it.
+    fn end(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Ends the check under way. Returns what was found, and how many cases were not checked.
+    pub(super) fn finish(mut self) -> (Vec<Finding>, usize) {
+        let left = self.waiting.len() + usize::from(self.child.is_some());
+        self.end();
+        let _ = std::fs::remove_dir_all(&self.folder);
+        (std::mem::take(&mut self.findings), left)
+    }
+}
+
+impl Drop for Checks {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A path as the shell takes it.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
+}

@@ -1,0 +1,176 @@
+//! Keeps what a campaign finds, and says how it goes.
+
+use std::collections::HashSet;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use pmvet_engines::fuzz::campaign::{Failure, Stats, Watcher};
+use pmvet_engines::fuzz::case::{Case, file_name};
+use pmvet_engines::fuzz::paths::Favour;
+use pmvet_engines::fuzz::store::Store;
+use pmvet_target::forkserver::End;
+use pmvet_target::launch::stopped_by;
+
+use super::then::Checks;
+use crate::cli;
+use crate::exit::Error;
+
+pub(super) struct Watch {
+    corpus: PathBuf,
+    /// The number of the next case.
+    next: usize,
+    /// Cases that have a file already.
+    kept: HashSet<Case>,
+    failures: Vec<Failure>,
+    checks: Option<Checks>,
+    budget: Option<Duration>,
+    executions: Option<u64>,
+    started: Instant,
+    fuzzing: Instant,
+    last_kept: Instant,
+    last_said: Instant,
+    quiet: bool,
+    screen: bool,
+}
+
+/// How often a pipe, and how often a terminal, is told.
+const LINES: Duration = Duration::from_secs(10);
+const SCREEN: Duration = Duration::from_millis(500);
+
+impl Watch {
+    pub(super) fn new(
+        arguments: &cli::Fuzz,
+        corpus: &Path,
+        checks: Option<Checks>,
+        started: Instant,
+    ) -> Result<Self, Error> {
+        let queue = corpus.join("queue");
+        let names = std::fs::read_dir(&queue).map_err(|source| Error::Output {
+            action: "read",
+            what: queue.display().to_string(),
+            source,
+        })?;
+        let mut kept = HashSet::new();
+        let mut next = 0;
+        for entry in names.flatten() {
+            let parsed = entry.file_name().to_str().and_then(pmvet_engines::fuzz::case::parse_file_name);
+            if let (Some((number, image)), Ok(input)) = (parsed, std::fs::read(entry.path())) {
+                next = next.max(number + 1);
+                kept.insert(Case { image, input });
+            }
+        }
+        let now = Instant::now();
+        Ok(Self {
+            corpus: corpus.into(),
+            next,
+            kept,
+            failures: Vec::new(),
+            checks,
+            budget: arguments.budget,
+            executions: arguments.executions,
+            started,
+            fuzzing: now,
+            last_kept: now,
+            last_said: now,
+            quiet: arguments.reporting.quiet,
+            screen: io::stderr().is_terminal(),
+        })
+    }
+
+    /// Writes a file in one step: it is there as a whole or not at all.
+    fn write(&mut self, folder: &str, case: &Case, favour: Favour) -> io::Result<()> {
+        let fresh = self.corpus.join(".fresh");
+        std::fs::write(&fresh, &case.input)?;
+        let name = file_name(self.next, case, favour);
+        self.next += 1;
+        std::fs::rename(fresh, self.corpus.join(folder).join(name))
+    }
+
+    fn say(&mut self, stats: &Stats) {
+        let every = if self.screen { SCREEN } else { LINES };
+        if self.quiet || self.last_said.elapsed() < every {
+            return;
+        }
+        self.last_said = Instant::now();
+        let line = self.line(stats);
+        let mut out = io::stderr().lock();
+        let _ = match self.screen {
+            true => write!(out, "\r\x1b[K{line}"),
+            false => writeln!(out, "pmvet: {line}"),
+        };
+        let _ = out.flush();
+    }
+
+    fn line(&self, stats: &Stats) -> String {
+        let seconds = self.fuzzing.elapsed().as_secs_f64().max(0.001);
+        let stable = if stats.repeated == 0 { 100.0 } else { stats.stable as f64 * 100.0 / stats.repeated as f64 };
+        let checks = self.checks.as_ref().map_or(String::new(), |checks| format!(", {checks}"));
+        format!(
+            "{:.0} s: {} runs ({:.0}/s), {} test cases, {} PM paths, {} images ({} of crashes), {:.1} % stable, \
+             {} failures{checks}, last new {:.0} s ago",
+            self.started.elapsed().as_secs_f64(),
+            stats.runs,
+            stats.runs as f64 / seconds,
+            stats.cases,
+            stats.paths,
+            stats.images,
+            stats.crash_images,
+            stable,
+            stats.failures,
+            self.last_kept.elapsed().as_secs_f64(),
+        )
+    }
+
+    /// The campaign is over: the checks under way, and what failed.
+    pub(super) fn finish(self, stats: &Stats) -> (Option<Checks>, Vec<Failure>) {
+        if !self.quiet {
+            let start = if self.screen { "\r\x1b[K" } else { "" };
+            eprintln!("{start}pmvet: {}", self.line(stats));
+            if stats.repeated > 20 && stats.stable * 20 < stats.repeated * 19 {
+                eprintln!(
+                    "pmvet: the target is not stable: only {} of {} test cases did the same when they were run again",
+                    stats.stable, stats.repeated
+                );
+            }
+            if !stats.short {
+                eprintln!(
+                    "pmvet: every run opened its pool: starting from an open one gave other results, or cannot be done"
+                );
+            }
+        }
+        (self.checks, self.failures)
+    }
+}
+
+impl Watcher for Watch {
+    fn kept(&mut self, case: &Case, favour: Favour, store: &mut Store) -> io::Result<()> {
+        self.last_kept = Instant::now();
+        if self.kept.insert(case.clone()) {
+            self.write("queue", case, favour)?;
+        }
+        if let Some(checks) = &mut self.checks
+            && favour >= Favour::Count
+        {
+            checks.add(case, favour, store);
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, failure: &Failure, _: &mut Store) -> io::Result<()> {
+        let folder = if failure.end == End::Timeout { "hangs" } else { "crashes" };
+        self.write(folder, &failure.case, Favour::None)?;
+        self.failures.push(failure.clone());
+        Ok(())
+    }
+
+    fn goes_on(&mut self, stats: &Stats) -> bool {
+        self.say(stats);
+        if let Some(checks) = &mut self.checks {
+            checks.look();
+        }
+        let over = self.budget.is_some_and(|budget| self.started.elapsed() >= budget)
+            || self.executions.is_some_and(|most| stats.runs >= most);
+        !over && stopped_by().is_none()
+    }
+}
