@@ -12,6 +12,7 @@ use pmvet_events::wire;
 
 use crate::context::Frame;
 use crate::sync::{Held, Lock, Pending};
+use crate::taken::{TAKEN, Taken};
 use crate::{client, context, dr};
 
 /// Slots of the thread's segment, which instrumented code reaches without any register.
@@ -49,6 +50,8 @@ pub(crate) mod mode {
     pub(crate) const STREAM: u8 = 4;
     /// A read-modify-write of another size, which is done in Rust.
     pub(crate) const RARE_RMW: u8 = 5;
+    /// As `RMW`, of volatile memory, by an instruction that locks are taken with.
+    pub(crate) const TAKES: u8 = 6;
 }
 
 #[repr(C)]
@@ -112,6 +115,9 @@ pub(crate) struct Thread {
     pub(crate) held_at: u64,
     pub(crate) held_count: u64,
     pub(crate) held_room: u64,
+    /// Words of volatile memory that the thread has taken as one takes a lock.
+    pub(crate) taken: [Taken; TAKEN],
+    pub(crate) taken_count: u32,
 
     // From here on Rust only.
     pub(crate) id: ThreadId,
@@ -124,6 +130,8 @@ pub(crate) struct Thread {
     /// Shadow stack positions that signal handlers interrupted.
     pub(crate) interrupted: Vec<u64>,
     pub(crate) pending: Vec<Pending>,
+    /// The pool of the transaction that was begun last.
+    pub(crate) pool: u64,
     /// Room for the locks that this thread took and has not given back.
     pub(crate) held: Vec<Held>,
     /// Stripes that a slow access holds.
@@ -210,6 +218,8 @@ impl Thread {
             held_at: 0,
             held_count: 0,
             held_room: 0,
+            taken: [Taken::default(); TAKEN],
+            taken_count: 0,
             id,
             ring,
             buffer,
@@ -218,6 +228,7 @@ impl Thread {
             new_frames: Vec::new(),
             interrupted: Vec::new(),
             pending: Vec::new(),
+            pool: 0,
             held: Vec::new(),
             locks: Vec::new(),
             scratch: Vec::with_capacity(wire::MAX_RECORD),

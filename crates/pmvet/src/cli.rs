@@ -475,6 +475,10 @@ pub(crate) struct Trace {
     #[arg(long)]
     pub(crate) loads: bool,
 
+    /// Record what `pmvet race` looks at: loads of PM, atomic operations on volatile memory, allocations
+    #[arg(long)]
+    pub(crate) races: bool,
+
     /// Save all events to FILE, for `pmvet events`
     #[arg(long, value_name = "FILE")]
     pub(crate) save_trace: Option<PathBuf>,

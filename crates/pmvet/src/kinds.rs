@@ -49,9 +49,13 @@ pub(crate) const NAMES: [&str; COUNT] = [
     "module",
     "marker",
     "interrupted",
+    "atomic",
+    "atomic-failed",
+    "atomic-found",
+    "allocate",
 ];
 
-pub(crate) const COUNT: usize = 45;
+pub(crate) const COUNT: usize = 49;
 
 /// The number of an event's kind.
 #[inline]
@@ -85,6 +89,8 @@ pub(crate) fn index(what: &What<'_>) -> usize {
         What::Module { .. } => 42,
         What::Marker { .. } => 43,
         What::Interrupted { .. } => 44,
+        What::Atomic { how, .. } => 45 + *how as usize,
+        What::Allocate { .. } => 48,
     }
 }
 
@@ -160,6 +166,8 @@ pub(crate) mod tests {
         all.extend(FlushKind::ALL.iter().map(|&how| What::Flush { addr: 0x1044, how, pm: true }));
         all.extend(FenceKind::ALL.iter().map(|&how| What::Fence { how }));
         all.extend(SyncKind::ALL.iter().map(|&how| What::FileSync { file: FileId(1), offset: 0, len: 64, how }));
+        all.push(What::Allocate { addr: 0x1000, len: 64 });
+        all.extend(AtomicKind::ALL.iter().map(|&how| What::Atomic { addr: 0x99, old: &[0], new: &[1], how }));
         all.extend(SyncOp::ALL.iter().map(|&op| What::Sync { object: 0x77, op }));
         all
     }

@@ -17,7 +17,8 @@ macro_rules! stubs {
                 // {seq_after} {stripes} {shared_flag} {os_thread} {waits_at} {waits_for} {waits_place} {waits_kind}
                 // {held} {held_count} {held_room} {control_head} {in_flight} {frame_sp} {frame_node} {held_object}
                 // {held_how} {addr_slot} {frame_slot} {return_slot} {value_slot} {stripes_mask} {store} {stream}
-                // {rmw} {rare_rmw} {near_load} {rmw_failed} {rmw_done} {resolve} {slow}
+                // {rmw} {rare_rmw} {takes} {near_load} {rmw_failed} {atomic} {atomic_failed} {pending_slot}
+                // {taken} {taken_count} {taken_room} {taken_entry} {resolve} {slow}
                 ",
                 rax = const offset_of!(Thread, rax),
                 rdx = const offset_of!(Thread, rdx),
@@ -70,7 +71,14 @@ macro_rules! stubs {
                 rare_rmw = const mode::RARE_RMW,
                 near_load = const wire::NEAR_LOAD,
                 rmw_failed = const wire::RMW_FAILED,
-                rmw_done = const wire::RMW,
+                takes = const mode::TAKES,
+                atomic = const wire::ATOMIC,
+                atomic_failed = const wire::ATOMIC_FAILED,
+                pending_slot = const slot::PENDING * 8,
+                taken = const offset_of!(Thread, taken),
+                taken_count = const offset_of!(Thread, taken_count),
+                taken_room = const TAKEN,
+                taken_entry = const size_of::<Taken>(),
                 resolve = sym resolve,
                 slow = sym $slow,
             )
@@ -139,6 +147,28 @@ macro_rules! the_rest_in_rust {
         ",
             restore_and_return!()
         )
+    };
+}
+
+/// Jumps to 9 if a word that the thread has taken as one takes a lock has another value by now: see [`crate::taken`].
+macro_rules! still_taken {
+    () => {
+        "
+        mov eax, [rcx + {taken_count}]
+        test eax, eax
+        jz 61f
+    60:
+        lea edi, [rax + rax * 2]
+        lea rdi, [rcx + rdi * 8 + {taken} - {taken_entry}]
+        mov rdx, [rdi]
+        mov rdx, [rdx]
+        and rdx, [rdi + 8]
+        cmp rdx, [rdi + 16]
+        jne 9f
+        dec eax
+        jnz 60b
+    61:
+        "
     };
 }
 

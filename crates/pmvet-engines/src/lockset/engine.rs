@@ -15,21 +15,11 @@ use super::spin::{Change, InferredLock, Locks, PmWord, Step};
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
 /// Gives the functions around an instruction their names: the inlined ones first, the real one last.
-pub trait Names {
-    fn functions(&mut self, site: SiteId) -> Vec<String>;
-}
-
-impl<F: FnMut(SiteId) -> Vec<String>> Names for F {
-    fn functions(&mut self, site: SiteId) -> Vec<String> {
-        self(site)
-    }
-}
+pub type Names<'a> = &'a mut dyn FnMut(SiteId) -> Vec<String>;
 
 /// HawkSet's analysis, fed with one event after the other.
 pub struct Engine {
     pub(super) options: Options,
-    names: Option<Box<dyn Names>>,
-    named_sites: FastSet<SiteId>,
     pub(super) spaces: AddressSpaces,
     pub(super) lines: Lines,
     pub(super) sets: Locksets,
@@ -79,12 +69,10 @@ impl Engine {
     pub fn new(options: Options) -> Self {
         Engine {
             lines: Lines::with_limit(options.max_lines),
+            locks: Locks::new(!options.deny.is_empty(), !options.declare.is_empty()),
             options,
-            names: None,
-            named_sites: FastSet::default(),
             spaces: AddressSpaces::default(),
             sets: Locksets::default(),
-            locks: Locks::default(),
             clocks: Clocks::default(),
             races: Races::default(),
             threads: Threads::default(),
@@ -93,11 +81,6 @@ impl Engine {
             held_locks: HeldLocks::default(),
             stats: Stats::default(),
         }
-    }
-
-    /// With names, which `Options::deny` and `Options::declare` need.
-    pub fn with_names(options: Options, names: Box<dyn Names>) -> Self {
-        Engine { names: Some(names), ..Engine::new(options) }
     }
 
     pub fn event(&mut self, event: &Event<'_>) {
@@ -110,6 +93,8 @@ impl Engine {
         match event.what {
             What::Store { addr, value, how } => self.store(at, addr, value, how),
             What::Rmw { addr, old, new, stored } => self.rmw(at, addr, old, new, stored),
+            What::Atomic { addr, old, new, how } => self.atomic(at, addr, old, new, how),
+            What::Allocate { addr, len } => self.allocated(at.thread, addr, len),
             What::Flush { addr, how, pm: true } => self.flush(at, addr, how),
             What::Fence { .. } => self.fence(at),
             What::FileSync { file, offset, len, .. } => self.file_sync(at, file, offset, len),
@@ -142,18 +127,24 @@ impl Engine {
     }
 
     /// Memory was allocated: whatever other threads did with it in an earlier life does not count any more.
-    pub fn allocated(&mut self, thread: ThreadId, addr: u64, len: u64) {
+    fn allocated(&mut self, thread: ThreadId, addr: u64, len: u64) {
         if self.options.allocators {
             self.renew(thread, addr, len);
         }
     }
 
     /// Ends the analysis.
-    pub fn finish(mut self) -> Outcome {
+    pub fn finish(self) -> Outcome {
+        self.finish_with(&mut |_| Vec::new())
+    }
+
+    /// The same with names, which `Options::deny` and `Options::declare` need.
+    pub fn finish_with(mut self, names: Names<'_>) -> Outcome {
         for thread in self.threads.ids() {
             self.act(thread, None);
         }
         self.close_all();
+        self.consult(names);
         self.locks.conclude();
         let (locks, stats) = (&self.locks, &mut self.stats);
         stats.lines = self.lines.len() as u64;
@@ -188,6 +179,16 @@ impl Engine {
     fn acquire(&mut self, at: At, addr: u64, how: LockKind) {
         let place = self.place(at.thread, addr);
         let key = self.key(at.thread, addr, place);
+        // The insides of the first call looked like a spin lock: now its name is known.
+        if let Some(lock) = self.locks.find(key)
+            && let Some(guessed) = self.locks.get(lock).filter(|l| !l.named)
+        {
+            let holders: Vec<ThreadId> = guessed.word.holders.iter().map(|h| h.thread).collect();
+            for thread in holders {
+                self.threads.get(thread).held.release(lock, &mut self.sets);
+                self.locks.named_released(lock, thread);
+            }
+        }
         let At { thread, site, context, seq } = at;
         let lock = self.locks.named(key, place, Change { thread, site, context, seq, old: 0, new: 1 });
         let mode = match how {
@@ -273,17 +274,19 @@ impl Engine {
         }
     }
 
-    /// Asks once for every instruction that changes words atomically whether the user has said something about it.
-    pub(super) fn consult(&mut self, site: SiteId) {
-        let Some(names) = &mut self.names else { return };
-        if (self.options.deny.is_empty() && self.options.declare.is_empty()) || !self.named_sites.insert(site) {
+    /// Asks for every instruction that seemed to take locks whether the user has said something about it.
+    fn consult(&mut self, names: Names<'_>) {
+        if self.options.deny.is_empty() && self.options.declare.is_empty() {
             return;
         }
-        let functions = names.functions(site);
-        if self.options.deny.iter().any(|f| functions.contains(f)) {
-            self.locks.denied.insert(site);
-        } else if self.options.declare.iter().any(|f| functions.contains(f)) {
-            self.locks.declared.insert(site);
+        let sites: FastSet<SiteId> = self.locks.all().flat_map(|(_, lock)| lock.word.sites.iter().copied()).collect();
+        for site in sites {
+            let functions = names(site);
+            if self.options.deny.iter().any(|f| functions.contains(f)) {
+                self.locks.denied.insert(site);
+            } else if self.options.declare.iter().any(|f| functions.contains(f)) {
+                self.locks.declared.insert(site);
+            }
         }
     }
 

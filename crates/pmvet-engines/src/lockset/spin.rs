@@ -45,6 +45,9 @@ pub(crate) struct Locks {
     /// Acquire sites that the user calls locks, and no locks.
     pub(crate) declared: FastSet<SiteId>,
     pub(crate) denied: FastSet<SiteId>,
+    /// Whether sites will be denied or declared once the run is over: until then nothing inferred is certain, or hopeless.
+    denies: bool,
+    declares: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -74,6 +77,8 @@ pub(crate) struct Word {
     serving: Option<u64>,
     pub(crate) sites: Vec<SiteId>,
     threads: Vec<ThreadId>,
+    /// What the newest read-modify-write has left there.
+    latest: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -154,7 +159,18 @@ pub struct InferredLock {
 /// A site that took this many words for good, and gave none back, takes no locks.
 const HOPELESS: u64 = 8;
 
+/// Words to follow, so that reference counts do not take up all memory. Locks beyond them are not known as such.
+const MAX_WORDS: usize = 1 << 20;
+
 impl Locks {
+    pub(crate) fn new(denies: bool, declares: bool) -> Self {
+        Locks { denies, declares, ..Locks::default() }
+    }
+
+    pub(crate) fn has_room(&self, key: u64) -> bool {
+        self.locks.len() < MAX_WORDS || self.by_key.contains_key(&key)
+    }
+
     pub(crate) fn get(&self, lock: LockId) -> Option<&Lock> {
         self.locks.get(lock as usize)
     }
@@ -215,8 +231,9 @@ impl Locks {
     pub(crate) fn rmw(&mut self, key: u64, place: Option<PmWord>, c: Change) -> Step {
         let lock = self.enter(key, place, false);
         let site = self.sites.get(&c.site).copied().unwrap_or_default();
-        let hopeless = site.returned == 0 && site.lost >= HOPELESS && !self.declared.contains(&c.site);
+        let hopeless = site.returned == 0 && site.lost >= HOPELESS && !self.declares;
         let Lock { named, word, .. } = &mut self.locks[lock as usize];
+        word.latest = c.new;
         // The insides of a lock function: its call was reported.
         if *named || c.old == c.new {
             return Step::Nothing;
@@ -321,6 +338,15 @@ impl Locks {
         }
     }
 
+    /// The thread has changed a word of volatile memory, and finds `value` there now. Unless others have put it there, that
+    /// was a plain store of its own.
+    pub(crate) fn found(&mut self, lock: LockId, thread: ThreadId, value: u64) -> Step {
+        match self.get(lock) {
+            Some(known) if known.word.latest != value => self.store(lock, thread, value),
+            _ => Step::Nothing,
+        }
+    }
+
     /// A store of `value` at `place`, beside a word that `thread` has counted up: the end of a ticket's turn?
     pub(crate) fn serves(&mut self, lock: LockId, thread: ThreadId, place: PmWord, value: u64) -> Step {
         let Some(Lock { place: Some(at), word, .. }) = self.locks.get_mut(lock as usize) else { return Step::Nothing };
@@ -369,7 +395,8 @@ impl Locks {
 
     /// So well established that later evidence will not change it.
     pub(crate) fn is_certain(&self, lock: LockId) -> bool {
-        self.get(lock).is_some_and(|l| l.named || l.word.returned >= 4 && l.word.disturbed == 0) && self.verdict(lock).0
+        let certain = |l: &Lock| l.named || !self.denies && l.word.returned >= 4 && l.word.disturbed == 0;
+        self.get(lock).is_some_and(certain) && self.verdict(lock).0
     }
 
     /// Whether the word is one that tells whose turn it is, for tickets.

@@ -1,7 +1,7 @@
 //! Stores and read-modify-writes: what they replace, and what they give away.
 
 use pmvet_events::ThreadId;
-use pmvet_events::event::{LINE, StoreKind};
+use pmvet_events::event::{AtomicKind, LINE, StoreKind};
 
 use super::engine::{Engine, pm_key};
 use super::lines::{At, Dirty, Fate, How, LineId, Owner, Written, mask, words};
@@ -200,7 +200,6 @@ impl Engine {
         self.fence(at);
         let place = self.place(at.thread, addr);
         let key = self.key(at.thread, addr, place);
-        self.consult(at.site);
         let lock = self.locks.word(key, place);
         let mut meant = false;
         if let (true, Some(old), Some(new)) = (stored && self.options.infer_locks, number(old), number(new)) {
@@ -225,6 +224,28 @@ impl Engine {
             }
             self.store_line(at, id, part, How::Atomic(lock));
         }
+    }
+
+    /// A word of volatile memory is changed as locks are, or an attempt at that fails.
+    pub(super) fn atomic(&mut self, at: At, addr: u64, old: &[u8], new: &[u8], how: AtomicKind) {
+        let (Some(old), Some(new)) = (number(old), number(new)) else { return };
+        if !self.options.infer_locks {
+            return;
+        }
+        let key = self.key(at.thread, addr, None);
+        let At { thread, site, context, seq } = at;
+        let step = match (how, self.locks.find(key)) {
+            (AtomicKind::Changed, _) if self.locks.has_room(key) => {
+                self.locks.rmw(key, None, Change { thread, site, context, seq, old, new })
+            }
+            (AtomicKind::Failed, Some(lock)) => {
+                self.locks.missed(lock, site);
+                Step::Nothing
+            }
+            (AtomicKind::Found, Some(lock)) => self.locks.found(lock, thread, new),
+            _ => Step::Nothing,
+        };
+        self.step(at, step);
     }
 
     /// A word is used as locks are. Who has read its line, and then the word, has looked at the lock before anybody could

@@ -86,6 +86,12 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
             object.bytes("new", new);
             object.flag("stored", stored);
         }
+        What::Atomic { addr, old, new, .. } => {
+            object.hex("addr", addr);
+            object.number("size", new.len() as u64);
+            object.bytes("old", old);
+            object.bytes("new", new);
+        }
         What::Flush { addr, pm, .. } => {
             object.hex("addr", addr);
             object.flag("pm", pm);
@@ -107,7 +113,7 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
             object.number("len", len);
             object.flag("writable", writable);
         }
-        What::Unmap { addr, len } => {
+        What::Unmap { addr, len } | What::Allocate { addr, len } => {
             object.hex("addr", addr);
             object.number("len", len);
         }

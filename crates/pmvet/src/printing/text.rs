@@ -57,6 +57,11 @@ impl Text {
                 push_value(out, new);
                 if stored { Ok(()) } else { write!(out, " (not stored)") }
             }
+            What::Atomic { old, new, .. } => {
+                push_value(out, old);
+                out.extend_from_slice(b" -> ");
+                return push_value(out, new);
+            }
             What::Flush { pm: false, .. } => write!(out, "volatile memory"),
             What::Unsupported { why, .. } => write!(out, "{why}"),
             What::File { size, path, .. } => write!(out, "{path} ({size} bytes)"),

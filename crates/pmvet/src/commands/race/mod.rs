@@ -5,9 +5,9 @@ mod locks;
 use std::time::{Instant, SystemTime};
 
 use pmvet_engines::lockset::{self, Edges, Engine, Options};
-use pmvet_engines::stacks::Symbols;
-use pmvet_events::What;
+use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
+use pmvet_events::{ContextId, What};
 use pmvet_findings::Coverage;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
@@ -16,7 +16,7 @@ use pmvet_target::symbols::Symbolizer;
 
 use self::locks::Restarts;
 use crate::cli::{self, RaceSwitch};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::exit::{Error, Exit};
 use crate::reporting::{self, Results};
 use crate::run_folder::{RunFolder, RunInfo};
@@ -31,6 +31,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     })?;
     let config = Config::load(arguments.workload.config.as_deref())?;
     let mut workload = Workload::new(&arguments.workload, &config, &folder)?;
+    workload.races = true;
     let install = Install::find()?;
     system::handle_signals();
     let started = Instant::now();
@@ -47,7 +48,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         return Ok(end);
     }
     let recording = folder.recording();
-    let mut analysed = Analysed::new(&recording, options(arguments))?;
+    let mut analysed = Analysed::new(&recording, options(arguments, &config.race))?;
     if !analysed.saw_pm {
         return Ok(workload.no_pm());
     }
@@ -83,7 +84,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     reporting::report(results, &arguments.reporting)
 }
 
-fn options(arguments: &cli::Race) -> Options {
+fn options(arguments: &cli::Race, config: &config::Race) -> Options {
     let mut options = Options::default();
     for switch in &arguments.without {
         match switch {
@@ -96,8 +97,8 @@ fn options(arguments: &cli::Race) -> Options {
         }
     }
     options.lock_free = arguments.lock_free;
-    options.deny.clone_from(&arguments.deny_lock);
-    options.declare.clone_from(&arguments.declare_lock);
+    options.deny = arguments.deny_lock.iter().chain(&config.deny_lock).cloned().collect();
+    options.declare = arguments.declare_lock.iter().chain(&config.declare_lock).cloned().collect();
     options
 }
 
@@ -122,6 +123,12 @@ impl Analysed {
             saw_pm |= matches!(event.what, What::Map { .. });
             engine.event(&event);
         }
-        Ok(Self { outcome: engine.finish(), symbols, places: reader.into_places(), saw_pm })
+        let places = reader.into_places();
+        let mut functions = |site| {
+            let stack = symbols.with(&places).stack(site, ContextId::default());
+            stack.into_iter().filter_map(|frame| frame.function).collect()
+        };
+        let outcome = engine.finish_with(&mut functions);
+        Ok(Self { outcome, symbols, places, saw_pm })
     }
 }
