@@ -32,6 +32,7 @@ enum Role {
     SemPost,
     SemWait,
     Join,
+    Detach,
     Allocate(Allocator),
     /// Begins a transaction of the pool that is its first argument.
     Begin,
@@ -162,6 +163,7 @@ impl Hooks {
             names.insert(function.function.clone(), (role, function.arg));
         }
         if plan.races {
+            names.extend(["pthread_detach", "thrd_detach"].map(|name| (name.into(), (Role::Detach, 0))));
             names.extend(alloc::functions(plan).map(|(name, function)| (name, (Role::Allocate(function), 0))));
             names.insert("pmemobj_tx_begin".into(), (Role::Begin, 0));
         }
@@ -220,7 +222,7 @@ impl Hooks {
             }
             let number = found.hooks.len() as u32;
             let known = name.starts_with("pthread_") || name.starts_with("sem_");
-            let wrapper = !known && !matches!(role, Role::Allocate(_) | Role::Begin);
+            let wrapper = !known && !matches!(role, Role::Allocate(_) | Role::Begin | Role::Detach);
             found.hooks.push(Hook { role, arg, site: client().sites.of(pc), wrapper });
             found.at.insert(pc, number);
         }
@@ -253,7 +255,7 @@ pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
     // Frames below this one are gone, however they were left.
     thread.pending.retain(|p| p.sp >= sp);
     // C11's functions are wrappers around those of pthread, and a lock of the user's may be one too: the outermost counts.
-    let synchronises = !matches!(hook.role, Role::Allocate(_) | Role::Begin);
+    let synchronises = !matches!(hook.role, Role::Allocate(_) | Role::Begin | Role::Detach);
     if synchronises && thread.pending.iter().any(|p| p.object == object) {
         return;
     }
@@ -285,9 +287,14 @@ pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
         Role::Barrier => {
             emit(What::Sync { object, op: SyncOp::BarrierEnter });
         }
+        Role::Detach => {
+            if let Some(child) = client().thread_by_handle(object) {
+                emit(What::ThreadDetach { child });
+            }
+        }
         Role::Acquire(..) | Role::SemWait | Role::Join | Role::Allocate(_) | Role::Begin => {}
     }
-    let returns = !matches!(hook.role, Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Begin);
+    let returns = !matches!(hook.role, Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::Begin);
     if returns || hook.wrapper {
         thread.pending.push(Pending { sp, role: hook.role, object, second: arguments[1], request, site, context });
         thread.watch_return();
@@ -336,7 +343,8 @@ pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
                     emit(What::ThreadJoin { child });
                 }
             }
-            Role::SemWait | Role::Join | Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Begin => {}
+            Role::SemWait | Role::Join => {}
+            Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::Begin => {}
         }
     }
     thread.watch_return();

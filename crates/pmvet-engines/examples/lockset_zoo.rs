@@ -53,7 +53,6 @@ fn settings() -> Vec<(&'static str, Options)> {
         ("no inferred locks", with(|o| o.infer_locks = false)),
         ("no allocators", with(|o| o.allocators = false)),
         ("no reader window", with(|o| o.reader_window = false)),
-        ("all pairs", with(|o| o.neighbours = false)),
         ("no edges", with(|o| o.edges = Edges::NONE)),
         ("predict lock-free", with(|o| o.lock_free = true)),
         ("as published", Options::as_published()),

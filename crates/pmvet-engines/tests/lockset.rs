@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use pmvet_engines::lockset::findings::findings;
 use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards};
-use pmvet_engines::lockset::{Edges, Engine, LockShape, Options, Outcome};
+use pmvet_engines::lockset::{Code, Edges, Engine, LockShape, Options, Outcome};
 use pmvet_engines::stacks::Stacks;
 use pmvet_events::event::{AtomicKind, Event, FenceKind, FlushKind, LockKind, StoreKind, SyncOp, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
@@ -412,7 +412,10 @@ fn an_inferred_spin_lock_protects_and_can_be_turned_off_or_denied() {
         s.use_(3, 2, X);
         s.put(3, 52, Z, &0u64.to_le_bytes());
         spin_section(&mut s, 2, 51, 1, 0, 1);
-        s.engine.finish_with(&mut |site| if site.0 == 51 { vec!["my_lock".to_string()] } else { Vec::new() })
+        s.engine.finish_with(&mut |site| {
+            let functions = if site.0 == 51 { vec!["my_lock".to_string()] } else { Vec::new() };
+            Code { functions, module: "program".into() }
+        })
     };
     let outcome = script(Options::default());
     assert_eq!(races(&outcome), []);
@@ -435,6 +438,102 @@ fn a_mutex_outside_of_pm_is_known_by_its_atomics() {
     s.use_(3, 2, X);
     s.cas(3, 52, A, 2, 0, true);
     assert_eq!(s.races(), []);
+}
+
+/// Whatever came in between: that threads took turns, or that one was done before the other began, is an accident.
+#[test]
+fn a_load_races_with_stores_that_others_have_long_covered() {
+    let mut s = new();
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.unlock(2, A);
+    for n in 0..100 {
+        s.lock(3, A);
+        s.store(3, 3 + n, X);
+        s.persist(3, X);
+        s.unlock(3, A);
+    }
+    s.use_(3, 2, X);
+    assert_eq!(s.races(), [(1, 2)]);
+    // And the other way round.
+    let mut s = new();
+    s.use_(3, 2, X);
+    for thread in [3, 3, 3, 2] {
+        s.lock(thread, A);
+        s.store(thread, thread, X);
+        s.persist(thread, X);
+        s.unlock(thread, A);
+    }
+    assert_eq!(s.races(), [(2, 2)]);
+}
+
+/// Many threads that do the same are represented by some of them, whoever comes from the other side.
+#[test]
+fn a_crowd_of_like_threads_hides_nothing() {
+    for reader in 2..40 {
+        let mut s = Script::new(Options::default());
+        (5..40).for_each(|child| s.create(1, child));
+        s.public(X);
+        for thread in 2..40 {
+            s.lock(thread, A);
+            s.store(thread, 1, X);
+            s.persist(thread, X);
+            s.unlock(thread, A);
+        }
+        s.use_(reader, 2, X);
+        assert_eq!(s.races(), [(1, 2)], "reader {reader}");
+    }
+}
+
+#[test]
+fn the_end_of_a_detached_thread_is_known_to_its_creator_alone() {
+    for (detached, reader, races) in [(true, 1, 0), (false, 1, 1), (true, 3, 1)] {
+        let mut s = new();
+        s.lock(2, A);
+        s.store(2, 1, X);
+        s.persist(2, X);
+        s.unlock(2, A);
+        if detached {
+            s.add(1, 0, What::ThreadDetach { child: ThreadId(2) });
+        }
+        s.add(2, 0, What::ThreadExit);
+        s.use_(reader, 2, X);
+        assert_eq!(s.races().len(), races, "detached: {detached}, reader {reader}");
+    }
+}
+
+#[test]
+fn a_mutex_in_pm_is_no_data_and_a_library_is_its_own_business() {
+    let script = |module: &str| {
+        let mut s = new();
+        s.store(2, 1, Z + 8);
+        s.lock(2, Z);
+        s.use_(3, 2, Z + 8);
+        s.store(2, 3, X);
+        s.use_(3, 4, X);
+        let outcome = s.engine.finish_with(&mut |_| Code { functions: Vec::new(), module: module.into() });
+        races(&outcome)
+    };
+    assert_eq!(script("program"), [(3, 4)]);
+    assert_eq!(script("libpmemobj.so.1.0.0"), []);
+}
+
+#[test]
+fn a_counter_that_moves_in_strides_is_no_version_lock() {
+    let mut s = new();
+    let mut at = 0;
+    for thread in [2, 2, 2, 2, 3, 3, 3, 3] {
+        s.cas(thread, 51, A, at, at + 16, true);
+        at += 16;
+    }
+    s.cas(2, 51, A, at, at + 16, true);
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.cas(2, 51, A, at + 16, at + 32, true);
+    s.cas(3, 51, A, at + 32, at + 48, true);
+    s.use_(3, 2, X);
+    assert_eq!(s.races(), [(1, 2)]);
 }
 
 /// A spin lock in volatile memory, given back by a plain store that shows only at the thread's next event.
@@ -744,7 +843,7 @@ proptest! {
         let options = match variant {
             0 => Options::default(),
             1 => Options::as_published(),
-            2 => Options { lock_free: true, neighbours: false, init_removal: false, ..Options::default() },
+            2 => Options { lock_free: true, init_removal: false, ..Options::default() },
             _ => Options { reader_window: false, max_lines: 3, ..Options::default() },
         };
         let mut s = Script::bare(options);

@@ -140,6 +140,10 @@ pub enum What<'a> {
     ThreadJoin {
         child: ThreadId,
     },
+    /// Nobody will join it.
+    ThreadDetach {
+        child: ThreadId,
+    },
     Acquire {
         lock: u64,
         how: LockKind,
@@ -302,6 +306,7 @@ impl What<'_> {
             What::ThreadExit => "thread-exit",
             What::ThreadCreate { .. } => "thread-create",
             What::ThreadJoin { .. } => "thread-join",
+            What::ThreadDetach { .. } => "thread-detach",
             What::Acquire { .. } => "acquire",
             What::Release { .. } => "release",
             What::Sync { op, .. } => op.name(),

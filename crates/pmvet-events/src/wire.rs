@@ -188,6 +188,7 @@ fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
         What::Module { module, base, size, path } => (22, [module.0.into(), base, size, 0], text(path)),
         What::Marker { how, addr, len, text: t } => (23, [how as u64, addr, len, 0], text(t)),
         What::Interrupted { addr, size } => (24, [addr, size.into(), 0, 0], &[]),
+        What::ThreadDetach { child } => (26, [child.0.into(), 0, 0, 0], &[]),
         What::Allocate { addr, len } => (25, [addr, len, 0, 0], &[]),
         What::Store { .. }
         | What::Load { .. }
@@ -232,6 +233,7 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
         22 => What::Module { module: ModuleId(a as u32), base: b, size: c, path: text() },
         23 => What::Marker { how: MarkerKind::from_number(a as u8)?, addr: b, len: c, text: text() },
         24 => What::Interrupted { addr: a, size: b as u32 },
+        26 => What::ThreadDetach { child: ThreadId(a as u32) },
         25 => What::Allocate { addr: a, len: b },
         _ => return None,
     })
@@ -356,6 +358,7 @@ mod tests {
         round_trip(What::ThreadExit);
         round_trip(What::ThreadCreate { child: ThreadId(2) });
         round_trip(What::ThreadJoin { child: ThreadId(2) });
+        round_trip(What::ThreadDetach { child: ThreadId(2) });
         for &how in LockKind::ALL {
             round_trip(What::Acquire { lock: 1, how });
             round_trip(What::Release { lock: 1, how });

@@ -43,7 +43,7 @@ struct Seed {
     text: String,
 }
 
-const KINDS: u8 = 30;
+const KINDS: u8 = 31;
 
 impl Seed {
     fn what(&self) -> What<'_> {
@@ -82,6 +82,7 @@ impl Seed {
             25 => What::Module { module: ModuleId(b as u32), base: a, size: c, path: text },
             26 => What::Marker { how: pick(MarkerKind::ALL, self.how), addr: a, len: b, text },
             27 => What::Atomic { addr: a, old: &self.bytes, new: &self.other, how: pick(AtomicKind::ALL, self.how) },
+            29 => What::ThreadDetach { child: ThreadId(a as u32) },
             28 => What::Allocate { addr: a, len: b },
             _ => What::Interrupted { addr: a, size: b as u32 },
         }

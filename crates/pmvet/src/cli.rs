@@ -293,7 +293,6 @@ pub(crate) enum RaceSwitch {
     InferLocks,
     Allocators,
     ReaderWindow,
-    Neighbours,
     Edges,
 }
 

@@ -53,9 +53,10 @@ pub(crate) const NAMES: [&str; COUNT] = [
     "atomic-failed",
     "atomic-found",
     "allocate",
+    "thread-detach",
 ];
 
-pub(crate) const COUNT: usize = 49;
+pub(crate) const COUNT: usize = 50;
 
 /// The number of an event's kind.
 #[inline]
@@ -91,6 +92,7 @@ pub(crate) fn index(what: &What<'_>) -> usize {
         What::Interrupted { .. } => 44,
         What::Atomic { how, .. } => 45 + *how as usize,
         What::Allocate { .. } => 48,
+        What::ThreadDetach { .. } => 49,
     }
 }
 
@@ -153,6 +155,7 @@ pub(crate) mod tests {
             What::ThreadExit,
             What::ThreadCreate { child: ThreadId(2) },
             What::ThreadJoin { child: ThreadId(2) },
+            What::ThreadDetach { child: ThreadId(2) },
             What::Acquire { lock: 0x99, how: LockKind::Shared },
             What::Release { lock: 0x99, how: LockKind::Exclusive },
             What::ProcessStart { process: 7, parent: 0, path: "/bin/prog" },

@@ -5,7 +5,7 @@
 
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
-use super::clocks::Epoch;
+use super::clocks::{Clocks, Epoch};
 use super::locksets::{LockId, SetId};
 use rustc_hash::FxHashMap as FastMap;
 
@@ -42,10 +42,18 @@ pub(crate) struct Dirty {
     pub(crate) how: How,
     /// Another thread has been here since.
     pub(crate) touched: bool,
-    /// Loads by others before it, which might have come after it as well.
-    pub(crate) before: Vec<Read>,
     /// Loads by others that saw it.
     pub(crate) during: Vec<Read>,
+}
+
+impl Dirty {
+    /// A thread has acted on what it read of this store.
+    pub(crate) fn acted_on(&mut self, read: Read) {
+        let same = |r: &Read| (r.at.thread, r.at.site, r.locks) == (read.at.thread, read.at.site, read.locks);
+        if self.during.len() < MAX_PER_LINE && !self.during.iter().any(same) {
+            self.during.push(read);
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,8 +78,18 @@ pub(crate) struct Written {
     /// The fence or the store that ended it.
     pub(crate) ended_by: Option<At>,
     /// Nobody else has looked yet. If the memory turns out to be published only now, this was its initialisation;
-    /// otherwise these earlier loads have to be compared with it.
-    pub(crate) waiting: Option<Vec<Read>>,
+    /// until that is known it is compared with nothing.
+    pub(crate) waiting: bool,
+    /// The count of the line's loads when it was compared with them.
+    pub(crate) compared: u32,
+}
+
+impl Written {
+    /// Whether what is said of one can be said of the other, but for their threads and times.
+    fn is_like(&self, other: &Written) -> bool {
+        (self.at.site, self.locks, self.held, self.how, self.fate, self.waiting)
+            == (other.at.site, other.locks, other.held, other.how, other.fate, other.waiting)
+    }
 }
 
 /// How the window of a store ended.
@@ -108,16 +126,20 @@ pub(crate) struct Line {
     pub(crate) dirty: Vec<Dirty>,
     pub(crate) written: Vec<Written>,
     pub(crate) reads: Vec<Read>,
-    /// The number of the newest store to each word.
-    pub(crate) stored: [u64; 8],
+    /// Moves whenever there is a new one.
+    pub(crate) reads_seen: u32,
+    /// Whose stores wait to be known as initialisation.
+    waiting: Owner,
     /// The number of the newest flush.
     pub(crate) flushed: u64,
     /// Locks under which the line was stored to lately.
     pub(crate) guards: [Option<LockId>; 4],
 }
 
-/// Loads and, without `Options::neighbours`, stores to remember per line.
+/// Loads and stores to remember per line.
 pub(crate) const MAX_PER_LINE: usize = 64;
+/// Threads that do the same at the same place: whichever thread is on the other side, some of them are not that one.
+const ENOUGH: usize = 3;
 
 /// Bytes `first..first + len` of a line.
 pub(crate) fn mask(first: u64, len: u64) -> u64 {
@@ -174,9 +196,97 @@ impl Line {
         }
     }
 
-    /// Of these bytes, those that were not stored to since the event `seq`.
-    pub(crate) fn unchanged(&self, bytes: u64, seq: u64) -> u64 {
-        words(bytes).filter(|&word| self.stored[word] <= seq).fold(0, |kept, word| kept | bytes & (0xff << (word * 8)))
+    /// Whether a load by `thread` finds nothing that is under way: no store of another thread that is not persistent, or
+    /// that may have been initialisation.
+    #[inline]
+    pub(crate) fn is_settled(&self, thread: ThreadId) -> bool {
+        (self.waiting == Owner::Nobody || self.waiting == Owner::One(thread))
+            && self.dirty.iter().all(|d| d.at.thread == thread)
+    }
+
+    /// Keeps a load that counts, unless it is like what is there. True if it has to be compared with the stores.
+    pub(crate) fn note_read(&mut self, read: Read, clocks: &Clocks) -> bool {
+        let mut alike = 0;
+        for known in self.reads.iter_mut().filter(|r| (r.at.site, r.locks) == (read.at.site, read.locks)) {
+            let covered = read.bytes & !known.bytes == 0;
+            if (known.at.thread, known.epoch) == (read.at.thread, read.epoch) {
+                known.bytes |= read.bytes;
+                self.reads_seen += u32::from(!covered);
+                return !covered;
+            }
+            alike += usize::from(covered && !clocks.is_before(known.epoch, read.at.thread));
+        }
+        if alike >= ENOUGH {
+            return false;
+        }
+        make_room(&mut self.reads);
+        self.reads.push(read);
+        self.reads_seen += 1;
+        true
+    }
+
+    /// Keeps a store whose window is closed, unless it is like what is there. Returns where it is if it has to be compared
+    /// with the loads.
+    pub(crate) fn note_written(&mut self, written: Written, clocks: &Clocks) -> Option<usize> {
+        let mut alike = 0;
+        for (at, known) in self.written.iter_mut().enumerate().filter(|(_, w)| w.is_like(&written)) {
+            let covered = written.bytes & !known.bytes == 0;
+            if (known.at.thread, known.end) == (written.at.thread, written.end) {
+                known.bytes |= written.bytes;
+                (known.at, known.ended_by) = (written.at, written.ended_by);
+                if !covered {
+                    known.compared = 0;
+                    self.version = self.version.wrapping_add(1);
+                }
+                return (!known.waiting && known.compared != self.reads_seen).then_some(at);
+            }
+            alike += usize::from(covered && !clocks.is_before(known.end, written.at.thread));
+        }
+        if alike >= ENOUGH && !written.waiting {
+            return None;
+        }
+        make_room(&mut self.written);
+        let waits = written.waiting;
+        self.written.push(written);
+        self.version = self.version.wrapping_add(1);
+        self.count_waiting();
+        (!waits).then_some(self.written.len() - 1)
+    }
+
+    fn count_waiting(&mut self) {
+        let waiting = self.written.iter().filter(|w| w.waiting).map(|w| w.at.thread);
+        self.waiting = waiting.fold(Owner::Nobody, |all, thread| match all {
+            Owner::Nobody => Owner::One(thread),
+            Owner::One(other) if other != thread => Owner::All,
+            same => same,
+        });
+    }
+
+    /// `thread` comes near stores that wait: what they were is known now. Returns whether there were any.
+    pub(crate) fn settle(&mut self, thread: ThreadId, bytes: u64) -> bool {
+        if self.waiting == Owner::Nobody || self.waiting == Owner::One(thread) {
+            return false;
+        }
+        let mut any = false;
+        for written in self.written.iter_mut().filter(|w| w.bytes & bytes != 0 && w.at.thread != thread) {
+            any |= written.waiting;
+            written.waiting = false;
+        }
+        if any {
+            self.version = self.version.wrapping_add(1);
+            self.count_waiting();
+        }
+        any
+    }
+
+    /// Forgets what was known of these bytes: they have begun another life.
+    pub(crate) fn forget(&mut self, bytes: u64) {
+        self.reads.iter_mut().for_each(|r| r.bytes &= !bytes);
+        self.reads.retain(|r| r.bytes != 0);
+        self.written.iter_mut().for_each(|w| w.bytes &= !bytes);
+        self.written.retain(|w| w.bytes != 0);
+        self.count_waiting();
+        self.version = self.version.wrapping_add(1);
     }
 
     #[inline]
@@ -189,6 +299,12 @@ impl Line {
             self.guards.rotate_right(1);
             self.guards[0] = Some(lock);
         }
+    }
+}
+
+fn make_room<T>(list: &mut Vec<T>) {
+    if list.len() >= MAX_PER_LINE {
+        list.remove(0);
     }
 }
 

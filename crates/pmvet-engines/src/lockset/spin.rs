@@ -16,6 +16,8 @@
 //! that is taken and dropped around an access looks like a reader's share of a lock; since two readers never exclude each
 //! other, that hides nothing.
 
+use std::collections::BTreeMap;
+
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::locksets::{LockId, Mode};
@@ -56,6 +58,8 @@ pub(crate) struct Lock {
     pub(crate) place: Option<PmWord>,
     /// Taken by a function that is known to take locks.
     pub(crate) named: bool,
+    /// It was taken by readers, too.
+    shared: bool,
     pub(crate) word: Word,
 }
 
@@ -194,7 +198,7 @@ impl Locks {
         self.any_in_pm |= place.is_some();
         let locks = &mut self.locks;
         let id = *self.by_key.entry(key).or_insert_with(|| {
-            locks.push(Lock { address: key & ADDRESS, place, named, word: Word::default() });
+            locks.push(Lock { address: key & ADDRESS, place, named, shared: false, word: Word::default() });
             locks.len() as LockId - 1
         });
         locks[id as usize].named |= named;
@@ -207,10 +211,19 @@ impl Locks {
     }
 
     /// A lock function was called for the lock.
-    pub(crate) fn named(&mut self, key: u64, place: Option<PmWord>, change: Change) -> LockId {
+    pub(crate) fn named(&mut self, key: u64, place: Option<PmWord>, mode: Mode, change: Change) -> LockId {
         let id = self.enter(key, place, true);
-        self.locks[id as usize].word.take(change, Mode::Exclusive);
+        let lock = &mut self.locks[id as usize];
+        lock.shared |= mode == Mode::Shared;
+        lock.word.take(change, Mode::Exclusive);
         id
+    }
+
+    /// The locks of known functions that are in PM, by file and offset, with their sizes: those of `pthread_mutex_t` and
+    /// `pthread_rwlock_t`. What is in them is not data.
+    pub(crate) fn objects_in_pm(&self) -> BTreeMap<(u32, u64), u64> {
+        let in_pm = |lock: &Lock| lock.place.filter(|_| lock.named).map(|at| (at, if lock.shared { 56 } else { 40 }));
+        self.locks.iter().filter_map(in_pm).map(|(at, size)| ((at.file.0, at.offset), size)).collect()
     }
 
     pub(crate) fn named_released(&mut self, lock: LockId, thread: ThreadId) {
@@ -239,7 +252,7 @@ impl Locks {
             return Step::Nothing;
         }
         if let Some(at) = word.holders.iter().position(|h| h.thread == c.thread) {
-            return self.change_by_holder(lock, at, Some(c.old), c.new);
+            return self.change_by_holder(lock, at, Some(c), c.new);
         }
         let counts_up = c.new == c.old.wrapping_add(1);
         let mode = if counts_up { Mode::Counted } else { Mode::Exclusive };
@@ -277,8 +290,9 @@ impl Locks {
         Step::Nothing
     }
 
-    /// The holder at `at` stores to the word, or changes what was `old` atomically.
-    fn change_by_holder(&mut self, lock: LockId, at: usize, old: Option<u64>, new: u64) -> Step {
+    /// The holder at `at` stores to the word, or makes the change `by` atomically.
+    fn change_by_holder(&mut self, lock: LockId, at: usize, by: Option<Change>, new: u64) -> Step {
+        let old = by.map(|change| change.old);
         let word = &mut self.locks[lock as usize].word;
         let holder = word.holders[at];
         let counted = holder.mode == Mode::Counted;
@@ -303,7 +317,10 @@ impl Locks {
             word.counts &= word.holders.len() == 1;
             word.holders.retain(|h| h.thread == holder.thread);
         } else if new != holder.put {
-            word.moved_on += 1;
+            // What moves on by the instruction that took it counts something: nobody gives a lock back by taking it.
+            let counter = by.is_some_and(|change| change.site == holder.site);
+            word.moved_on += u64::from(!counter);
+            word.disturbed += 2 * u64::from(counter);
             word.free = new;
         } else {
             return Step::Nothing;

@@ -80,6 +80,7 @@ pub(super) mod op {
     pub(in super::super) const INTERRUPTED: u8 = 27;
     pub(in super::super) const ATOMIC: u8 = 28;
     pub(in super::super) const ALLOCATE: u8 = 29;
+    pub(in super::super) const THREAD_DETACH: u8 = 30;
 }
 
 /// Flags of [`op::RMW`].
@@ -128,6 +129,7 @@ impl Shape {
             What::ThreadExit => (op::THREAD_EXIT, 0, 0),
             What::ThreadCreate { .. } => (op::THREAD_CREATE, 0, 0),
             What::ThreadJoin { .. } => (op::THREAD_JOIN, 0, 0),
+            What::ThreadDetach { .. } => (op::THREAD_DETACH, 0, 0),
             What::Acquire { how, .. } => (op::ACQUIRE, how as u8, 0),
             What::Release { how, .. } => (op::RELEASE, how as u8, 0),
             What::Sync { op: how, .. } => (op::SYNC, how as u8, 0),

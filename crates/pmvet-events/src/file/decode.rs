@@ -333,6 +333,7 @@ fn without_address<'a>(input: &mut Input<'a>, shape: Shape) -> Result<What<'a>, 
         op::THREAD_EXIT => What::ThreadExit,
         op::THREAD_CREATE => What::ThreadCreate { child: ThreadId(input.varint32()?) },
         op::THREAD_JOIN => What::ThreadJoin { child: ThreadId(input.varint32()?) },
+        op::THREAD_DETACH => What::ThreadDetach { child: ThreadId(input.varint32()?) },
         op::PROCESS_START => {
             What::ProcessStart { process: input.varint32()?, parent: input.varint32()?, path: input.text()? }
         }

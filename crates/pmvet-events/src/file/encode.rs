@@ -315,7 +315,9 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
         }
         What::FileUnlink { file } => numbers(&[file.0.into()]),
         What::ThreadStart { process, os_thread } => numbers(&[process.into(), os_thread.into()]),
-        What::ThreadCreate { child } | What::ThreadJoin { child } => numbers(&[child.0.into()]),
+        What::ThreadCreate { child } | What::ThreadJoin { child } | What::ThreadDetach { child } => {
+            numbers(&[child.0.into()]);
+        }
         What::ProcessStart { process, parent, path } => {
             numbers(&[process.into(), parent.into()]);
             put_bytes(out, path.as_bytes());

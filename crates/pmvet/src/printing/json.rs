@@ -129,7 +129,9 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
             object.number("process", process.into());
             object.number("os_thread", os_thread.into());
         }
-        What::ThreadCreate { child } | What::ThreadJoin { child } => object.number("child", child.0.into()),
+        What::ThreadCreate { child } | What::ThreadJoin { child } | What::ThreadDetach { child } => {
+            object.number("child", child.0.into());
+        }
         What::Acquire { lock, how } | What::Release { lock, how } => {
             object.hex("lock", lock);
             object.text("how", how.name());

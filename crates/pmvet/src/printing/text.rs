@@ -71,7 +71,9 @@ impl Text {
             What::FileResize { size, .. } => write!(out, "to {size} bytes"),
             What::FileRename { to, .. } => write!(out, "to {to}"),
             What::ThreadStart { process, os_thread } => write!(out, "process {process}, OS thread {os_thread}"),
-            What::ThreadCreate { child } | What::ThreadJoin { child } => write!(out, "thread {child}"),
+            What::ThreadCreate { child } | What::ThreadJoin { child } | What::ThreadDetach { child } => {
+                write!(out, "thread {child}")
+            }
             What::Acquire { how, .. } | What::Release { how, .. } => write!(out, "{}", how.name()),
             What::ProcessStart { process, parent: 0, path } => write!(out, "process {process}: {path}"),
             What::ProcessStart { process, parent, path } => {

@@ -1,10 +1,11 @@
 //! `pmvet race`: races in which a thread acts on data that a crash may still take back, predicted from one recorded run.
 
+mod inferred;
 mod locks;
 
 use std::time::{Instant, SystemTime};
 
-use pmvet_engines::lockset::{self, Edges, Engine, Options};
+use pmvet_engines::lockset::{self, Code, Edges, Engine, Options};
 use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
 use pmvet_events::{ContextId, What};
@@ -55,6 +56,11 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     let restarts = Restarts { workload: &workload, folder: &folder, recording: &recording, install: &install };
     let (held, unknown) = restarts.left_held(&analysed.outcome.held, &mut analysed.symbols)?;
     let outcome = &analysed.outcome;
+    let listed = inferred::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
+    folder.write_json("locks.json", &listed)?;
+    if !arguments.reporting.quiet {
+        inferred::lines(&listed).iter().for_each(|line| eprintln!("pmvet: {line}"));
+    }
     let mut stacks = analysed.symbols.with(&analysed.places);
     let mut findings = lockset::findings::findings(outcome, &mut stacks);
     findings.extend(held.iter().filter_map(|lock| lockset::findings::held_lock(lock, &mut stacks)));
@@ -92,7 +98,6 @@ fn options(arguments: &cli::Race, config: &config::Race) -> Options {
             RaceSwitch::InferLocks => options.infer_locks = false,
             RaceSwitch::Allocators => options.allocators = false,
             RaceSwitch::ReaderWindow => options.reader_window = false,
-            RaceSwitch::Neighbours => options.neighbours = false,
             RaceSwitch::Edges => options.edges = Edges::NONE,
         }
     }
@@ -126,7 +131,9 @@ impl Analysed {
         let places = reader.into_places();
         let mut functions = |site| {
             let stack = symbols.with(&places).stack(site, ContextId::default());
-            stack.into_iter().filter_map(|frame| frame.function).collect()
+            let module = stack.first().and_then(|frame| frame.module.as_deref()?.file_name());
+            let module = module.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            Code { functions: stack.into_iter().filter_map(|frame| frame.function).collect(), module }
         };
         let outcome = engine.finish_with(&mut functions);
         Ok(Self { outcome, symbols, places, saw_pm })
