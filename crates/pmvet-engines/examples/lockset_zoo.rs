@@ -95,7 +95,7 @@ impl Zoo {
             fs::write(&pool, image)?;
         }
         let mut command = Command::new("timeout");
-        command.arg(if image.is_some() { "6" } else { "60" }).arg(&self.pmvet).args(["trace", "--loads", "-q"]);
+        command.arg(if image.is_some() { "6" } else { "60" }).arg(&self.pmvet).args(["trace", "--races", "-q"]);
         let config = self.source(program).join("pmvet.toml");
         if config.exists() {
             command.arg("--config").arg(config);

@@ -468,6 +468,27 @@ fn a_load_races_with_stores_that_others_have_long_covered() {
     assert_eq!(s.races(), [(2, 2)]);
 }
 
+/// Who follows a pointer takes the lock of what it leads to. Had it led elsewhere, the lock would have been another one.
+#[test]
+fn a_lock_that_depends_on_the_value_says_nothing_about_other_values() {
+    for (lock, expected) in [(B, vec![]), (A, vec![(3, 2)])] {
+        let mut s = new();
+        s.lock(2, A);
+        s.store(2, 1, X);
+        s.persist(2, X);
+        s.unlock(2, A);
+        s.lock(4, B);
+        s.store(4, 3, X);
+        s.persist(4, X);
+        s.unlock(4, B);
+        s.load(3, 2, X);
+        s.lock(3, lock);
+        s.act(3);
+        // The value is that of thread 4, which held B: it is safe to follow it to B, and not to A.
+        assert_eq!(s.races(), expected, "{lock:x}");
+    }
+}
+
 /// Many threads that do the same are represented by some of them, whoever comes from the other side.
 #[test]
 fn a_crowd_of_like_threads_hides_nothing() {

@@ -48,7 +48,8 @@ fn manifests() -> Vec<Manifest> {
     let mut all: Vec<Manifest> = folders
         .filter_map(|folder| {
             let folder = folder.unwrap().path();
-            let mut manifest: Manifest = toml::from_str(&fs::read_to_string(folder.join("manifest.toml")).ok()?).unwrap();
+            let mut manifest: Manifest =
+                toml::from_str(&fs::read_to_string(folder.join("manifest.toml")).ok()?).unwrap();
             manifest.bug.retain(|bug| bug.engines.iter().any(|engine| engine == "lockset"));
             manifest.folder = folder;
             (!manifest.bug.is_empty()).then_some(manifest)

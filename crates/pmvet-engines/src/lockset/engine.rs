@@ -185,17 +185,15 @@ impl Engine {
             !*known
         };
         let objects = locks.objects_in_pm();
-        let inside = |a: &Access| objects.range(..=(a.file.0, a.offset)).next_back().is_some_and(|(at, len)| {
-            at.0 == a.file.0 && a.offset + a.len <= at.1 + len
-        });
+        let inside = |a: &Access| {
+            objects
+                .range(..=(a.file.0, a.offset))
+                .next_back()
+                .is_some_and(|(at, len)| at.0 == a.file.0 && a.offset + a.len <= at.1 + len)
+        };
         let mut races = self.races.finish(locks);
         races.retain(|race| !inside(&race.store) && (own(race.store.site) || own(race.load.site)));
-        Outcome {
-            races,
-            inferred: locks.inferred(),
-            held: self.held_locks.finish(is_lock),
-            stats: *stats,
-        }
+        Outcome { races, inferred: locks.inferred(), held: self.held_locks.finish(is_lock), stats: *stats }
     }
 
     /// Where in PM an address is, if it is.

@@ -29,6 +29,21 @@ pub(crate) struct Read {
     pub(crate) epoch: Epoch,
     /// The number of the store whose bytes it read before they were persistent.
     pub(crate) saw: Option<u64>,
+    /// Who made the store that it read from.
+    pub(crate) from: Maker,
+    /// Its thread took a lock, or looked at one, before it acted: perhaps one that the value led to.
+    pub(crate) followed: bool,
+}
+
+/// Who makes a store: a thread, at an instruction.
+pub(crate) type Maker = (ThreadId, SiteId);
+
+impl Read {
+    /// Whether a store, of which `locks` were held for its whole window, tells nothing about this load, since the thread would
+    /// have taken another lock had it read this value: the lock of a node that a pointer leads to, say.
+    pub(crate) fn would_differ(&self, store: &Written) -> bool {
+        self.followed && store.locks != SetId::EMPTY && self.from != (store.at.thread, store.at.site)
+    }
 }
 
 /// A store whose bytes may still be in the cache only.
@@ -87,8 +102,8 @@ pub(crate) struct Written {
 impl Written {
     /// Whether what is said of one can be said of the other, but for their threads and times.
     fn is_like(&self, other: &Written) -> bool {
-        (self.at.site, self.locks, self.held, self.how, self.fate, self.waiting)
-            == (other.at.site, other.locks, other.held, other.how, other.fate, other.waiting)
+        (self.at.site, self.locks, self.held, self.how, self.fate)
+            == (other.at.site, other.locks, other.held, other.how, other.fate)
     }
 }
 
@@ -128,8 +143,10 @@ pub(crate) struct Line {
     pub(crate) reads: Vec<Read>,
     /// Moves whenever there is a new one.
     pub(crate) reads_seen: u32,
-    /// Whose stores wait to be known as initialisation.
-    waiting: Owner,
+    /// Who has stored to each word last.
+    pub(crate) makers: [Maker; 8],
+    /// Bytes that a thread has stored to and persisted since anybody else was there.
+    fresh: Vec<(ThreadId, u64)>,
     /// The number of the newest flush.
     pub(crate) flushed: u64,
     /// Locks under which the line was stored to lately.
@@ -199,22 +216,25 @@ impl Line {
     /// Whether a load by `thread` finds nothing that is under way: no store of another thread that is not persistent, or
     /// that may have been initialisation.
     #[inline]
-    pub(crate) fn is_settled(&self, thread: ThreadId) -> bool {
-        (self.waiting == Owner::Nobody || self.waiting == Owner::One(thread))
-            && self.dirty.iter().all(|d| d.at.thread == thread)
+    pub(crate) fn is_settled(&self, thread: ThreadId, bytes: u64) -> bool {
+        self.fresh.iter().all(|&(by, fresh)| by == thread || fresh & bytes == 0)
+            && self.dirty.iter().all(|d| d.at.thread == thread || d.bytes & bytes == 0)
     }
 
     /// Keeps a load that counts, unless it is like what is there. True if it has to be compared with the stores.
     pub(crate) fn note_read(&mut self, read: Read, clocks: &Clocks) -> bool {
         let mut alike = 0;
-        for known in self.reads.iter_mut().filter(|r| (r.at.site, r.locks) == (read.at.site, read.locks)) {
+        let like = |r: &&mut Read| (r.at.site, r.locks, r.followed) == (read.at.site, read.locks, read.followed);
+        for known in self.reads.iter_mut().filter(like) {
             let covered = read.bytes & !known.bytes == 0;
             if (known.at.thread, known.epoch) == (read.at.thread, read.epoch) {
+                let same = covered && (known.from == read.from || !read.followed);
                 known.bytes |= read.bytes;
+                known.from = read.from;
                 self.reads_seen += u32::from(!covered);
-                return !covered;
+                return !same;
             }
-            alike += usize::from(covered && !clocks.is_before(known.epoch, read.at.thread));
+            alike += usize::from(covered && !read.followed && !clocks.is_before(known.epoch, read.at.thread));
         }
         if alike >= ENOUGH {
             return false;
@@ -228,10 +248,15 @@ impl Line {
     /// Keeps a store whose window is closed, unless it is like what is there. Returns where it is if it has to be compared
     /// with the loads.
     pub(crate) fn note_written(&mut self, written: Written, clocks: &Clocks) -> Option<usize> {
+        if written.waiting {
+            self.fill(written.at.thread, written.bytes);
+        }
         let mut alike = 0;
         for (at, known) in self.written.iter_mut().enumerate().filter(|(_, w)| w.is_like(&written)) {
             let covered = written.bytes & !known.bytes == 0;
-            if (known.at.thread, known.end) == (written.at.thread, written.end) {
+            let same = (known.at.thread, known.end) == (written.at.thread, written.end);
+            // Only what nothing is known of yet can wait.
+            if same && (known.waiting == written.waiting || covered) {
                 known.bytes |= written.bytes;
                 (known.at, known.ended_by) = (written.at, written.ended_by);
                 if !covered {
@@ -240,33 +265,37 @@ impl Line {
                 }
                 return (!known.waiting && known.compared != self.reads_seen).then_some(at);
             }
-            alike += usize::from(covered && !clocks.is_before(known.end, written.at.thread));
+            alike += usize::from(covered && !known.waiting && !clocks.is_before(known.end, written.at.thread));
         }
-        if alike >= ENOUGH && !written.waiting {
+        if alike >= ENOUGH {
             return None;
         }
         make_room(&mut self.written);
         let waits = written.waiting;
         self.written.push(written);
         self.version = self.version.wrapping_add(1);
-        self.count_waiting();
         (!waits).then_some(self.written.len() - 1)
     }
 
-    fn count_waiting(&mut self) {
-        let waiting = self.written.iter().filter(|w| w.waiting).map(|w| w.at.thread);
-        self.waiting = waiting.fold(Owner::Nobody, |all, thread| match all {
-            Owner::Nobody => Owner::One(thread),
-            Owner::One(other) if other != thread => Owner::All,
-            same => same,
-        });
+    fn fill(&mut self, thread: ThreadId, bytes: u64) {
+        match self.fresh.iter_mut().find(|(by, _)| *by == thread) {
+            Some((_, fresh)) => *fresh |= bytes,
+            None => self.fresh.push((thread, bytes)),
+        }
+    }
+
+    /// The bytes that `thread` has filled, and nobody else has seen since.
+    pub(crate) fn filled(&self, thread: ThreadId) -> u64 {
+        self.fresh.iter().find(|(by, _)| *by == thread).map_or(0, |&(_, fresh)| fresh)
     }
 
     /// `thread` comes near stores that wait: what they were is known now. Returns whether there were any.
     pub(crate) fn settle(&mut self, thread: ThreadId, bytes: u64) -> bool {
-        if self.waiting == Owner::Nobody || self.waiting == Owner::One(thread) {
+        if self.fresh.iter().all(|&(by, fresh)| by == thread || fresh & bytes == 0) {
             return false;
         }
+        self.fresh.iter_mut().filter(|(by, _)| *by != thread).for_each(|(_, fresh)| *fresh &= !bytes);
+        self.fresh.retain(|&(_, fresh)| fresh != 0);
         let mut any = false;
         for written in self.written.iter_mut().filter(|w| w.bytes & bytes != 0 && w.at.thread != thread) {
             any |= written.waiting;
@@ -274,7 +303,6 @@ impl Line {
         }
         if any {
             self.version = self.version.wrapping_add(1);
-            self.count_waiting();
         }
         any
     }
@@ -285,7 +313,8 @@ impl Line {
         self.reads.retain(|r| r.bytes != 0);
         self.written.iter_mut().for_each(|w| w.bytes &= !bytes);
         self.written.retain(|w| w.bytes != 0);
-        self.count_waiting();
+        self.fresh.iter_mut().for_each(|(_, fresh)| *fresh &= !bytes);
+        self.fresh.retain(|&(_, fresh)| fresh != 0);
         self.version = self.version.wrapping_add(1);
     }
 

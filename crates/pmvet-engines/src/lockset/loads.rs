@@ -4,7 +4,7 @@ use pmvet_events::ThreadId;
 use pmvet_events::event::Event;
 
 use super::engine::{Engine, pm_key};
-use super::lines::{At, LineId, Read, Written, mask};
+use super::lines::{At, LineId, Read, Written, mask, words};
 use super::locksets::{Hold, Mode};
 use super::races::Context;
 use super::reader::{ALWAYS, Key, MAX_PENDING, Pending};
@@ -34,7 +34,10 @@ impl Engine {
             epoch: self.clocks.now(event.thread).count,
         };
         if let Some((line, version)) = thread.cache.find(&key, thread.window)
-            && self.lines.peek(line).is_some_and(|l| l.version == version && l.is_settled(event.thread))
+            && self
+                .lines
+                .peek(line)
+                .is_some_and(|l| l.version == version && l.is_settled(event.thread, mask(addr, size.into())))
             && repeats != SPINS
         {
             self.stats.repeated += 1;
@@ -104,7 +107,8 @@ impl Engine {
             }
             return;
         }
-        let read = Read { at, bytes, locks, epoch, saw };
+        let from = words(bytes).next().map_or(Default::default(), |word| line.makers[word]);
+        let read = Read { at, bytes, locks, epoch, saw, from, followed: false };
         self.same_lock(id, read);
         let line = self.lines.get(id);
         let thread = self.threads.get(at.thread);
@@ -116,14 +120,7 @@ impl Engine {
             return self.commit(id, read);
         }
         let key = key.unwrap_or_default();
-        thread.pending.push(Pending {
-            line: id,
-            read,
-            next: None,
-            more: Vec::new(),
-            flushed: false,
-            key,
-        });
+        thread.pending.push(Pending { line: id, read, next: None, more: Vec::new(), flushed: false, key });
         if thread.pending.len() > MAX_PENDING {
             let old: Vec<_> = thread.pending.drain(..MAX_PENDING / 2).collect();
             old.into_iter().for_each(|pending| self.commit_pending(at.thread, pending));
@@ -237,6 +234,7 @@ impl Engine {
         } else {
             let later = load.next.into_iter().chain(load.more);
             read.locks = later.fold(read.locks, |set, hold| self.sets.with(set, hold));
+            read.followed = true;
         }
         self.commit(load.line, read);
     }
@@ -258,6 +256,9 @@ impl Engine {
             predict_lock_free: self.options.lock_free,
         };
         for written in line.written.iter().filter(|w| w.bytes & read.bytes != 0 && !w.waiting) {
+            if read.would_differ(written) {
+                continue;
+            }
             if !self.clocks.is_before(written.end, read.at.thread) {
                 self.races.pair(written, &read, false, &context);
             }

@@ -126,7 +126,7 @@ impl Engine {
         let (clocks, writer) = (&self.clocks, written.at.thread);
         for read in line.reads.iter().filter(|r| r.bytes & written.bytes != 0 && r.at.thread != writer) {
             let ordered = clocks.is_before(read.epoch, writer) || clocks.is_before(written.end, read.at.thread);
-            if !ordered {
+            if !ordered && !read.would_differ(written) {
                 self.races.pair(written, read, false, &context);
             }
         }

@@ -4,7 +4,7 @@ use pmvet_events::ThreadId;
 use pmvet_events::event::{AtomicKind, LINE, StoreKind};
 
 use super::engine::{Engine, pm_key};
-use super::lines::{At, Dirty, Fate, How, LineId, Owner, Written, mask};
+use super::lines::{At, Dirty, Fate, How, LineId, Owner, mask, words};
 use super::locksets::{Hold, Mode};
 use super::reader::Flushed;
 use super::spin::{Change, PmWord, Step};
@@ -18,6 +18,8 @@ pub(super) struct Part {
     pub(super) len: u64,
 }
 
+/// How far to look behind a new pointer, in lines.
+const MAX_OBJECT: usize = 64;
 /// Below this a number is not taken for a pointer.
 const SMALLEST_OFFSET: u64 = 4096;
 
@@ -119,6 +121,7 @@ impl Engine {
         }
         let line = self.lines.get(id);
         line.touch(at.thread, bytes);
+        words(bytes).for_each(|word| line.makers[word] = (at.thread, at.site));
         let held = &mut self.threads.get(at.thread).held;
         for hold in held.iter().take(4) {
             line.guard(hold.lock);
@@ -236,17 +239,19 @@ impl Engine {
         let Some(target) = self.place(at.thread, value).or_else(offset) else { return };
         let mut offset = target.offset & !(LINE - 1);
         let mut start = target.offset & (LINE - 1);
-        while let Some(id) = self.lines.find(target.file, offset) {
+        for _ in 0..MAX_OBJECT {
+            let Some(id) = self.lines.find(target.file, offset) else { return };
             let line = self.lines.get(id);
-            let filled = |w: &Written| w.waiting && w.at.thread == at.thread;
-            let bytes = line.written.iter().filter(|w| filled(w)).fold(0, |all, w| all | w.bytes);
+            let bytes = line.filled(at.thread);
             let own = line.owners.iter().all(|&o| o == Owner::Nobody || o == Owner::One(at.thread));
             // Not before the place where the pointer leads; and behind it as far as the thread has been alone.
             if !own && bytes == 0 || u64::from(bytes.trailing_zeros()) < start {
                 return;
             }
             // What it was used for before, by whomever, is over.
-            line.forget(bytes);
+            if bytes != 0 {
+                line.forget(bytes);
+            }
             (offset, start) = (offset + LINE, 0);
         }
     }

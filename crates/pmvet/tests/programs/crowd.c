@@ -115,8 +115,10 @@ static void *hands_over(void *arg)
 		note((long)arg);
 		pool->count++;
 		sem_post(&stored);
-		if (late)
+		if (late) {
+			sem_wait(&done);
 			persist(pool);
+		}
 	}
 	return NULL;
 }
@@ -128,6 +130,7 @@ static void *takes_over(void *arg)
 		if (!late)
 			persist(pool);
 		pthread_mutex_unlock(&outer);
+		sem_post(&done);
 	}
 	return arg;
 }
