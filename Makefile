@@ -49,7 +49,7 @@ soak: ## the image check on every program, 20 times each, and the slow tests
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build zoo pmdk
 	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images --test check_pmdk
-	$(CARGO) test --release -p pmvet --test 'check*' --test 'verify*' -- --ignored --nocapture
+	$(CARGO) test --release -p pmvet --test 'check*' --test 'verify*' --test 'race*' -- --ignored --nocapture
 
 bench: ## what tracing, checking, verifying and reporting cost, compared with native runs
 	@$(SETUP) test
@@ -58,6 +58,7 @@ bench: ## what tracing, checking, verifying and reporting cost, compared with na
 	@scripts/bench.sh
 	@scripts/bench-check.sh
 	@scripts/bench-verify.sh
+	@scripts/bench-race.sh
 	@$(CARGO) run --quiet --release -p pmvet-report --example many_findings
 
 fuzz: ## the trace reader on many more damaged files than in the tests

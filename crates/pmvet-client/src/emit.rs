@@ -266,6 +266,22 @@ impl Emitter {
         }
     }
 
+    /// Reads a byte at `ea`, so that an address that is not there faults here, at `instr`, and not in a stub.
+    pub(crate) fn touch(&self, ea: opnd_t, instr: Instr) {
+        self.store_slot(slot::SAVED, RCX);
+        // SAFETY: a new instruction and plain values; `instr` belongs to this block.
+        unsafe {
+            let mut byte = ea;
+            opnd_set_size(&raw mut byte, OPSZ_1 as opnd_size_t);
+            let ecx = reg(DR_REG_ECX as reg_id_t);
+            let read = instr_create_1dst_1src(self.dc, OP_movzx as i32, ecx, byte);
+            instr_set_meta_may_fault(read, 1);
+            instr_set_translation(read, instr_get_app_pc(instr));
+            self.put(read);
+        }
+        self.load_slot(RCX, slot::SAVED);
+    }
+
     /// A second copy of an instruction of the target, which may fault as the first may.
     pub(crate) fn copy_of(&self, instr: Instr) {
         // SAFETY: `instr` belongs to this block.

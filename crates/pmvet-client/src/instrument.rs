@@ -239,9 +239,32 @@ impl Block {
         {
             return self.constant(instr, op, addr, size, locked);
         }
-        if locked {
-            self.fence_if_pending(instr, wire::FENCE_LOCKED);
+        if !locked {
+            return;
         }
+        // SAFETY: a query of an instruction of this block.
+        let ours = client().plan.races && !client().hooks.is_library(unsafe { instr_get_app_pc(instr) } as u64);
+        let at = store.map(|(ea, size)| (Address::Computed(ea), size));
+        let at = at.or(constant.map(|(addr, size)| (Address::Constant(addr), size)));
+        match at.filter(|&(_, size)| ours && !control && size <= 8) {
+            Some((at, size)) => self.atomic(instr, op, at, size),
+            None => self.fence_if_pending(instr, wire::FENCE_LOCKED),
+        }
+    }
+
+    /// A read-modify-write that is not of PM, or whose way to the cold path was passed. What follows the instruction here is
+    /// passed over by those who come back from there.
+    fn atomic(&mut self, instr: Instr, op: u32, at: Address, size: u32) {
+        let takes = matches!(op, OP_cmpxchg | OP_xchg | OP_bts | OP_or);
+        let kind = if op == OP_cmpxchg { wire::ATOMIC_FAILED } else { wire::ATOMIC };
+        let access = self.access(instr, kind, size, if takes { mode::TAKES } else { mode::RMW });
+        let e = self.emitter(instr);
+        if let Address::Computed(ea) = at {
+            e.touch(ea, instr);
+        }
+        e.call_stub(stubs::atomic, access, at);
+        // SAFETY: the instruction is of this block.
+        self.emitter(unsafe { instr_get_next(instr) }).call_after(true);
     }
 
     /// An access to a constant address near PM: the stubs around the instruction, whether it hits or not.

@@ -8,6 +8,8 @@
 //! | [`context`], [`sites`] | where an event happened |
 //! | [`pm`] | which files and addresses are PM |
 //! | [`syscalls`], [`kernel_writes`], [`processes`] | what the kernel does for the target |
+//! | [`alloc`] | memory that allocators hand out |
+//! | [`taken`] | spin locks in volatile memory: when they are given back |
 //! | [`sync`] | locks, condition variables, barriers, semaphores, joins |
 //! | [`determinism`], [`startup`], [`markers`] | fixed time and randomness; the initial stack; requests of the target |
 //! | [`forks`], [`counts`] | fork servers; counter maps in place of events |
@@ -17,6 +19,7 @@
 //! Rust's `thread_local!` does not work under DynamoRIO's loader; thread state hangs on segment slots instead. A
 //! panic cannot unwind here: what cannot be done is reported by [`dr::fail`].
 
+mod alloc;
 mod complex;
 mod context;
 mod counts;
@@ -38,6 +41,7 @@ mod startup;
 mod stubs;
 mod sync;
 mod syscalls;
+mod taken;
 mod thread;
 
 use core::ffi::{c_char, c_int, c_void};

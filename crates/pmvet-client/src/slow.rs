@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pmvet_events::event::{LINE, StoreKind, What};
+use pmvet_events::event::{FenceKind, LINE, StoreKind, What};
 use pmvet_events::ids::{FileId, SiteId};
 use pmvet_events::shm::STRIPES;
 use pmvet_events::wire;
@@ -20,6 +20,7 @@ pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
     // The stub may have come as far as the lock.
     thread.release_locks();
     thread.mode = mode::NOTHING;
+    thread.look_at_taken();
     if !thread.hits_pm(addr, len) {
         return;
     }
@@ -76,6 +77,7 @@ pub(crate) unsafe extern "C" fn load(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let (addr, size) = (thread.slot(slot::ADDR), u32::from(thread.size));
+    thread.look_at_taken();
     if thread.hits_pm(addr, size.into()) {
         let context = thread.context(thread.rsp);
         thread.emit_at(SiteId(thread.site), context, What::Load { addr, size });
@@ -87,6 +89,7 @@ pub(crate) unsafe extern "C" fn flush(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let addr = thread.slot(slot::ADDR);
+    thread.look_at_taken();
     // A flush of volatile memory is worth reporting too.
     thread.size = thread.hits_pm(addr, 1).into();
     thread.prepare_record(addr);
@@ -97,6 +100,7 @@ pub(crate) unsafe extern "C" fn flush(thread: *mut Thread) {
 pub(crate) unsafe extern "C" fn fence(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
+    thread.look_at_taken();
     thread.prepare_record(0);
     thread.publish_prepared();
 }
@@ -114,6 +118,31 @@ pub(crate) unsafe extern "C" fn counted(thread: *mut Thread) {
 pub(crate) unsafe extern "C" fn counted_fence(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     unsafe { &mut *thread }.count(true);
+}
+
+/// The slow form of [`crate::stubs::atomic`].
+pub(crate) unsafe extern "C" fn atomic(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    let (addr, size) = (thread.slot(slot::ADDR), usize::from(thread.size));
+    thread.release_locks();
+    thread.mode = mode::NOTHING;
+    if thread.slot(slot::PENDING) != 0 {
+        thread.set_slot(slot::PENDING, 0);
+        let context = thread.context(thread.rsp);
+        thread.emit_at(SiteId(thread.site), context, What::Fence { how: FenceKind::Locked });
+    }
+    if !client().many_threads() || addr as usize % 8 + size > 8 {
+        return;
+    }
+    thread.look_at_taken();
+    thread.prepare_record(addr);
+    thread.lock_word(addr);
+    let mut old = [0; 8];
+    read_now(addr, &mut old[..size]);
+    // SAFETY: as in `prepare_record`, which left room for the values too.
+    unsafe { thread.cursor.cast::<u64>().add(3).write(u64::from_le_bytes(old)) };
+    thread.mode = thread.todo;
 }
 
 impl Thread {
@@ -175,13 +204,20 @@ impl Thread {
         self.lock_stripes(lines.map(|line| whole.stripe(line * LINE)).collect());
     }
 
+    /// Takes the stripe lock of a word of volatile memory, as the stub does.
+    pub(crate) fn lock_word(&mut self, addr: u64) {
+        let stripe = (addr / 8) as usize % STRIPES;
+        acquire(stripe, self.os_thread);
+        self.lock = client().shared.stripe(stripe) as *const AtomicU32 as u64;
+    }
+
     pub(crate) fn note_in_flight(&self, addr: u64, len: u64) {
         let control = client().shared.control(self.ring);
         control.in_flight_size.store(len, Ordering::Relaxed);
         control.in_flight.store(addr, Ordering::Release);
     }
 
-    fn release_locks(&mut self) {
+    pub(crate) fn release_locks(&mut self) {
         for stripe in std::mem::take(&mut self.locks) {
             client().shared.stripe(stripe).store(0, Ordering::Release);
         }
@@ -206,7 +242,7 @@ impl Thread {
 /// Reads memory that the target's instruction is about to access or has just accessed.
 fn read_now(addr: u64, into: &mut [u8]) {
     for (i, byte) in into.iter_mut().enumerate() {
-        // SAFETY: within a mapping of PM; the target itself would fault if it were not there.
+        // SAFETY: the instruction under way accesses the same bytes, and has been seen not to fault if they are not PM.
         *byte = unsafe { ((addr + i as u64) as *const u8).read_volatile() };
     }
 }

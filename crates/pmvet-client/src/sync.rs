@@ -15,6 +15,7 @@ use pmvet_events::ids::{ContextId, SiteId};
 use pmvet_events::plan::{Plan, SyncFunctionKind};
 use pmvet_events::wire;
 
+use crate::alloc::{self, Allocator, Request};
 use crate::emit::Access;
 use crate::thread::{Thread, slot};
 use crate::{client, stubs};
@@ -31,6 +32,10 @@ enum Role {
     SemPost,
     SemWait,
     Join,
+    Detach,
+    Allocate(Allocator),
+    /// Begins a transaction of the pool that is its first argument.
+    Begin,
 }
 
 /// When an acquisition has worked.
@@ -58,6 +63,7 @@ pub(crate) struct Pending {
     role: Role,
     object: u64,
     second: u64,
+    request: Request,
     site: SiteId,
     context: ContextId,
 }
@@ -94,6 +100,8 @@ struct Found {
     at: HashMap<u64, u32>,
     /// Address ranges of modules that have hooked functions.
     modules: Vec<(u64, u64)>,
+    /// Those of the C library and the loader, whose own atomics say nothing that the hooks do not say.
+    libraries: Vec<(u64, u64)>,
 }
 
 impl Hooks {
@@ -154,6 +162,11 @@ impl Hooks {
             };
             names.insert(function.function.clone(), (role, function.arg));
         }
+        if plan.races {
+            names.extend(["pthread_detach", "thrd_detach"].map(|name| (name.into(), (Role::Detach, 0))));
+            names.extend(alloc::functions(plan).map(|(name, function)| (name, (Role::Allocate(function), 0))));
+            names.insert("pmemobj_tx_begin".into(), (Role::Begin, 0));
+        }
         Self { names, found: RwLock::default() }
     }
 
@@ -179,6 +192,12 @@ impl Hooks {
         found.modules.iter().any(|&(start, end)| (start..end).contains(&pc))
     }
 
+    /// Whether `pc` is in the C library or the loader.
+    pub(crate) fn is_library(&self, pc: u64) -> bool {
+        let found = self.found.read().unwrap_or_else(|e| e.into_inner());
+        found.libraries.iter().any(|&(start, end)| (start..end).contains(&pc))
+    }
+
     /// Finds the hooked functions of a module that was loaded.
     pub(crate) fn search(&self, start: u64, end: u64, path: &str) {
         let Ok(bytes) = std::fs::read(path) else { return };
@@ -186,6 +205,11 @@ impl Hooks {
         let preferred = file.segments().map(|s| s.address() & !0xfff).min().unwrap_or(0);
         let mut found = self.found.write().unwrap_or_else(|e| e.into_inner());
         let before = found.hooks.len();
+        let name = std::path::Path::new(path).file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        if ["libc.so", "libc-", "libpthread", "ld-linux", "ld-2", "ld-musl"].iter().any(|known| name.starts_with(known))
+        {
+            found.libraries.push((start, end));
+        }
         for symbol in file.dynamic_symbols().chain(file.symbols()) {
             if symbol.kind() != SymbolKind::Text || symbol.is_undefined() {
                 continue;
@@ -197,7 +221,8 @@ impl Hooks {
                 continue;
             }
             let number = found.hooks.len() as u32;
-            let wrapper = !name.starts_with("pthread_") && !name.starts_with("sem_");
+            let known = name.starts_with("pthread_") || name.starts_with("sem_");
+            let wrapper = !known && !matches!(role, Role::Allocate(_) | Role::Begin | Role::Detach);
             found.hooks.push(Hook { role, arg, site: client().sites.of(pc), wrapper });
             found.at.insert(pc, number);
         }
@@ -210,6 +235,7 @@ impl Hooks {
         let mut found = self.found.write().unwrap_or_else(|e| e.into_inner());
         found.at.retain(|&pc, _| pc < start || pc >= end);
         found.modules.retain(|&(s, _)| s != start);
+        found.libraries.retain(|&(s, _)| s != start);
     }
 
     fn hook(&self, number: u32) -> Option<Hook> {
@@ -229,8 +255,15 @@ pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
     // Frames below this one are gone, however they were left.
     thread.pending.retain(|p| p.sp >= sp);
     // C11's functions are wrappers around those of pthread, and a lock of the user's may be one too: the outermost counts.
-    if thread.pending.iter().any(|p| p.object == object) {
+    let synchronises = !matches!(hook.role, Role::Allocate(_) | Role::Begin | Role::Detach);
+    if synchronises && thread.pending.iter().any(|p| p.object == object) {
         return;
+    }
+    let mut request = Request::default();
+    match hook.role {
+        Role::Allocate(function) => request = function.request(&arguments, thread.pool),
+        Role::Begin => thread.pool = object,
+        _ => thread.look_at_taken(),
     }
     let context = thread.context(sp);
     let site = SiteId(hook.site);
@@ -254,11 +287,16 @@ pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
         Role::Barrier => {
             emit(What::Sync { object, op: SyncOp::BarrierEnter });
         }
-        Role::Acquire(..) | Role::SemWait | Role::Join => {}
+        Role::Detach => {
+            if let Some(child) = client().thread_by_handle(object) {
+                emit(What::ThreadDetach { child });
+            }
+        }
+        Role::Acquire(..) | Role::SemWait | Role::Join | Role::Allocate(_) | Role::Begin => {}
     }
-    let returns = !matches!(hook.role, Role::Release(_) | Role::Signal(_) | Role::SemPost);
+    let returns = !matches!(hook.role, Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::Begin);
     if returns || hook.wrapper {
-        thread.pending.push(Pending { sp, role: hook.role, object, second: arguments[1], site, context });
+        thread.pending.push(Pending { sp, role: hook.role, object, second: arguments[1], request, site, context });
         thread.watch_return();
     }
 }
@@ -271,8 +309,14 @@ pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
     thread.remember_lock();
     // A function that ends by calling another shares its return with it.
     while let Some(done) = thread.pending.pop_if(|p| p.sp == thread.rsp) {
+        let results = (thread.rax, thread.rdx);
         let mut emit = |what| thread.emit_at(done.site, done.context, what);
         match done.role {
+            Role::Allocate(function) => {
+                if let Some((addr, len)) = function.result(done.request, results) {
+                    emit(What::Allocate { addr, len });
+                }
+            }
             Role::Acquire(how, success) => {
                 let acquired = match success {
                     Success::Always => true,
@@ -299,7 +343,8 @@ pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
                     emit(What::ThreadJoin { child });
                 }
             }
-            Role::SemWait | Role::Join | Role::Release(_) | Role::Signal(_) | Role::SemPost => {}
+            Role::SemWait | Role::Join => {}
+            Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::Begin => {}
         }
     }
     thread.watch_return();
@@ -313,7 +358,8 @@ impl Thread {
             let how = LockKind::from_number((kind >> 8) as u8).unwrap_or(LockKind::Exclusive);
             let role = Role::Acquire(how, Success::Mutex);
             let (site, context) = (SiteId(place as u32), ContextId((place >> 32) as u32));
-            self.pending.push(Pending { sp, role, object, second: 0, site, context });
+            let request = Request::default();
+            self.pending.push(Pending { sp, role, object, second: 0, request, site, context });
         }
     }
 

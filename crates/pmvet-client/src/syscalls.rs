@@ -17,7 +17,7 @@ use pmvet_events::wire::MAX_DATA;
 use crate::kernel_writes::{self, Buffer};
 use crate::pm::{Inode, Mapping, OpenFile};
 use crate::thread::Thread;
-use crate::{client, dr};
+use crate::{client, dr, taken};
 
 /// What to do when the call under way returns.
 #[derive(Debug, Default)]
@@ -99,6 +99,8 @@ pub(crate) unsafe extern "C" fn is_interesting(_dc: *mut c_void, number: i32) ->
                 | libc::SYS_munmap
                 | libc::SYS_mremap
                 | libc::SYS_madvise
+                | libc::SYS_mprotect
+                | libc::SYS_brk
                 | libc::SYS_msync
                 | libc::SYS_write
                 | libc::SYS_pwrite64
@@ -203,8 +205,25 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     if number == libc::SYS_close_range {
         close_what_is_open(thread, &arguments);
     }
+    if client().plan.races
+        && let Some((start, len)) = taken_away(&arguments, number)
+    {
+        taken::forget(start, len);
+    }
     thread.syscall = prepare(thread, &arguments, number);
     1
+}
+
+/// Memory that may not be there any more after a call.
+fn taken_away(arguments: &Arguments, number: i64) -> Option<(u64, u64)> {
+    let range = (arguments.get(0), whole_pages(arguments.get(1)));
+    match number {
+        libc::SYS_munmap | libc::SYS_mremap => Some(range),
+        libc::SYS_mmap if arguments.get(3) as i32 & libc::MAP_FIXED != 0 => Some(range),
+        libc::SYS_mprotect if arguments.get(2) as i32 & libc::PROT_READ == 0 => Some(range),
+        libc::SYS_brk if arguments.get(0) != 0 => Some((arguments.get(0), u64::MAX >> 17)),
+        _ => None,
+    }
 }
 
 /// DynamoRIO looks at every descriptor that a `close_range` names, up to four billion. Only those that are open matter.

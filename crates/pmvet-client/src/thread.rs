@@ -12,6 +12,7 @@ use pmvet_events::wire;
 
 use crate::context::Frame;
 use crate::sync::{Held, Lock, Pending};
+use crate::taken::{TAKEN, Taken};
 use crate::{client, context, dr};
 
 /// Slots of the thread's segment, which instrumented code reaches without any register.
@@ -51,6 +52,8 @@ pub(crate) mod mode {
     pub(crate) const STREAM: u8 = 4;
     /// A read-modify-write of another size, which is done in Rust.
     pub(crate) const RARE_RMW: u8 = 5;
+    /// As `RMW`, of volatile memory, by an instruction that locks are taken with.
+    pub(crate) const TAKES: u8 = 6;
 }
 
 #[repr(C)]
@@ -114,6 +117,9 @@ pub(crate) struct Thread {
     pub(crate) held_at: u64,
     pub(crate) held_count: u64,
     pub(crate) held_room: u64,
+    /// Words of volatile memory that the thread has taken as one takes a lock.
+    pub(crate) taken: [Taken; TAKEN],
+    pub(crate) taken_count: u32,
 
     /// Where transitions between operations on PM are counted, and what is left of the last operation.
     pub(crate) pm_counts: u64,
@@ -132,6 +138,8 @@ pub(crate) struct Thread {
     /// Shadow stack positions that signal handlers interrupted.
     pub(crate) interrupted: Vec<u64>,
     pub(crate) pending: Vec<Pending>,
+    /// The pool of the transaction that was begun last.
+    pub(crate) pool: u64,
     /// Room for the locks that this thread took and has not given back.
     pub(crate) held: Vec<Held>,
     /// Stripes that a slow access holds.
@@ -221,6 +229,8 @@ impl Thread {
             pm_counts: client.forks.as_ref().map_or(0, |forks| forks.stage().maps.pm.as_ptr() as u64),
             last_operation: 0,
             stop: client.forks.as_ref().map_or(0, |forks| &raw const forks.stage().stop as u64),
+            taken: [Taken::default(); TAKEN],
+            taken_count: 0,
             id,
             ring,
             buffer,
@@ -229,6 +239,7 @@ impl Thread {
             new_frames: Vec::new(),
             interrupted: Vec::new(),
             pending: Vec::new(),
+            pool: 0,
             held: Vec::new(),
             locks: Vec::new(),
             scratch: Vec::with_capacity(wire::MAX_RECORD),

@@ -21,7 +21,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             "--no-locks" => options.infer_locks = false,
             "--no-alloc" => options.allocators = false,
             "--no-window" => options.reader_window = false,
-            "--all-pairs" => options.neighbours = false,
             "--no-edges" => options.edges = Edges::NONE,
             "--lock-free" => options.lock_free = true,
             "--published" => options = Options::as_published(),

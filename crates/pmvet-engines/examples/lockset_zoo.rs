@@ -53,7 +53,6 @@ fn settings() -> Vec<(&'static str, Options)> {
         ("no inferred locks", with(|o| o.infer_locks = false)),
         ("no allocators", with(|o| o.allocators = false)),
         ("no reader window", with(|o| o.reader_window = false)),
-        ("all pairs", with(|o| o.neighbours = false)),
         ("no edges", with(|o| o.edges = Edges::NONE)),
         ("predict lock-free", with(|o| o.lock_free = true)),
         ("as published", Options::as_published()),
@@ -96,7 +95,7 @@ impl Zoo {
             fs::write(&pool, image)?;
         }
         let mut command = Command::new("timeout");
-        command.arg(if image.is_some() { "6" } else { "60" }).arg(&self.pmvet).args(["trace", "--loads", "-q"]);
+        command.arg(if image.is_some() { "6" } else { "60" }).arg(&self.pmvet).args(["trace", "--races", "-q"]);
         let config = self.source(program).join("pmvet.toml");
         if config.exists() {
             command.arg("--config").arg(config);

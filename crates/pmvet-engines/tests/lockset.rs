@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use pmvet_engines::lockset::findings::findings;
 use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards};
-use pmvet_engines::lockset::{Edges, Engine, LockShape, Options, Outcome};
+use pmvet_engines::lockset::{Code, Edges, Engine, LockShape, Options, Outcome};
 use pmvet_engines::stacks::Stacks;
-use pmvet_events::event::{Event, FenceKind, FlushKind, LockKind, StoreKind, SyncOp, What};
+use pmvet_events::event::{AtomicKind, Event, FenceKind, FlushKind, LockKind, StoreKind, SyncOp, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 use pmvet_findings::{Evidence, Frame, Role, Severity, Stack};
 use proptest::prelude::*;
@@ -90,8 +90,10 @@ impl Script {
     }
 
     fn cas(&mut self, thread: u32, site: u32, addr: u64, old: u64, new: u64, stored: bool) {
-        let (old, new) = (old.to_le_bytes(), new.to_le_bytes());
-        self.add(thread, site, What::Rmw { addr, old: &old, new: &new, stored });
+        let (old, new) = (&old.to_le_bytes(), &new.to_le_bytes());
+        let how = if stored { AtomicKind::Changed } else { AtomicKind::Failed };
+        let volatile = What::Atomic { addr, old, new, how };
+        self.add(thread, site, if addr < BASE { volatile } else { What::Rmw { addr, old, new, stored } });
     }
 
     fn sync(&mut self, thread: u32, op: SyncOp) {
@@ -403,18 +405,17 @@ fn spin_section(s: &mut Script, thread: u32, take: u32, store: u32, free: u64, h
 #[test]
 fn an_inferred_spin_lock_protects_and_can_be_turned_off_or_denied() {
     let script = |options: Options| {
-        let names = |site: SiteId| if site.0 == 51 { vec!["my_lock".to_string()] } else { Vec::new() };
-        let mut s = Script { engine: Engine::with_names(options, Box::new(names)), seq: 0 };
-        s.add(1, 0, What::ThreadStart { process: 7, os_thread: 7 });
-        s.add(1, 0, What::Map { file: FileId(1), addr: BASE, len: 1 << 20, offset: 0, writable: true });
-        (2..=4).for_each(|child| s.create(1, child));
+        let mut s = Script::new(options);
         s.public(X);
         spin_section(&mut s, 2, 51, 1, 0, 1);
         s.cas(3, 51, Z, 0, 1, true);
         s.use_(3, 2, X);
         s.put(3, 52, Z, &0u64.to_le_bytes());
         spin_section(&mut s, 2, 51, 1, 0, 1);
-        s.engine.finish()
+        s.engine.finish_with(&mut |site| {
+            let functions = if site.0 == 51 { vec!["my_lock".to_string()] } else { Vec::new() };
+            Code { functions, module: "program".into() }
+        })
     };
     let outcome = script(Options::default());
     assert_eq!(races(&outcome), []);
@@ -432,6 +433,162 @@ fn a_mutex_outside_of_pm_is_known_by_its_atomics() {
     s.store(2, 1, X);
     s.persist(2, X);
     s.cas(3, 53, A, 1, 2, true);
+    s.cas(2, 52, A, 2, 0, true);
+    s.cas(3, 53, A, 0, 2, true);
+    s.use_(3, 2, X);
+    s.cas(3, 52, A, 2, 0, true);
+    assert_eq!(s.races(), []);
+}
+
+/// Whatever came in between: that threads took turns, or that one was done before the other began, is an accident.
+#[test]
+fn a_load_races_with_stores_that_others_have_long_covered() {
+    let mut s = new();
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.unlock(2, A);
+    for n in 0..100 {
+        s.lock(3, A);
+        s.store(3, 3 + n, X);
+        s.persist(3, X);
+        s.unlock(3, A);
+    }
+    s.use_(3, 2, X);
+    assert_eq!(s.races(), [(1, 2)]);
+    // And the other way round.
+    let mut s = new();
+    s.use_(3, 2, X);
+    for thread in [3, 3, 3, 2] {
+        s.lock(thread, A);
+        s.store(thread, thread, X);
+        s.persist(thread, X);
+        s.unlock(thread, A);
+    }
+    assert_eq!(s.races(), [(2, 2)]);
+}
+
+/// Who follows a pointer takes the lock of what it leads to. Had it led elsewhere, the lock would have been another one.
+#[test]
+fn a_lock_that_depends_on_the_value_says_nothing_about_other_values() {
+    for (lock, expected) in [(B, vec![]), (A, vec![(3, 2)])] {
+        let mut s = new();
+        s.lock(2, A);
+        s.store(2, 1, X);
+        s.persist(2, X);
+        s.unlock(2, A);
+        s.lock(4, B);
+        s.store(4, 3, X);
+        s.persist(4, X);
+        s.unlock(4, B);
+        s.load(3, 2, X);
+        s.lock(3, lock);
+        s.act(3);
+        // The value is that of thread 4, which held B: it is safe to follow it to B, and not to A.
+        assert_eq!(s.races(), expected, "{lock:x}");
+    }
+}
+
+/// Many threads that do the same are represented by some of them, whoever comes from the other side.
+#[test]
+fn a_crowd_of_like_threads_hides_nothing() {
+    for reader in 2..40 {
+        let mut s = Script::new(Options::default());
+        (5..40).for_each(|child| s.create(1, child));
+        s.public(X);
+        for thread in 2..40 {
+            s.lock(thread, A);
+            s.store(thread, 1, X);
+            s.persist(thread, X);
+            s.unlock(thread, A);
+        }
+        s.use_(reader, 2, X);
+        assert_eq!(s.races(), [(1, 2)], "reader {reader}");
+    }
+}
+
+#[test]
+fn the_end_of_a_detached_thread_is_known_to_its_creator_alone() {
+    for (detached, reader, races) in [(true, 1, 0), (false, 1, 1), (true, 3, 1)] {
+        let mut s = new();
+        s.lock(2, A);
+        s.store(2, 1, X);
+        s.persist(2, X);
+        s.unlock(2, A);
+        if detached {
+            s.add(1, 0, What::ThreadDetach { child: ThreadId(2) });
+        }
+        s.add(2, 0, What::ThreadExit);
+        s.use_(reader, 2, X);
+        assert_eq!(s.races().len(), races, "detached: {detached}, reader {reader}");
+    }
+}
+
+#[test]
+fn a_mutex_in_pm_is_no_data_and_a_library_is_its_own_business() {
+    let script = |module: &str| {
+        let mut s = new();
+        s.store(2, 1, Z + 8);
+        s.lock(2, Z);
+        s.use_(3, 2, Z + 8);
+        s.store(2, 3, X);
+        s.use_(3, 4, X);
+        let outcome = s.engine.finish_with(&mut |_| Code { functions: Vec::new(), module: module.into() });
+        races(&outcome)
+    };
+    assert_eq!(script("program"), [(3, 4)]);
+    assert_eq!(script("libpmemobj.so.1.0.0"), []);
+}
+
+#[test]
+fn a_counter_that_moves_in_strides_is_no_version_lock() {
+    let mut s = new();
+    let mut at = 0;
+    for thread in [2, 2, 2, 2, 3, 3, 3, 3] {
+        s.cas(thread, 51, A, at, at + 16, true);
+        at += 16;
+    }
+    s.cas(2, 51, A, at, at + 16, true);
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.cas(2, 51, A, at + 16, at + 32, true);
+    s.cas(3, 51, A, at + 32, at + 48, true);
+    s.use_(3, 2, X);
+    assert_eq!(s.races(), [(1, 2)]);
+}
+
+/// A spin lock in volatile memory, given back by a plain store that shows only at the thread's next event.
+#[test]
+fn a_volatile_spin_lock_protects_until_the_store_that_frees_it_is_found() {
+    for late in [false, true] {
+        let mut s = new();
+        for thread in [2, 3, 2, 3, 2] {
+            s.cas(thread, 51, A, 0, 1, true);
+            s.use_(thread, 2, X);
+            s.store(thread, 1, X);
+            if !late {
+                s.persist(thread, X);
+            }
+            let found = (1u64.to_le_bytes(), 0u64.to_le_bytes());
+            s.add(thread, 9, What::Atomic { addr: A, old: &found.0, new: &found.1, how: AtomicKind::Found });
+            if late {
+                s.persist(thread, X);
+            }
+        }
+        assert_eq!(s.races().is_empty(), !late, "persisted after the lock: {late}");
+    }
+}
+
+/// What another thread has put there is no store of the thread's own.
+#[test]
+fn a_word_that_another_thread_has_changed_is_not_given_back() {
+    let mut s = new();
+    s.cas(2, 51, A, 0, 1, true);
+    s.cas(3, 53, A, 1, 2, true);
+    let (one, two) = (1u64.to_le_bytes(), 2u64.to_le_bytes());
+    s.add(2, 9, What::Atomic { addr: A, old: &one, new: &two, how: AtomicKind::Found });
+    s.store(2, 1, X);
+    s.persist(2, X);
     s.cas(2, 52, A, 2, 0, true);
     s.cas(3, 53, A, 0, 2, true);
     s.use_(3, 2, X);
@@ -574,7 +731,7 @@ fn memory_that_is_allocated_again_is_unpublished_again() {
         s.use_(3, 2, X);
         s.unlock(3, B);
         if known {
-            s.engine.allocated(ThreadId(2), X, 64);
+            s.add(2, 907, What::Allocate { addr: X, len: 64 });
         }
         s.lock(2, A);
         s.store(2, 1, X);
@@ -697,7 +854,7 @@ fn ten_million_loads_of_a_hot_line_and_sixty_four_threads_stay_small() {
 
 /// Any event at all, on few addresses, sites and threads so that they meet.
 fn event() -> impl Strategy<Value = (u32, u32, u8, u64, u64)> {
-    (0..6u32, 0..8u32, 0..22u8, 0..40u64, 0..4u64)
+    (0..6u32, 0..8u32, 0..24u8, 0..40u64, 0..4u64)
 }
 
 proptest! {
@@ -707,7 +864,7 @@ proptest! {
         let options = match variant {
             0 => Options::default(),
             1 => Options::as_published(),
-            2 => Options { lock_free: true, neighbours: false, init_removal: false, ..Options::default() },
+            2 => Options { lock_free: true, init_removal: false, ..Options::default() },
             _ => Options { reader_window: false, max_lines: 3, ..Options::default() },
         };
         let mut s = Script::bare(options);
@@ -736,13 +893,12 @@ proptest! {
                 17 => What::ThreadExit,
                 18 => What::Sync { object: lock, op: sync },
                 19 => What::Map { file, addr: BASE, len: 1 << (12 + n * 2), offset: n * 64, writable: true },
+                21 => What::Allocate { addr, len: n * 100 },
+                22 => What::Atomic { addr: lock, old: &old, new: &new, how: AtomicKind::ALL[site as usize % 3] },
                 20 => What::Unmap { addr: X, len: 4096 },
                 _ => What::FileSync { file: FileId(1), offset: place, len: u64::MAX, how: pmvet_events::event::SyncKind::Msync },
             };
             s.add(thread, site, what);
-            if site == 7 && kind == 4 {
-                s.engine.allocated(ThreadId(thread), addr, n * 100);
-            }
         }
         s.engine.finish();
     }

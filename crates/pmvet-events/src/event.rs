@@ -48,6 +48,20 @@ pub enum What<'a> {
         /// False for a compare-and-exchange that found another value.
         stored: bool,
     },
+    /// A change of a word of volatile memory that may be a lock, or an attempt at one. Reported only if the plan asks for
+    /// it and the target has more than one thread. It means nothing to PM: that it orders as a fence does is said by a
+    /// [`FenceKind::Locked`] of its own.
+    Atomic {
+        addr: u64,
+        old: &'a [u8],
+        new: &'a [u8],
+        how: AtomicKind,
+    },
+    /// An allocator has handed out this memory: whatever was there before has ended.
+    Allocate {
+        addr: u64,
+        len: u64,
+    },
     /// A cache-line flush, of PM or (a bug worth reporting) of volatile memory.
     Flush {
         addr: u64,
@@ -124,6 +138,10 @@ pub enum What<'a> {
         child: ThreadId,
     },
     ThreadJoin {
+        child: ThreadId,
+    },
+    /// Nobody will join it.
+    ThreadDetach {
         child: ThreadId,
     },
     Acquire {
@@ -223,6 +241,15 @@ tags! {
         Fdatasync = 2 "fdatasync",
         SyncFileRange = 3 "sync_file_range",
     }
+    AtomicKind {
+        /// A locked read-modify-write.
+        Changed = 0 "atomic",
+        /// A compare-and-exchange that found another value.
+        Failed = 1 "atomic-failed",
+        /// The thread had changed the word atomically, and finds another value now: by its own plain store, or by what
+        /// another thread did, which has an event of its own.
+        Found = 2 "atomic-found",
+    }
     LockKind {
         Exclusive = 0 "exclusive",
         Shared = 1 "shared",
@@ -256,6 +283,8 @@ impl What<'_> {
             What::Store { how, .. } => how.name(),
             What::Load { .. } => "load",
             What::Rmw { .. } => "rmw",
+            What::Atomic { how, .. } => how.name(),
+            What::Allocate { .. } => "allocate",
             What::Flush { how, .. } => how.name(),
             What::Fence { how } => match how {
                 FenceKind::Sfence => "sfence",
@@ -277,6 +306,7 @@ impl What<'_> {
             What::ThreadExit => "thread-exit",
             What::ThreadCreate { .. } => "thread-create",
             What::ThreadJoin { .. } => "thread-join",
+            What::ThreadDetach { .. } => "thread-detach",
             What::Acquire { .. } => "acquire",
             What::Release { .. } => "release",
             What::Sync { op, .. } => op.name(),
@@ -301,11 +331,12 @@ impl What<'_> {
             What::Load { addr, size } | What::Unsupported { addr, size, .. } | What::Interrupted { addr, size } => {
                 Some((addr, u64::from(size)))
             }
-            What::Rmw { addr, new, .. } => Some((addr, new.len() as u64)),
+            What::Rmw { addr, new, .. } | What::Atomic { addr, new, .. } => Some((addr, new.len() as u64)),
             What::Flush { addr, .. } => Some((addr & !(LINE - 1), LINE)),
-            What::Map { addr, len, .. } | What::Unmap { addr, len } | What::Marker { addr, len, .. } => {
-                Some((addr, len))
-            }
+            What::Map { addr, len, .. }
+            | What::Unmap { addr, len }
+            | What::Marker { addr, len, .. }
+            | What::Allocate { addr, len } => Some((addr, len)),
             _ => None,
         }
     }

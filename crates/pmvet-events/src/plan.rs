@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 pub struct Plan {
     /// Report loads of PM too.
     pub loads: bool,
+    /// Report what keeps threads apart beside known locks: atomic changes of volatile memory once there is more than one
+    /// thread, since they may be locks, and what allocators hand out.
+    #[serde(default)]
+    pub races: bool,
     /// Give the same time, random numbers and UUIDs to every run.
     pub deterministic: bool,
     /// The target must stop at its first contact with a PM file until pmvet has seen the file as it is.
@@ -17,9 +21,28 @@ pub struct Plan {
     pub pm: Vec<String>,
     /// Synchronisation functions beside the built-in ones.
     pub sync: Vec<SyncFunction>,
+    /// Allocators of PM beside the built-in ones.
+    #[serde(default)]
+    pub alloc: Vec<AllocFunction>,
     /// Make it a fork server.
     #[serde(default)]
     pub forks: Option<Forks>,
+}
+
+/// A function that hands out memory. Arguments are counted from 0; the first four can be named.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AllocFunction {
+    /// Symbol name, as the linker knows it.
+    pub function: String,
+    /// Which argument is the size in bytes.
+    pub size: Option<u8>,
+    /// How many bytes it hands out, if no argument says so; beside `size`, how many bytes one unit of that has.
+    pub bytes: Option<u64>,
+    /// Which argument is the address where it leaves its result; without it the result is what it returns.
+    pub out: Option<u8>,
+    /// The result is an offset from this argument, not an address.
+    pub base: Option<u8>,
 }
 
 /// A target that stops at a fork point and goes on in children, one for each order of pmvet's (see [`crate::stage`]).

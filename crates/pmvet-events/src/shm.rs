@@ -27,7 +27,7 @@ use crate::places::{Context, Places, Site};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"pmvetshm");
 /// Changes with the layout; client and pmvet must be of the same build anyway.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 pub const MAX_RINGS: usize = 8192;
 pub const RING_BYTES: usize = 1 << 20;

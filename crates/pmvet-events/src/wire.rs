@@ -13,7 +13,7 @@
 //! The common kinds are written by hand-made code in the client, so this layout is part of its contract. Rare events
 //! share the kind [`RARE`] and carry four numbers and a text.
 
-use crate::event::{Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, What};
+use crate::event::{AtomicKind, Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, What};
 use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
 
 pub const STORE: u8 = 1;
@@ -41,6 +41,12 @@ pub const RELEASE: u8 = 17;
 /// A load with the same number as the record before it in the ring. Its address takes the place of the number, so there
 /// is no word 2: most records of a run with loads are of this kind.
 pub const NEAR_LOAD: u8 = 18;
+/// As [`RMW`], of volatile memory.
+pub const ATOMIC: u8 = 19;
+pub const ATOMIC_FAILED: u8 = 20;
+pub const ATOMIC_FOUND: u8 = 21;
+// The client makes a failed one into one that succeeded by counting down.
+const _: () = assert!(RMW + 1 == RMW_FAILED && ATOMIC + 1 == ATOMIC_FAILED);
 
 /// Bytes before the data.
 pub const HEADER: usize = 24;
@@ -107,6 +113,10 @@ pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
             STORE_NT => What::Store { addr, value: input.data(size)?, how: StoreKind::NonTemporal },
             LOAD => What::Load { addr, size: size as u32 },
             RMW | RMW_FAILED => What::Rmw { addr, old: input.data(size)?, new: input.data(size)?, stored: kind == RMW },
+            ATOMIC | ATOMIC_FAILED | ATOMIC_FOUND => {
+                let how = AtomicKind::from_number(kind - ATOMIC)?;
+                What::Atomic { addr, old: input.data(size)?, new: input.data(size)?, how }
+            }
             CLFLUSH => What::Flush { addr, how: FlushKind::Clflush, pm: size != 0 },
             CLFLUSHOPT => What::Flush { addr, how: FlushKind::Clflushopt, pm: size != 0 },
             CLWB => What::Flush { addr, how: FlushKind::Clwb, pm: size != 0 },
@@ -178,9 +188,12 @@ fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
         What::Module { module, base, size, path } => (22, [module.0.into(), base, size, 0], text(path)),
         What::Marker { how, addr, len, text: t } => (23, [how as u64, addr, len, 0], text(t)),
         What::Interrupted { addr, size } => (24, [addr, size.into(), 0, 0], &[]),
+        What::ThreadDetach { child } => (26, [child.0.into(), 0, 0, 0], &[]),
+        What::Allocate { addr, len } => (25, [addr, len, 0, 0], &[]),
         What::Store { .. }
         | What::Load { .. }
         | What::Rmw { .. }
+        | What::Atomic { .. }
         | What::Flush { .. }
         | What::Fence { .. }
         | What::Acquire { .. }
@@ -220,6 +233,8 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
         22 => What::Module { module: ModuleId(a as u32), base: b, size: c, path: text() },
         23 => What::Marker { how: MarkerKind::from_number(a as u8)?, addr: b, len: c, text: text() },
         24 => What::Interrupted { addr: a, size: b as u32 },
+        26 => What::ThreadDetach { child: ThreadId(a as u32) },
+        25 => What::Allocate { addr: a, len: b },
         _ => return None,
     })
 }
@@ -244,6 +259,11 @@ pub fn write(event: &Event<'_>, out: &mut Vec<u8>) {
         What::Load { addr, size } => head(LOAD, size as usize, addr),
         What::Rmw { addr, old, new, stored } => {
             head(if stored { RMW } else { RMW_FAILED }, new.len(), addr);
+            append(old, out);
+            append(new, out);
+        }
+        What::Atomic { addr, old, new, how } => {
+            head(ATOMIC + how as u8, new.len(), addr);
             append(old, out);
             append(new, out);
         }
@@ -311,6 +331,10 @@ mod tests {
         round_trip(What::Load { addr: 8, size: 64 });
         round_trip(What::Rmw { addr: 8, old: &[0; 16], new: &[1; 16], stored: true });
         round_trip(What::Rmw { addr: 8, old: &[0; 4], new: &[0; 4], stored: false });
+        for &how in AtomicKind::ALL {
+            round_trip(What::Atomic { addr: 8, old: &[0; 4], new: &[1; 4], how });
+        }
+        round_trip(What::Allocate { addr: 64, len: 4096 });
         for &how in FlushKind::ALL {
             round_trip(What::Flush { addr: 64, how, pm: true });
         }
@@ -334,6 +358,7 @@ mod tests {
         round_trip(What::ThreadExit);
         round_trip(What::ThreadCreate { child: ThreadId(2) });
         round_trip(What::ThreadJoin { child: ThreadId(2) });
+        round_trip(What::ThreadDetach { child: ThreadId(2) });
         for &how in LockKind::ALL {
             round_trip(What::Acquire { lock: 1, how });
             round_trip(What::Release { lock: 1, how });

@@ -43,7 +43,7 @@ struct Seed {
     text: String,
 }
 
-const KINDS: u8 = 28;
+const KINDS: u8 = 31;
 
 impl Seed {
     fn what(&self) -> What<'_> {
@@ -81,6 +81,9 @@ impl Seed {
             24 => What::Exec { path: text },
             25 => What::Module { module: ModuleId(b as u32), base: a, size: c, path: text },
             26 => What::Marker { how: pick(MarkerKind::ALL, self.how), addr: a, len: b, text },
+            27 => What::Atomic { addr: a, old: &self.bytes, new: &self.other, how: pick(AtomicKind::ALL, self.how) },
+            29 => What::ThreadDetach { child: ThreadId(a as u32) },
+            28 => What::Allocate { addr: a, len: b },
             _ => What::Interrupted { addr: a, size: b as u32 },
         }
     }

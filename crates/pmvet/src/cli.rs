@@ -303,7 +303,6 @@ pub(crate) enum RaceSwitch {
     InferLocks,
     Allocators,
     ReaderWindow,
-    Neighbours,
     Edges,
 }
 
@@ -537,6 +536,10 @@ pub(crate) struct Trace {
     /// Record loads of PM too
     #[arg(long)]
     pub(crate) loads: bool,
+
+    /// Record what `pmvet race` looks at: loads of PM, atomic operations on volatile memory, allocations
+    #[arg(long)]
+    pub(crate) races: bool,
 
     /// Save all events to FILE, for `pmvet events`
     #[arg(long, value_name = "FILE")]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use pmvet_events::plan::SyncFunction;
+use pmvet_events::plan::{AllocFunction, SyncFunction};
 use pmvet_findings::suppress::Suppress;
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
@@ -20,7 +20,19 @@ pub(crate) struct Config {
     /// Absolute globs.
     pub(crate) pm: Vec<String>,
     pub(crate) sync: Vec<SyncFunction>,
+    pub(crate) alloc: Vec<AllocFunction>,
+    pub(crate) race: Race,
     pub(crate) suppress: Vec<Suppress>,
+}
+
+/// What `pmvet race` is told about locks that only the trace shows.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Race {
+    #[serde(default)]
+    pub(crate) deny_lock: Vec<String>,
+    #[serde(default)]
+    pub(crate) declare_lock: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -50,11 +62,13 @@ struct Raw {
     target: RawTarget,
     #[serde(default)]
     sync: Vec<Spanned<SyncFunction>>,
+    #[serde(default)]
+    alloc: Vec<Spanned<AllocFunction>>,
+    #[serde(default)]
+    race: Race,
     // Part of the design; a file that relies on them must not be taken for understood.
     #[serde(default, rename = "oracle", deserialize_with = "later")]
     _oracle: (),
-    #[serde(default, rename = "alloc", deserialize_with = "later")]
-    _alloc: (),
     #[serde(default)]
     suppress: Vec<Suppress>,
     #[serde(default, rename = "profile", deserialize_with = "later")]
@@ -110,7 +124,7 @@ impl Config {
             };
             (span.map(|s| line(s.start)), message)
         })?;
-        let mut config = Self { suppress: raw.suppress, ..Self::default() };
+        let mut config = Self { suppress: raw.suppress, race: raw.race, ..Self::default() };
         for glob in raw.target.pm {
             let at = glob.span().start;
             config.pm.push(pm::glob(glob.get_ref(), folder).map_err(|e| (Some(line(at)), format!("pm: {e}")))?);
@@ -126,6 +140,21 @@ impl Config {
                 return wrong("arg must be 0, 1, 2 or 3: one of the first four arguments");
             }
             config.sync.push(sync);
+        }
+        for alloc in raw.alloc {
+            let at = alloc.span().start;
+            let alloc = alloc.into_inner();
+            let wrong = |what: &str| Err((Some(line(at)), format!("[[alloc]] `{}`: {what}", alloc.function)));
+            if alloc.function.is_empty() {
+                return wrong("function is empty");
+            }
+            if alloc.size.is_none() && alloc.bytes.is_none() {
+                return wrong("neither size nor bytes says how much it hands out");
+            }
+            if [alloc.size, alloc.out, alloc.base].into_iter().flatten().any(|arg| arg > 3) {
+                return wrong("size, out and base must be 0, 1, 2 or 3: one of the first four arguments");
+            }
+            config.alloc.push(alloc);
         }
         Ok(config)
     }
@@ -156,6 +185,19 @@ mod tests {
     }
 
     #[test]
+    fn understands_alloc_and_race() {
+        let config = parse(
+            "[[alloc]]\nfunction = \"slab_new\"\nsize = 1\nbytes = 64\nout = 2\nbase = 0\n\
+             [race]\ndeny-lock = [\"next\"]\ndeclare-lock = [\"take\", \"grab\"]\n",
+        )
+        .unwrap();
+        let expected =
+            AllocFunction { function: "slab_new".into(), size: Some(1), bytes: Some(64), out: Some(2), base: Some(0) };
+        assert_eq!(config.alloc, [expected]);
+        assert_eq!((config.race.deny_lock.len(), config.race.declare_lock.len()), (1, 2));
+    }
+
+    #[test]
     fn errors_name_line_and_key() {
         let cases = [
             ("\n[targets]\n", 2, "targets"),
@@ -167,6 +209,13 @@ mod tests {
             ("\n[[sync]]\nfunction = \"f\"\nkind = \"try\"\narg = 4\n", 2, "arg"),
             ("[[sync]]\nfunction = \"\"\nkind = \"try\"\n", 1, "function"),
             ("[[sync]]\nkind = \"try\"\n", 1, "function"),
+            ("[[alloc]]\nsize = 0\n", 1, "function"),
+            ("[[alloc]]\nfunction = \"\"\nsize = 0\n", 1, "function"),
+            ("\n[[alloc]]\nfunction = \"f\"\n", 2, "bytes"),
+            ("[[alloc]]\nfunction = \"f\"\nsize = 4\n", 1, "size"),
+            ("[[alloc]]\nfunction = \"f\"\nsize = 0\nlen = 1\n", 4, "len"),
+            ("[race]\ndeny = []\n", 2, "deny"),
+            ("[race]\ndeny-lock = \"f\"\n", 2, "deny-lock"),
             ("x = \n", 1, "x"),
         ];
         for (text, line, key) in cases {
@@ -178,7 +227,7 @@ mod tests {
 
     #[test]
     fn tables_of_later_versions_are_refused() {
-        for text in ["[oracle]\n", "[[alloc]]\nx = 1\n", "[profile.ci]\nseed = 1\n"] {
+        for text in ["[oracle]\n", "[profile.ci]\nseed = 1\n"] {
             let (line, message) = parse(text).unwrap_err();
             assert!(message.contains("does not know this table yet"), "{message}");
             assert_eq!(line, Some(1), "{text}: {message}");
@@ -210,7 +259,7 @@ mod tests {
         #[test]
         fn no_almost_right_text_makes_it_panic(parts in prop::collection::vec(prop::sample::select(vec![
             "[target]", "\n", "pm", " = ", "[", "]", "\"/x/*\"", "\"[\"", "[[sync]]", "function", "\"f\"", "kind",
-            "\"try\"", "arg", "-1", "9", "success", "shared", "true", "[oracle]", "é", "\"", "'''", "{", "}", ",", ".", "#",
+            "\"try\"", "[[alloc]]", "size", "[race]", "deny-lock", "arg", "-1", "9", "success", "shared", "true", "[oracle]", "é", "\"", "'''", "{", "}", ",", ".", "#",
         ]), 0..40)) {
             let _ = parse(&parts.concat());
         }

@@ -49,9 +49,14 @@ pub(crate) const NAMES: [&str; COUNT] = [
     "module",
     "marker",
     "interrupted",
+    "atomic",
+    "atomic-failed",
+    "atomic-found",
+    "allocate",
+    "thread-detach",
 ];
 
-pub(crate) const COUNT: usize = 45;
+pub(crate) const COUNT: usize = 50;
 
 /// The number of an event's kind.
 #[inline]
@@ -85,6 +90,9 @@ pub(crate) fn index(what: &What<'_>) -> usize {
         What::Module { .. } => 42,
         What::Marker { .. } => 43,
         What::Interrupted { .. } => 44,
+        What::Atomic { how, .. } => 45 + *how as usize,
+        What::Allocate { .. } => 48,
+        What::ThreadDetach { .. } => 49,
     }
 }
 
@@ -147,6 +155,7 @@ pub(crate) mod tests {
             What::ThreadExit,
             What::ThreadCreate { child: ThreadId(2) },
             What::ThreadJoin { child: ThreadId(2) },
+            What::ThreadDetach { child: ThreadId(2) },
             What::Acquire { lock: 0x99, how: LockKind::Shared },
             What::Release { lock: 0x99, how: LockKind::Exclusive },
             What::ProcessStart { process: 7, parent: 0, path: "/bin/prog" },
@@ -160,6 +169,8 @@ pub(crate) mod tests {
         all.extend(FlushKind::ALL.iter().map(|&how| What::Flush { addr: 0x1044, how, pm: true }));
         all.extend(FenceKind::ALL.iter().map(|&how| What::Fence { how }));
         all.extend(SyncKind::ALL.iter().map(|&how| What::FileSync { file: FileId(1), offset: 0, len: 64, how }));
+        all.push(What::Allocate { addr: 0x1000, len: 64 });
+        all.extend(AtomicKind::ALL.iter().map(|&how| What::Atomic { addr: 0x99, old: &[0], new: &[1], how }));
         all.extend(SyncOp::ALL.iter().map(|&op| What::Sync { object: 0x77, op }));
         all
     }

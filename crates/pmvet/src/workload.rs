@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use pmvet_events::file::TraceHeader;
-use pmvet_events::plan::{Plan, SyncFunction};
+use pmvet_events::plan::{AllocFunction, Plan, SyncFunction};
 use pmvet_target::Launch;
 use pmvet_target::install::Install;
 use pmvet_target::launch::{Exit as TargetExit, Private, pm_variables, stopped_by};
@@ -33,6 +33,9 @@ pub(crate) struct Workload {
     pub(crate) command: Vec<OsString>,
     pub(crate) pm: Vec<String>,
     pub(crate) sync: Vec<SyncFunction>,
+    pub(crate) alloc: Vec<AllocFunction>,
+    /// Whether to record what only `race` looks at.
+    pub(crate) races: bool,
     pub(crate) in_place: bool,
     pub(crate) input: Option<Arc<File>>,
     /// For servers: who talks to it.
@@ -53,6 +56,8 @@ impl Workload {
             command: arguments.command.clone(),
             pm: globs,
             sync: config.sync.clone(),
+            alloc: config.alloc.clone(),
+            races: false,
             in_place: arguments.in_place,
             input: None,
             driver: driver(arguments, arguments.client.as_deref())?,
@@ -89,11 +94,13 @@ impl Workload {
     pub(crate) fn launch(&self, loads: bool) -> Launch {
         let plan = Plan {
             loads,
+            races: self.races,
             deterministic: true,
             snapshots: true,
             pm: self.pm.clone(),
             sync: self.sync.clone(),
             forks: None,
+            alloc: self.alloc.clone(),
         };
         let overlay = match self.in_place {
             // An overlay that captures nothing would still have to see every call.

@@ -10,6 +10,7 @@ use super::paths::resolve;
 use crate::context::Frame;
 use crate::slow;
 use crate::sync::{Held, Lock};
+use crate::taken::{TAKEN, Taken};
 use crate::thread::{Thread, mode, slot};
 
 stubs! {
@@ -17,6 +18,7 @@ stubs! {
     /// address slot are set.
     before, slow::before:
         save!(),
+        still_taken!(),
         address_in_pm!(),
         context_and_room!(),
         write_place!(),
@@ -70,8 +72,14 @@ stubs! {
         jmp 4b
     7:
         cmp edx, 4
-        jne 6f
+        jne 8f
         mov eax, [rax]
+        mov [rsi + 24], rax
+        jmp 4b
+    8:
+        cmp edx, 1
+        jne 6f
+        movzx eax, byte ptr [rax]
         mov [rsi + 24], rax
         jmp 4b
         // Any other size is done in Rust, which finds the lock taken.
@@ -158,11 +166,13 @@ stubs! {
     4:
         cmp eax, {rmw}
         je 33f
+        cmp eax, {takes}
+        je 33f
         test eax, eax
         jnz 9f
         ",
         restore_and_return!(),
-        // The new value of a read-modify-write of 8 or 4 bytes, and whether a comparison succeeded.
+        // The new value of a read-modify-write of 8, 4, 2 bytes or 1, and whether a comparison succeeded.
         "
     33:
         mov rdi, [rsi + 16]
@@ -171,22 +181,142 @@ stubs! {
         mov rax, [rdi]
         jmp 35f
     34:
+        cmp edx, 4
+        jne 36f
         mov eax, [rdi]
+        jmp 35f
+    36:
+        movzx eax, byte ptr [rdi]
+        cmp edx, 1
+        je 35f
+        movzx eax, word ptr [rdi]
     35:
         mov [rsi + 32], rax
         mov edx, 40
         cmp byte ptr [rcx + {kind}], {rmw_failed}
-        jne 30b
+        je 37f
+        cmp byte ptr [rcx + {kind}], {atomic_failed}
+        jne 38f
+    37:
         test byte ptr [rcx + {flags} + 1], 0x40
         jz 30b
-        mov byte ptr [rcx + {kind}], {rmw_done}
+        dec byte ptr [rcx + {kind}]
+    38:
+        cmp byte ptr [rcx + {kind}], {atomic}
+        jne 30b
+        // The word that was taken last is given back, or taken in another way.
+        mov edi, [rcx + {taken_count}]
+        test edi, edi
+        jz 24f
+        lea edi, [rdi + rdi * 2]
+        mov rdx, [rsi + 16]
+        and rdx, -8
+        cmp rdx, [rcx + rdi * 8 + {taken} - {taken_entry}]
+        jne 24f
+        dec dword ptr [rcx + {taken_count}]
+    24:
+        // Whoever takes a lock adds bits to its word, and takes none away.
+        cmp byte ptr [rcx + {mode}], {takes}
+        jne 26f
+        mov rdx, [rsi + 24]
+        cmp rdx, rax
+        je 26f
+        mov rdi, rdx
+        and rdi, rax
+        cmp rdi, rdx
+        jne 26f
+        mov edi, [rcx + {taken_count}]
+        cmp edi, {taken_room}
+        jae 26f
+        inc dword ptr [rcx + {taken_count}]
+        lea edi, [rdi + rdi * 2]
+        lea rdi, [rcx + rdi * 8 + {taken}]
+        mov rdx, [rsi + 16]
+        and rdx, -8
+        mov [rdi], rdx
+        movzx edx, byte ptr [rcx + {size}]
+        push rcx
+        mov ecx, edx
+        neg ecx
+        and ecx, 7
+        shl ecx, 3
+        mov rdx, -1
+        shr rdx, cl
+        mov ecx, [rsi + 16]
+        and ecx, 7
+        shl ecx, 3
+        shl rdx, cl
+        shl rax, cl
+        pop rcx
+        mov [rdi + 8], rdx
+        mov [rdi + 16], rax
+    26:
+        mov edx, 40
         jmp 30b
         ",
+        the_rest_in_rust!();
+
+    /// The part before a read-modify-write of memory that is not PM. Whatever is not within an aligned word is no lock.
+    atomic, slow::atomic:
+        save!(),
+        "
+        mov rsi, [rcx + {slots}]
+        cmp qword ptr [rsi + {pending_slot}], 0
+        jne 9f
+        mov rdx, [rcx + {shared_flag}]
+        cmp dword ptr [rdx], 0
+        je 4f
+        mov edx, [rsi + {addr_slot}]
+        and edx, 7
+        add dl, [rcx + {size}]
+        cmp edx, 8
+        ja 4f
+        ",
+        still_taken!(),
+        context_and_room!(),
+        write_place!(),
+        "
+        mov rax, [rcx + {slots}]
+        mov rdi, [rax + {addr_slot}]
+        mov [rsi + 16], rdi
+        shr rdi, 3
+        and edi, {stripes_mask}
+        shl edi, 6
+        add rdi, [rcx + {stripes}]
+        xor eax, eax
+        mov edx, [rcx + {os_thread}]
+        lock cmpxchg [rdi], edx
+        jne 9f
+        mov [rcx + {lock}], rdi
+        mov dl, [rcx + {todo}]
+        mov [rcx + {mode}], dl
+        mov rdi, [rsi + 16]
+        movzx edx, byte ptr [rcx + {size}]
+        cmp edx, 8
+        jne 2f
+        mov rax, [rdi]
+        jmp 3f
+    2:
+        cmp edx, 4
+        jne 5f
+        mov eax, [rdi]
+        jmp 3f
+    5:
+        movzx eax, byte ptr [rdi]
+        cmp edx, 1
+        je 3f
+        movzx eax, word ptr [rdi]
+    3:
+        mov [rsi + 24], rax
+    4:
+        ",
+        restore_and_return!(),
         the_rest_in_rust!();
 
     /// A load that was done, from the address in the slot.
     load, slow::load:
         save!(),
+        still_taken!(),
         address_in_pm!(),
         context_and_room!(),
         write_place!(),
@@ -224,6 +354,7 @@ stubs! {
     /// A flush of the line at the address in the slot.
     flush, slow::flush:
         save!(),
+        still_taken!(),
         address_in_pm!(),
         context_and_room!(),
         write_place!(),
@@ -239,6 +370,7 @@ stubs! {
     /// A fence.
     fence, slow::fence:
         save!(),
+        still_taken!(),
         context_and_room!(),
         write_place!(),
         "

@@ -9,6 +9,7 @@ use pmvet_events::wire;
 use super::paths::resolve;
 use crate::context::Frame;
 use crate::sync::{self, Held, Lock};
+use crate::taken::{TAKEN, Taken};
 use crate::thread::{Thread, mode, slot};
 
 stubs! {

@@ -8,6 +8,8 @@
 //! lock back. Number and store are thus under one lock, so numbers follow memory order. While the target has a single
 //! thread no lock and no atomic instruction is needed.
 //!
+//! A locked read-modify-write of volatile memory ([`atomic`], then [`after`]) is the same with the stripe of its address.
+//!
 //! Everything else is one call and needs no lock: a load after its instruction, so that it comes after the store whose value
 //! it read; a flush or fence before it, so that every store with a smaller number has been performed by then.
 //!
@@ -22,6 +24,6 @@ mod counted;
 mod locks;
 mod paths;
 
-pub(crate) use accesses::{after, before, fence, flush, load};
+pub(crate) use accesses::{after, atomic, before, fence, flush, load};
 pub(crate) use counted::{counted, counted_fence};
 pub(crate) use locks::{entered, lock_entered, returns, unlock_entered};

@@ -17,7 +17,8 @@ macro_rules! stubs {
                 // {seq_after} {stripes} {shared_flag} {os_thread} {waits_at} {waits_for} {waits_place} {waits_kind}
                 // {held} {held_count} {held_room} {control_head} {in_flight} {frame_sp} {frame_node} {held_object}
                 // {held_how} {addr_slot} {frame_slot} {return_slot} {value_slot} {stripes_mask} {store} {stream}
-                // {rmw} {rare_rmw} {near_load} {rmw_failed} {rmw_done} {pm_counts} {last_operation} {stop} {operations}
+                // {rmw} {rare_rmw} {takes} {near_load} {rmw_failed} {rmw_done} {atomic} {atomic_failed} {pending_slot}
+                // {taken} {taken_count} {taken_room} {taken_entry} {pm_counts} {last_operation} {stop} {operations}
                 // {at_operation} {fences} {at_fence} {spread} {resolve} {slow}
                 ",
                 rax = const offset_of!(Thread, rax),
@@ -80,6 +81,14 @@ macro_rules! stubs {
                 fences = const offset_of!(Stop, fences),
                 at_fence = const offset_of!(Stop, at_fence),
                 spread = const crate::context::SPREAD as i32,
+                takes = const mode::TAKES,
+                atomic = const wire::ATOMIC,
+                atomic_failed = const wire::ATOMIC_FAILED,
+                pending_slot = const slot::PENDING * 8,
+                taken = const offset_of!(Thread, taken),
+                taken_count = const offset_of!(Thread, taken_count),
+                taken_room = const TAKEN,
+                taken_entry = const size_of::<Taken>(),
                 resolve = sym resolve,
                 slow = sym $slow,
             )
@@ -148,6 +157,28 @@ macro_rules! the_rest_in_rust {
         ",
             restore_and_return!()
         )
+    };
+}
+
+/// Jumps to 9 if a word that the thread has taken as one takes a lock has another value by now: see [`crate::taken`].
+macro_rules! still_taken {
+    () => {
+        "
+        mov eax, [rcx + {taken_count}]
+        test eax, eax
+        jz 61f
+    60:
+        lea edi, [rax + rax * 2]
+        lea rdi, [rcx + rdi * 8 + {taken} - {taken_entry}]
+        mov rdx, [rdi]
+        mov rdx, [rdx]
+        and rdx, [rdi + 8]
+        cmp rdx, [rdi + 16]
+        jne 9f
+        dec eax
+        jnz 60b
+    61:
+        "
     };
 }
 

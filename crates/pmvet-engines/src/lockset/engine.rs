@@ -9,27 +9,30 @@ use super::lines::{At, LineId, Lines};
 use super::locksets::{Hold, LockId, Locksets, Mode};
 use super::options::Options;
 use super::pm_locks::{HeldLock, HeldLocks};
-use super::races::{Race, Races};
+use super::races::{Access, Race, Races};
 use super::reader::Threads;
 use super::spin::{Change, InferredLock, Locks, PmWord, Step};
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
-/// Gives the functions around an instruction their names: the inlined ones first, the real one last.
-pub trait Names {
-    fn functions(&mut self, site: SiteId) -> Vec<String>;
+/// Where an instruction is, in words.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Code {
+    /// The functions around it: the inlined ones first, the real one last.
+    pub functions: Vec<String>,
+    /// The file name of its module.
+    pub module: String,
 }
 
-impl<F: FnMut(SiteId) -> Vec<String>> Names for F {
-    fn functions(&mut self, site: SiteId) -> Vec<String> {
-        self(site)
-    }
-}
+/// Gives instructions their names.
+pub type Names<'a> = &'a mut dyn FnMut(SiteId) -> Code;
+
+/// Libraries that look after themselves: what they store and what they read is their own business, such as the parts of
+/// a pool that are made anew whenever it is opened. What the program stores or reads is not.
+const LIBRARIES: [&str; 3] = ["libpmem.so", "libpmem2.so", "libpmemobj.so"];
 
 /// HawkSet's analysis, fed with one event after the other.
 pub struct Engine {
     pub(super) options: Options,
-    names: Option<Box<dyn Names>>,
-    named_sites: FastSet<SiteId>,
     pub(super) spaces: AddressSpaces,
     pub(super) lines: Lines,
     pub(super) sets: Locksets,
@@ -38,6 +41,7 @@ pub struct Engine {
     pub(super) races: Races,
     pub(super) threads: Threads,
     processes: FastMap<u32, u32>,
+    detached: Detached,
     /// Words that threads spin on; what the store that ends the wait brings along.
     pub(super) spins: FastMap<PmWord, Option<Vec<u32>>>,
     held_locks: HeldLocks,
@@ -48,6 +52,13 @@ impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine").field("options", &self.options).field("stats", &self.stats).finish_non_exhaustive()
     }
+}
+
+/// Threads that are detached, and threads that have ended.
+#[derive(Debug, Default)]
+struct Detached {
+    parents: FastMap<ThreadId, ThreadId>,
+    threads: FastMap<ThreadId, (bool, bool)>,
 }
 
 /// How much there was to do.
@@ -79,25 +90,19 @@ impl Engine {
     pub fn new(options: Options) -> Self {
         Engine {
             lines: Lines::with_limit(options.max_lines),
+            locks: Locks::new(!options.deny.is_empty(), !options.declare.is_empty()),
             options,
-            names: None,
-            named_sites: FastSet::default(),
             spaces: AddressSpaces::default(),
             sets: Locksets::default(),
-            locks: Locks::default(),
             clocks: Clocks::default(),
             races: Races::default(),
             threads: Threads::default(),
             processes: FastMap::default(),
+            detached: Detached::default(),
             spins: FastMap::default(),
             held_locks: HeldLocks::default(),
             stats: Stats::default(),
         }
-    }
-
-    /// With names, which `Options::deny` and `Options::declare` need.
-    pub fn with_names(options: Options, names: Box<dyn Names>) -> Self {
-        Engine { names: Some(names), ..Engine::new(options) }
     }
 
     pub fn event(&mut self, event: &Event<'_>) {
@@ -110,6 +115,8 @@ impl Engine {
         match event.what {
             What::Store { addr, value, how } => self.store(at, addr, value, how),
             What::Rmw { addr, old, new, stored } => self.rmw(at, addr, old, new, stored),
+            What::Atomic { addr, old, new, how } => self.atomic(at, addr, old, new, how),
+            What::Allocate { addr, len } => self.allocated(at.thread, addr, len),
             What::Flush { addr, how, pm: true } => self.flush(at, addr, how),
             What::Fence { .. } => self.fence(at),
             What::FileSync { file, offset, len, .. } => self.file_sync(at, file, offset, len),
@@ -119,11 +126,14 @@ impl Engine {
             What::ThreadCreate { child } => {
                 self.act(at.thread, None);
                 self.clocks.create(at.thread, child);
+                self.detached.parents.insert(child, at.thread);
             }
+            What::ThreadDetach { child } => self.detach(child, true, false),
             What::ThreadJoin { child } => self.clocks.join_thread(at.thread, child),
             What::ThreadExit => {
                 self.act(at.thread, None);
                 self.fence(at);
+                self.detach(at.thread, false, true);
             }
             What::Sync { object, op } => self.sync(at.thread, object, op),
             What::ThreadStart { process, .. } | What::ProcessStart { process, .. } => {
@@ -142,30 +152,48 @@ impl Engine {
     }
 
     /// Memory was allocated: whatever other threads did with it in an earlier life does not count any more.
-    pub fn allocated(&mut self, thread: ThreadId, addr: u64, len: u64) {
+    fn allocated(&mut self, thread: ThreadId, addr: u64, len: u64) {
         if self.options.allocators {
             self.renew(thread, addr, len);
         }
     }
 
     /// Ends the analysis.
-    pub fn finish(mut self) -> Outcome {
+    pub fn finish(self) -> Outcome {
+        self.finish_with(&mut |_| Code::default())
+    }
+
+    /// The same with names, which `Options::deny` and `Options::declare` need.
+    pub fn finish_with(mut self, names: Names<'_>) -> Outcome {
         for thread in self.threads.ids() {
             self.act(thread, None);
         }
         self.close_all();
+        self.consult(&mut *names);
         self.locks.conclude();
         let (locks, stats) = (&self.locks, &mut self.stats);
         stats.lines = self.lines.len() as u64;
         stats.locksets = self.sets.len() as u64;
         stats.refused = self.lines.refused;
         let is_lock = |word: PmWord| locks.find(pm_key(word)).is_some_and(|lock| locks.verdict(lock).0);
-        Outcome {
-            races: self.races.finish(locks),
-            inferred: locks.inferred(),
-            held: self.held_locks.finish(is_lock),
-            stats: *stats,
-        }
+        let mut libraries: FastMap<SiteId, bool> = FastMap::default();
+        let mut own = |site: SiteId| {
+            let known = libraries.entry(site).or_insert_with(|| {
+                let module = names(site).module;
+                LIBRARIES.iter().any(|library| module.starts_with(library))
+            });
+            !*known
+        };
+        let objects = locks.objects_in_pm();
+        let inside = |a: &Access| {
+            objects
+                .range(..=(a.file.0, a.offset))
+                .next_back()
+                .is_some_and(|(at, len)| at.0 == a.file.0 && a.offset + a.len <= at.1 + len)
+        };
+        let mut races = self.races.finish(locks);
+        races.retain(|race| !inside(&race.store) && (own(race.store.site) || own(race.load.site)));
+        Outcome { races, inferred: locks.inferred(), held: self.held_locks.finish(is_lock), stats: *stats }
     }
 
     /// Where in PM an address is, if it is.
@@ -188,12 +216,22 @@ impl Engine {
     fn acquire(&mut self, at: At, addr: u64, how: LockKind) {
         let place = self.place(at.thread, addr);
         let key = self.key(at.thread, addr, place);
+        // The insides of the first call looked like a spin lock: now its name is known.
+        if let Some(lock) = self.locks.find(key)
+            && let Some(guessed) = self.locks.get(lock).filter(|l| !l.named)
+        {
+            let holders: Vec<ThreadId> = guessed.word.holders.iter().map(|h| h.thread).collect();
+            for thread in holders {
+                self.threads.get(thread).held.release(lock, &mut self.sets);
+                self.locks.named_released(lock, thread);
+            }
+        }
         let At { thread, site, context, seq } = at;
-        let lock = self.locks.named(key, place, Change { thread, site, context, seq, old: 0, new: 1 });
         let mode = match how {
             LockKind::Exclusive => Mode::Exclusive,
             LockKind::Shared => Mode::Shared,
         };
+        let lock = self.locks.named(key, place, mode, Change { thread, site, context, seq, old: 0, new: 1 });
         if let Some(word) = place {
             self.mark_word(word);
             self.note_held(lock, at.seq, false);
@@ -256,6 +294,18 @@ impl Engine {
         }
     }
 
+    /// A thread that nobody joins has ended: its creator learns of that in a way of its own.
+    fn detach(&mut self, child: ThreadId, detached: bool, ended: bool) {
+        let state = self.detached.threads.entry(child).or_default();
+        (state.0, state.1) = (state.0 | detached, state.1 | ended);
+        if *state == (true, true)
+            && self.options.edges.detached
+            && let Some(&parent) = self.detached.parents.get(&child)
+        {
+            self.clocks.join_thread(parent, child);
+        }
+    }
+
     fn sync(&mut self, thread: ThreadId, object: u64, op: SyncOp) {
         let edges = self.options.edges;
         let wanted = match op {
@@ -273,17 +323,19 @@ impl Engine {
         }
     }
 
-    /// Asks once for every instruction that changes words atomically whether the user has said something about it.
-    pub(super) fn consult(&mut self, site: SiteId) {
-        let Some(names) = &mut self.names else { return };
-        if (self.options.deny.is_empty() && self.options.declare.is_empty()) || !self.named_sites.insert(site) {
+    /// Asks for every instruction that seemed to take locks whether the user has said something about it.
+    fn consult(&mut self, names: Names<'_>) {
+        if self.options.deny.is_empty() && self.options.declare.is_empty() {
             return;
         }
-        let functions = names.functions(site);
-        if self.options.deny.iter().any(|f| functions.contains(f)) {
-            self.locks.denied.insert(site);
-        } else if self.options.declare.iter().any(|f| functions.contains(f)) {
-            self.locks.declared.insert(site);
+        let sites: FastSet<SiteId> = self.locks.all().flat_map(|(_, lock)| lock.word.sites.iter().copied()).collect();
+        for site in sites {
+            let functions = names(site).functions;
+            if self.options.deny.iter().any(|f| functions.contains(f)) {
+                self.locks.denied.insert(site);
+            } else if self.options.declare.iter().any(|f| functions.contains(f)) {
+                self.locks.declared.insert(site);
+            }
         }
     }
 

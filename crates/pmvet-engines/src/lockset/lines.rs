@@ -5,7 +5,7 @@
 
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
-use super::clocks::Epoch;
+use super::clocks::{Clocks, Epoch};
 use super::locksets::{LockId, SetId};
 use rustc_hash::FxHashMap as FastMap;
 
@@ -29,6 +29,21 @@ pub(crate) struct Read {
     pub(crate) epoch: Epoch,
     /// The number of the store whose bytes it read before they were persistent.
     pub(crate) saw: Option<u64>,
+    /// Who made the store that it read from.
+    pub(crate) from: Maker,
+    /// Its thread took a lock, or looked at one, before it acted: perhaps one that the value led to.
+    pub(crate) followed: bool,
+}
+
+/// Who makes a store: a thread, at an instruction.
+pub(crate) type Maker = (ThreadId, SiteId);
+
+impl Read {
+    /// Whether a store, of which `locks` were held for its whole window, tells nothing about this load, since the thread would
+    /// have taken another lock had it read this value: the lock of a node that a pointer leads to, say.
+    pub(crate) fn would_differ(&self, store: &Written) -> bool {
+        self.followed && store.locks != SetId::EMPTY && self.from != (store.at.thread, store.at.site)
+    }
 }
 
 /// A store whose bytes may still be in the cache only.
@@ -42,10 +57,18 @@ pub(crate) struct Dirty {
     pub(crate) how: How,
     /// Another thread has been here since.
     pub(crate) touched: bool,
-    /// Loads by others before it, which might have come after it as well.
-    pub(crate) before: Vec<Read>,
     /// Loads by others that saw it.
     pub(crate) during: Vec<Read>,
+}
+
+impl Dirty {
+    /// A thread has acted on what it read of this store.
+    pub(crate) fn acted_on(&mut self, read: Read) {
+        let same = |r: &Read| (r.at.thread, r.at.site, r.locks) == (read.at.thread, read.at.site, read.locks);
+        if self.during.len() < MAX_PER_LINE && !self.during.iter().any(same) {
+            self.during.push(read);
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,8 +93,18 @@ pub(crate) struct Written {
     /// The fence or the store that ended it.
     pub(crate) ended_by: Option<At>,
     /// Nobody else has looked yet. If the memory turns out to be published only now, this was its initialisation;
-    /// otherwise these earlier loads have to be compared with it.
-    pub(crate) waiting: Option<Vec<Read>>,
+    /// until that is known it is compared with nothing.
+    pub(crate) waiting: bool,
+    /// The count of the line's loads when it was compared with them.
+    pub(crate) compared: u32,
+}
+
+impl Written {
+    /// Whether what is said of one can be said of the other, but for their threads and times.
+    fn is_like(&self, other: &Written) -> bool {
+        (self.at.site, self.locks, self.held, self.how, self.fate)
+            == (other.at.site, other.locks, other.held, other.how, other.fate)
+    }
 }
 
 /// How the window of a store ended.
@@ -108,16 +141,22 @@ pub(crate) struct Line {
     pub(crate) dirty: Vec<Dirty>,
     pub(crate) written: Vec<Written>,
     pub(crate) reads: Vec<Read>,
-    /// The number of the newest store to each word.
-    pub(crate) stored: [u64; 8],
+    /// Moves whenever there is a new one.
+    pub(crate) reads_seen: u32,
+    /// Who has stored to each word last.
+    pub(crate) makers: [Maker; 8],
+    /// Bytes that a thread has stored to and persisted since anybody else was there.
+    fresh: Vec<(ThreadId, u64)>,
     /// The number of the newest flush.
     pub(crate) flushed: u64,
     /// Locks under which the line was stored to lately.
     pub(crate) guards: [Option<LockId>; 4],
 }
 
-/// Loads and, without `Options::neighbours`, stores to remember per line.
+/// Loads and stores to remember per line.
 pub(crate) const MAX_PER_LINE: usize = 64;
+/// Threads that do the same at the same place: whichever thread is on the other side, some of them are not that one.
+const ENOUGH: usize = 3;
 
 /// Bytes `first..first + len` of a line.
 pub(crate) fn mask(first: u64, len: u64) -> u64 {
@@ -174,9 +213,109 @@ impl Line {
         }
     }
 
-    /// Of these bytes, those that were not stored to since the event `seq`.
-    pub(crate) fn unchanged(&self, bytes: u64, seq: u64) -> u64 {
-        words(bytes).filter(|&word| self.stored[word] <= seq).fold(0, |kept, word| kept | bytes & (0xff << (word * 8)))
+    /// Whether a load by `thread` finds nothing that is under way: no store of another thread that is not persistent, or
+    /// that may have been initialisation.
+    #[inline]
+    pub(crate) fn is_settled(&self, thread: ThreadId, bytes: u64) -> bool {
+        self.fresh.iter().all(|&(by, fresh)| by == thread || fresh & bytes == 0)
+            && self.dirty.iter().all(|d| d.at.thread == thread || d.bytes & bytes == 0)
+    }
+
+    /// Keeps a load that counts, unless it is like what is there. True if it has to be compared with the stores.
+    pub(crate) fn note_read(&mut self, read: Read, clocks: &Clocks) -> bool {
+        let mut alike = 0;
+        let like = |r: &&mut Read| (r.at.site, r.locks, r.followed) == (read.at.site, read.locks, read.followed);
+        for known in self.reads.iter_mut().filter(like) {
+            let covered = read.bytes & !known.bytes == 0;
+            if (known.at.thread, known.epoch) == (read.at.thread, read.epoch) {
+                let same = covered && (known.from == read.from || !read.followed);
+                known.bytes |= read.bytes;
+                known.from = read.from;
+                self.reads_seen += u32::from(!covered);
+                return !same;
+            }
+            alike += usize::from(covered && !read.followed && !clocks.is_before(known.epoch, read.at.thread));
+        }
+        if alike >= ENOUGH {
+            return false;
+        }
+        make_room(&mut self.reads);
+        self.reads.push(read);
+        self.reads_seen += 1;
+        true
+    }
+
+    /// Keeps a store whose window is closed, unless it is like what is there. Returns where it is if it has to be compared
+    /// with the loads.
+    pub(crate) fn note_written(&mut self, written: Written, clocks: &Clocks) -> Option<usize> {
+        if written.waiting {
+            self.fill(written.at.thread, written.bytes);
+        }
+        let mut alike = 0;
+        for (at, known) in self.written.iter_mut().enumerate().filter(|(_, w)| w.is_like(&written)) {
+            let covered = written.bytes & !known.bytes == 0;
+            let same = (known.at.thread, known.end) == (written.at.thread, written.end);
+            // Only what nothing is known of yet can wait.
+            if same && (known.waiting == written.waiting || covered) {
+                known.bytes |= written.bytes;
+                (known.at, known.ended_by) = (written.at, written.ended_by);
+                if !covered {
+                    known.compared = 0;
+                    self.version = self.version.wrapping_add(1);
+                }
+                return (!known.waiting && known.compared != self.reads_seen).then_some(at);
+            }
+            alike += usize::from(covered && !known.waiting && !clocks.is_before(known.end, written.at.thread));
+        }
+        if alike >= ENOUGH {
+            return None;
+        }
+        make_room(&mut self.written);
+        let waits = written.waiting;
+        self.written.push(written);
+        self.version = self.version.wrapping_add(1);
+        (!waits).then_some(self.written.len() - 1)
+    }
+
+    fn fill(&mut self, thread: ThreadId, bytes: u64) {
+        match self.fresh.iter_mut().find(|(by, _)| *by == thread) {
+            Some((_, fresh)) => *fresh |= bytes,
+            None => self.fresh.push((thread, bytes)),
+        }
+    }
+
+    /// The bytes that `thread` has filled, and nobody else has seen since.
+    pub(crate) fn filled(&self, thread: ThreadId) -> u64 {
+        self.fresh.iter().find(|(by, _)| *by == thread).map_or(0, |&(_, fresh)| fresh)
+    }
+
+    /// `thread` comes near stores that wait: what they were is known now. Returns whether there were any.
+    pub(crate) fn settle(&mut self, thread: ThreadId, bytes: u64) -> bool {
+        if self.fresh.iter().all(|&(by, fresh)| by == thread || fresh & bytes == 0) {
+            return false;
+        }
+        self.fresh.iter_mut().filter(|(by, _)| *by != thread).for_each(|(_, fresh)| *fresh &= !bytes);
+        self.fresh.retain(|&(_, fresh)| fresh != 0);
+        let mut any = false;
+        for written in self.written.iter_mut().filter(|w| w.bytes & bytes != 0 && w.at.thread != thread) {
+            any |= written.waiting;
+            written.waiting = false;
+        }
+        if any {
+            self.version = self.version.wrapping_add(1);
+        }
+        any
+    }
+
+    /// Forgets what was known of these bytes: they have begun another life.
+    pub(crate) fn forget(&mut self, bytes: u64) {
+        self.reads.iter_mut().for_each(|r| r.bytes &= !bytes);
+        self.reads.retain(|r| r.bytes != 0);
+        self.written.iter_mut().for_each(|w| w.bytes &= !bytes);
+        self.written.retain(|w| w.bytes != 0);
+        self.fresh.iter_mut().for_each(|(_, fresh)| *fresh &= !bytes);
+        self.fresh.retain(|&(_, fresh)| fresh != 0);
+        self.version = self.version.wrapping_add(1);
     }
 
     #[inline]
@@ -189,6 +328,12 @@ impl Line {
             self.guards.rotate_right(1);
             self.guards[0] = Some(lock);
         }
+    }
+}
+
+fn make_room<T>(list: &mut Vec<T>) {
+    if list.len() >= MAX_PER_LINE {
+        list.remove(0);
     }
 }
 

@@ -4,7 +4,7 @@ use pmvet_events::ThreadId;
 use pmvet_events::event::Event;
 
 use super::engine::{Engine, pm_key};
-use super::lines::{At, LineId, MAX_PER_LINE, Read, Written, mask};
+use super::lines::{At, LineId, Read, Written, mask, words};
 use super::locksets::{Hold, Mode};
 use super::races::Context;
 use super::reader::{ALWAYS, Key, MAX_PENDING, Pending};
@@ -34,7 +34,10 @@ impl Engine {
             epoch: self.clocks.now(event.thread).count,
         };
         if let Some((line, version)) = thread.cache.find(&key, thread.window)
-            && self.lines.peek(line).is_some_and(|l| l.version == version)
+            && self
+                .lines
+                .peek(line)
+                .is_some_and(|l| l.version == version && l.is_settled(event.thread, mask(addr, size.into())))
             && repeats != SPINS
         {
             self.stats.repeated += 1;
@@ -104,7 +107,8 @@ impl Engine {
             }
             return;
         }
-        let read = Read { at, bytes, locks, epoch, saw };
+        let from = words(bytes).next().map_or(Default::default(), |word| line.makers[word]);
+        let read = Read { at, bytes, locks, epoch, saw, from, followed: false };
         self.same_lock(id, read);
         let line = self.lines.get(id);
         let thread = self.threads.get(at.thread);
@@ -116,15 +120,7 @@ impl Engine {
             return self.commit(id, read);
         }
         let key = key.unwrap_or_default();
-        thread.pending.push(Pending {
-            line: id,
-            read,
-            next: None,
-            more: Vec::new(),
-            overwritten: Vec::new(),
-            flushed: false,
-            key,
-        });
+        thread.pending.push(Pending { line: id, read, next: None, more: Vec::new(), flushed: false, key });
         if thread.pending.len() > MAX_PENDING {
             let old: Vec<_> = thread.pending.drain(..MAX_PENDING / 2).collect();
             old.into_iter().for_each(|pending| self.commit_pending(at.thread, pending));
@@ -143,7 +139,7 @@ impl Engine {
         for dirty in line.dirty.iter_mut().filter(|d| d.bytes & read.bytes != 0 && d.at.thread != thread) {
             let owner = &self.threads.get(dirty.at.thread).held;
             if sets.get(dirty.locks).iter().any(|h| shares(h.lock) && !owner.holds(h.lock)) {
-                dirty.during.push(read);
+                dirty.acted_on(read);
             }
         }
         let given_back = |w: &&Written| {
@@ -152,7 +148,7 @@ impl Engine {
         };
         let unordered = |w: &&Written| w.at.thread != thread && !self.clocks.is_before(w.end, thread);
         let racy = line.written.iter().filter(|w| w.bytes & read.bytes != 0).filter(unordered).filter(given_back);
-        let racy: Vec<Written> = racy.map(|w| Written { waiting: None, ..w.clone() }).collect();
+        let racy: Vec<Written> = racy.cloned().collect();
         for written in &racy {
             self.compare(id, written, &[read], false);
         }
@@ -233,15 +229,12 @@ impl Engine {
 
     fn commit_pending(&mut self, thread: ThreadId, load: Pending) {
         let mut read = load.read;
-        let overwritten = load.overwritten;
         if load.next.is_none() && load.more.is_empty() {
             self.threads.get(thread).cache.confirm(&load.key);
         } else {
             let later = load.next.into_iter().chain(load.more);
             read.locks = later.fold(read.locks, |set, hold| self.sets.with(set, hold));
-        }
-        for written in &overwritten {
-            self.compare(load.line, written, &[read], false);
+            read.followed = true;
         }
         self.commit(load.line, read);
     }
@@ -249,13 +242,11 @@ impl Engine {
     /// Compares a load with the stores before it and keeps it for the stores after it.
     pub(super) fn commit(&mut self, id: LineId, read: Read) {
         let line = self.lines.get(id);
-        // What was stored after the load and before the act may belong to another life of the memory.
-        let read = Read { bytes: line.unchanged(read.bytes, read.at.seq), ..read };
-        if read.bytes == 0 {
-            return;
-        }
         for dirty in line.dirty.iter_mut().filter(|d| d.bytes & read.bytes != 0 && d.at.thread != read.at.thread) {
-            dirty.during.push(read);
+            dirty.acted_on(read);
+        }
+        if !line.note_read(read, &self.clocks) {
+            return;
         }
         let context = Context {
             sets: &self.sets,
@@ -264,21 +255,12 @@ impl Engine {
             offset: line.offset,
             predict_lock_free: self.options.lock_free,
         };
-        for written in line.written.iter().filter(|w| w.bytes & read.bytes != 0) {
+        for written in line.written.iter().filter(|w| w.bytes & read.bytes != 0 && !w.waiting) {
+            if read.would_differ(written) {
+                continue;
+            }
             if !self.clocks.is_before(written.end, read.at.thread) {
                 self.races.pair(written, &read, false, &context);
-            }
-        }
-        let same = |r: &&mut Read| {
-            (r.at.thread, r.at.site, r.locks, r.epoch) == (read.at.thread, read.at.site, read.locks, read.epoch)
-        };
-        match line.reads.iter_mut().find(same) {
-            Some(known) => known.bytes |= read.bytes,
-            None => {
-                if line.reads.len() >= MAX_PER_LINE {
-                    line.reads.remove(0);
-                }
-                line.reads.push(read);
             }
         }
     }

@@ -12,10 +12,9 @@
 //!
 //! Where it differs from the paper:
 //!
-//! * Streaming. A load is compared with the store it read from and with the next one to the same bytes, then forgotten;
-//!   the paper keeps all of a run and compares each with each. What is lost: pairs that other stores to the same bytes
-//!   always separate. What is gained, beside memory: memory that moves from the care of one lock to that of
-//!   another is no race.
+//! * Streaming. The paper keeps all accesses of a run and compares each with each at the end. Here every line keeps the
+//!   loads and stores that differ in instruction, locks or time, and a new one is compared with them when it comes. Memory
+//!   that begins another life is told apart from itself: see `Options::allocators`.
 //! * The effective lockset asks which locks the *storing* thread still holds when the store becomes persistent, whoever
 //!   flushed it. For a thread that persists its own stores that is the paper's definition.
 //! * A load counts when its thread acts on it (`reader`), as PMRace has it. The exception: a load under a lock that the
@@ -44,7 +43,7 @@ mod reader;
 mod spin;
 mod stores;
 
-pub use engine::{Engine, Names, Outcome, Stats};
+pub use engine::{Code, Engine, Names, Outcome, Stats};
 pub use lines::Fate;
 pub use options::{Edges, Options};
 pub use races::{Access, LockName, Moment, Race};

@@ -13,8 +13,6 @@ pub struct Options {
     /// A load counts from the moment when its thread acts on it, not from the moment of the load: whoever persists
     /// the line first, takes the writer's lock or looks at it, has not read anything that a crash can take back.
     pub reader_window: bool,
-    /// Compare a load with the store it read from and the next one to the same bytes, not with all of the run.
-    pub neighbours: bool,
     /// Predict races of stores made by lock-free read-modify-writes. Without it they are reported only if a thread
     /// was seen to act on one before it was persistent.
     pub lock_free: bool,
@@ -34,11 +32,14 @@ pub struct Edges {
     pub semaphores: bool,
     /// A word of PM that one thread spins on and another stores to.
     pub flags: bool,
+    /// The end of a thread that nobody joins is known to the thread that made it.
+    pub detached: bool,
 }
 
 impl Edges {
-    pub const ALL: Edges = Edges { barriers: true, conditions: true, semaphores: true, flags: true };
-    pub const NONE: Edges = Edges { barriers: false, conditions: false, semaphores: false, flags: false };
+    pub const ALL: Edges = Edges { barriers: true, conditions: true, semaphores: true, flags: true, detached: true };
+    pub const NONE: Edges =
+        Edges { barriers: false, conditions: false, semaphores: false, flags: false, detached: false };
 }
 
 impl Default for Options {
@@ -48,7 +49,6 @@ impl Default for Options {
             infer_locks: true,
             allocators: true,
             reader_window: true,
-            neighbours: true,
             lock_free: false,
             edges: Edges::ALL,
             deny: Vec::new(),
@@ -59,13 +59,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// HawkSet as published: no inference, no reuse, loads count at once, all pairs, order by create and join only.
+    /// HawkSet as published: no inference, no reuse, loads count at once, order by create and join only.
     pub fn as_published() -> Self {
         Options {
             infer_locks: false,
             allocators: false,
             reader_window: false,
-            neighbours: false,
             lock_free: true,
             edges: Edges::NONE,
             ..Options::default()

@@ -6,7 +6,7 @@ use pmvet_events::{FileId, ThreadId};
 
 use super::clocks::Epoch;
 use super::engine::{Engine, pm_key};
-use super::lines::{At, Dirty, Fate, LineId, MAX_PER_LINE, Read, Written};
+use super::lines::{At, Dirty, Fate, LineId, Read, Written};
 use super::races::Context;
 use super::reader::{ALWAYS, Flushed};
 use super::spin::PmWord;
@@ -78,7 +78,6 @@ impl Engine {
     /// The window of a store is over.
     pub(super) fn close(&mut self, id: LineId, dirty: Dirty, by: Option<At>, fate: Fate) {
         let line = self.lines.get(id);
-        line.version = line.version.wrapping_add(1);
         if self.options.init_removal && line.is_private(dirty.at.thread, dirty.bytes) {
             return;
         }
@@ -88,25 +87,14 @@ impl Engine {
             _ => owner.held.since(dirty.stamp, &mut self.sets),
         };
         let end = by.map_or(Epoch::NEVER, |by| self.clocks.now(by.thread));
-        let Dirty { at, bytes, how, before, during, touched, .. } = dirty;
-        let mut written = Written { at, bytes, locks, held: dirty.locks, how, end, fate, ended_by: by, waiting: None };
+        let Dirty { at, bytes, how, during, touched, .. } = dirty;
+        let waiting = !touched && self.options.allocators && fate == Fate::Persisted;
+        let held = dirty.locks;
+        let written = Written { at, bytes, locks, held, how, end, fate, ended_by: by, waiting, compared: 0 };
         self.compare(id, &written, &during, true);
-        if touched || !self.options.allocators || fate != Fate::Persisted {
-            self.compare(id, &written, &before, false);
-        } else {
-            written.waiting = Some(before);
+        if let Some(at) = self.lines.get(id).note_written(written, &self.clocks) {
+            self.judge(id, at);
         }
-        let line = self.lines.get(id);
-        if fate == Fate::Overwritten && self.options.neighbours {
-            return;
-        }
-        let same =
-            |w: &Written| (w.at.site, w.locks, w.bytes, w.at.thread, w.how) == (at.site, locks, bytes, at.thread, how);
-        line.written.retain(|w| !same(w));
-        if line.written.len() >= MAX_PER_LINE {
-            line.written.remove(0);
-        }
-        line.written.push(written);
     }
 
     pub(super) fn compare(&mut self, id: LineId, written: &Written, reads: &[Read], acted: bool) {
@@ -123,29 +111,43 @@ impl Engine {
         }
     }
 
+    /// Compares a store of a line with all loads of it that others have made.
+    fn judge(&mut self, id: LineId, at: usize) {
+        let line = self.lines.get(id);
+        let context = Context {
+            sets: &self.sets,
+            locks: &self.locks,
+            file: line.file,
+            offset: line.offset,
+            predict_lock_free: self.options.lock_free,
+        };
+        let Some(written) = line.written.get_mut(at) else { return };
+        written.compared = line.reads_seen;
+        let (clocks, writer) = (&self.clocks, written.at.thread);
+        for read in line.reads.iter().filter(|r| r.bytes & written.bytes != 0 && r.at.thread != writer) {
+            let ordered = clocks.is_before(read.epoch, writer) || clocks.is_before(written.end, read.at.thread);
+            if !ordered && !read.would_differ(written) {
+                self.races.pair(written, read, false, &context);
+            }
+        }
+    }
+
     /// Another thread comes near stores that nobody had looked at: if they were initialisation, it is over.
     pub(super) fn settle(&mut self, id: LineId, thread: ThreadId, bytes: u64) {
         let line = self.lines.get(id);
-        let mut ready = Vec::new();
-        for written in line.written.iter_mut().filter(|w| w.bytes & bytes != 0 && w.at.thread != thread) {
-            if let Some(before) = written.waiting.take() {
-                ready.push((written.clone(), before));
-            }
-        }
-        for (written, before) in ready {
-            self.compare(id, &written, &before, false);
+        if line.settle(thread, bytes) {
+            let seen = line.reads_seen;
+            let stale = |w: &Written| w.compared != seen && !w.waiting;
+            let late: Vec<usize> = (0..line.written.len()).filter(|&at| stale(&line.written[at])).collect();
+            late.into_iter().for_each(|at| self.judge(id, at));
         }
     }
 
     pub(super) fn close_all(&mut self) {
         for id in self.lines.ids() {
-            let line = self.lines.get(id);
-            let (dirty, written) = (std::mem::take(&mut line.dirty), std::mem::take(&mut line.written));
-            for mut written in written {
-                if let Some(before) = written.waiting.take() {
-                    self.compare(id, &written, &before, false);
-                }
-            }
+            // Nobody is thread `MAX`, so that everything is settled.
+            self.settle(id, ThreadId(u32::MAX), u64::MAX);
+            let dirty = std::mem::take(&mut self.lines.get(id).dirty);
             for left in dirty {
                 self.close(id, left, None, Fate::LeftInCache);
             }

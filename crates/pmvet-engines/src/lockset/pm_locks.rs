@@ -86,7 +86,12 @@ pub struct Aftermath {
     freed: bool,
     refused: bool,
     looked: bool,
+    /// Looks at the lock since anything was stored.
+    in_vain: u32,
 }
+
+/// Who has looked this often, while nobody has stored anything, spins.
+const SPINS: u32 = 20_000;
 
 impl Aftermath {
     /// `path` is the file of the lock, as the target names it.
@@ -100,11 +105,22 @@ impl Aftermath {
             freed: false,
             refused: false,
             looked: false,
+            in_vain: 0,
         }
+    }
+
+    /// Nothing happens any more but looks at the lock: the run need not be waited for.
+    pub fn waits_for_ever(&self) -> bool {
+        self.in_vain >= SPINS
     }
 
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
+        match event.what {
+            What::Store { .. } | What::Rmw { stored: true, .. } => self.in_vain = 0,
+            What::Load { .. } | What::Rmw { .. } if self.looked && !self.freed => self.in_vain += 1,
+            _ => {}
+        }
         match event.what {
             What::File { file, path, .. } if Path::new(path) == self.path => self.file = Some(file),
             What::Load { addr, size } if self.hits(event.thread, addr, size.into()) => self.looked = true,
@@ -155,7 +171,7 @@ impl Aftermath {
     pub fn verdict(&self, failed: bool) -> Afterwards {
         if self.freed {
             Afterwards::Freed
-        } else if self.refused || self.looked && failed {
+        } else if self.refused || self.looked && (failed || self.waits_for_ever()) {
             Afterwards::LeftHeld
         } else {
             Afterwards::Unused

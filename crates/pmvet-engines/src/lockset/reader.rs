@@ -15,7 +15,7 @@
 
 use pmvet_events::{ContextId, SiteId, ThreadId};
 
-use super::lines::{LineId, Read, Written};
+use super::lines::{LineId, Read};
 use super::locksets::{HeldList, Hold, SetId};
 
 /// The state of one thread.
@@ -52,8 +52,6 @@ pub(crate) struct Pending {
     /// The lock taken or looked at next, whichever it is, and some more that this line is known to be guarded by.
     pub(crate) next: Option<Hold>,
     pub(crate) more: Vec<Hold>,
-    /// Stores it may have read from that its own thread has overwritten since.
-    pub(crate) overwritten: Vec<Written>,
     /// The line was flushed since, by the same thread; the next fence settles it.
     pub(crate) flushed: bool,
     pub(crate) key: Key,

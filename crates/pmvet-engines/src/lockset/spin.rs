@@ -16,6 +16,8 @@
 //! that is taken and dropped around an access looks like a reader's share of a lock; since two readers never exclude each
 //! other, that hides nothing.
 
+use std::collections::BTreeMap;
+
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::locksets::{LockId, Mode};
@@ -45,6 +47,9 @@ pub(crate) struct Locks {
     /// Acquire sites that the user calls locks, and no locks.
     pub(crate) declared: FastSet<SiteId>,
     pub(crate) denied: FastSet<SiteId>,
+    /// Whether sites will be denied or declared once the run is over: until then nothing inferred is certain, or hopeless.
+    denies: bool,
+    declares: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -53,6 +58,8 @@ pub(crate) struct Lock {
     pub(crate) place: Option<PmWord>,
     /// Taken by a function that is known to take locks.
     pub(crate) named: bool,
+    /// It was taken by readers, too.
+    shared: bool,
     pub(crate) word: Word,
 }
 
@@ -74,6 +81,8 @@ pub(crate) struct Word {
     serving: Option<u64>,
     pub(crate) sites: Vec<SiteId>,
     threads: Vec<ThreadId>,
+    /// What the newest read-modify-write has left there.
+    latest: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -154,7 +163,18 @@ pub struct InferredLock {
 /// A site that took this many words for good, and gave none back, takes no locks.
 const HOPELESS: u64 = 8;
 
+/// Words to follow, so that reference counts do not take up all memory. Locks beyond them are not known as such.
+const MAX_WORDS: usize = 1 << 20;
+
 impl Locks {
+    pub(crate) fn new(denies: bool, declares: bool) -> Self {
+        Locks { denies, declares, ..Locks::default() }
+    }
+
+    pub(crate) fn has_room(&self, key: u64) -> bool {
+        self.locks.len() < MAX_WORDS || self.by_key.contains_key(&key)
+    }
+
     pub(crate) fn get(&self, lock: LockId) -> Option<&Lock> {
         self.locks.get(lock as usize)
     }
@@ -178,7 +198,7 @@ impl Locks {
         self.any_in_pm |= place.is_some();
         let locks = &mut self.locks;
         let id = *self.by_key.entry(key).or_insert_with(|| {
-            locks.push(Lock { address: key & ADDRESS, place, named, word: Word::default() });
+            locks.push(Lock { address: key & ADDRESS, place, named, shared: false, word: Word::default() });
             locks.len() as LockId - 1
         });
         locks[id as usize].named |= named;
@@ -191,10 +211,19 @@ impl Locks {
     }
 
     /// A lock function was called for the lock.
-    pub(crate) fn named(&mut self, key: u64, place: Option<PmWord>, change: Change) -> LockId {
+    pub(crate) fn named(&mut self, key: u64, place: Option<PmWord>, mode: Mode, change: Change) -> LockId {
         let id = self.enter(key, place, true);
-        self.locks[id as usize].word.take(change, Mode::Exclusive);
+        let lock = &mut self.locks[id as usize];
+        lock.shared |= mode == Mode::Shared;
+        lock.word.take(change, Mode::Exclusive);
         id
+    }
+
+    /// The locks of known functions that are in PM, by file and offset, with their sizes: those of `pthread_mutex_t` and
+    /// `pthread_rwlock_t`. What is in them is not data.
+    pub(crate) fn objects_in_pm(&self) -> BTreeMap<(u32, u64), u64> {
+        let in_pm = |lock: &Lock| lock.place.filter(|_| lock.named).map(|at| (at, if lock.shared { 56 } else { 40 }));
+        self.locks.iter().filter_map(in_pm).map(|(at, size)| ((at.file.0, at.offset), size)).collect()
     }
 
     pub(crate) fn named_released(&mut self, lock: LockId, thread: ThreadId) {
@@ -215,14 +244,15 @@ impl Locks {
     pub(crate) fn rmw(&mut self, key: u64, place: Option<PmWord>, c: Change) -> Step {
         let lock = self.enter(key, place, false);
         let site = self.sites.get(&c.site).copied().unwrap_or_default();
-        let hopeless = site.returned == 0 && site.lost >= HOPELESS && !self.declared.contains(&c.site);
+        let hopeless = site.returned == 0 && site.lost >= HOPELESS && !self.declares;
         let Lock { named, word, .. } = &mut self.locks[lock as usize];
+        word.latest = c.new;
         // The insides of a lock function: its call was reported.
         if *named || c.old == c.new {
             return Step::Nothing;
         }
         if let Some(at) = word.holders.iter().position(|h| h.thread == c.thread) {
-            return self.change_by_holder(lock, at, Some(c.old), c.new);
+            return self.change_by_holder(lock, at, Some(c), c.new);
         }
         let counts_up = c.new == c.old.wrapping_add(1);
         let mode = if counts_up { Mode::Counted } else { Mode::Exclusive };
@@ -260,8 +290,9 @@ impl Locks {
         Step::Nothing
     }
 
-    /// The holder at `at` stores to the word, or changes what was `old` atomically.
-    fn change_by_holder(&mut self, lock: LockId, at: usize, old: Option<u64>, new: u64) -> Step {
+    /// The holder at `at` stores to the word, or makes the change `by` atomically.
+    fn change_by_holder(&mut self, lock: LockId, at: usize, by: Option<Change>, new: u64) -> Step {
+        let old = by.map(|change| change.old);
         let word = &mut self.locks[lock as usize].word;
         let holder = word.holders[at];
         let counted = holder.mode == Mode::Counted;
@@ -286,7 +317,10 @@ impl Locks {
             word.counts &= word.holders.len() == 1;
             word.holders.retain(|h| h.thread == holder.thread);
         } else if new != holder.put {
-            word.moved_on += 1;
+            // What moves on by the instruction that took it counts something: nobody gives a lock back by taking it.
+            let counter = by.is_some_and(|change| change.site == holder.site);
+            word.moved_on += u64::from(!counter);
+            word.disturbed += 2 * u64::from(counter);
             word.free = new;
         } else {
             return Step::Nothing;
@@ -318,6 +352,15 @@ impl Locks {
                 word.free = value;
                 Step::Nothing
             }
+        }
+    }
+
+    /// The thread has changed a word of volatile memory, and finds `value` there now. Unless others have put it there, that
+    /// was a plain store of its own.
+    pub(crate) fn found(&mut self, lock: LockId, thread: ThreadId, value: u64) -> Step {
+        match self.get(lock) {
+            Some(known) if known.word.latest != value => self.store(lock, thread, value),
+            _ => Step::Nothing,
         }
     }
 
@@ -369,7 +412,8 @@ impl Locks {
 
     /// So well established that later evidence will not change it.
     pub(crate) fn is_certain(&self, lock: LockId) -> bool {
-        self.get(lock).is_some_and(|l| l.named || l.word.returned >= 4 && l.word.disturbed == 0) && self.verdict(lock).0
+        let certain = |l: &Lock| l.named || !self.denies && l.word.returned >= 4 && l.word.disturbed == 0;
+        self.get(lock).is_some_and(certain) && self.verdict(lock).0
     }
 
     /// Whether the word is one that tells whose turn it is, for tickets.

@@ -1,10 +1,10 @@
 //! Stores and read-modify-writes: what they replace, and what they give away.
 
 use pmvet_events::ThreadId;
-use pmvet_events::event::{LINE, StoreKind};
+use pmvet_events::event::{AtomicKind, LINE, StoreKind};
 
 use super::engine::{Engine, pm_key};
-use super::lines::{At, Dirty, Fate, How, LineId, Owner, Written, mask, words};
+use super::lines::{At, Dirty, Fate, How, LineId, Owner, mask, words};
 use super::locksets::{Hold, Mode};
 use super::reader::Flushed;
 use super::spin::{Change, PmWord, Step};
@@ -18,6 +18,8 @@ pub(super) struct Part {
     pub(super) len: u64,
 }
 
+/// How far to look behind a new pointer, in lines.
+const MAX_OBJECT: usize = 64;
 /// Below this a number is not taken for a pointer.
 const SMALLEST_OFFSET: u64 = 4096;
 
@@ -111,7 +113,6 @@ impl Engine {
     fn store_line(&mut self, at: At, id: LineId, part: Part, how: How) {
         let bytes = mask(part.word.offset, part.len);
         self.settle(id, at.thread, bytes);
-        self.keep_overwritten(at.thread, id, bytes);
         self.overwrite(at, id, bytes);
         if !self.spins.is_empty()
             && let Some(waiting) = self.spins.get_mut(&part.word)
@@ -120,18 +121,7 @@ impl Engine {
         }
         let line = self.lines.get(id);
         line.touch(at.thread, bytes);
-        line.version = line.version.wrapping_add(1);
-        words(bytes).for_each(|word| line.stored[word] = at.seq);
-        let mut before = Vec::new();
-        for read in line.reads.iter_mut().filter(|r| r.bytes & bytes != 0) {
-            if read.at.thread != at.thread && !self.clocks.is_before(read.epoch, at.thread) {
-                before.push(*read);
-            }
-            if self.options.neighbours {
-                read.bytes &= !bytes;
-            }
-        }
-        line.reads.retain(|r| r.bytes != 0);
+        words(bytes).for_each(|word| line.makers[word] = (at.thread, at.site));
         let held = &mut self.threads.get(at.thread).held;
         for hold in held.iter().take(4) {
             line.guard(hold.lock);
@@ -144,29 +134,16 @@ impl Engine {
             && how == How::Plain
             && !last.touched
             && last.at.seq > line.flushed
-            && before.is_empty()
             && self.threads.get(at.thread).flushes.iter().all(|f| f.only.is_none())
         {
             last.bytes |= bytes;
             last.at.seq = at.seq;
             return;
         }
-        line.dirty.push(Dirty { at, bytes, stamp, locks, how, touched: false, before, during: Vec::new() });
+        line.dirty.push(Dirty { at, bytes, stamp, locks, how, touched: false, during: Vec::new() });
     }
 
-    /// A thread stores over what it has read and not acted on yet: what it read from must not be forgotten.
-    fn keep_overwritten(&mut self, thread: ThreadId, id: LineId, bytes: u64) {
-        let line = self.lines.get(id);
-        for load in self.threads.get(thread).pending.iter_mut().filter(|p| p.line == id) {
-            // Whole words, as in `Line::unchanged`.
-            let common = load.read.bytes & words(bytes).fold(0, |all, word| all | 0xff << (word * 8));
-            let from = line.written.iter().filter(|w| w.bytes & common != 0 && w.at.thread != thread);
-            let from = from.filter(|w| w.at.seq <= load.read.at.seq && !self.clocks.is_before(w.end, thread));
-            load.overwritten.extend(from.map(|w| Written { waiting: None, ..w.clone() }));
-        }
-    }
-
-    /// Ends the windows of what a new store covers, and forgets the stores it replaces.
+    /// Ends the windows of what a new store covers.
     fn overwrite(&mut self, at: At, id: LineId, bytes: u64) {
         let line = self.lines.get(id);
         let mut over = Vec::new();
@@ -178,29 +155,12 @@ impl Engine {
             line.dirty.retain(|d| d.bytes != 0);
             over.into_iter().for_each(|dirty| self.close(id, dirty, Some(at), Fate::Overwritten));
         }
-        let line = self.lines.get(id);
-        if !self.options.neighbours {
-            return;
-        }
-        let mut replaced = Vec::new();
-        for written in line.written.iter_mut().filter(|w| w.bytes & bytes != 0) {
-            if written.bytes & !bytes == 0 && written.waiting.is_some() {
-                replaced.push(written.clone());
-            }
-            written.bytes &= !bytes;
-        }
-        line.written.retain(|w| w.bytes != 0);
-        for mut written in replaced {
-            let before = written.waiting.take().unwrap_or_default();
-            self.compare(id, &written, &before, false);
-        }
     }
 
     pub(super) fn rmw(&mut self, at: At, addr: u64, old: &[u8], new: &[u8], stored: bool) {
         self.fence(at);
         let place = self.place(at.thread, addr);
         let key = self.key(at.thread, addr, place);
-        self.consult(at.site);
         let lock = self.locks.word(key, place);
         let mut meant = false;
         if let (true, Some(old), Some(new)) = (stored && self.options.infer_locks, number(old), number(new)) {
@@ -225,6 +185,28 @@ impl Engine {
             }
             self.store_line(at, id, part, How::Atomic(lock));
         }
+    }
+
+    /// A word of volatile memory is changed as locks are, or an attempt at that fails.
+    pub(super) fn atomic(&mut self, at: At, addr: u64, old: &[u8], new: &[u8], how: AtomicKind) {
+        let (Some(old), Some(new)) = (number(old), number(new)) else { return };
+        if !self.options.infer_locks {
+            return;
+        }
+        let key = self.key(at.thread, addr, None);
+        let At { thread, site, context, seq } = at;
+        let step = match (how, self.locks.find(key)) {
+            (AtomicKind::Changed, _) if self.locks.has_room(key) => {
+                self.locks.rmw(key, None, Change { thread, site, context, seq, old, new })
+            }
+            (AtomicKind::Failed, Some(lock)) => {
+                self.locks.missed(lock, site);
+                Step::Nothing
+            }
+            (AtomicKind::Found, Some(lock)) => self.locks.found(lock, thread, new),
+            _ => Step::Nothing,
+        };
+        self.step(at, step);
     }
 
     /// A word is used as locks are. Who has read its line, and then the word, has looked at the lock before anybody could
@@ -257,17 +239,19 @@ impl Engine {
         let Some(target) = self.place(at.thread, value).or_else(offset) else { return };
         let mut offset = target.offset & !(LINE - 1);
         let mut start = target.offset & (LINE - 1);
-        while let Some(id) = self.lines.find(target.file, offset) {
+        for _ in 0..MAX_OBJECT {
+            let Some(id) = self.lines.find(target.file, offset) else { return };
             let line = self.lines.get(id);
-            let filled = |w: &Written| w.waiting.is_some() && w.at.thread == at.thread;
-            let bytes = line.written.iter().filter(|w| filled(w)).fold(0, |all, w| all | w.bytes);
+            let bytes = line.filled(at.thread);
             let own = line.owners.iter().all(|&o| o == Owner::Nobody || o == Owner::One(at.thread));
             // Not before the place where the pointer leads; and behind it as far as the thread has been alone.
             if !own && bytes == 0 || u64::from(bytes.trailing_zeros()) < start {
                 return;
             }
-            line.written.retain(|w| !filled(w));
-            line.version = line.version.wrapping_add(1);
+            // What it was used for before, by whomever, is over.
+            if bytes != 0 {
+                line.forget(bytes);
+            }
             (offset, start) = (offset + LINE, 0);
         }
     }
@@ -278,12 +262,7 @@ impl Engine {
             let bytes = mask(part.word.offset, part.len);
             let line = self.lines.get(id);
             line.renew(bytes);
-            line.reads.iter_mut().for_each(|r| r.bytes &= !bytes);
-            line.reads.retain(|r| r.bytes != 0);
-            line.written.iter_mut().for_each(|w| w.bytes &= !bytes);
-            line.written.retain(|w| w.bytes != 0);
-            line.dirty.iter_mut().for_each(|d| d.before.clear());
-            line.version = line.version.wrapping_add(1);
+            line.forget(bytes);
         }
     }
 }

@@ -78,12 +78,17 @@ pub(super) mod op {
     pub(in super::super) const MODULE: u8 = 25;
     pub(in super::super) const MARKER: u8 = 26;
     pub(in super::super) const INTERRUPTED: u8 = 27;
+    pub(in super::super) const ATOMIC: u8 = 28;
+    pub(in super::super) const ALLOCATE: u8 = 29;
+    pub(in super::super) const THREAD_DETACH: u8 = 30;
 }
 
 /// Flags of [`op::RMW`].
 pub(super) const RMW_STORED: u8 = 1;
 /// `old` has a length of its own, which follows. No processor does that, but the vocabulary allows it.
 pub(super) const RMW_UNEVEN: u8 = 2;
+/// The same of [`op::ATOMIC`], beside its kind.
+pub(super) const ATOMIC_UNEVEN: u8 = 4;
 
 /// What an instruction tends to repeat: the kind of event it causes, and the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +108,11 @@ impl Shape {
                 let uneven = if old.len() == new.len() { 0 } else { RMW_UNEVEN };
                 (op::RMW, if stored { RMW_STORED | uneven } else { uneven }, new.len() as u64)
             }
+            What::Atomic { old, new, how, .. } => {
+                let uneven = if old.len() == new.len() { 0 } else { ATOMIC_UNEVEN };
+                (op::ATOMIC, how as u8 | uneven, new.len() as u64)
+            }
+            What::Allocate { .. } => (op::ALLOCATE, 0, 0),
             What::Flush { how, pm, .. } => (op::FLUSH, (how as u8) << 1 | u8::from(pm), 0),
             What::Fence { how } => (op::FENCE, how as u8, 0),
             What::Unsupported { size, .. } => (op::UNSUPPORTED, 0, u64::from(size)),
@@ -119,6 +129,7 @@ impl Shape {
             What::ThreadExit => (op::THREAD_EXIT, 0, 0),
             What::ThreadCreate { .. } => (op::THREAD_CREATE, 0, 0),
             What::ThreadJoin { .. } => (op::THREAD_JOIN, 0, 0),
+            What::ThreadDetach { .. } => (op::THREAD_DETACH, 0, 0),
             What::Acquire { how, .. } => (op::ACQUIRE, how as u8, 0),
             What::Release { how, .. } => (op::RELEASE, how as u8, 0),
             What::Sync { op: how, .. } => (op::SYNC, how as u8, 0),
@@ -140,17 +151,23 @@ impl Shape {
         self.kind & 7
     }
 
+    /// Whether the two values of an [`op::RMW`] or [`op::ATOMIC`] differ in length.
+    pub(super) fn is_uneven(self) -> bool {
+        self.how() & if self.op() == op::ATOMIC { ATOMIC_UNEVEN } else { RMW_UNEVEN } != 0
+    }
+
     pub(super) fn has_size(self) -> bool {
-        matches!(self.op(), op::STORE | op::LOAD | op::RMW | op::UNSUPPORTED | op::INTERRUPTED)
+        matches!(self.op(), op::STORE | op::LOAD | op::RMW | op::ATOMIC | op::UNSUPPORTED | op::INTERRUPTED)
     }
 
     /// Whether the thread's next access is likely to be near this one.
     pub(super) fn is_access(self) -> bool {
-        self.has_size() || self.op() == op::FLUSH
+        self.has_size() && self.op() != op::ATOMIC || self.op() == op::FLUSH
     }
 
     pub(super) fn has_control(self) -> bool {
-        self.is_access() || matches!(self.op(), op::ACQUIRE | op::RELEASE | op::SYNC | op::MARKER)
+        use op::{ACQUIRE, ALLOCATE, ATOMIC, MARKER, RELEASE, SYNC};
+        self.is_access() || matches!(self.op(), ACQUIRE | RELEASE | SYNC | MARKER | ATOMIC | ALLOCATE)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::codec::*;
 use super::model::{Model, Slot, Thread, expected_seq};
-use crate::event::{Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, What};
+use crate::event::{AtomicKind, Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, What};
 use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
 use crate::places::{Context, Places, Site};
 
@@ -206,12 +206,13 @@ impl Decoder {
         }
         let addr = self.addr(input, head)?;
         let what = match head.shape.op() {
-            op::RMW => {
-                if how > (RMW_STORED | RMW_UNEVEN) {
+            op::RMW | op::ATOMIC => {
+                let kind = AtomicKind::from_number(how & !ATOMIC_UNEVEN);
+                if head.shape.op() == op::RMW && how > (RMW_STORED | RMW_UNEVEN) {
                     return Err(KIND_UNKNOWN);
                 }
                 let size = head.shape.size;
-                let old_size = if how & RMW_UNEVEN != 0 { input.varint()? } else { size };
+                let old_size = if head.shape.is_uneven() { input.varint()? } else { size };
                 let code = input.byte()?;
                 let last = &mut self.model.slot_mut(head.slot).value;
                 let mut number = *last;
@@ -221,8 +222,12 @@ impl Decoder {
                 if size <= NUMBER as u64 {
                     *last = number;
                 }
-                What::Rmw { addr, old, new, stored: how & RMW_STORED != 0 }
+                match head.shape.op() {
+                    op::RMW => What::Rmw { addr, old, new, stored: how & RMW_STORED != 0 },
+                    _ => What::Atomic { addr, old, new, how: kind.ok_or(KIND_UNKNOWN)? },
+                }
             }
+            op::ALLOCATE => What::Allocate { addr, len: input.varint()? },
             op::UNSUPPORTED => What::Unsupported { addr, size: head.size()?, why: input.text()? },
             op::INTERRUPTED => What::Interrupted { addr, size: head.size()? },
             op::ACQUIRE => What::Acquire { lock: addr, how: LockKind::from_number(how).ok_or(KIND_UNKNOWN)? },
@@ -328,6 +333,7 @@ fn without_address<'a>(input: &mut Input<'a>, shape: Shape) -> Result<What<'a>, 
         op::THREAD_EXIT => What::ThreadExit,
         op::THREAD_CREATE => What::ThreadCreate { child: ThreadId(input.varint32()?) },
         op::THREAD_JOIN => What::ThreadJoin { child: ThreadId(input.varint32()?) },
+        op::THREAD_DETACH => What::ThreadDetach { child: ThreadId(input.varint32()?) },
         op::PROCESS_START => {
             What::ProcessStart { process: input.varint32()?, parent: input.varint32()?, path: input.text()? }
         }

@@ -123,9 +123,9 @@ impl Encoder {
             What::Load { addr, .. } | What::Flush { addr, .. } | What::Interrupted { addr, .. } => {
                 self.addr(out, control, thread, slot, shape, addr);
             }
-            What::Rmw { addr, old, new, .. } => {
+            What::Rmw { addr, old, new, .. } | What::Atomic { addr, old, new, .. } => {
                 self.addr(out, control, thread, slot, shape, addr);
-                if shape.how() & RMW_UNEVEN != 0 {
+                if shape.is_uneven() {
                     put_varint(out, old.len() as u64);
                 }
                 // A counter finds what it left, and leaves something near it. The code of the second value needs a
@@ -143,6 +143,10 @@ impl Encoder {
             }
             What::Acquire { lock: addr, .. } | What::Release { lock: addr, .. } | What::Sync { object: addr, .. } => {
                 self.addr(out, control, thread, slot, shape, addr);
+            }
+            What::Allocate { addr, len } => {
+                self.addr(out, control, thread, slot, shape, addr);
+                put_varint(out, len);
             }
             What::Unsupported { addr, why, .. } => {
                 self.addr(out, control, thread, slot, shape, addr);
@@ -311,7 +315,9 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
         }
         What::FileUnlink { file } => numbers(&[file.0.into()]),
         What::ThreadStart { process, os_thread } => numbers(&[process.into(), os_thread.into()]),
-        What::ThreadCreate { child } | What::ThreadJoin { child } => numbers(&[child.0.into()]),
+        What::ThreadCreate { child } | What::ThreadJoin { child } | What::ThreadDetach { child } => {
+            numbers(&[child.0.into()]);
+        }
         What::ProcessStart { process, parent, path } => {
             numbers(&[process.into(), parent.into()]);
             put_bytes(out, path.as_bytes());
@@ -326,6 +332,8 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
         What::Store { .. }
         | What::Load { .. }
         | What::Rmw { .. }
+        | What::Atomic { .. }
+        | What::Allocate { .. }
         | What::Flush { .. }
         | What::Fence { .. }
         | What::Unsupported { .. }

@@ -36,7 +36,7 @@ pub use writer::TraceWriter;
 use std::io;
 
 /// The version of the format that this pmvet writes, and the only one that it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What is known before the first event.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

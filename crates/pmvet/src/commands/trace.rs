@@ -56,12 +56,14 @@ impl Settings {
         Ok(Self {
             command: arguments.command,
             plan: Plan {
-                loads: arguments.loads,
+                loads: arguments.loads || arguments.races,
+                races: arguments.races,
                 deterministic: arguments.deterministic,
                 // Without a need for it the target does not have to wait.
                 snapshots: arguments.check_image,
                 pm: globs,
                 sync: config.sync,
+                alloc: config.alloc,
                 forks: None,
             },
             follow_forks: !arguments.no_follow_forks,

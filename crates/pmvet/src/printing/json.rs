@@ -86,6 +86,12 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
             object.bytes("new", new);
             object.flag("stored", stored);
         }
+        What::Atomic { addr, old, new, .. } => {
+            object.hex("addr", addr);
+            object.number("size", new.len() as u64);
+            object.bytes("old", old);
+            object.bytes("new", new);
+        }
         What::Flush { addr, pm, .. } => {
             object.hex("addr", addr);
             object.flag("pm", pm);
@@ -107,7 +113,7 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
             object.number("len", len);
             object.flag("writable", writable);
         }
-        What::Unmap { addr, len } => {
+        What::Unmap { addr, len } | What::Allocate { addr, len } => {
             object.hex("addr", addr);
             object.number("len", len);
         }
@@ -123,7 +129,9 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
             object.number("process", process.into());
             object.number("os_thread", os_thread.into());
         }
-        What::ThreadCreate { child } | What::ThreadJoin { child } => object.number("child", child.0.into()),
+        What::ThreadCreate { child } | What::ThreadJoin { child } | What::ThreadDetach { child } => {
+            object.number("child", child.0.into());
+        }
         What::Acquire { lock, how } | What::Release { lock, how } => {
             object.hex("lock", lock);
             object.text("how", how.name());

@@ -57,6 +57,11 @@ impl Text {
                 push_value(out, new);
                 if stored { Ok(()) } else { write!(out, " (not stored)") }
             }
+            What::Atomic { old, new, .. } => {
+                push_value(out, old);
+                out.extend_from_slice(b" -> ");
+                return push_value(out, new);
+            }
             What::Flush { pm: false, .. } => write!(out, "volatile memory"),
             What::Unsupported { why, .. } => write!(out, "{why}"),
             What::File { size, path, .. } => write!(out, "{path} ({size} bytes)"),
@@ -66,7 +71,9 @@ impl Text {
             What::FileResize { size, .. } => write!(out, "to {size} bytes"),
             What::FileRename { to, .. } => write!(out, "to {to}"),
             What::ThreadStart { process, os_thread } => write!(out, "process {process}, OS thread {os_thread}"),
-            What::ThreadCreate { child } | What::ThreadJoin { child } => write!(out, "thread {child}"),
+            What::ThreadCreate { child } | What::ThreadJoin { child } | What::ThreadDetach { child } => {
+                write!(out, "thread {child}")
+            }
             What::Acquire { how, .. } | What::Release { how, .. } => write!(out, "{}", how.name()),
             What::ProcessStart { process, parent: 0, path } => write!(out, "process {process}: {path}"),
             What::ProcessStart { process, parent, path } => {

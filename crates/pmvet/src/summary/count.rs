@@ -110,7 +110,12 @@ impl Counter {
                     file.rmw += 1;
                 }
             }
-            What::Fence { .. } | What::Acquire { .. } | What::Release { .. } | What::Sync { .. } => {}
+            What::Fence { .. }
+            | What::Atomic { .. }
+            | What::Allocate { .. }
+            | What::Acquire { .. }
+            | What::Release { .. }
+            | What::Sync { .. } => {}
             _ => self.rare(event),
         }
     }

@@ -74,6 +74,9 @@ struct Watch(Aftermath);
 impl Sink for Watch {
     fn event(&mut self, event: &Event<'_>, _places: &dyn Places) -> Result<(), SinkError> {
         self.0.event(event);
-        Ok(())
+        match self.0.waits_for_ever() {
+            true => Err(SinkError("the lock stays held".into())),
+            false => Ok(()),
+        }
     }
 }

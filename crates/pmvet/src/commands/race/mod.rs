@@ -1,13 +1,14 @@
 //! `pmvet race`: races in which a thread acts on data that a crash may still take back, predicted from one recorded run.
 
+mod inferred;
 mod locks;
 
 use std::time::{Instant, SystemTime};
 
-use pmvet_engines::lockset::{self, Edges, Engine, Options};
-use pmvet_engines::stacks::Symbols;
-use pmvet_events::What;
+use pmvet_engines::lockset::{self, Code, Edges, Engine, Options};
+use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
+use pmvet_events::{ContextId, What};
 use pmvet_findings::Coverage;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
@@ -16,7 +17,7 @@ use pmvet_target::symbols::Symbolizer;
 
 use self::locks::Restarts;
 use crate::cli::{self, RaceSwitch};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::exit::{Error, Exit};
 use crate::reporting::{self, Results};
 use crate::run_folder::{RunFolder, RunInfo};
@@ -31,6 +32,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     })?;
     let config = Config::load(arguments.workload.config.as_deref())?;
     let mut workload = Workload::new(&arguments.workload, &config, &folder)?;
+    workload.races = true;
     let install = Install::find()?;
     system::handle_signals();
     let started = Instant::now();
@@ -47,13 +49,18 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         return Ok(end);
     }
     let recording = folder.recording();
-    let mut analysed = Analysed::new(&recording, options(arguments))?;
+    let mut analysed = Analysed::new(&recording, options(arguments, &config.race))?;
     if !analysed.saw_pm {
         return Ok(workload.no_pm());
     }
     let restarts = Restarts { workload: &workload, folder: &folder, recording: &recording, install: &install };
     let (held, unknown) = restarts.left_held(&analysed.outcome.held, &mut analysed.symbols)?;
     let outcome = &analysed.outcome;
+    let listed = inferred::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
+    folder.write_json("locks.json", &listed)?;
+    if !arguments.reporting.quiet {
+        inferred::lines(&listed).iter().for_each(|line| eprintln!("pmvet: {line}"));
+    }
     let mut stacks = analysed.symbols.with(&analysed.places);
     let mut findings = lockset::findings::findings(outcome, &mut stacks);
     findings.extend(held.iter().filter_map(|lock| lockset::findings::held_lock(lock, &mut stacks)));
@@ -83,7 +90,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     reporting::report(results, &arguments.reporting)
 }
 
-fn options(arguments: &cli::Race) -> Options {
+fn options(arguments: &cli::Race, config: &config::Race) -> Options {
     let mut options = Options::default();
     for switch in &arguments.without {
         match switch {
@@ -91,13 +98,12 @@ fn options(arguments: &cli::Race) -> Options {
             RaceSwitch::InferLocks => options.infer_locks = false,
             RaceSwitch::Allocators => options.allocators = false,
             RaceSwitch::ReaderWindow => options.reader_window = false,
-            RaceSwitch::Neighbours => options.neighbours = false,
             RaceSwitch::Edges => options.edges = Edges::NONE,
         }
     }
     options.lock_free = arguments.lock_free;
-    options.deny.clone_from(&arguments.deny_lock);
-    options.declare.clone_from(&arguments.declare_lock);
+    options.deny = arguments.deny_lock.iter().chain(&config.deny_lock).cloned().collect();
+    options.declare = arguments.declare_lock.iter().chain(&config.declare_lock).cloned().collect();
     options
 }
 
@@ -122,6 +128,14 @@ impl Analysed {
             saw_pm |= matches!(event.what, What::Map { .. });
             engine.event(&event);
         }
-        Ok(Self { outcome: engine.finish(), symbols, places: reader.into_places(), saw_pm })
+        let places = reader.into_places();
+        let mut functions = |site| {
+            let stack = symbols.with(&places).stack(site, ContextId::default());
+            let module = stack.first().and_then(|frame| frame.module.as_deref()?.file_name());
+            let module = module.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            Code { functions: stack.into_iter().filter_map(|frame| frame.function).collect(), module }
+        };
+        let outcome = engine.finish_with(&mut functions);
+        Ok(Self { outcome, symbols, places, saw_pm })
     }
 }

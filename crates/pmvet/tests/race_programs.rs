@@ -1,0 +1,66 @@
+//! `pmvet race` on real threads: many, short, detached, with locks within locks, locks handed over and spin locks in
+//! volatile memory. Each is silent as long as values are persistent before their lock is given back, and not otherwise.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod check_support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use check_support::{CLEAN, Checked, Place, both_cores, finish, turn};
+
+/// Builds a program of these tests.
+fn build(place: &Place, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
+    let program = place.work().join(name);
+    let output = Command::new("gcc").args(["-O1", "-g", "-Wall", "-pthread", "-o"]).args([&program, &source]).output();
+    let output = output.expect("gcc must start");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+fn race(program: &Path, arguments: &[&str]) -> Checked {
+    let place = Place::new();
+    let mut command = place.pmvet(&["race", "--quiet"]);
+    if !place.pools().starts_with("/dev/shm") {
+        command.arg("--pm").arg(place.pools());
+    }
+    command.arg("--").arg(program).arg(place.pool()).args(arguments);
+    let output = finish(command, None).expect("pmvet hangs");
+    Checked::new(&place, &output)
+}
+
+#[test]
+fn locks_are_followed_however_threads_come_and_go() {
+    let _turn = turn();
+    let place = Place::new();
+    let crowd = build(&place, "crowd");
+    both_cores(&["crowd", "short", "nested", "spin", "handover", "detached", "hot"], |mode| {
+        let clean = race(&crowd, &[mode]);
+        if clean.code != Some(CLEAN) || !clean.findings.is_empty() {
+            return Err(format!("--- {mode}: {}", clean.text()));
+        }
+        let late = race(&crowd, &[mode, "late"]);
+        if late.code != Some(CLEAN) || !late.warnings().any(|finding| finding.rule.0 == "persistency-race") {
+            return Err(format!("--- {mode}, late: {}", late.text()));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn what_is_no_lock_can_be_said() {
+    let _turn = turn();
+    let place = Place::new();
+    let crowd = build(&place, "crowd");
+    std::fs::write(place.work().join("deny.toml"), "[race]\ndeny-lock = [\"with_spin_lock\"]\n").unwrap();
+    let config = place.work().join("deny.toml");
+    let mut command = place.pmvet(&["race", "--config", config.to_str().unwrap()]);
+    if !place.pools().starts_with("/dev/shm") {
+        command.arg("--pm").arg(place.pools());
+    }
+    command.arg("--").arg(&crowd).arg(place.pool()).arg("spin");
+    let denied = Checked::new(&place, &finish(command, None).expect("pmvet hangs"));
+    assert!(denied.warnings().next().is_some(), "{}", denied.text());
+}

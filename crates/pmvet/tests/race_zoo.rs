@@ -1,0 +1,128 @@
+//! Ground truth of `pmvet race`: every concurrency bug of the zoo is found in one run, whatever its interleaving, and the
+//! clean variants are silent.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod check_support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use check_support::{CLEAN, Checked, Place, both_cores, finish, make, repository, turn};
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    program: Program,
+    bug: Vec<Bug>,
+    /// Where it was found.
+    #[serde(skip)]
+    folder: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+struct Program {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Bug {
+    id: u32,
+    class: String,
+    engines: Vec<String>,
+    #[serde(default)]
+    workload: Vec<String>,
+}
+
+impl Bug {
+    fn rule(&self) -> &'static str {
+        if self.class == "lock-left-held" { "lock-in-pm" } else { "persistency-race" }
+    }
+}
+
+/// The programs that have concurrency bugs, and those bugs.
+fn manifests() -> Vec<Manifest> {
+    let zoo = repository().join("zoo");
+    let folders = [zoo.clone(), zoo.join("rust")].into_iter().flat_map(|parent| fs::read_dir(parent).unwrap());
+    let mut all: Vec<Manifest> = folders
+        .filter_map(|folder| {
+            let folder = folder.unwrap().path();
+            let mut manifest: Manifest =
+                toml::from_str(&fs::read_to_string(folder.join("manifest.toml")).ok()?).unwrap();
+            manifest.bug.retain(|bug| bug.engines.iter().any(|engine| engine == "lockset"));
+            manifest.folder = folder;
+            (!manifest.bug.is_empty()).then_some(manifest)
+        })
+        .collect();
+    all.sort_by(|a, b| a.program.name.cmp(&b.program.name));
+    all
+}
+
+/// One run of a variant, on a new pool.
+fn race(manifest: &Manifest, variant: &str, workload: &[String]) -> Checked {
+    let (place, zoo) = (Place::new(), make("zoo", "zoo"));
+    let mut command = place.pmvet(&["race", "--quiet"]);
+    if !place.pools().starts_with("/dev/shm") {
+        command.arg("--pm").arg(place.pools());
+    }
+    let config = manifest.folder.join("pmvet.toml");
+    if config.exists() {
+        command.arg("--config").arg(config);
+    }
+    command.arg("--").arg(zoo.join(&manifest.program.name).join(variant)).arg(place.pool()).args(workload);
+    let output = finish(command, None).expect("pmvet hangs");
+    Checked::new(&place, &output)
+}
+
+fn is_found(manifest: &Manifest, bug: &Bug) -> Result<(), String> {
+    let checked = race(manifest, &format!("bug-{}", bug.id), &bug.workload);
+    let found = checked.code == Some(CLEAN) && checked.warnings().any(|finding| finding.rule.0 == bug.rule());
+    match found {
+        true => Ok(()),
+        false => Err(format!("--- {} bug {} is not found: {}", manifest.program.name, bug.id, checked.text())),
+    }
+}
+
+/// With the workloads of the program's bugs, each once.
+fn is_silent(manifest: &Manifest) -> Result<(), String> {
+    let workloads: BTreeSet<&[String]> = manifest.bug.iter().map(|bug| bug.workload.as_slice()).collect();
+    for workload in workloads {
+        let checked = race(manifest, "clean", workload);
+        if checked.code != Some(CLEAN) || !checked.findings.is_empty() {
+            return Err(format!("--- {} {workload:?}: {}", manifest.program.name, checked.text()));
+        }
+    }
+    Ok(())
+}
+
+fn all_bugs(manifests: &[Manifest]) -> Vec<(&Manifest, &Bug)> {
+    manifests.iter().flat_map(|manifest| manifest.bug.iter().map(move |bug| (manifest, bug))).collect()
+}
+
+#[test]
+fn every_concurrency_bug_is_found_in_one_run() {
+    let _turn = turn();
+    let manifests = manifests();
+    let bugs = all_bugs(&manifests);
+    assert!(bugs.len() >= 30 && manifests.len() >= 6, "{} bugs in {} programs", bugs.len(), manifests.len());
+    both_cores(&bugs, |(manifest, bug)| is_found(manifest, bug));
+}
+
+#[test]
+fn clean_variants_are_silent() {
+    let _turn = turn();
+    both_cores(&manifests(), is_silent);
+}
+
+#[test]
+#[ignore = "20 runs of everything take many minutes; part of make soak"]
+fn every_bug_is_found_in_twenty_of_twenty_runs_and_the_clean_variants_are_silent() {
+    let _turn = turn();
+    let manifests = manifests();
+    let bugs = all_bugs(&manifests);
+    for _ in 0..20 {
+        both_cores(&bugs, |(manifest, bug)| is_found(manifest, bug));
+        both_cores(&manifests, is_silent);
+    }
+}
