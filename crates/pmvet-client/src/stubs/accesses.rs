@@ -8,9 +8,9 @@ use pmvet_events::wire;
 
 use super::paths::resolve;
 use crate::context::Frame;
-use crate::slow;
 use crate::sync::{Held, Lock};
 use crate::thread::{Thread, mode, slot};
+use crate::{schedule, slow};
 
 stubs! {
     /// The part of a store to PM before the target's instruction: thread fields `site`, `kind`, `size` and `todo` and the
@@ -182,6 +182,21 @@ stubs! {
         mov byte ptr [rcx + {kind}], {rmw_done}
         jmp 30b
         ",
+        the_rest_in_rust!();
+
+    /// The store that has just been reported is one to stop after, perhaps.
+    stored, schedule::stored:
+        save!(),
+        the_rest_in_rust!();
+
+    /// An access to PM is followed by a random delay.
+    delayed, schedule::delayed:
+        save!(),
+        the_rest_in_rust!();
+
+    /// The instruction that comes next is one to stop before, perhaps.
+    reached, schedule::reached:
+        save!(),
         the_rest_in_rust!();
 
     /// A load that was done, from the address in the slot.

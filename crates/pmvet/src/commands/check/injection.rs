@@ -22,7 +22,7 @@ use crate::exit::Error;
 use crate::progress::Report;
 use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
-use crate::workload::Workload;
+use crate::workload::{Workload, with_paths};
 
 /// A recovery that is only to be seen to work may take this long.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -270,17 +270,6 @@ fn narrowed(
     let found: Vec<_> =
         windows.iter().zip(culprits).map(|((window, tried), culprit)| (*window, tried, culprit)).collect();
     Ok(word(&found))
-}
-
-/// A shell command that gets paths as its last arguments.
-fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
-    let mut command = command.to_vec();
-    if let Some(line) = command.last_mut() {
-        line.push(" \"$@\"");
-    }
-    command.push("oracle".into());
-    command.extend(paths.iter().cloned());
-    command
 }
 
 fn output(what: &str, source: io::Error) -> Error {

@@ -98,17 +98,7 @@ impl Settings {
 
     /// The recovery: what the user named, or the program once more.
     pub(super) fn recovery_command(&self, workload: &Workload) -> Vec<OsString> {
-        match &self.recover {
-            Some(line) => sandbox::shell(line),
-            None => {
-                let mut command = workload.program.arguments.clone();
-                // Found already; what it calls itself does not matter to most.
-                if let Some(first) = command.first_mut() {
-                    *first = workload.program.executable.clone().into();
-                }
-                command
-            }
-        }
+        workload.recovery_command(self.recover.as_deref())
     }
 
     /// All that decides what is tried and what is expected.
