@@ -1,5 +1,6 @@
 //! The engines: each reads events and returns findings. No engine knows another.
 
+pub mod confirm;
 pub mod inject;
 pub mod lockset;
 pub mod native;
