@@ -9,7 +9,7 @@ TARGET := $(CURDIR)/target
 # What comes from the host's packages is checked by a script; nothing here uses the network if all is there.
 SETUP := scripts/setup.sh
 
-.PHONY: help demo test check build lint zoo pmdk soak bench fuzz install
+.PHONY: help demo test check build lint zoo pmdk soak bench bench-race fuzz install
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -60,6 +60,11 @@ bench: ## what tracing, checking, verifying and reporting cost, compared with na
 	@scripts/bench-verify.sh
 	@scripts/bench-race.sh
 	@$(CARGO) run --quiet --release -p pmvet-report --example many_findings
+
+bench-race: ## how long it takes to prove races, with forced schedules and with random delays
+	@$(SETUP) test
+	@$(MAKE) --no-print-directory build zoo
+	@scripts/bench-race.sh
 
 fuzz: ## the trace reader on many more damaged files than in the tests
 	PROPTEST_CASES=20000 $(CARGO) test --release -p pmvet-events --test trace_file

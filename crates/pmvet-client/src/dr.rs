@@ -61,7 +61,12 @@ pub(crate) fn yield_thread() {
 }
 
 pub(crate) fn sleep_briefly() {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+    sleep(50_000);
+}
+
+/// Sleeps for less than a second.
+pub(crate) fn sleep(nanoseconds: u64) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as i64 };
     // SAFETY: a plain system call with a valid argument.
     unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
 }

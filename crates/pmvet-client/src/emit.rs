@@ -227,13 +227,18 @@ impl Emitter {
 
     /// The second half of an access, after an instruction that may have changed rcx.
     pub(crate) fn call_after(&self, rcx_changed: bool) {
+        self.call_again(stubs::after, rcx_changed);
+    }
+
+    /// Calls a stub for the access that the thread knows already.
+    pub(crate) fn call_again(&self, stub: extern "C" fn(), rcx_changed: bool) {
         if rcx_changed {
             self.store_slot(slot::SAVED, RCX);
         }
         self.load_slot(RCX, slot::THREAD);
         self.op11(OP_mov_st, mem(RCX, offset_of!(Thread, rsp), OPSZ_8), reg(RSP));
         self.op11(OP_mov_ld, reg(RSP), mem(RCX, offset_of!(Thread, stack), OPSZ_8));
-        self.call(stubs::after);
+        self.call(stub);
         self.op11(OP_mov_ld, reg(RSP), mem(RCX, offset_of!(Thread, rsp), OPSZ_8));
         self.load_slot(RCX, slot::SAVED);
     }

@@ -141,12 +141,22 @@ impl Block {
         client().sites.of(unsafe { instr_get_app_pc(instr) } as u64)
     }
 
+    /// Whether threads may be stopped before or after this instruction.
+    fn is_stall(&self, instr: Instr, before: bool) -> bool {
+        // SAFETY: the instruction is of this block.
+        client().schedule.at(unsafe { instr_get_app_pc(instr) } as u64, before).is_some()
+    }
+
     fn instruction(&mut self, instr: Instr, live: Live) {
         // SAFETY: queries of a valid instruction.
         let (op, call, ret) =
             unsafe { (instr_get_opcode(instr) as u32, instr_is_call(instr) != 0, instr_is_return(instr) != 0) };
         if !client().watches_memory() {
             return self.without_memory(instr, op, live, call, ret);
+        }
+        if self.is_stall(instr, true) {
+            let access = self.access(instr, 0, 0, mode::NOTHING);
+            self.emitter(instr).call_stub(stubs::reached, access, Address::Known);
         }
         match op {
             OP_clflush => return self.flush(instr, wire::CLFLUSH),
@@ -289,6 +299,9 @@ impl Block {
         }
         self.emitter(instr).call_stub(stubs::before, access, Address::Constant(addr));
         after.call_after(true);
+        if self.is_stall(instr, false) {
+            after.call_again(stubs::stored, true);
+        }
         if kind == wire::STORE_NT || locked {
             after.store_slot_imm(slot::PENDING, (!locked).into());
         }
@@ -432,6 +445,7 @@ impl Block {
         e.jump(OP_jmp, over);
         for cold in std::mem::take(&mut self.cold) {
             e.put(cold.entry);
+            let delays = client().plan.delays && matches!(cold.body, Body::Store { .. } | Body::Load { .. });
             // Where the target's rcx is in its slot, it only comes back if somebody needs it.
             let restore_rcx = || e.load_slot(RCX, slot::SAVED);
             match cold.body {
@@ -448,6 +462,9 @@ impl Block {
                     }
                     e.copy_of(instr);
                     e.call_after(writes(instr, RCX));
+                    if self.is_stall(instr, false) {
+                        e.call_again(stubs::stored, true);
+                    }
                 }
                 Body::Load { access, ea, instr } => {
                     let mut at = Address::Computed(ea);
@@ -486,6 +503,9 @@ impl Block {
                     e.copy_of(instr);
                     complex::call_after(&e, plan);
                 }
+            }
+            if delays {
+                e.call_again(stubs::delayed, true);
             }
             if let Some(pending) = cold.pending {
                 e.store_slot_imm(slot::PENDING, pending.into());

@@ -10,6 +10,7 @@
 //! | [`syscalls`], [`kernel_writes`], [`processes`] | what the kernel does for the target |
 //! | [`alloc`] | memory that allocators hand out |
 //! | [`taken`] | spin locks in volatile memory: when they are given back |
+//! | [`schedule`] | where threads are stopped until pmvet lets them go on |
 //! | [`sync`] | locks, condition variables, barriers, semaphores, joins |
 //! | [`determinism`], [`startup`], [`markers`] | fixed time and randomness; the initial stack; requests of the target |
 //! | [`forks`], [`counts`] | fork servers; counter maps in place of events |
@@ -35,6 +36,7 @@ mod liveness;
 mod markers;
 mod pm;
 mod processes;
+mod schedule;
 mod sites;
 mod slow;
 mod startup;
@@ -66,6 +68,7 @@ struct Client {
     pm: pm::Pm,
     sites: sites::Sites,
     hooks: sync::Hooks,
+    schedule: schedule::Schedule,
     tree: context::Tree,
     fixed: determinism::Fixed,
     pmvet: u32,
@@ -182,6 +185,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         tls: dr::Tls::new(),
         pm: pm::Pm::new(&plan),
         hooks: sync::Hooks::new(&plan),
+        schedule: schedule::Schedule::new(&plan),
         sites: Default::default(),
         tree: Default::default(),
         fixed: Default::default(),
@@ -315,6 +319,7 @@ unsafe extern "C" fn forked(dc: *mut c_void) {
 unsafe extern "C" fn module_loaded(_dc: *mut c_void, module: *const module_data_t, _loaded: bool_) {
     // SAFETY: valid during the event.
     let (start, end, path) = sites::describe(unsafe { &*module });
+    client().schedule.loaded(start, &path);
     client().sites.loaded(start, end, &path);
     client().hooks.search(start, end, &path);
 }

@@ -27,6 +27,15 @@ pub struct Plan {
     /// Make it a fork server.
     #[serde(default)]
     pub forks: Option<Forks>,
+    /// Where threads are stopped until pmvet lets them go on.
+    #[serde(default)]
+    pub stalls: Vec<Stall>,
+    /// How many threads the target is known to start: a stopped one waits for the others to come, if need be.
+    #[serde(default)]
+    pub threads: u32,
+    /// Let each access to PM wait for up to a millisecond, at random: what forced schedules are compared with.
+    #[serde(default)]
+    pub delays: bool,
 }
 
 /// A function that hands out memory. Arguments are counted from 0; the first four can be named.
@@ -57,6 +66,22 @@ pub struct Forks {
     /// Count operations on PM and branches in the stage's maps. No events are reported.
     pub count: bool,
 }
+
+/// A sync point: whoever has stored to PM by this instruction, or is about to run it, is stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stall {
+    /// The path of the module as the loader has it, and the distance of the instruction from the module's start.
+    pub module: String,
+    pub offset: u64,
+    /// Stop before the instruction, whatever it is: a fence, say, that would make stores persistent.
+    pub before: bool,
+    /// How many stores pass before the first one is stopped, and how many are stopped then.
+    pub skip: u32,
+    pub times: u32,
+}
+
+/// How many sync points a plan may have: each has one bit of a word in shared memory that keeps it on.
+pub const MAX_STALLS: usize = 64;
 
 /// A function that takes or gives back a lock, as HawkSet's configuration names them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -59,6 +59,8 @@ pub struct Header {
     pub client_failed: AtomicU32,
     /// Not 0 once the target has more than one thread, in all its processes together.
     pub many_threads: Alone<AtomicU32>,
+    /// One bit for each stall of the plan that is over: nobody is stopped there any more.
+    pub stalls_over: Alone<AtomicU64>,
     plan_len: AtomicU64,
     plan: [u8; PLAN_BYTES],
 }
@@ -72,6 +74,8 @@ pub struct RingControl {
     pub os_thread: AtomicU32,
     /// Set once the fields above are.
     pub ready: AtomicU32,
+    /// Not 0 while the thread is stopped by a stall, whose number from 1 this is: a futex that pmvet sets to 0.
+    pub stalled: AtomicU32,
     pub head: Alone<AtomicU64>,
     /// The address a store is under way to, if the thread dies now; and its size.
     pub in_flight: AtomicU64,
@@ -117,8 +121,26 @@ impl RingControl {
         self.state.compare_exchange(from.word(), to.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
+    /// Stops the calling thread at a stall. Returns now and then, so that it can look around: true once it may go on.
+    pub fn wait_at_stall(&self, number: u32) -> bool {
+        let time = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        // SAFETY: the word is valid and shared between processes; nothing else is passed.
+        unsafe {
+            libc::syscall(libc::SYS_futex, self.stalled.as_ptr(), libc::FUTEX_WAIT, number, &raw const time, 0, 0);
+        }
+        self.stalled.load(Ordering::Acquire) == 0
+    }
+
+    /// Lets a stalled thread go on.
+    pub fn end_stall(&self) {
+        self.stalled.store(0, Ordering::Release);
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_futex, self.stalled.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+    }
+
     /// pmvet is done with the ring.
     pub fn free(&self) {
+        self.stalled.store(0, Ordering::Relaxed);
         self.ready.store(0, Ordering::Relaxed);
         self.state.store(RingState::Free.word(), Ordering::Release);
     }

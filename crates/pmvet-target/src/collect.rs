@@ -14,6 +14,8 @@ use pmvet_events::places::Places;
 use pmvet_events::shm::{RING_BYTES, RingBuffer, RingState, Shared};
 use pmvet_events::wire::{self, BadRecord, Front};
 
+use crate::schedule::{self, Director};
+
 /// Whoever wants to see the events of a run.
 pub trait Sink {
     fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError>;
@@ -207,6 +209,29 @@ impl<'a> Collector<'a> {
             }
         }
         Ok(moved)
+    }
+
+    /// Tells `director` which threads are stopped at stalls, once all they did before has been seen; lets those go on that
+    /// may.
+    pub(crate) fn direct(&mut self, director: &mut Director) {
+        let now = Instant::now();
+        for ring in &self.rings {
+            let control = self.shared.control(ring.index);
+            let stall = control.stalled.load(Ordering::Acquire);
+            if stall != 0 && control.head.0.load(Ordering::Acquire) == ring.tail {
+                director.stopped(ring.thread, stall, now);
+            }
+        }
+        if director.is_idle() {
+            return;
+        }
+        let (free, over) = director.release(now, schedule::activity);
+        for stall in over {
+            self.shared.header().stalls_over.0.fetch_or(1 << (stall - 1), Ordering::Relaxed);
+        }
+        for ring in self.rings.iter().filter(|ring| free.contains(&ring.thread)) {
+            self.shared.control(ring.index).end_stall();
+        }
     }
 
     /// Gives back the rings of threads that have ended and whose events have all been seen.

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use pmvet_events::event::Event;
+use pmvet_events::places::Places;
 use pmvet_events::plan::Plan;
 use pmvet_events::shm::{RING_BYTES, Shared};
 
@@ -20,6 +22,7 @@ use crate::install::Install;
 use crate::program::Program;
 use crate::sandbox::driver::Driver;
 use crate::sandbox::{self, Job, Output, Overlay, Run, Tracees, Unwinder};
+use crate::schedule::Director;
 
 /// What to run, and how.
 #[derive(Debug, Clone)]
@@ -154,6 +157,9 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
     let started = Instant::now();
     let mut keeper = Keeper::start(launch, install, &shared)?;
     let mut collector = Collector::new(&shared);
+    let director = (!launch.plan.stalls.is_empty()).then(|| Director::new(launch.plan.threads));
+    let mut directed = Directed { sink, director };
+    let sink: &mut Directed<'_> = &mut directed;
     let mut exit = None;
     let mut stopping: Option<Instant> = None;
     let mut idle = 0u32;
@@ -162,6 +168,9 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
             Ok(moved) => moved,
             Err(e) => break Err(e),
         };
+        if let Some(director) = &mut sink.director {
+            collector.direct(director);
+        }
         if let Some(signal) = stopped_by() {
             let since = *stopping.get_or_insert_with(|| {
                 if STOP.load(Ordering::Relaxed) & TARGET_HAS_IT == 0 {
@@ -211,6 +220,21 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
     let (last, output) = keeper.last_words(install)?;
     let exit = exit.or(last).ok_or(LaunchError::GuardDied)?;
     Ok(Ending { exit, time, loss, places_lost: shared.places_lost(), interrupted, output })
+}
+
+/// A sink whose run is directed: the director sees the events first.
+struct Directed<'a> {
+    sink: &'a mut dyn Sink,
+    director: Option<Director>,
+}
+
+impl Sink for Directed<'_> {
+    fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError> {
+        if let Some(director) = &mut self.director {
+            director.event(event);
+        }
+        self.sink.event(event, places)
+    }
 }
 
 pub(crate) fn exit_of(status: i32) -> Exit {

@@ -8,6 +8,7 @@
 //! * [`image`] — PM files, rebuilt from events; [`mapped`] and [`sparse`] — the files they are kept in.
 //! * [`recording`] — a run at rest, and [`crash`] — the images that a crash would have left, rebuilt from it.
 //! * [`sandbox`] — native runs that get other files under the same names: recoveries, oracles, private copies.
+//! * `schedule` — when a thread that was stopped in its run may go on.
 //! * [`symbols`] — from addresses to functions and lines.
 
 pub mod collect;
@@ -21,6 +22,7 @@ pub mod mapped;
 pub mod program;
 pub mod recording;
 pub mod sandbox;
+pub(crate) mod schedule;
 pub mod sparse;
 pub mod symbols;
 

@@ -277,6 +277,9 @@ pub(crate) struct Race {
     #[command(flatten)]
     pub(crate) workload: Workload,
 
+    #[command(flatten)]
+    pub(crate) confirm: Confirm,
+
     /// Do without one of the choices that docs/race.md describes; may be given several times
     #[arg(long, value_enum, value_name = "CHOICE", action = ArgAction::Append)]
     pub(crate) without: Vec<RaceSwitch>,
@@ -295,6 +298,42 @@ pub(crate) struct Race {
 
     #[command(flatten)]
     pub(crate) reporting: Reporting,
+}
+
+/// How predicted races are tried.
+#[derive(Debug, Args)]
+pub(crate) struct Confirm {
+    /// Force each predicted race, crash where it would do harm, and let recovery judge
+    #[arg(long)]
+    pub(crate) confirm: bool,
+
+    /// With --confirm: how many runs are made to force races
+    #[arg(long, value_name = "N", default_value_t = 6, requires = "confirm")]
+    pub(crate) rounds: u32,
+
+    /// With --confirm: instead of stopping writers, let each access to PM wait for a random time (a baseline to compare with)
+    #[arg(long, requires = "confirm")]
+    pub(crate) delay_injection: bool,
+
+    /// With --confirm: how the program recovers, as a shell command [default: the program's own command line]
+    #[arg(long, value_name = "CMD", requires = "confirm")]
+    pub(crate) recover: Option<String>,
+
+    /// With --confirm: run after a recovery that succeeded, with the paths of the PM files as arguments; 0 means consistent
+    #[arg(long, value_name = "CMD", requires = "confirm")]
+    pub(crate) oracle: Option<String>,
+
+    /// With --confirm: a recovery that takes longer hangs [default: 10 times a recovery without a crash, at least 5s]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "confirm")]
+    pub(crate) recover_timeout: Option<Duration>,
+
+    /// With --confirm: how many recoveries run at the same time [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), requires = "confirm")]
+    pub(crate) jobs: Option<u16>,
+
+    /// With --confirm: stop after this time, and say what was not tried
+    #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "confirm")]
+    pub(crate) budget: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

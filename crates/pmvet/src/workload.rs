@@ -90,6 +90,21 @@ impl Workload {
         Ok(())
     }
 
+    /// How it recovers: what the user named, or the program once more.
+    pub(crate) fn recovery_command(&self, named: Option<&str>) -> Vec<OsString> {
+        match named {
+            Some(line) => sandbox::shell(line),
+            None => {
+                let mut command = self.program.arguments.clone();
+                // Found already; what it calls itself does not matter to most.
+                if let Some(first) = command.first_mut() {
+                    *first = self.program.executable.clone().into();
+                }
+                command
+            }
+        }
+    }
+
     /// How to run it under DynamoRIO.
     pub(crate) fn launch(&self, loads: bool) -> Launch {
         let plan = Plan {
@@ -101,6 +116,9 @@ impl Workload {
             sync: self.sync.clone(),
             forks: None,
             alloc: self.alloc.clone(),
+            stalls: Vec::new(),
+            threads: 0,
+            delays: false,
         };
         let overlay = match self.in_place {
             // An overlay that captures nothing would still have to see every call.
@@ -212,6 +230,17 @@ pub(crate) fn driver(arguments: &cli::Workload, client: Option<&str>) -> Result<
     }
     let client = client.map(sandbox::shell).unwrap_or_default();
     Ok(Some(Arc::new(Driver { ready, client, stop: arguments.stop.as_deref().map(sandbox::shell) })))
+}
+
+/// A shell command that gets paths as its last arguments.
+pub(crate) fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
+    let mut command = command.to_vec();
+    if let Some(line) = command.last_mut() {
+        line.push(" \"$@\"");
+    }
+    command.push("oracle".into());
+    command.extend(paths.iter().cloned());
+    command
 }
 
 /// What to say about a target that fails by itself.

@@ -8,10 +8,10 @@ use pmvet_events::wire;
 
 use super::paths::resolve;
 use crate::context::Frame;
-use crate::slow;
 use crate::sync::{Held, Lock};
 use crate::taken::{TAKEN, Taken};
 use crate::thread::{Thread, mode, slot};
+use crate::{schedule, slow};
 
 stubs! {
     /// The part of a store to PM before the target's instruction: thread fields `site`, `kind`, `size` and `todo` and the
@@ -311,6 +311,21 @@ stubs! {
     4:
         ",
         restore_and_return!(),
+        the_rest_in_rust!();
+
+    /// The store that has just been reported is one to stop after, perhaps.
+    stored, schedule::stored:
+        save!(),
+        the_rest_in_rust!();
+
+    /// An access to PM is followed by a random delay.
+    delayed, schedule::delayed:
+        save!(),
+        the_rest_in_rust!();
+
+    /// The instruction that comes next is one to stop before, perhaps.
+    reached, schedule::reached:
+        save!(),
         the_rest_in_rust!();
 
     /// A load that was done, from the address in the slot.

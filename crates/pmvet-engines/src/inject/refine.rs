@@ -93,7 +93,7 @@ fn steps(span: Span) -> Vec<u64> {
 }
 
 /// The content of PM at some moments, sorted by moment.
-fn versions_at(
+pub fn versions_at(
     recording: &Recording,
     moments: &[Vec<u64>],
     store: MappedFile,

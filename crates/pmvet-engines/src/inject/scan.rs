@@ -108,7 +108,7 @@ pub struct Scanner {
 
 /// The newest content of PM, for the model.
 #[derive(Debug)]
-pub struct Newest<'a>(&'a Replay);
+pub struct Newest<'a>(pub(crate) &'a Replay);
 
 impl Bytes for Newest<'_> {
     fn line(&self, line: LineId) -> Content {

@@ -1,10 +1,13 @@
 //! `pmvet race`: races in which a thread acts on data that a crash may still take back, predicted from one recorded run.
 
+mod confirm;
 mod inferred;
 mod locks;
+mod verdicts;
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use pmvet_engines::confirm::shared::{SharedStore, SharedStores};
 use pmvet_engines::lockset::{self, Code, Edges, Engine, Options};
 use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
@@ -15,6 +18,7 @@ use pmvet_target::launch;
 use pmvet_target::recording::Recording;
 use pmvet_target::symbols::Symbolizer;
 
+use self::confirm::{Candidate, Confirm, Spot};
 use self::locks::Restarts;
 use crate::cli::{self, RaceSwitch};
 use crate::config::{self, Config};
@@ -31,6 +35,9 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         source,
     })?;
     let config = Config::load(arguments.workload.config.as_deref())?;
+    if arguments.confirm.confirm && arguments.workload.in_place {
+        return Err(Error::Usage("--confirm runs the target many times, which --in-place does not allow".into()));
+    }
     let mut workload = Workload::new(&arguments.workload, &config, &folder)?;
     workload.races = true;
     let install = Install::find()?;
@@ -63,7 +70,27 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     }
     let mut stacks = analysed.symbols.with(&analysed.places);
     let mut findings = lockset::findings::findings(outcome, &mut stacks);
-    findings.extend(held.iter().filter_map(|lock| lockset::findings::held_lock(lock, &mut stacks)));
+    let mut held: Vec<_> = held
+        .into_iter()
+        .filter_map(|lock| lockset::findings::held_lock(&lock, &mut stacks).map(|finding| (lock, finding)))
+        .collect();
+    let mut confirmed = None;
+    if arguments.confirm.confirm {
+        let traced = Duration::from_secs_f64(info.traced_seconds.unwrap_or_default());
+        let confirm = Confirm {
+            workload: &workload,
+            folder: &folder,
+            install: &install,
+            arguments: &arguments.confirm,
+            traced,
+            threads: analysed.threads,
+        };
+        let found = confirm.run(&candidates(&mut analysed), &mut held, &mut info)?;
+        findings = verdicts::merge(findings, &found);
+        confirmed = Some(found);
+    }
+    let outcome = &analysed.outcome;
+    findings.extend(held.into_iter().map(|(_, finding)| finding));
     let mut coverage = Coverage::default();
     coverage.count("events", outcome.stats.events, None);
     coverage.count("loads of PM", outcome.stats.loads, None);
@@ -72,7 +99,13 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     if outcome.stats.refused > 0 {
         coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
     }
-    coverage.not_covered.push("whether recovery copes with a race: predicted races are not confirmed".into());
+    match &confirmed {
+        Some(confirmed) => verdicts::cover(confirmed, &mut coverage),
+        None => {
+            let missing = "whether recovery copes with a race: predicted races are not confirmed (--confirm)";
+            coverage.not_covered.push(missing.into());
+        }
+    }
     info.complete = outcome.stats.refused == 0;
     folder.write_info(&info)?;
     let results = Results {
@@ -80,7 +113,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         info: &info,
         findings,
         suppress: config.suppress,
-        witnesses: Default::default(),
+        witnesses: confirmed.map(|c| c.witnesses).unwrap_or_default(),
         coverage,
         tree: None,
         engines: vec!["race".into()],
@@ -88,6 +121,23 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         phases: Vec::new(),
     };
     reporting::report(results, &arguments.reporting)
+}
+
+/// Where races may be: first what the locksets say, then every store that other threads read. What is not proven of
+/// the latter is not reported, so there may be many.
+fn candidates(analysed: &mut Analysed) -> Vec<Candidate> {
+    let mut stacks = analysed.symbols.with(&analysed.places);
+    let mut candidates: Vec<Candidate> = Vec::new();
+    let races = analysed.outcome.races.iter().map(|race| (race.store.site, race.ended_by.map(|end| end.site), true));
+    let shared = analysed.shared.iter().map(|store| (store.site, store.fence, false));
+    for (store, end, predicted) in races.chain(shared) {
+        let end = end.and_then(|end| Spot::of(end, &mut stacks));
+        let Some(store) = Spot::of(store, &mut stacks) else { continue };
+        if !candidates.iter().any(|known| known.store == store && known.end == end) {
+            candidates.push(Candidate { store, end, predicted });
+        }
+    }
+    candidates
 }
 
 fn options(arguments: &cli::Race, config: &config::Race) -> Options {
@@ -112,6 +162,8 @@ struct Analysed {
     outcome: lockset::Outcome,
     symbols: Symbols,
     places: Definitions,
+    shared: Vec<SharedStore>,
+    threads: u32,
     saw_pm: bool,
 }
 
@@ -123,10 +175,14 @@ impl Analysed {
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
         let mut engine = Engine::new(options);
         let mut saw_pm = false;
+        let mut shared = SharedStores::default();
+        let mut threads = 0;
         while let Some(event) = reader.next().map_err(failed)? {
             symbols.event(&event);
             saw_pm |= matches!(event.what, What::Map { .. });
             engine.event(&event);
+            shared.event(&event);
+            threads += u32::from(matches!(event.what, What::ThreadStart { .. }));
         }
         let places = reader.into_places();
         let mut functions = |site| {
@@ -136,6 +192,6 @@ impl Analysed {
             Code { functions: stack.into_iter().filter_map(|frame| frame.function).collect(), module }
         };
         let outcome = engine.finish_with(&mut functions);
-        Ok(Self { outcome, symbols, places, saw_pm })
+        Ok(Self { outcome, symbols, places, shared: shared.finish(), threads, saw_pm })
     }
 }

@@ -1,0 +1,111 @@
+//! Sync points: a thread that has stored by a chosen instruction stops until pmvet lets it go on.
+//!
+//! Which store is stopped, and for how long, pmvet decides; here is only the counting that has to happen at once. A stopped
+//! thread holds no lock of the client, has published its store, and looks now and then whether pmvet is still there.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pmvet_events::plan::{MAX_STALLS, Plan};
+use pmvet_events::{Places, SiteId, wire};
+
+use crate::thread::{Thread, slot};
+use crate::{client, dr};
+
+/// The stalls of the plan, each with the address of its instruction once its module is there.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    stalls: Vec<Stall>,
+}
+
+#[derive(Debug)]
+struct Stall {
+    module: String,
+    offset: u64,
+    before: bool,
+    skip: u32,
+    times: u32,
+    /// 0 until the module is loaded.
+    pc: AtomicU64,
+    passed: AtomicU32,
+}
+
+impl Schedule {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let stall = |stall: &pmvet_events::plan::Stall| Stall {
+            module: stall.module.clone(),
+            offset: stall.offset,
+            before: stall.before,
+            skip: stall.skip,
+            times: stall.times,
+            pc: AtomicU64::new(0),
+            passed: AtomicU32::new(0),
+        };
+        Self { stalls: plan.stalls.iter().take(MAX_STALLS).map(stall).collect() }
+    }
+
+    pub(crate) fn loaded(&self, start: u64, path: &str) {
+        for stall in self.stalls.iter().filter(|stall| stall.module == path) {
+            stall.pc.store(start + stall.offset, Ordering::Relaxed);
+        }
+    }
+
+    /// The stall before or after an instruction.
+    pub(crate) fn at(&self, pc: u64, before: bool) -> Option<usize> {
+        self.stalls.iter().position(|stall| stall.before == before && stall.pc.load(Ordering::Relaxed) == pc)
+    }
+
+    /// Counts a store; true if it is one to stop after.
+    fn stops(&self, index: usize) -> bool {
+        let Some(stall) = self.stalls.get(index) else { return false };
+        if client().shared.header().stalls_over.0.load(Ordering::Relaxed) >> index & 1 != 0 {
+            return false;
+        }
+        let passed = stall.passed.fetch_add(1, Ordering::Relaxed);
+        passed >= stall.skip && passed - stall.skip < stall.times
+    }
+}
+
+/// After a store to PM at a stall: the thread still has the store's address, kind and size.
+pub(crate) unsafe extern "C" fn stored(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    // A compare-and-exchange that found another value, by its kind and the flags.
+    let failed = thread.kind == wire::RMW_FAILED && thread.flags & (1 << 14) == 0;
+    if failed || client().pm.find(thread.slot(slot::ADDR), u64::from(thread.size)).is_none() {
+        return;
+    }
+    thread.stall(false);
+}
+
+/// Before an instruction at a stall: the thread knows its site.
+pub(crate) unsafe extern "C" fn reached(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    unsafe { &mut *thread }.stall(true);
+}
+
+/// After an access to PM, if delays are wanted: waits for up to a millisecond.
+pub(crate) unsafe extern "C" fn delayed(_thread: *mut Thread) {
+    const LONGEST: u64 = 1_000_000;
+    static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+    // Steele's splitmix: one addition and a scramble.
+    let mut random = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    dr::sleep((random ^ random >> 31) % LONGEST);
+}
+
+impl Thread {
+    fn stall(&mut self, before: bool) {
+        let Some(site) = client().shared.site(SiteId(self.site)) else { return };
+        let Some(index) = client().schedule.at(site.pc, before) else { return };
+        if !client().schedule.stops(index) {
+            return;
+        }
+        let control = client().shared.control(self.ring);
+        let number = index as u32 + 1;
+        control.stalled.store(number, Ordering::Release);
+        while !control.wait_at_stall(number) {
+            client().check_pmvet_lives();
+        }
+    }
+}

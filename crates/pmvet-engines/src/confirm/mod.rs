@@ -1,0 +1,31 @@
+//! Races proven: PMRace (Chen, Hua, Zhang, Ding; ASPLOS 2022), sections 4.2 to 4.4.
+//!
+//! A *meeting* is a race that happened: a thread read what another had stored and nothing had made persistent yet. What
+//! counts is what the reader did then. For each of its next acts the crash image is built in which the store is lost and the act
+//! is not, and the program's own recovery says whether it can live with that.
+//!
+//! * [`shared`] — where to look for races that no lockset shows.
+//! * [`meetings`] — one pass over a recorded run finds the meetings and their images.
+//! * [`verdict`] — what recoveries make of one pair of instructions.
+//! * [`taint`] — where the value goes that was read too early.
+//! * [`findings`] — a proven race in words.
+//!
+//! Where it differs from the paper:
+//!
+//! * Meetings are looked for where the lockset analysis predicts them, not everywhere: the writer is stopped after its store
+//!   by a plan that says so (`pmvet_events::plan::Stall`), and nobody else has to wait.
+//! * Recovery is the judge. A race is *confirmed* only if recovery fails on the image that has the act without the store, works on
+//!   the image with both and on the image with neither: then it is the combination that kills, not a bug of one thread alone. The
+//!   paper calls every act a bug whose bytes recovery does not overwrite.
+//!
+//! What it misses: acts that only a third thread makes, stores that the workload does not reach, crashes in which several lines
+//! are behind at once.
+
+pub mod findings;
+pub mod meetings;
+pub mod shared;
+pub mod taint;
+pub mod verdict;
+
+pub use meetings::{Crash, End, Meeting, Meetings};
+pub use verdict::{Pair, Verdict, judge};

@@ -1,0 +1,129 @@
+//! `pmvet race --confirm` on the zoo: races of buggy variants are proven and replay, clean variants have none.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod check_support;
+
+use std::fs::{self, File};
+use std::io::BufReader;
+
+use check_support::{CLEAN, FOUND, Place, USAGE, both_cores, make, repository, turn};
+use pmvet_findings::{Finding, Severity, jsonl};
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    program: Program,
+    bug: Vec<Bug>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Program {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Bug {
+    id: u32,
+    class: String,
+    workload: Option<Vec<String>>,
+}
+
+/// Program, variant, arguments.
+type Case = (String, String, Vec<String>);
+
+/// Runs it; returns the exit code, the errors among the findings, and what was printed.
+fn confirm(place: &Place, (program, variant, arguments): &Case) -> (Option<i32>, Vec<Finding>, String) {
+    let zoo = make("zoo", "zoo");
+    let mut command = place.pmvet(&["race", "--confirm", "--quiet", "--recover-timeout", "10s"]);
+    let config = repository().join("zoo").join(program).join("pmvet.toml");
+    if config.exists() {
+        command.arg("--config").arg(config);
+    }
+    if !place.pools().starts_with("/dev/shm") {
+        command.arg("--pm").arg(place.pools());
+    }
+    command.arg("--").arg(zoo.join(program).join(variant)).arg(place.pool()).args(arguments);
+    let output = command.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let lines = BufReader::new(File::open(place.run().join("findings.jsonl")).unwrap());
+    let findings: Vec<Finding> = jsonl::read(lines).map(Result::unwrap).collect();
+    let errors = findings.into_iter().filter(|finding| finding.severity == Severity::Error).collect();
+    (output.status.code(), errors, printed)
+}
+
+fn proven(case: &Case) -> Result<(), String> {
+    let place = Place::new();
+    let (code, errors, printed) = confirm(&place, case);
+    if code != Some(FOUND) || errors.is_empty() {
+        return Err(format!("{case:?}: {code:?}, nothing proven\n{printed}"));
+    }
+    errors.iter().try_for_each(|finding| place.replays_twice(finding)).map_err(|e| format!("{case:?}: {e}"))?;
+    place.assert_clean(&[]);
+    Ok(())
+}
+
+fn harmless(case: &Case) -> Result<(), String> {
+    let place = Place::new();
+    match confirm(&place, case) {
+        (Some(CLEAN), errors, _) if errors.is_empty() => Ok(()),
+        (code, errors, printed) => Err(format!("{case:?}: {code:?}, {} errors\n{printed}", errors.len())),
+    }
+}
+
+fn case(program: &str, variant: &str, arguments: &str) -> Case {
+    (program.into(), variant.into(), arguments.split_whitespace().map(Into::into).collect())
+}
+
+#[test]
+fn a_race_is_proven_and_replays() {
+    let _turn = turn();
+    proven(&case("bptree", "bug-1", "-n 600 -t 4")).unwrap();
+}
+
+#[test]
+fn a_lock_left_held_is_proven() {
+    let _turn = turn();
+    proven(&case("cl_hash", "bug-7", "-n 200 -t 4")).unwrap();
+}
+
+#[test]
+fn a_clean_program_has_no_proven_race() {
+    let _turn = turn();
+    harmless(&case("ext_hash", "clean", "-n 200 -t 4")).unwrap();
+}
+
+#[test]
+fn confirming_needs_private_files() {
+    let place = Place::new();
+    let output = place.pmvet(&["race", "--confirm", "--in-place", "--", "/bin/true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(USAGE));
+}
+
+fn manifests() -> Vec<Manifest> {
+    let folders = fs::read_dir(repository().join("zoo")).unwrap().flatten();
+    let text = |folder: fs::DirEntry| fs::read_to_string(folder.path().join("manifest.toml")).ok();
+    folders.filter_map(text).map(|text| toml::from_str(&text).unwrap()).collect()
+}
+
+#[test]
+#[ignore = "minutes: every catalogued race"]
+fn every_race_of_the_zoo_is_proven() {
+    let mut cases = Vec::new();
+    for manifest in manifests() {
+        for bug in manifest.bug.iter().filter(|b| ["race-unpersisted", "lock-left-held"].contains(&b.class.as_str())) {
+            let arguments = bug.workload.clone().unwrap_or_default();
+            cases.push((manifest.program.name.clone(), format!("bug-{}", bug.id), arguments));
+        }
+    }
+    assert!(cases.len() > 30, "{} races", cases.len());
+    both_cores(&cases, proven);
+}
+
+#[test]
+#[ignore = "minutes: every clean program with threads"]
+fn no_race_of_a_clean_program_is_proven() {
+    let clean = |manifest: Manifest| case(&manifest.program.name, "clean", "-n 400 -t 4");
+    let cases: Vec<Case> = manifests().into_iter().map(clean).collect();
+    both_cores(&cases, harmless);
+}
