@@ -64,7 +64,7 @@ bench: ## what tracing, checking, verifying and reporting cost, compared with na
 bench-race: ## how long it takes to prove races, with forced schedules and with random delays
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build zoo
-	@scripts/bench-race.sh
+	@scripts/bench-confirm.sh
 
 fuzz: ## the trace reader on many more damaged files than in the tests
 	PROPTEST_CASES=20000 $(CARGO) test --release -p pmvet-events --test trace_file

@@ -232,17 +232,6 @@ pub(crate) fn driver(arguments: &cli::Workload, client: Option<&str>) -> Result<
     Ok(Some(Arc::new(Driver { ready, client, stop: arguments.stop.as_deref().map(sandbox::shell) })))
 }
 
-/// A shell command that gets paths as its last arguments.
-pub(crate) fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
-    let mut command = command.to_vec();
-    if let Some(line) = command.last_mut() {
-        line.push(" \"$@\"");
-    }
-    command.push("oracle".into());
-    command.extend(paths.iter().cloned());
-    command
-}
-
 /// What to say about a target that fails by itself.
 pub(crate) fn failed(what: &str, how: &impl std::fmt::Display, output: &[u8]) -> Exit {
     eprintln!("pmvet: {what}: {how}");

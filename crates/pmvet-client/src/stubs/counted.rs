@@ -10,6 +10,7 @@ use super::paths::resolve;
 use crate::context::Frame;
 use crate::slow;
 use crate::sync::{Held, Lock};
+use crate::taken::{TAKEN, Taken};
 use crate::thread::{Thread, mode, slot};
 
 /// Counts the operation at the site, by the call path in edx; see [`Thread::count`], which does the same.

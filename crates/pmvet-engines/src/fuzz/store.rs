@@ -58,12 +58,15 @@ struct Known {
     files: Vec<FileLine>,
 }
 
+/// Where each page is in the pack, by its content: offset and length.
+type Pages = HashMap<u128, (u64, u32)>;
+
 #[derive(Debug)]
 pub struct Store {
     images: HashMap<ImageId, Known>,
     lines: File,
     lines_end: u64,
-    pages: HashMap<u128, (u64, u32)>,
+    pages: Pages,
     pack: File,
     pack_end: u64,
     /// Contents that were used last.
@@ -243,7 +246,7 @@ impl Store {
 }
 
 /// Where each page is, and where the last whole one ends.
-fn read_pack(pack: &File) -> io::Result<(HashMap<u128, (u64, u32)>, u64)> {
+fn read_pack(pack: &File) -> io::Result<(Pages, u64)> {
     let size = pack.metadata()?.len();
     let mut pages = HashMap::new();
     let mut at = 0;

@@ -269,7 +269,7 @@ fn shift_count(taint: &Taint, i: &Instruction, registers: &Registers) -> Option<
 fn shifted(how: Mnemonic, mask: Mask, size: usize, bits: u32) -> Mask {
     let all = bytes(size);
     let mask = mask & all;
-    let (whole, part) = (bits as usize / 8, bits % 8 != 0);
+    let (whole, part) = (bits as usize / 8, !bits.is_multiple_of(8));
     let size = size as u32;
     let rotate = |mask: Mask, by: u32| match by % size {
         0 => mask,

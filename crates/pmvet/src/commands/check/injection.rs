@@ -21,7 +21,7 @@ use crate::progress::Report;
 use crate::recovery::{Proven, failed};
 use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
-use crate::workload::{Workload, with_paths};
+use crate::workload::Workload;
 
 /// How many failures are traced back to the store that caused them.
 const MOST_NARROWED: usize = 64;

@@ -26,9 +26,9 @@ use pmvet_target::symbols::Symbolizer;
 
 use super::{Confirm, Confirmed, Spot, Tally};
 use crate::exit::Error;
+use crate::recovery::with_paths;
 use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
-use crate::workload::with_paths;
 
 /// A recovery that is only to be seen to work may take this long.
 const PATIENCE: Duration = Duration::from_secs(600);

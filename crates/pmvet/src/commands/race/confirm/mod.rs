@@ -191,7 +191,7 @@ impl Confirm<'_> {
 /// after the store in odd ones. Later rounds let more of them pass first, and leave some out, since a thread that is
 /// stopped elsewhere reads nothing.
 fn stalls(candidates: &[&Candidate], round: u32) -> Vec<Stall> {
-    let late = round % 2 == 0;
+    let late = round.is_multiple_of(2);
     let turn = round / 2;
     let mut stalls: Vec<Stall> = Vec::new();
     for candidate in candidates {
