@@ -49,14 +49,15 @@ soak: ## the image check on every program, 20 times each, and the slow tests
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build zoo pmdk
 	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images --test check_pmdk
-	$(CARGO) test --release -p pmvet --test 'check*' -- --ignored
+	$(CARGO) test --release -p pmvet --test 'check*' --test 'verify*' -- --ignored --nocapture
 
-bench: ## what tracing, checking and reporting cost, compared with native runs
+bench: ## what tracing, checking, verifying and reporting cost, compared with native runs
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build pmdk
-	@$(MAKE) --silent --no-print-directory -C zoo OUT=$(TARGET)/zoo $(TARGET)/zoo/cl_hash/clean
+	@$(MAKE) --silent --no-print-directory -C zoo -j$(JOBS) OUT=$(TARGET)/zoo clean-variants
 	@scripts/bench.sh
 	@scripts/bench-check.sh
+	@scripts/bench-verify.sh
 	@$(CARGO) run --quiet --release -p pmvet-report --example many_findings
 
 fuzz: ## the trace reader on many more damaged files than in the tests

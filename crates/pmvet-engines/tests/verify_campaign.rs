@@ -42,10 +42,10 @@ impl Observe for World<'_> {
         }
         self.executions.fetch_add(1, Ordering::Relaxed);
         let image = self.image(crash.version, &crash.image(choice));
-        let (_, outcome, reads, inner) = observe(image, &crash.lines, self.recovery);
+        let (_, outcome, reads, effects, inner) = observe(image, &crash.lines, self.recovery);
         let stacks = vec![Vec::new(); reads.len()];
         let ended = Ended::Exit(outcome as i32);
-        Ok(Some(Observed { reads, stacks, inner, ..Observed::unseen(ended) }))
+        Ok(Some(Observed { reads, stacks, effects, inner, ..Observed::unseen(ended) }))
     }
 }
 
@@ -53,7 +53,7 @@ impl Confirm for World<'_> {
     type Bench = ();
 
     fn confirm(&self, (): &mut (), version: VersionId, patches: &[Patch]) -> io::Result<Option<Verdict>> {
-        let (_, outcome, _, _) = observe(self.image(version, patches), &Vec::new(), self.recovery);
+        let (_, outcome, ..) = observe(self.image(version, patches), &Vec::new(), self.recovery);
         let status = if self.only_traced { 0 } else { outcome as i32 };
         let outcome = Outcome::Exit { status };
         Ok(Some(Verdict { outcome, output: String::new(), stack: Vec::new(), seconds: 0.0 }))
@@ -124,9 +124,10 @@ struct How {
     workers: usize,
     most: u64,
     failures: u8,
+    keep_going: bool,
 }
 
-const PLAIN: How = How { workers: 1, most: u64::MAX, failures: 1 };
+const PLAIN: How = How { workers: 1, most: u64::MAX, failures: 1, keep_going: true };
 
 fn run(world: &World<'_>, crashes: &[Crash], journal: Journal, how: &How) -> Result<Done, TraceFailure> {
     let usual_outcome = Outcome::Exit { status: 0 };
@@ -140,6 +141,7 @@ fn run(world: &World<'_>, crashes: &[Crash], journal: Journal, how: &How) -> Res
         most: how.most,
         patience: u64::MAX,
         failures: how.failures,
+        keep_going: how.keep_going,
     };
     campaign.run(crashes, journal, &())
 }
@@ -167,6 +169,20 @@ fn the_number_of_workers_changes_nothing() {
     for workers in [2, 3, 8] {
         assert_eq!(failures(workers), alone);
     }
+}
+
+#[test]
+fn a_crash_that_fails_is_left_alone() {
+    let (world, crashes) = world(&program(9, true), &recovery);
+    let all = run(&world, &crashes, Journal::none(), &PLAIN).unwrap();
+    let first = run(&world, &crashes, Journal::none(), &How { keep_going: false, ..PLAIN }).unwrap();
+    let places =
+        |done: &Done| done.failures.iter().map(|f| f.crash.moment.before).collect::<std::collections::BTreeSet<_>>();
+    // The same crashes fail, each with one witness, and what was not tried is counted.
+    assert_eq!(places(&first), places(&all));
+    assert_eq!(first.failures.len(), places(&all).len());
+    assert!(first.executions < all.executions || first.abandoned == 0);
+    assert_eq!(first.is_complete(), first.abandoned == 0);
 }
 
 #[test]

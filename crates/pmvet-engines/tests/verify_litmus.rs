@@ -281,6 +281,24 @@ fn a_checksum_does_not_explode() {
 }
 
 #[test]
+fn locks_that_recovery_frees_do_not_explode() {
+    let places: Vec<usize> = (0..5).flat_map(|line| [line * 64]).collect();
+    let free = |pm: &mut Pm<'_>| {
+        for &at in &places {
+            if pm.load(at, 1) != [0] {
+                pm.store(at, &[0]);
+            }
+        }
+        0
+    };
+    let crash = crashes(&program("x=1; y=1; z=1; w=1; v=1")).pop().unwrap();
+    let hasty = lazy(&crash, &free, 0);
+    // All held, and each of them free.
+    assert_eq!((hasty.seen.len(), hasty.doubtful), (6, 4 + 3 + 2 + 1));
+    assert_eq!(lazy(&crash, &free, u64::MAX).seen.len(), 32);
+}
+
+#[test]
 fn patience_makes_up_for_the_assumption() {
     // Fails only if both are lost: each alone shows nothing.
     let both = |pm: &mut Pm<'_>| u64::from(pm.load(0, 1) == [0] && pm.load(64, 1) == [0]);

@@ -13,11 +13,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use pmvet_events::ids::{ContextId, ModuleId, SiteId, ThreadId};
 use pmvet_events::plan::Forks;
 use pmvet_events::shm::Shared;
 use pmvet_events::stage::{OwnStage, Point, RUN, SERVERS, turn};
+use pmvet_events::{Event, Places, What};
 
-use crate::collect::{Collector, Loss, Sink};
+use crate::collect::{CollectError, Collector, Loss, Sink, SinkError};
 use crate::install::Install;
 use crate::launch::{Exit, Launch, LaunchError, Sandbox, exit_of, stopped_by};
 use crate::sandbox::{Overlay, Tracees};
@@ -66,7 +68,7 @@ pub enum ForkError {
     #[error("interrupted")]
     Interrupted,
     #[error(transparent)]
-    Collect(#[from] crate::collect::CollectError),
+    Collect(#[from] CollectError),
 }
 
 #[derive(Debug)]
@@ -79,6 +81,7 @@ pub struct ForkServer {
     counts: bool,
     /// By number; the process of each server that is there.
     servers: [Option<libc::pid_t>; SERVERS],
+    modules: Modules,
 }
 
 /// How often is looked after things that do not announce themselves.
@@ -98,7 +101,16 @@ impl ForkServer {
         let tracees = Arc::<Tracees>::default();
         let sandbox = Sandbox::start(&launch, private, install, &shared, Arc::clone(&tracees));
         let overlay = Arc::clone(&private.overlay);
-        let mut this = Self { stage, shared, sandbox, overlay, tracees, counts, servers: [None; SERVERS] };
+        let mut this = Self {
+            stage,
+            shared,
+            sandbox,
+            overlay,
+            tracees,
+            counts,
+            servers: [None; SERVERS],
+            modules: Modules::default(),
+        };
         this.arrive(FIRST, None)?;
         Ok(this)
     }
@@ -106,11 +118,11 @@ impl ForkServer {
     /// Waits until a server is at its fork point. Says whether it ever came there.
     fn arrive(&mut self, number: usize, process: Option<libc::pid_t>) -> Result<bool, ForkError> {
         let server = self.stage.server(number);
-        // What the start reports is of no interest to a run, but the target must not wait for somebody to read it.
+        // Of what the start reports runs only need to know the modules; but the target must not wait for somebody to read it.
         let mut collector = (!self.counts).then(|| Collector::from_now(&self.shared));
         loop {
             if let Some(collector) = &mut collector {
-                while collector.pump(&mut Ignored)? > 0 {}
+                while collector.pump(&mut self.modules)? > 0 {}
             }
             match server.wait_while(turn::AWAY, if self.counts { ROUND } else { Duration::from_micros(200) }) {
                 turn::AWAY => {}
@@ -127,7 +139,7 @@ impl ForkServer {
             }
         }
         if let Some(collector) = &mut collector {
-            collector.pump(&mut Ignored)?;
+            collector.pump(&mut self.modules)?;
         }
         self.servers[number] = Some(server.process.load(Ordering::Relaxed) as libc::pid_t);
         Ok(true)
@@ -180,6 +192,9 @@ impl ForkServer {
         let started = Instant::now();
         let mut collector = (!self.counts).then(|| Collector::from_now(&self.shared));
         let mut killed = None;
+        if !self.counts {
+            self.modules.tell(sink, &self.shared)?;
+        }
         control.give(RUN);
         loop {
             let pause = match &mut collector {
@@ -267,14 +282,26 @@ impl ForkServer {
     }
 }
 
-struct Ignored;
+/// What was loaded before the server was there: the sink of every run has to know it.
+#[derive(Debug, Default)]
+struct Modules(Vec<(ModuleId, u64, u64, String)>);
 
-impl Sink for Ignored {
-    fn event(
-        &mut self,
-        _: &pmvet_events::Event<'_>,
-        _: &dyn pmvet_events::Places,
-    ) -> Result<(), crate::collect::SinkError> {
+impl Modules {
+    fn tell(&self, sink: &mut dyn Sink, places: &dyn Places) -> Result<(), CollectError> {
+        let (thread, site, context) = (ThreadId(0), SiteId(0), ContextId(0));
+        for (module, base, size, path) in &self.0 {
+            let what = What::Module { module: *module, base: *base, size: *size, path };
+            sink.event(&Event { seq: 0, thread, site, context, what }, places)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Modules {
+    fn event(&mut self, event: &Event<'_>, _: &dyn Places) -> Result<(), SinkError> {
+        if let What::Module { module, base, size, path } = event.what {
+            self.0.push((module, base, size, path.to_owned()));
+        }
         Ok(())
     }
 }

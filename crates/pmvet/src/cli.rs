@@ -188,18 +188,12 @@ pub(crate) enum CrashAt {
     Store,
 }
 
+/// How a program recovers and how long that may take, for every engine that crashes it.
 #[derive(Debug, Args)]
-pub(crate) struct Check {
-    #[command(flatten)]
-    pub(crate) workload: Workload,
-
+pub(crate) struct Recovering {
     /// How the program recovers, as a shell command [default: the program's own command line]
     #[arg(long, value_name = "CMD")]
     pub(crate) recover: Option<String>,
-
-    /// For a server: run this against the recovered server [default: --client again]
-    #[arg(long, value_name = "CMD")]
-    pub(crate) recover_client: Option<String>,
 
     /// Run after a recovery that succeeded, with the paths of the PM files as arguments; 0 means consistent
     #[arg(long, value_name = "CMD")]
@@ -212,6 +206,31 @@ pub(crate) struct Check {
     /// What a crash loses
     #[arg(long, value_enum, default_value_t = Persistency::Adr)]
     pub(crate) persistency: Persistency,
+
+    /// How many recoveries run at the same time [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) jobs: Option<u16>,
+
+    /// Stop after this time, and say what was not tried
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) budget: Option<Duration>,
+
+    /// Go on with the last run, which was interrupted; the command line must be the same
+    #[arg(long)]
+    pub(crate) resume: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    pub(crate) workload: Workload,
+
+    #[command(flatten)]
+    pub(crate) recovering: Recovering,
+
+    /// For a server: run this against the recovered server [default: --client again]
+    #[arg(long, value_name = "CMD")]
+    pub(crate) recover_client: Option<String>,
 
     /// Where crashes are tried
     #[arg(long, value_enum, default_value_t = CrashAt::Persist)]
@@ -234,14 +253,6 @@ pub(crate) struct Check {
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) reorder_states: u32,
 
-    /// How many recoveries run at the same time [default: one per core]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) jobs: Option<u16>,
-
-    /// Stop trying crashes after this time, and say what was not tried
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    pub(crate) budget: Option<Duration>,
-
     /// Exit with 5 if the budget ended before everything was tried
     #[arg(long)]
     pub(crate) require_complete: bool,
@@ -253,10 +264,6 @@ pub(crate) struct Check {
     /// Do only this part of the work, as in 2/5
     #[arg(long, value_name = "K/N", value_parser = parse_shard)]
     pub(crate) shard: Option<(u32, u32)>,
-
-    /// Go on with the last run, which was interrupted; the command line must be the same
-    #[arg(long)]
-    pub(crate) resume: bool,
 
     #[command(flatten)]
     pub(crate) reporting: Reporting,
@@ -372,25 +379,16 @@ pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) workload: Workload,
 
-    /// How the program recovers, as a shell command [default: the program's own command line]
-    #[arg(long, value_name = "CMD")]
-    pub(crate) recover: Option<String>,
-
-    /// Run after a recovery that succeeded, with the paths of the PM files as arguments; 0 means consistent
-    #[arg(long, value_name = "CMD")]
-    pub(crate) oracle: Option<String>,
-
-    /// A recovery that takes longer hangs [default: 10 times a recovery without a crash, at least 5s]
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    pub(crate) recover_timeout: Option<Duration>,
-
-    /// What a crash loses
-    #[arg(long, value_enum, default_value_t = Persistency::Adr)]
-    pub(crate) persistency: Persistency,
+    #[command(flatten)]
+    pub(crate) recovering: Recovering,
 
     /// How many crashes may follow each other: with 2, recoveries are crashed too
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) failures: u8,
+
+    /// Find all executions that fail after a crash, not just the first
+    #[arg(long)]
+    pub(crate) keep_going: bool,
 
     /// How many executions of the recovery are made, at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -400,23 +398,11 @@ pub(crate) struct Verify {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) patience: u64,
 
-    /// Take choices that seem to make no difference for what they seem: the recovery only compares a checksum of them.
+    /// Take choices that seem to make no difference for what they seem: the recovery only sums data up, or frees locks.
     ///
     /// They are not made at all then, and do not count as left.
     #[arg(long)]
     pub(crate) checksums: bool,
-
-    /// How many recoveries run at the same time [default: one per core]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) jobs: Option<u16>,
-
-    /// Stop after this time, and say what was not tried
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    pub(crate) budget: Option<Duration>,
-
-    /// Go on with the last run, which was interrupted; the command line must be the same
-    #[arg(long)]
-    pub(crate) resume: bool,
 
     #[command(flatten)]
     pub(crate) reporting: Reporting,

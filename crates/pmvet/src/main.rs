@@ -16,6 +16,7 @@ mod locate;
 mod pm;
 mod printing;
 mod progress;
+mod recovery;
 mod reporting;
 mod run_folder;
 mod summary;

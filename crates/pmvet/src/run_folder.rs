@@ -240,6 +240,27 @@ impl RunFolder {
         self.path.join(name)
     }
 
+    /// Opens the last run to go on with it, if it was of the same command with the same settings.
+    pub(crate) fn resume(
+        runs: &Path,
+        command: &[OsString],
+        settings: &BTreeMap<String, String>,
+    ) -> Result<(Self, RunInfo), Error> {
+        let folder = Self::open(runs, None)?;
+        let info = folder.read_info()?;
+        let same = |what: &str, equal: bool| match equal {
+            true => Ok(()),
+            false => Err(Error::Run(format!(
+                "--resume: the last run ({}) had {what}; start a new run without --resume",
+                folder.id
+            ))),
+        };
+        same("another command line", info.command == texts(command))?;
+        same("other options", info.settings == *settings)?;
+        same("another version of pmvet", info.version == env!("CARGO_PKG_VERSION"))?;
+        Ok((folder, info))
+    }
+
     pub(crate) fn read_info(&self) -> Result<RunInfo, Error> {
         let path = self.file("run.json");
         let bad = |e: &dyn std::fmt::Display| Error::Run(format!("{} cannot be used: {e}", path.display()));

@@ -7,83 +7,19 @@ mod check_support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, line, make, repository, turn};
+use check_support::zoo::{Bug, Manifest, Program, manifests};
+use check_support::{CLEAN, Checked, FOUND, Place, both_cores, line, make, turn};
 use pmvet_findings::stack::user_frame;
 use pmvet_findings::{Finding, Frame};
-use serde::Deserialize;
 
 /// How far from its marker a bug may be reported, if the function is another one.
 const NEAR: u32 = 15;
 /// How many callers a reader is asked to follow.
 const CALLERS: usize = 1;
-
-#[derive(Debug, Clone, Deserialize)]
-struct Manifest {
-    program: Program,
-    bug: Vec<Bug>,
-    /// The file with the markers.
-    #[serde(skip)]
-    source: PathBuf,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Program {
-    name: String,
-    workload: Vec<String>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Bug {
-    id: u32,
-    class: String,
-    engines: Vec<String>,
-    workload: Option<Vec<String>>,
-    needs: Option<String>,
-}
-
-impl Bug {
-    fn is_sequential(&self) -> bool {
-        let race = ["race-unpersisted", "lock-left-held"].contains(&self.class.as_str());
-        !race && self.needs.as_deref() != Some("threads")
-    }
-
-    fn engine(&self, name: &str) -> bool {
-        self.engines.iter().any(|engine| engine == name)
-    }
-
-    /// The rules that tell about a bug of this class.
-    fn rules(&self) -> &[&str] {
-        match self.class.as_str() {
-            "missing-flush" => &["unpersisted-store"],
-            "dirty-overwrite" => &["dirty-overwrite"],
-            "transient-data" => &["transient-data"],
-            "redundant-flush" => &["flush-clean", "flush-volatile", "flush-nontemporal"],
-            "redundant-fence" => &["redundant-fence"],
-            _ => &[],
-        }
-    }
-}
-
-fn manifests() -> Vec<Manifest> {
-    let zoo = repository().join("zoo");
-    let mut all = Vec::new();
-    for parent in [zoo.clone(), zoo.join("rust")] {
-        for folder in fs::read_dir(parent).unwrap() {
-            let folder = folder.unwrap();
-            let Ok(text) = fs::read_to_string(folder.path().join("manifest.toml")) else { continue };
-            let mut manifest: Manifest = toml::from_str(&text).unwrap();
-            let in_c = folder.path().join(format!("{}.c", manifest.program.name));
-            manifest.source = if in_c.exists() { in_c } else { folder.path().join("src/main.rs") };
-            all.push(manifest);
-        }
-    }
-    all.sort_by(|a, b| a.program.name.cmp(&b.program.name));
-    all
-}
 
 /// Checks a variant of a program on a new pool.
 fn check(place: &Place, program: &Path, workload: &[String], reorder: bool, deep: bool) -> Checked {
@@ -194,7 +130,7 @@ fn clean_variants_are_clean() {
     let trials: Vec<(&Manifest, bool)> = manifests.iter().flat_map(|m| [(m, false), (m, true)]).collect();
     both_cores(&trials, |(manifest, reorder)| {
         let place = Place::new();
-        let Program { name, workload } = &manifest.program;
+        let Program { name, workload, .. } = &manifest.program;
         let checked = check(&place, &zoo.join(name).join("clean"), workload, *reorder, false);
         if checked.code != Some(CLEAN) || checked.errors().chain(checked.warnings()).next().is_some() {
             return Err(format!("--- {name}, reordered: {reorder}: {}", checked.text()));

@@ -1,14 +1,14 @@
 //! What has been tried, kept on disk line by line, so that an interrupted run can go on.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::path::Path;
 
 use pmvet_findings::Outcome;
 use serde::{Deserialize, Serialize};
 
 use super::trial::Trial;
+use crate::journal::Lines;
 use pmvet_target::sandbox::RawFrame;
 
 /// A trial that was made, under the hash of its image.
@@ -33,30 +33,15 @@ impl Tried {
 
 #[derive(Debug)]
 pub struct Journal {
-    file: File,
+    lines: Lines,
     tried: HashMap<String, Tried>,
 }
 
 impl Journal {
-    /// Opens or makes it. A last line that was not written to its end, as `kill -9` leaves it, does not count.
+    /// Opens or makes it.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut tried = HashMap::new();
-        let mut whole = 0;
-        if let Ok(file) = File::open(path) {
-            let mut reader = BufReader::new(file);
-            let mut line = String::new();
-            while let Ok(1..) = reader.read_line(&mut line)
-                && let Some(text) = line.strip_suffix('\n')
-                && let Ok(entry) = serde_json::from_str::<Tried>(text)
-            {
-                whole += line.len() as u64;
-                tried.insert(entry.image.clone(), entry);
-                line.clear();
-            }
-        }
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
-        file.set_len(whole)?;
-        Ok(Self { file, tried })
+        let (lines, known) = Lines::open::<Tried>(path)?;
+        Ok(Self { lines, tried: known.into_iter().map(|tried| (tried.image.clone(), tried)).collect() })
     }
 
     pub fn get(&self, image: &str) -> Option<&Tried> {
@@ -64,9 +49,7 @@ impl Journal {
     }
 
     pub fn add(&mut self, tried: Tried) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&tried).map_err(io::Error::other)?;
-        line.push(b'\n');
-        self.file.write_all(&line)?;
+        self.lines.add(&tried)?;
         self.tried.insert(tried.image.clone(), tried);
         Ok(())
     }

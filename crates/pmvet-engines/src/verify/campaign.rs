@@ -88,6 +88,8 @@ pub struct Campaign<'a, O, C> {
     pub patience: u64,
     /// Crashes that follow each other.
     pub failures: u8,
+    /// A crash is explored to its end although an execution after it has failed.
+    pub keep_going: bool,
 }
 
 /// What was done, and what was not.
@@ -106,6 +108,8 @@ pub struct Done {
     pub crashes_left: usize,
     /// Choices that were left out because they are likely to show nothing new.
     pub doubtful: usize,
+    /// Choices after crashes that fail anyway.
+    pub abandoned: usize,
     /// Executions that depended on more than the image.
     pub diverged: u64,
     /// Failures that a native run did not show.
@@ -123,6 +127,7 @@ impl Done {
         self.left == 0
             && self.crashes_left == 0
             && self.doubtful == 0
+            && self.abandoned == 0
             && self.diverged == 0
             && self.unconfirmed == 0
             && self.inner_cut == 0
@@ -298,9 +303,11 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
             }
         }
         let Observed { reads, stacks, ended, effects, .. } = observed;
+        let mut failed = false;
         match verdict {
             Some(verdict) if verdict.outcome != *self.usual_outcome => {
                 let (crash, choice, reads) = (Arc::clone(crash), job.choice.clone(), reads.clone());
+                failed = true;
                 state.done.failures.push(Failure { crash, choice, reads, stacks, verdict });
             }
             Some(_) => state.done.unconfirmed += 1,
@@ -310,6 +317,9 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
         if let Some(open) = state.open.iter_mut().find(|open| open.number == number) {
             open.running -= 1;
             open.explorer.done(job, &execution);
+            if failed && !self.keep_going {
+                open.explorer.abandon();
+            }
         }
         Ok(())
     }
@@ -418,6 +428,7 @@ impl State {
 
     fn retire(&mut self, open: &Open) {
         self.done.doubtful += open.explorer.doubtful();
+        self.done.abandoned += open.explorer.abandoned();
         self.done.diverged += open.explorer.diverged();
         self.done.most_after_one = self.done.most_after_one.max(open.explorer.executions());
     }

@@ -20,8 +20,8 @@ pub struct Execution<O> {
     /// In the order of the execution.
     pub reads: Vec<Read>,
     pub outcome: O,
-    /// A hash of everything else that could be seen of it: two executions that agree in it did the same.
-    pub effects: u64,
+    /// Hashes of what it stored: before its first read, between one read and the next, and after the last one.
+    pub effects: Vec<u64>,
 }
 
 /// Runs a recovery.
@@ -73,6 +73,8 @@ pub struct Explorer {
     patience: u64,
     executions: u64,
     diverged: u64,
+    /// Nothing more is to be made; so many choices were not.
+    abandoned: Option<usize>,
 }
 
 impl Explorer {
@@ -87,6 +89,7 @@ impl Explorer {
             patience,
             executions: 0,
             diverged: 0,
+            abandoned: None,
         }
     }
 
@@ -115,7 +118,8 @@ impl Explorer {
     /// Takes what an execution showed, and queues the choices it did not take.
     ///
     /// A choice is *doubtful* if what the execution did from there on, with every later choice left as it is, has been seen before
-    /// from the same point: the recovery seems to have forgotten the difference, as one does that only compares a checksum. Other later
+    /// from the same point: the recovery seems to have forgotten the difference, as one does that only compares a checksum, or that frees
+    /// a lock which may be held or not. Other later
     /// choices then lead to what they led to before, if it really has. That is an assumption, so doubtful choices wait until
     /// there is nothing else to do, and are made too as long as patience lasts.
     pub fn done<O: Hash>(&mut self, job: Job, execution: &Execution<O>) {
@@ -146,10 +150,27 @@ impl Explorer {
                     decided: i + 1,
                     expected: hashes[i + 1],
                 };
-                if new { self.queue.push_back(job) } else { self.doubtful.push_back(job) }
+                match &mut self.abandoned {
+                    Some(count) => *count += 1,
+                    None if new => self.queue.push_back(job),
+                    None => self.doubtful.push_back(job),
+                }
             }
             feasible.insert(read.line, mine);
         }
+    }
+
+    /// Leaves out all that is not made yet.
+    pub fn abandon(&mut self) {
+        let left = self.queue.len() + self.doubtful.len();
+        *self.abandoned.get_or_insert(0) += left;
+        self.queue.clear();
+        self.doubtful.clear();
+    }
+
+    /// Choices that were not made because nobody wanted to know.
+    pub fn abandoned(&self) -> usize {
+        self.abandoned.unwrap_or(0)
     }
 
     /// The job could not be run, and comes back.
@@ -234,12 +255,13 @@ fn choose(lines: &Lines, feasible: &Feasible) -> Choice {
     choice
 }
 
-/// For each read a hash of what follows: what is read, what else could have been, and the end.
+/// For each read a hash of what follows: what is read, what else could have been, what is stored, and the end.
 fn futures<O: Hash>(lines: &Lines, choice: &Choice, splits: &[Split], execution: &Execution<O>) -> Vec<u64> {
-    let mut hash = mix(hash_of(&execution.outcome), execution.effects);
+    let mut hash = hash_of(&execution.outcome);
     let mut splits = splits.iter().rev().peekable();
     let mut futures = vec![0; execution.reads.len()];
     for (i, read) in execution.reads.iter().enumerate().rev() {
+        hash = mix(hash, execution.effects.get(i + 1).copied().unwrap_or(0));
         let line = lines.get(read.line as usize);
         let value = line.and_then(|line| line.seen(state_of(line, choice, read.line), read.bytes));
         let others: Vec<_> = splits

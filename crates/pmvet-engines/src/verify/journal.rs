@@ -3,8 +3,7 @@
 //! The search itself is not kept: it is deterministic, so it comes to the same point again, with the executions of the journal instead of new ones.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::path::Path;
 
 use pmvet_findings::Outcome;
@@ -15,6 +14,7 @@ use super::campaign::Verdict;
 use super::explore::Choice;
 use super::reads::Read;
 use super::traced::{Ended, Observed};
+use crate::journal::Lines;
 
 /// One execution.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct Entry {
     choice: Vec<(u32, u16)>,
     reads: Vec<(u32, u64)>,
     ended: (u8, i32),
-    effects: u64,
+    effects: Vec<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failure: Option<Failed>,
 }
@@ -59,35 +59,21 @@ impl Entry {
 
 #[derive(Debug)]
 pub struct Journal {
-    file: Option<File>,
+    lines: Option<Lines>,
     entries: HashMap<(String, Vec<(u32, u16)>), Entry>,
 }
 
 impl Journal {
-    /// Opens or makes it. A last line that was not written to its end does not count.
+    /// Opens or makes it.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let mut entries = HashMap::new();
-        let mut whole = 0;
-        if let Ok(file) = File::open(path) {
-            let mut reader = BufReader::new(file);
-            let mut line = String::new();
-            while let Ok(1..) = reader.read_line(&mut line)
-                && let Some(text) = line.strip_suffix('\n')
-                && let Ok(entry) = serde_json::from_str::<Entry>(text)
-            {
-                whole += line.len() as u64;
-                entries.insert((entry.crash.clone(), entry.choice.clone()), entry);
-                line.clear();
-            }
-        }
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
-        file.set_len(whole)?;
-        Ok(Self { file: Some(file), entries })
+        let (lines, known) = Lines::open::<Entry>(path)?;
+        let key = |entry: &Entry| (entry.crash.clone(), entry.choice.clone());
+        Ok(Self { lines: Some(lines), entries: known.into_iter().map(|entry| (key(&entry), entry)).collect() })
     }
 
     /// One that remembers nothing.
     pub fn none() -> Self {
-        Self { file: None, entries: HashMap::new() }
+        Self { lines: None, entries: HashMap::new() }
     }
 
     pub(super) fn get(&self, crash: u128, choice: &Choice) -> Option<&Entry> {
@@ -104,7 +90,7 @@ impl Journal {
         observed: &Observed,
         verdict: Option<&Verdict>,
     ) -> io::Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
+        let Some(lines) = &mut self.lines else { return Ok(()) };
         let entry = Entry {
             crash: name(crash),
             choice: choice.iter().map(|(&line, &state)| (line, state)).collect(),
@@ -116,7 +102,7 @@ impl Journal {
                 Ended::Oracle(status) => (3, status),
                 Ended::Unseen => (4, 0),
             },
-            effects: observed.effects,
+            effects: observed.effects.clone(),
             failure: verdict.map(|verdict| Failed {
                 outcome: verdict.outcome.clone(),
                 output: verdict.output.clone(),
@@ -125,9 +111,7 @@ impl Journal {
                 loads: observed.stacks.clone(),
             }),
         };
-        let mut line = serde_json::to_vec(&entry).map_err(io::Error::other)?;
-        line.push(b'\n');
-        file.write_all(&line)
+        lines.add(&entry)
     }
 }
 

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use pmvet_events::plan::Plan;
+use pmvet_events::plan::{Forks, Plan};
 use pmvet_events::{ContextId, FileId, SiteId};
 use pmvet_model::{Bytes, Content, LINE_BYTES, LineId};
 use pmvet_target::crash::{Scratch, Versions};
+use pmvet_target::forkserver::{self, FIRST, ForkError, ForkServer, Limits};
 use pmvet_target::install::Install;
-use pmvet_target::launch::{Exit, Launch, LaunchError, Private, launch, stopped_by};
+use pmvet_target::launch::{Ending, Exit, Launch, LaunchError, Private, launch, stopped_by};
 use pmvet_target::program::Program;
 use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, RawFrame, Unwinder};
 
@@ -25,6 +26,11 @@ use super::nested::Inner;
 use super::reads::Read;
 use super::scan::Crash;
 use super::watcher::Watcher;
+
+/// How many executions a fork server makes: each adds to the tables of places that they share.
+const MOST_SERVED: u32 = 2000;
+/// How often an execution is made whose events are not all there.
+const MOST_TRIES: u32 = 5;
 
 /// The files of the crash image, by device and inode.
 type StandIns = HashMap<(u64, u64), FileId>;
@@ -38,6 +44,10 @@ pub struct Traced<'a> {
     /// The files beside PM, as the run started with them.
     pub files: &'a Overlay,
     pub input: Option<Arc<File>>,
+    /// The PM files: a recovery that names one of them has begun.
+    pub paths: Vec<PathBuf>,
+    /// How much memory it may take.
+    pub most_bytes: u64,
     pub timeout: Duration,
     /// Looks at the recovered image; 0 means consistent.
     pub oracle: Option<Vec<OsString>>,
@@ -60,6 +70,15 @@ pub enum Ended {
     Unseen,
 }
 
+impl From<Exit> for Ended {
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Status(status) => Ended::Exit(status),
+            Exit::Signal(signal) => Ended::Signal(signal),
+        }
+    }
+}
+
 /// What an execution showed.
 #[derive(Debug)]
 pub struct Observed {
@@ -67,8 +86,8 @@ pub struct Observed {
     /// Where each read was made, innermost first.
     pub stacks: Vec<Vec<RawFrame>>,
     pub ended: Ended,
-    /// A hash of what it stored.
-    pub effects: u64,
+    /// Hashes of what it stored before, between and after its reads.
+    pub effects: Vec<u64>,
     pub inner: Vec<Inner>,
     /// It did what a crash in it cannot be told for.
     pub inner_cut: bool,
@@ -83,7 +102,7 @@ impl Observed {
             reads: Vec::new(),
             stacks: Vec::new(),
             ended,
-            effects: 0,
+            effects: Vec::new(),
             inner: Vec::new(),
             inner_cut: false,
             places: HashMap::new(),
@@ -102,10 +121,30 @@ pub enum TraceFailure {
 }
 
 /// What a worker keeps from one execution to the next.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Worker {
     scratch: Scratch,
+    /// The files as the execution under way finds them.
+    overlay: Arc<Mutex<Overlay>>,
+    server: Option<ForkServer>,
+    /// How many executions the server has made.
+    served: u32,
+    /// The recovery is not one that a fork server can run.
+    cannot_serve: bool,
     unwinder: Unwinder,
+}
+
+impl Default for Worker {
+    fn default() -> Self {
+        Self {
+            scratch: Scratch::default(),
+            overlay: Arc::new(Mutex::new(Overlay::new(Capture::Writable))),
+            server: None,
+            served: 0,
+            cannot_serve: false,
+            unwinder: Unwinder::default(),
+        }
+    }
 }
 
 /// A crash image in memory.
@@ -127,43 +166,27 @@ impl Observe for Traced<'_> {
     type Worker = Worker;
 
     fn observe(&self, worker: &mut Worker, crash: &Crash, choice: &Choice) -> Result<Option<Observed>, TraceFailure> {
-        let mut overlay = self.files.above(Capture::Writable);
-        worker.scratch.become_version(self.versions, crash.version, &crash.image(choice), &mut overlay)?;
-        let (files, start) = self.stand_ins(crash, &overlay)?;
-        let overlay = Arc::new(Mutex::new(overlay));
-        let how = Launch {
-            program: self.program.clone(),
-            plan: self.plan.clone(),
-            follow_forks: true,
-            bare: false,
-            sandbox: Some(Private {
-                overlay: Arc::clone(&overlay),
-                input: self.input.clone(),
-                output: Output::Tail(0),
-                driver: None,
-                timeout: None,
-            }),
+        let mut tries = 0;
+        let (mut observed, ended) = loop {
+            let (observed, ran) = self.execute(worker, crash, choice)?;
+            if stopped_by().is_some() {
+                return Ok(None);
+            }
+            // A thread may be cut off in the middle of an event by the end of its process. The next time it will not be.
+            if ran.lost == 0 || !matches!(ran.ended, Ended::Exit(_)) {
+                break (observed, ran.ended);
+            }
+            tries += 1;
+            if tries == MOST_TRIES {
+                return Err(TraceFailure::Lost);
+            }
         };
-        let mut watcher = Watcher::new(files, &crash.lines, self.nested.then_some(&start));
-        let (ending, hung) = self.in_time(&how, &mut watcher);
-        if stopped_by().is_some() {
-            return Ok(None);
-        }
-        let ending = ending?;
-        if !hung && ending.loss.events > 0 && matches!(ending.exit, Exit::Status(_)) {
-            return Err(TraceFailure::Lost);
-        }
-        let mut observed = watcher.finish();
-        observed.ended = match ending.exit {
-            _ if hung => Ended::Hang,
-            Exit::Status(status) => Ended::Exit(status),
-            Exit::Signal(signal) => Ended::Signal(signal),
-        };
+        observed.ended = ended;
         if let Some(oracle) = &self.oracle
             && observed.ended == self.usual
         {
             let job = Job { variables: &self.variables, timeout: Some(self.timeout), ..Job::new(oracle) };
-            match sandbox::run(&job, &overlay, &mut worker.unwinder)?.end {
+            match sandbox::run(&job, &worker.overlay, &mut worker.unwinder)?.end {
                 End::Exit(0) => {}
                 End::Interrupted => return Ok(None),
                 End::Exit(status) => observed.ended = Ended::Oracle(status),
@@ -176,8 +199,65 @@ impl Observe for Traced<'_> {
 }
 
 impl Traced<'_> {
+    /// Runs the recovery on an image, from the fork server if that is possible.
+    fn execute(&self, worker: &mut Worker, crash: &Crash, choice: &Choice) -> Result<(Observed, Ran), TraceFailure> {
+        let image = self.prepare(worker, crash, choice)?;
+        let mut watcher = Watcher::new(image.files, &crash.lines, self.nested.then_some(&image.content));
+        if let Some(ran) = self.serve(worker, &mut watcher)? {
+            return Ok((watcher.finish(), ran));
+        }
+        // It may have run, and changed its files.
+        let image = self.prepare(worker, crash, choice)?;
+        let mut watcher = Watcher::new(image.files, &crash.lines, self.nested.then_some(&image.content));
+        let ran = self.in_time(&self.launch(worker), &mut watcher)?;
+        Ok((watcher.finish(), ran))
+    }
+
+    fn launch(&self, worker: &Worker) -> Launch {
+        Launch {
+            program: self.program.clone(),
+            plan: self.plan.clone(),
+            follow_forks: true,
+            bare: false,
+            sandbox: Some(Private {
+                overlay: Arc::clone(&worker.overlay),
+                input: self.input.clone(),
+                output: Output::Tail(0),
+                driver: None,
+                timeout: None,
+            }),
+        }
+    }
+
+    /// A run of the worker's fork server, which is started if there is none. `None` if the recovery cannot be served.
+    fn serve(&self, worker: &mut Worker, watcher: &mut Watcher<'_>) -> Result<Option<Ran>, TraceFailure> {
+        if worker.cannot_serve {
+            return Ok(None);
+        }
+        if worker.server.is_none() || worker.served == MOST_SERVED {
+            worker.served = 0;
+            worker.server = None;
+            let points = Forks { files: self.paths.clone(), ..Forks::default() };
+            worker.server = served(ForkServer::start(&self.launch(worker), points, self.install))?;
+        }
+        let limits = Limits { time: self.timeout, bytes: self.most_bytes };
+        let run = match &mut worker.server {
+            Some(server) => served(server.run(FIRST, &limits, watcher))?,
+            None => None,
+        };
+        worker.served += 1;
+        worker.cannot_serve = run.is_none();
+        Ok(run.map(|run| Ran {
+            ended: match run.end {
+                forkserver::End::Exit(exit) => exit.into(),
+                forkserver::End::Timeout | forkserver::End::Runaway => Ended::Hang,
+            },
+            lost: run.loss.events,
+        }))
+    }
+
     /// Runs the target, and ends it when its time is over.
-    fn in_time(&self, how: &Launch, watcher: &mut Watcher<'_>) -> (Result<pmvet_target::Ending, LaunchError>, bool) {
+    fn in_time(&self, how: &Launch, watcher: &mut Watcher<'_>) -> Result<Ran, LaunchError> {
         let (done, waiting) = mpsc::channel::<()>();
         let hung = AtomicBool::new(false);
         let processes = watcher.processes();
@@ -196,24 +276,52 @@ impl Traced<'_> {
             drop(done);
             result
         });
-        (result, hung.into_inner())
+        let Ending { exit, loss, .. } = result?;
+        Ok(Ran { ended: if hung.into_inner() { Ended::Hang } else { exit.into() }, lost: loss.events })
     }
 
-    /// Which stand-in is which file of the run, and what is in them.
-    fn stand_ins(&self, crash: &Crash, overlay: &Overlay) -> io::Result<(StandIns, Start)> {
+    /// Makes the worker's files those that the crash leaves.
+    fn prepare(&self, worker: &mut Worker, crash: &Crash, choice: &Choice) -> io::Result<Image> {
+        let mut overlay = self.files.above(Capture::Writable);
+        worker.scratch.become_version(self.versions, crash.version, &crash.image(choice), &mut overlay)?;
         let states = self.versions.get(crash.version).map_or(&[][..], |version| &version.files);
         let ids: HashMap<&PathBuf, FileId> = states.iter().map(|state| (&state.path, state.file)).collect();
-        let (mut files, mut start) = (HashMap::new(), Start::default());
+        let mut image = Image::default();
         for (path, file) in overlay.files() {
             let Some(&id) = ids.get(&path.to_path_buf()) else { continue };
             let found = file.metadata()?;
-            files.insert((found.dev(), found.ino()), id);
+            image.files.insert((found.dev(), found.ino()), id);
             if self.nested {
                 let mut bytes = vec![0; found.len() as usize];
                 file.read_exact_at(&mut bytes, 0)?;
-                start.0.insert(id, bytes);
+                image.content.0.insert(id, bytes);
             }
         }
-        Ok((files, start))
+        *worker.overlay.lock().unwrap_or_else(|e| e.into_inner()) = overlay;
+        Ok(image)
     }
+}
+
+/// How a run of the recovery went.
+struct Ran {
+    ended: Ended,
+    /// Events that are missing.
+    lost: u64,
+}
+
+/// Nothing if the target is not one that a fork server can run, or if the server is gone.
+fn served<T>(result: Result<T, ForkError>) -> Result<Option<T>, TraceFailure> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(ForkError::Ended(..) | ForkError::Threads | ForkError::Died | ForkError::Interrupted) => Ok(None),
+        Err(ForkError::Launch(e)) => Err(e.into()),
+        Err(ForkError::Collect(e)) => Err(LaunchError::Collect(e).into()),
+    }
+}
+
+/// The files that an execution starts with: which stand-in is which file of the run, and what is in them.
+#[derive(Debug, Default)]
+struct Image {
+    files: StandIns,
+    content: Start,
 }

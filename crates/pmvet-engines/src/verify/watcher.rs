@@ -33,7 +33,9 @@ pub(super) struct Watcher<'a> {
     spaces: AddressSpaces,
     observer: Observer,
     stacks: Vec<Vec<RawFrame>>,
-    effects: Xxh3,
+    /// What was stored since the last read, and before.
+    stored: Xxh3,
+    effects: Vec<u64>,
     processes: Arc<Mutex<Vec<u32>>>,
     /// Where it stored and could crash, if that is wanted.
     places: HashMap<(SiteId, ContextId), Vec<RawFrame>>,
@@ -69,7 +71,8 @@ impl<'a> Watcher<'a> {
             spaces: AddressSpaces::default(),
             observer: Observer::new(lines.iter().map(|line| &**line)),
             stacks: Vec::new(),
-            effects: Xxh3::new(),
+            stored: Xxh3::new(),
+            effects: Vec::new(),
             processes: Arc::default(),
             places: HashMap::new(),
             inside,
@@ -89,7 +92,8 @@ impl<'a> Watcher<'a> {
             inside.crash(Moment::END, reads);
         }
         let (inner, inner_cut) = self.inside.map_or((Vec::new(), false), |inside| (inside.found, inside.cut));
-        let (reads, stacks, effects) = (self.observer.finish(), self.stacks, self.effects.digest());
+        self.effects.push(self.stored.digest());
+        let (reads, stacks, effects) = (self.observer.finish(), self.stacks, self.effects);
         Observed { reads, stacks, effects, inner, inner_cut, places: self.places, ..Observed::unseen(Ended::Exit(0)) }
     }
 
@@ -102,16 +106,18 @@ impl<'a> Watcher<'a> {
         for _ in before..self.observer.count() {
             let stack = self.stack(event, places);
             self.stacks.push(stack);
+            self.effects.push(self.stored.digest());
+            self.stored.reset();
         }
     }
 
     fn store(&mut self, event: &Event<'_>, addr: u64, value: &[u8]) {
-        let Self { spaces, observer, effects, inside, .. } = self;
+        let Self { spaces, observer, stored, inside, .. } = self;
         spaces.locate(event.thread, addr, value.len() as u64, |part| {
             observer.store(part.file, part.offset, part.len as u64);
             let value = &value[part.first..part.first + part.len];
-            effects.update(&part.offset.to_le_bytes());
-            effects.update(value);
+            stored.update(&part.offset.to_le_bytes());
+            stored.update(value);
             if let Some(inside) = inside {
                 for (i, byte) in value.iter().enumerate() {
                     let at = part.offset + i as u64;
@@ -183,7 +189,7 @@ impl Sink for Watcher<'_> {
             }
             What::FileWrite { file, offset, data } => {
                 self.observer.store(file, offset, data.len() as u64);
-                self.effects.update(data);
+                self.stored.update(data);
             }
             What::FileZero { file, offset, len } => self.observer.store(file, offset, len),
             What::Module { module, base, path, .. } => {

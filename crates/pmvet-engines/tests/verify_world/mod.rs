@@ -157,6 +157,8 @@ pub(crate) struct Pm<'a> {
     image: Image,
     trace: Vec<(usize, Vec<u8>)>,
     observer: Option<Observer>,
+    /// What it stored before, between and after its reads, as numbers.
+    effects: Vec<u64>,
     inside: Option<&'a mut dyn FnMut(Step<'_>)>,
 }
 
@@ -170,6 +172,7 @@ impl Pm<'_> {
         let value = self.image[at..at + len].to_vec();
         if let Some(observer) = &mut self.observer {
             observer.load(FILE, at as u64, len as u64);
+            self.effects.resize(observer.count() + 1, 0);
         }
         self.trace.push((at, value.clone()));
         value
@@ -184,6 +187,10 @@ impl Pm<'_> {
             self.image[*at..*at + value.len()].copy_from_slice(value);
             if let Some(observer) = &mut self.observer {
                 observer.store(FILE, *at as u64, value.len() as u64);
+            }
+            if let Some(last) = self.effects.last_mut() {
+                let text = [&last.to_le_bytes()[..], &at.to_le_bytes(), value].concat();
+                *last = xxhash_rust::xxh3::xxh3_64(&text);
             }
         }
     }
@@ -213,8 +220,8 @@ impl Found {
     }
 }
 
-/// What a recovery loaded, how it ended, what it read of uncertain lines, and where it could crash.
-pub(crate) type Observed = (Vec<(usize, Vec<u8>)>, u64, Vec<pmvet_engines::verify::Read>, Vec<Inner>);
+/// What a recovery loaded, how it ended, what it read of uncertain lines, what it stored, and where it could crash.
+pub(crate) type Observed = (Vec<(usize, Vec<u8>)>, u64, Vec<pmvet_engines::verify::Read>, Vec<u64>, Vec<Inner>);
 
 /// Runs a recovery and sees what it loads, how it ends, what it reads of uncertain lines, and where it could crash itself.
 pub(crate) fn observe(image: Image, lines: &Lines, recovery: &Recovery<'_>) -> Observed {
@@ -235,12 +242,12 @@ pub(crate) fn observe(image: Image, lines: &Lines, recovery: &Recovery<'_>) -> O
         }
     };
     let observer = Some(Observer::new(lines.iter().map(|line| &**line)));
-    let mut pm = Pm { image, trace: Vec::new(), observer, inside: Some(&mut follow) };
+    let mut pm = Pm { image, trace: Vec::new(), observer, effects: vec![0], inside: Some(&mut follow) };
     let outcome = recovery(&mut pm);
-    let Pm { trace, observer, inside, .. } = pm;
+    let Pm { trace, observer, effects, inside, .. } = pm;
     let reads = observer.expect("it was given one").finish();
     inside.expect("it was given one")(Step::End { reads: reads.len() });
-    (trace, outcome, reads, inners)
+    (trace, outcome, reads, effects, inners)
 }
 
 /// Is told of the crashes in a recovery.
@@ -264,12 +271,12 @@ impl Executor for Runner<'_> {
             let at = id.offset() as usize + first;
             image[at..at + bytes.len()].copy_from_slice(&bytes);
         }
-        let (trace, outcome, reads, inners) = observe(image, lines, self.recovery);
+        let (trace, outcome, reads, effects, inners) = observe(image, lines, self.recovery);
         if let Some(inner) = &mut self.inner {
             inner(lines, choice, &reads, self.newest, &inners);
         }
         self.seen.push((trace, outcome));
-        Ok(Execution { reads, outcome, effects: 0 })
+        Ok(Execution { reads, outcome, effects })
     }
 }
 
@@ -398,7 +405,7 @@ impl Reference {
 /// What a recovery sees on every image.
 pub(crate) fn eager(images: &[Image], recovery: &Recovery<'_>) -> BTreeSet<Seen> {
     let run = |image: &Image| {
-        let mut pm = Pm { image: *image, trace: Vec::new(), observer: None, inside: None };
+        let mut pm = Pm { image: *image, trace: Vec::new(), observer: None, effects: Vec::new(), inside: None };
         let outcome = recovery(&mut pm);
         (pm.trace, outcome)
     };
@@ -416,7 +423,8 @@ pub(crate) fn eager_inside(images: &[Image], recovery: &Recovery<'_>) -> Vec<Ima
                 all.extend(reference.images(image));
             }
         };
-        let mut pm = Pm { image: *image, trace: Vec::new(), observer: None, inside: Some(&mut follow) };
+        let mut pm =
+            Pm { image: *image, trace: Vec::new(), observer: None, effects: Vec::new(), inside: Some(&mut follow) };
         recovery(&mut pm);
     }
     all.into_iter().collect()

@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "each test uses its own part")]
 
+pub(crate) mod zoo;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{BufReader, Write};
@@ -52,14 +54,18 @@ pub(crate) fn make(makefile: &str, name: &str) -> PathBuf {
 
 /// Compiles the program whose recoveries misbehave; see `pair.c`.
 pub(crate) fn pair(linked: Linked) -> PathBuf {
+    match linked {
+        Linked::Dynamic => compile("tests/check_support/pair.c", "pair", &[]),
+        Linked::Static => compile("tests/check_support/pair.c", "pair-static", &["-static"]),
+    }
+}
+
+/// Compiles a C program of ours, if its source is newer.
+pub(crate) fn compile(source: &str, name: &str, flags: &[&str]) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let (name, flags): (_, &[&str]) = match linked {
-        Linked::Dynamic => ("pair", &[]),
-        Linked::Static => ("pair-static", &["-static"]),
-    };
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/check_support/pair.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let newest = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
     if newest(&program) < newest(&source) {
         let mut command = Command::new("gcc");
@@ -173,8 +179,18 @@ impl Place {
 
     /// A check of this command, which runs in this place.
     pub(crate) fn check<S: AsRef<OsStr>>(&self, options: &[&str], command: &[S]) -> Check<'_> {
+        self.engine("check", options, command)
+    }
+
+    /// The same for `pmvet verify`.
+    pub(crate) fn verify<S: AsRef<OsStr>>(&self, options: &[&str], command: &[S]) -> Check<'_> {
+        self.engine("verify", options, command)
+    }
+
+    fn engine<S: AsRef<OsStr>>(&self, engine: &'static str, options: &[&str], command: &[S]) -> Check<'_> {
         Check {
             place: self,
+            engine,
             options: options.iter().map(OsString::from).collect(),
             command: command.iter().map(|word| word.as_ref().to_owned()).collect(),
             input: None,
@@ -223,10 +239,11 @@ fn free_mib(folder: &Path) -> u64 {
 
 // ---- A check
 
-/// A command line of `pmvet check`.
+/// A command line of `pmvet check`, or of another engine.
 #[derive(Clone)]
 pub(crate) struct Check<'a> {
     place: &'a Place,
+    engine: &'static str,
     options: Vec<OsString>,
     command: Vec<OsString>,
     input: Option<Vec<u8>>,
@@ -251,7 +268,7 @@ impl Check<'_> {
     }
 
     fn words(&self) -> Command {
-        let mut command = self.place.pmvet(&["check", "--quiet"]);
+        let mut command = self.place.pmvet(&[self.engine, "--quiet"]);
         if !self.place.pools().starts_with("/dev/shm") {
             command.arg("--pm").arg(self.place.pools());
         }

@@ -50,7 +50,7 @@ impl Analysis {
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
         let mut scanner = Scanner::new(recording, settings.plan(bytes), MappedFile::new(store), known);
-        let mut rules = Rules::new(rules::Options { mode: settings.mode, pedantic: settings.pedantic });
+        let mut rules = Rules::new(rules::Options { mode: settings.recovering.mode, pedantic: settings.pedantic });
         let (mut saw_pm, mut events) = (false, 0);
         while let Some((event, places)) = reader.next_in_place().map_err(failed)? {
             events += 1;

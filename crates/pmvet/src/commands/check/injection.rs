@@ -2,34 +2,27 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
-use std::io;
 use std::time::{Duration, Instant};
 
 use pmvet_engines::inject::campaign::Done;
 use pmvet_engines::inject::findings::{self, Setting};
 use pmvet_engines::inject::refine::{self, Span};
-use pmvet_engines::inject::trial::{Bench, room};
+use pmvet_engines::inject::trial::Bench;
 use pmvet_engines::inject::windows::{Verdict, Window};
 use pmvet_engines::inject::{Campaign, Job, Journal, Recovery, State, Tried};
 use pmvet_findings::{Evidence, Finding, Outcome, Severity, rules};
 use pmvet_target::crash::Patch;
-use pmvet_target::launch::pm_variables;
 use pmvet_target::mapped::MappedFile;
 
 use super::analysis::Analysis;
 use super::settings::Settings;
-use crate::exit::Error;
+use crate::exit::{Error, Exit};
 use crate::progress::Report;
+use crate::recovery::{Proven, failed};
 use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
 use crate::workload::Workload;
 
-/// A recovery that is only to be seen to work may take this long.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// A recovery hangs if it takes this many times as long as without a crash ...
-const SLOW: u32 = 10;
-/// ... but not before this.
-const LEAST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many failures are traced back to the store that caused them.
 const MOST_NARROWED: usize = 64;
 /// How many recoveries are timed alone, for the statistics.
@@ -42,13 +35,6 @@ pub(super) struct Injection<'a> {
     recovery: Recovery,
     journal: Journal,
     deadline: Option<Instant>,
-}
-
-/// Whether the oracle can be trusted.
-pub(super) enum Proof {
-    Works { usual: Outcome, timeout: Duration },
-    Fails { outcome: Outcome, output: Vec<u8> },
-    Stopped,
 }
 
 /// What fault injection gave.
@@ -72,21 +58,9 @@ impl<'a> Injection<'a> {
         folder: &'a RunFolder,
         deadline: Option<Instant>,
     ) -> Result<Self, Error> {
-        let last = analysis.scan.versions.get(analysis.scan.last);
-        let paths: Vec<OsString> =
-            last.iter().flat_map(|v| &v.files).filter(|f| f.exists).map(|f| f.path.clone().into()).collect();
-        let bytes: u64 = last.iter().flat_map(|v| &v.files).map(|f| f.size).sum();
-        let recovery = Recovery {
-            command: settings.recovery_command(workload),
-            input: workload.input.clone(),
-            variables: pm_variables().collect(),
-            timeout: settings.timeout.unwrap_or(PATIENCE),
-            oracle: settings.oracle.as_deref().map(|oracle| with_paths(oracle, &paths)),
-            files: workload.files.clone(),
-            most_bytes: room(bytes),
-            driver: settings.driver.clone().or_else(|| workload.driver.clone()),
-        };
-        let journal = Journal::open(&folder.file("tried.jsonl")).map_err(|e| output("tried.jsonl", e))?;
+        let driver = settings.driver.clone().or_else(|| workload.driver.clone());
+        let recovery = settings.recovering.natively(workload, driver, &analysis.scan.versions, analysis.scan.last);
+        let journal = Journal::open(&folder.file("tried.jsonl")).map_err(|e| failed("write", "tried.jsonl", e))?;
         Ok(Self { settings, analysis, folder, recovery, journal, deadline })
     }
 
@@ -95,16 +69,10 @@ impl<'a> Injection<'a> {
         self.recovery.oracle.as_deref()
     }
 
-    /// Runs the recovery, and the oracle, on what the undisturbed run left.
-    pub(super) fn prove(&mut self) -> Result<Proof, Error> {
+    /// Whether the oracle can be trusted; if not, how pmvet ends.
+    pub(super) fn prove(&self) -> Result<Result<Proven, Exit>, Error> {
         let scan = &self.analysis.scan;
-        let trial = self.recovery.run(&mut Bench::default(), &scan.versions, scan.last, &[], None);
-        let Some(trial) = trial.map_err(|e| output("the recovery", e))? else { return Ok(Proof::Stopped) };
-        if trial.outcome != (Outcome::Exit { status: 0 }) {
-            return Ok(Proof::Fails { outcome: trial.outcome, output: trial.output });
-        }
-        let timeout = self.settings.timeout.unwrap_or((trial.time * SLOW).max(LEAST_TIMEOUT));
-        Ok(Proof::Works { usual: trial.outcome, timeout })
+        self.settings.recovering.prove(&self.recovery, &scan.versions, scan.last)
     }
 
     pub(super) fn run(mut self, usual: Outcome, timeout: Duration, quiet: bool) -> Result<Injected, Error> {
@@ -114,7 +82,7 @@ impl<'a> Injection<'a> {
             recovery: &self.recovery,
             versions: &scan.versions,
             usual: &usual,
-            workers: self.settings.jobs,
+            workers: self.settings.recovering.jobs,
             deadline: self.deadline,
         };
         let progress = Report::new(quiet);
@@ -125,7 +93,7 @@ impl<'a> Injection<'a> {
         let lost = self.lost_stores();
         jobs.extend(lost.iter().map(|(_, patches)| Job { version: scan.last, patches }));
         let started = Instant::now();
-        let done = campaign.run(&jobs, &mut self.journal, &progress).map_err(|e| output("a recovery", e))?;
+        let done = campaign.run(&jobs, &mut self.journal, &progress).map_err(|e| failed("run", "a recovery", e))?;
         let recovery_seconds = started.elapsed().as_secs_f64();
         progress.finish();
 
@@ -266,23 +234,8 @@ fn narrowed(
     let most = spans.len().min(MOST_NARROWED);
     let store = || folder.temporary().map(MappedFile::new);
     refine::narrow(&recording, &mut spans[..most], campaign, journal, store)?;
-    let culprits = refine::blame(&recording, &spans, settings.mode)?;
+    let culprits = refine::blame(&recording, &spans, settings.recovering.mode)?;
     let found: Vec<_> =
         windows.iter().zip(culprits).map(|((window, tried), culprit)| (*window, tried, culprit)).collect();
     Ok(word(&found))
-}
-
-/// A shell command that gets paths as its last arguments.
-fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
-    let mut command = command.to_vec();
-    if let Some(line) = command.last_mut() {
-        line.push(" \"$@\"");
-    }
-    command.push("oracle".into());
-    command.extend(paths.iter().cloned());
-    command
-}
-
-fn output(what: &str, source: io::Error) -> Error {
-    Error::Output { action: "run", what: what.into(), source }
 }

@@ -6,27 +6,26 @@ mod recoveries;
 mod settings;
 mod stats;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use pmvet_engines::inject::findings;
-use pmvet_findings::Outcome;
 use pmvet_findings::suppress::Suppress;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
 
 use self::analysis::Analysis;
-use self::injection::{Injection, Proof};
+use self::injection::Injection;
 use self::recoveries::{Recoveries, Twice};
 use self::settings::Settings;
 use self::stats::Stats;
 use crate::cli;
 use crate::exit::{Error, Exit};
+use crate::recovery::Proven;
 use crate::reporting::{self, Results};
 use crate::run_folder::{RunFolder, RunInfo, texts};
 use crate::system;
-use crate::workload::{self, Workload};
+use crate::workload::Workload;
 
 pub(crate) fn run(arguments: cli::Check) -> Result<Exit, Error> {
     let folder = std::env::current_dir().map_err(|source| Error::Output {
@@ -40,7 +39,7 @@ pub(crate) fn run(arguments: cli::Check) -> Result<Exit, Error> {
     let install = Install::find()?;
     system::handle_signals();
     let started = Instant::now();
-    let mut check = if arguments.resume {
+    let mut check = if arguments.recovering.resume {
         Check::resume(&arguments, settings, workload)?
     } else {
         Check::start(&arguments, settings, workload)?
@@ -68,28 +67,17 @@ impl Check {
     fn start(arguments: &cli::Check, settings: Settings, workload: Workload) -> Result<Self, Error> {
         let folder = RunFolder::create(&arguments.workload.runs)?;
         let info = RunInfo {
-            oracle: settings.oracle.as_deref().map(texts),
+            oracle: settings.recovering.oracle.as_deref().map(texts),
             server: settings.driver.as_deref().or(workload.driver.as_deref()).map(Into::into),
             settings: settings.identity(),
-            ..RunInfo::new(&workload.command, &settings.recovery_command(&workload))
+            ..RunInfo::new(&workload.command, &settings.recovering.command(&workload))
         };
         folder.write_info(&info)?;
         Ok(Self { settings, workload, folder, info, stats: Stats::default(), suppress: Vec::new() })
     }
 
     fn resume(arguments: &cli::Check, settings: Settings, workload: Workload) -> Result<Self, Error> {
-        let folder = RunFolder::open(&arguments.workload.runs, None)?;
-        let info = folder.read_info()?;
-        let same = |what: &str, equal: bool| match equal {
-            true => Ok(()),
-            false => Err(Error::Run(format!(
-                "--resume: the last run ({}) had {what}; start a new run without --resume",
-                folder.id
-            ))),
-        };
-        same("another command line", info.command == texts(&workload.command))?;
-        same("other options", info.settings == settings.identity())?;
-        same("another version of pmvet", info.version == env!("CARGO_PKG_VERSION"))?;
+        let (folder, info) = RunFolder::resume(&arguments.workload.runs, &workload.command, &settings.identity())?;
         Ok(Self { settings, workload, folder, info, stats: Stats::default(), suppress: Vec::new() })
     }
 
@@ -113,20 +101,13 @@ impl Check {
         if let Some(exit) = self.nothing(&analysis) {
             return Ok(exit);
         }
-        let deadline = self.settings.budget.map(|budget| started + budget);
-        let mut injection = Injection::new(&self.settings, &self.workload, &analysis, &self.folder, deadline)?;
+        let deadline = self.settings.recovering.budget.map(|budget| started + budget);
+        let injection = Injection::new(&self.settings, &self.workload, &analysis, &self.folder, deadline)?;
         let (usual, timeout) = match (&self.info.usual, self.info.timeout) {
             (Some(usual), Some(timeout)) => (usual.clone(), timeout),
             _ => match injection.prove()? {
-                Proof::Works { usual, timeout } => (usual, timeout),
-                Proof::Stopped => return Ok(Exit::Interrupted),
-                Proof::Fails { outcome, output } => {
-                    let what = match &outcome {
-                        Outcome::Oracle { .. } => "the oracle rejects the files although nothing was injected",
-                        _ => "the recovery fails although nothing was injected; --recover names another command",
-                    };
-                    return Ok(workload::failed(what, &outcome, &output));
-                }
+                Ok(Proven { usual, timeout }) => (usual, timeout),
+                Err(exit) => return Ok(exit),
             },
         };
         (self.info.usual, self.info.timeout) = (Some(usual.clone()), Some(timeout));
@@ -147,7 +128,7 @@ impl Check {
             0 => Twice::default(),
             _ => recoveries.run(&analysis, &results)?,
         };
-        self.stats.take(&self.info, &analysis, &results, &twice, self.settings.jobs, started);
+        self.stats.take(&self.info, &analysis, &results, &twice, self.settings.recovering.jobs, started);
         let more = findings::without_known(&results.findings, twice.findings);
         results.findings.extend(more);
         results.witnesses.extend(twice.witnesses);
@@ -199,6 +180,3 @@ impl Check {
         None
     }
 }
-
-/// Settings as text, to be compared.
-type Identity = BTreeMap<String, String>;

@@ -97,7 +97,7 @@ impl Recoveries<'_> {
         let failed = |source| Error::Output { action: "make", what: folder.path.display().to_string(), source };
         let _ = std::fs::remove_dir_all(&folder.path);
         std::fs::create_dir(&folder.path).map_err(failed)?;
-        let command = self.settings.recovery_command(self.workload);
+        let command = self.settings.recovering.command(self.workload);
         let Ok(program) = Program::find(&command) else { return Ok(None) };
         let mut overlay = self.workload.files.above(Capture::Mappable);
         let mut scratch = Scratch::default();

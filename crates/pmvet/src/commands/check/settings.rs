@@ -1,39 +1,27 @@
 //! What the command line asks of a check, in plain terms.
 
-use std::ffi::OsString;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pmvet_engines::inject::{At, Plan};
-use pmvet_model::Mode;
-use pmvet_target::sandbox;
 use pmvet_target::sandbox::driver::Driver;
 
-use super::Identity;
-use crate::cli::{self, CrashAt, Persistency};
+use crate::cli::{self, CrashAt};
 use crate::exit::Error;
-use crate::workload::{self, Workload};
+use crate::recovery::{Identity, Recovering};
+use crate::workload;
 
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) plan: Plan,
-    pub(super) mode: Mode,
+    pub(super) recovering: Recovering,
     pub(super) pedantic: bool,
-    recover: Option<String>,
-    pub(super) oracle: Option<Vec<OsString>>,
-    pub(super) timeout: Option<Duration>,
-    pub(super) jobs: usize,
     /// How many recoveries are crashed, too.
     pub(super) recoveries: usize,
-    pub(super) budget: Option<Duration>,
     pub(super) require_complete: bool,
     pub(super) sample: Option<usize>,
     pub(super) shard: Option<(usize, usize)>,
     /// For servers: who talks to the recovered one, if not the client of the workload.
     pub(super) driver: Option<Arc<Driver>>,
-    setup: Option<String>,
-    pm: Vec<String>,
-    in_place: bool,
 }
 
 /// How many visits are tried is decided by the length of the run.
@@ -56,12 +44,6 @@ impl Settings {
 
     pub(super) fn new(arguments: &cli::Check) -> Result<Self, Error> {
         let workload = &arguments.workload;
-        if workload.in_place && workload.setup.is_some() {
-            return Err(Error::Usage(
-                "--setup makes private files, which --in-place does not use; leave one out".into(),
-            ));
-        }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
             plan: Plan {
                 at: match arguments.at {
@@ -71,18 +53,9 @@ impl Settings {
                 visits: arguments.visits.unwrap_or(AUTOMATIC),
                 reorder: arguments.reorder.then_some(arguments.reorder_states as usize),
             },
-            mode: match arguments.persistency {
-                Persistency::Adr => Mode::Adr,
-                Persistency::Eadr => Mode::Eadr,
-            },
+            recovering: Recovering::new(&arguments.recovering, workload)?,
             pedantic: arguments.reporting.pedantic,
-            recover: arguments.recover.clone(),
-            oracle: arguments.oracle.as_deref().map(sandbox::shell),
-            timeout: arguments.recover_timeout,
-            // Two servers cannot have one port.
-            jobs: if workload.client.is_some() { 1 } else { arguments.jobs.map_or(cores, usize::from) },
             recoveries: if workload.in_place { 0 } else { arguments.crash_recoveries as usize },
-            budget: arguments.budget,
             require_complete: arguments.require_complete,
             sample: arguments.sample.map(|n| n as usize),
             shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
@@ -90,40 +63,12 @@ impl Settings {
                 Some(client) => workload::driver(workload, Some(client))?,
                 None => None,
             },
-            setup: workload.setup.clone(),
-            pm: workload.pm.clone(),
-            in_place: workload.in_place,
         })
-    }
-
-    /// The recovery: what the user named, or the program once more.
-    pub(super) fn recovery_command(&self, workload: &Workload) -> Vec<OsString> {
-        match &self.recover {
-            Some(line) => sandbox::shell(line),
-            None => {
-                let mut command = workload.program.arguments.clone();
-                // Found already; what it calls itself does not matter to most.
-                if let Some(first) = command.first_mut() {
-                    *first = workload.program.executable.clone().into();
-                }
-                command
-            }
-        }
     }
 
     /// All that decides what is tried and what is expected.
     pub(super) fn identity(&self) -> Identity {
-        let text = |name: &str, value: &dyn std::fmt::Debug| (name.to_owned(), format!("{value:?}"));
-        Identity::from([
-            text("plan", &self.plan),
-            text("mode", &self.mode),
-            text("recover", &self.recover),
-            text("oracle", &self.oracle),
-            text("crash-recoveries", &self.recoveries),
-            text("setup", &self.setup),
-            text("pm", &self.pm),
-            text("in-place", &self.in_place),
-        ])
+        self.recovering.identity([("plan", &self.plan), ("crash-recoveries", &self.recoveries)])
     }
 
     pub(super) fn engines(&self) -> Vec<String> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,23 +18,17 @@ use pmvet_events::plan::Plan;
 use pmvet_findings::{Finding, Outcome};
 use pmvet_target::crash::{Patch, VersionId, Versions};
 use pmvet_target::install::Install;
-use pmvet_target::launch::pm_variables;
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
 use pmvet_target::symbols::Symbolizer;
 
 use super::settings::Settings;
-use crate::exit::Error;
+use crate::exit::{Error, Exit};
+use crate::recovery::{self, Proven, failed};
 use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
 use crate::workload::Workload;
 
-/// A recovery that is only to be seen to work may take this long.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// A recovery hangs if it takes this many times as long as without a crash ...
-const SLOW: u32 = 10;
-/// ... but not before this.
-const LEAST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Under DynamoRIO everything takes longer.
 const TRACED_SLOW: u32 = 10;
 
@@ -46,14 +41,14 @@ pub(super) struct Analysis {
 
 impl Analysis {
     pub(super) fn run(recording: &Recording, settings: &Settings, folder: &RunFolder) -> Result<Self, Error> {
-        let failed = |source| Error::Trace { path: recording.trace(), source };
-        let store = folder.temporary().map_err(|e| output("make", "a temporary file in the run's folder", e))?;
-        let mut reader = recording.read().map_err(failed)?;
+        let unread = |source| Error::Trace { path: recording.trace(), source };
+        let store = folder.temporary().map_err(|e| failed("make", "a temporary file in the run's folder", e))?;
+        let mut reader = recording.read().map_err(unread)?;
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
-        let mut scanner = Scanner::new(recording, settings.mode, MappedFile::new(store));
-        let rebuilding = |e| output("rebuild", "the content of PM", e);
-        while let Some(event) = reader.next().map_err(failed)? {
+        let mut scanner = Scanner::new(recording, settings.recovering.mode, MappedFile::new(store));
+        let rebuilding = |e| failed("rebuild", "the content of PM", e);
+        while let Some(event) = reader.next().map_err(unread)? {
             symbols.event(&event);
             scanner.event(&event).map_err(rebuilding)?;
         }
@@ -61,18 +56,13 @@ impl Analysis {
     }
 }
 
-/// Whether the oracle can be trusted.
-pub(super) enum Proof {
-    Works { usual: Outcome, timeout: Duration },
-    Fails { outcome: Outcome, output: Vec<u8> },
-    Stopped,
-}
-
 pub(super) struct Search<'a> {
     settings: &'a Settings,
     workload: &'a Workload,
     install: &'a Install,
     folder: &'a RunFolder,
+    /// The PM files that there are at the end of the run.
+    paths: Vec<OsString>,
     recovery: Recovery,
     deadline: Option<Instant>,
 }
@@ -94,32 +84,14 @@ impl<'a> Search<'a> {
         scan: &Scan,
         deadline: Option<Instant>,
     ) -> Self {
-        let last = scan.versions.get(scan.last);
-        let paths: Vec<OsString> =
-            last.iter().flat_map(|v| &v.files).filter(|f| f.exists).map(|f| f.path.clone().into()).collect();
-        let bytes: u64 = last.iter().flat_map(|v| &v.files).map(|f| f.size).sum();
-        let recovery = Recovery {
-            command: settings.recovery_command(workload),
-            input: workload.input.clone(),
-            variables: pm_variables().collect(),
-            timeout: settings.timeout.unwrap_or(PATIENCE),
-            oracle: settings.oracle.as_deref().map(|oracle| with_paths(oracle, &paths)),
-            files: workload.files.clone(),
-            most_bytes: bytes.saturating_mul(2).saturating_add(1 << 30),
-            driver: None,
-        };
-        Self { settings, workload, install, folder, recovery, deadline }
+        let recovery = settings.recovering.natively(workload, None, &scan.versions, scan.last);
+        let paths = recovery::files(&scan.versions, scan.last);
+        Self { settings, workload, install, folder, paths, recovery, deadline }
     }
 
-    /// Runs the recovery, and the oracle, on what the undisturbed run left.
-    pub(super) fn prove(&self, scan: &Scan) -> Result<Proof, Error> {
-        let trial = self.recovery.run(&mut Bench::default(), &scan.versions, scan.last, &[], None);
-        let Some(trial) = trial.map_err(|e| output("run", "the recovery", e))? else { return Ok(Proof::Stopped) };
-        if trial.outcome != (Outcome::Exit { status: 0 }) {
-            return Ok(Proof::Fails { outcome: trial.outcome, output: trial.output });
-        }
-        let timeout = self.settings.timeout.unwrap_or((trial.time * SLOW).max(LEAST_TIMEOUT));
-        Ok(Proof::Works { usual: trial.outcome, timeout })
+    /// Whether the oracle can be trusted; if not, how pmvet ends.
+    pub(super) fn prove(&self, scan: &Scan) -> Result<Result<Proven, Exit>, Error> {
+        self.settings.recovering.prove(&self.recovery, &scan.versions, scan.last)
     }
 
     pub(super) fn run(
@@ -132,11 +104,13 @@ impl<'a> Search<'a> {
         self.recovery.timeout = timeout;
         let scan = &analysis.scan;
         let traced = Traced {
-            program: self.settings.recovery_program(self.workload)?,
+            program: self.settings.recovering.program(self.workload)?,
             plan: Plan { loads: true, snapshots: false, ..self.workload.launch(true).plan },
             install: self.install,
             files: &self.workload.files,
             input: self.workload.input.clone(),
+            paths: self.paths.iter().map(PathBuf::from).collect(),
+            most_bytes: self.recovery.most_bytes,
             timeout: timeout * TRACED_SLOW,
             oracle: self.recovery.oracle.clone(),
             variables: self.recovery.variables.clone(),
@@ -150,18 +124,19 @@ impl<'a> Search<'a> {
             confirm: &natively,
             usual: traced.usual,
             usual_outcome: usual,
-            workers: self.settings.jobs,
+            workers: self.settings.recovering.jobs,
             deadline: self.deadline,
             most: self.settings.most,
             patience: self.settings.patience,
             failures: self.settings.failures,
+            keep_going: self.settings.keep_going,
         };
         let journal =
-            Journal::open(&self.folder.file("executions.jsonl")).map_err(|e| output("write", "executions.jsonl", e))?;
+            Journal::open(&self.folder.file("executions.jsonl")).map_err(|e| failed("write", "executions.jsonl", e))?;
         let started = Instant::now();
         let mut done = campaign
             .run(&scan.crashes, journal, &Lines::new(quiet))
-            .map_err(|e| output("run", "a recovery", io::Error::other(e)))?;
+            .map_err(|e| failed("run", "a recovery", io::Error::other(e)))?;
         let seconds = started.elapsed().as_secs_f64();
         if self.settings.checksums {
             done.doubtful = 0;
@@ -238,19 +213,4 @@ impl Progress for Lines {
             (false, _) => eprintln!("{text}"),
         }
     }
-}
-
-/// A shell command that gets paths as its last arguments.
-fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
-    let mut command = command.to_vec();
-    if let Some(line) = command.last_mut() {
-        line.push(" \"$@\"");
-    }
-    command.push("oracle".into());
-    command.extend(paths.iter().cloned());
-    command
-}
-
-pub(super) fn output(action: &'static str, what: &str, source: io::Error) -> Error {
-    Error::Output { action, what: what.into(), source }
 }

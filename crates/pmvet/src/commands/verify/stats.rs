@@ -31,6 +31,7 @@ pub(super) struct Stats {
     pub(super) left: usize,
     pub(super) crashes_left: usize,
     pub(super) doubtful: usize,
+    pub(super) abandoned: usize,
     pub(super) diverged: u64,
     pub(super) unconfirmed: u64,
     pub(super) jobs: usize,
@@ -62,6 +63,7 @@ impl Stats {
         self.left = done.left;
         self.crashes_left = done.crashes_left;
         self.doubtful = done.doubtful;
+        self.abandoned = done.abandoned;
         self.diverged = done.diverged;
         self.unconfirmed = done.unconfirmed;
         self.jobs = jobs;
@@ -87,6 +89,7 @@ impl Stats {
         not(self.crashes_left as u64, "{} crashes that there was no time for (--budget, --max-executions)");
         not(self.left as u64, "at least {} executions that there was no time for (--budget, --max-executions)");
         not(self.doubtful as u64, "{} choices that seemed to make no difference (--patience, --checksums)");
+        not(self.abandoned as u64, "at least {} more executions after crashes that fail already (--keep-going)");
         not(self.diverged, "{} executions that did not depend on the crash image alone");
         not(self.unconfirmed, "{} failures that were seen under DynamoRIO only");
         not(self.inner_cut, "crashes of {} recoveries that change files by system calls");
