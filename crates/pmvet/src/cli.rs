@@ -41,6 +41,9 @@ pub(crate) enum Command {
     Report(Report),
     /// Compare the findings of two runs
     Diff(Diff),
+    /// Join the results of shards
+    #[command(after_help = Exit::help())]
+    Merge(Merge),
     /// Run a program and record what it does to PM
     #[command(after_help = Exit::help())]
     Trace(Box<Trace>),
@@ -359,6 +362,20 @@ pub(crate) struct Report {
     /// Rules that hold for correct programs too
     #[arg(long)]
     pub(crate) pedantic: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Merge {
+    /// The runs of all shards, by name or by folder
+    #[arg(required = true, value_name = "RUN")]
+    pub(crate) shards: Vec<String>,
+
+    /// Where runs are kept; the joined one is put there too
+    #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
+    pub(crate) runs: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) reporting: Reporting,
 }
 
 #[derive(Debug, Args)]

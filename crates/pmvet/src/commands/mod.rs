@@ -5,6 +5,7 @@ mod diff;
 mod doctor;
 mod events;
 mod explain;
+mod merge;
 mod native;
 mod race;
 mod replay;
@@ -26,6 +27,7 @@ pub(crate) fn run(command: Command) -> Result<Exit, Error> {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Diff(arguments) => diff::run(&arguments),
+        Command::Merge(arguments) => merge::run(&arguments),
         Command::Trace(arguments) => trace::run(*arguments),
         Command::Events(arguments) => events::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

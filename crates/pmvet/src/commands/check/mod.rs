@@ -53,6 +53,11 @@ pub(crate) fn run(arguments: cli::Check) -> Result<Exit, Error> {
     Ok(exit)
 }
 
+/// The name of the setting that tells shards of one run apart.
+pub(super) const SHARD: &str = "shard";
+/// How a shard begins to say what it did not do.
+pub(super) const OTHER_SHARDS: &str = "the other shards of";
+
 /// A check under way.
 struct Check {
     settings: Settings,

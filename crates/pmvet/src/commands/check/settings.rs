@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pmvet_engines::inject::{At, Plan};
 use pmvet_target::sandbox::driver::Driver;
 
+use super::SHARD;
 use crate::cli::{self, CrashAt};
 use crate::exit::Error;
 use crate::recovery::{Identity, Recovering};
@@ -68,7 +69,11 @@ impl Settings {
 
     /// All that decides what is tried and what is expected.
     pub(super) fn identity(&self) -> Identity {
-        self.recovering.identity([("plan", &self.plan), ("crash-recoveries", &self.recoveries)])
+        let mut identity = self.recovering.identity([("plan", &self.plan), ("crash-recoveries", &self.recoveries)]);
+        if let Some((k, n)) = self.shard {
+            identity.insert(SHARD.into(), format!("{}/{n}", k + 1));
+        }
+        identity
     }
 
     pub(super) fn engines(&self) -> Vec<String> {

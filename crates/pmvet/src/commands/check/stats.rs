@@ -5,6 +5,7 @@ use std::time::Instant;
 use pmvet_findings::{Coverage, Phase};
 use serde::Serialize;
 
+use super::OTHER_SHARDS;
 use super::analysis::Analysis;
 use super::injection::Injected;
 use super::recoveries::Twice;
@@ -104,7 +105,7 @@ impl Stats {
             not("further visits to the same call paths (--visits)".into());
         }
         if let Some((k, n)) = settings.shard {
-            not(format!("the other shards of {n} (this was {})", k + 1));
+            not(format!("{OTHER_SHARDS} {n} (this was {})", k + 1));
         }
         if let Some(sample) = settings.sample {
             not(format!("all but a sample of {sample} failure points"));
