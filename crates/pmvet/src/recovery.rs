@@ -72,8 +72,6 @@ impl Recovering {
     /// What the user named, or the program once more.
     pub(crate) fn command(&self, workload: &Workload) -> Vec<OsString> {
         match &self.recover {
-            // What a shell would only split at spaces needs no shell, which under DynamoRIO would have to be traced too.
-            Some(line) if is_plain(line) => line.split_whitespace().map(OsString::from).collect(),
             Some(line) => sandbox::shell(line),
             None => {
                 let mut command = workload.program.arguments.clone();
@@ -89,6 +87,11 @@ impl Recovering {
     /// The same, to be run under DynamoRIO.
     pub(crate) fn program(&self, workload: &Workload) -> Result<Program, Error> {
         match &self.recover {
+            // What a shell would only split at spaces needs none, which would have to be traced too.
+            Some(line) if is_plain(line) => {
+                let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+                Ok(Program::find(&words)?)
+            }
             Some(_) => Ok(Program::find(&self.command(workload))?),
             None => Ok(workload.program.clone()),
         }
@@ -174,7 +177,7 @@ fn is_plain(line: &str) -> bool {
 }
 
 /// A shell command that gets paths as its last arguments.
-pub(crate) fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
+fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
     let mut command = command.to_vec();
     if let Some(line) = command.last_mut() {
         line.push(" \"$@\"");
