@@ -65,8 +65,9 @@ impl Row<'_> {
     }
 }
 
+/// A bug that one thread can show. Some are hidden on x86: their manifest names no engine.
 fn is_ours(bug: &Bug) -> bool {
-    CLASSES.contains(&bug.class.as_str()) && bug.needs.as_deref() != Some("threads")
+    CLASSES.contains(&bug.class.as_str()) && bug.engine("verify") && bug.needs.as_deref() != Some("threads")
 }
 
 #[test]
@@ -75,7 +76,7 @@ fn one_bug_of_each_class_is_found_and_clean_variants_are_verified() {
     let manifests = manifests();
     let mut rows = Vec::new();
     for manifest in &manifests {
-        if ["plist", "redo_array", "pm_counter_map"].contains(&manifest.program.name.as_str()) {
+        if ["plist", "redo_array", "pm_counter_map", "sum_log"].contains(&manifest.program.name.as_str()) {
             rows.push(Row { manifest, bug: None });
         }
         if manifest.program.name == "plist" {
@@ -83,7 +84,7 @@ fn one_bug_of_each_class_is_found_and_clean_variants_are_verified() {
             rows.extend(CLASSES.into_iter().filter_map(of).map(|bug| Row { manifest, bug: Some(bug) }));
         }
     }
-    assert_eq!(rows.len(), 7);
+    assert_eq!(rows.len(), 8);
     let few = ["-n".to_owned(), "12".to_owned()];
     both_cores(&rows, |row| row.run(Some(&few)));
 }
