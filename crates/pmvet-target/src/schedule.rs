@@ -4,8 +4,8 @@
 //! writer waits, as long as it is of use and no longer: until somebody has read what it stored and has had the time to act on
 //! it, or until it is clear that nobody will. The paper's three pitfalls:
 //!
-//! 1. *The wait is over as soon as it can be.* A reader that has fenced [`ENOUGH_FENCES`] times, or ended, or can do
-//!    nothing more, has done what it will do.
+//! 1. *The wait is over as soon as it can be.* A reader that has fenced [`ENOUGH_FENCES`] times, or ended, has done what it will
+//!    do; a few more may come while the others make [`SOME_STORES`] stores.
 //! 2. *All wait.* The thread that was stopped first is the privileged one and goes on.
 //! 3. *Some wait for the stopped thread.* The others make no progress any more, because they are blocked in the kernel or spin:
 //!    the stopped thread goes on. A stall that was of no use [`PATIENCE`] times in a row is over for this run.
@@ -19,8 +19,10 @@ use pmvet_events::spaces::AddressSpaces;
 
 /// A reader that has fenced so often since its load has made its act persistent.
 const ENOUGH_FENCES: u32 = 4;
+/// ... and others have stored so often: the next reader may be the one that acts.
+const SOME_STORES: u32 = 120;
 /// So many stores by others without a reader: none will come soon.
-const ENOUGH_STORES: u32 = 600;
+const ENOUGH_STORES: u32 = 400;
 /// So many stalls in a row without a reader, and the stall is over.
 const PATIENCE: u32 = 24;
 /// Threads that run without progress are taken to spin after this time; blocked ones are seen at once.
@@ -203,7 +205,7 @@ impl Director {
             let stuck = privileged && still >= patience;
             let hopeless = stalled.readers.is_empty() && stalled.stores >= ENOUGH_STORES;
             let last = now - stalled.since >= LONGEST || stalled.stores >= 2 * ENOUGH_STORES;
-            if stalled.done || stuck || hopeless || last {
+            if stalled.done && stalled.stores >= SOME_STORES || stuck || hopeless || last {
                 let useless = self.useless.entry(stalled.stall).or_insert(0);
                 *useless = if stalled.readers.is_empty() { *useless + 1 } else { 0 };
                 if *useless == PATIENCE {
@@ -294,6 +296,10 @@ mod tests {
             assert_eq!(play.later(1, Activity::Runs), []);
             play.fence(READER);
         }
+        for _ in 0..SOME_STORES {
+            assert_eq!(play.later(1, Activity::Runs), []);
+            play.store(READER, 0x1800);
+        }
         assert_eq!(play.later(1, Activity::Runs), [WRITER]);
         assert!(play.director.is_idle());
     }
@@ -303,6 +309,9 @@ mod tests {
         let mut play = Play::new();
         play.stop_writer();
         play.event(READER, What::Load { addr: 0x1100, size: 8 });
+        for _ in 0..SOME_STORES {
+            play.store(READER, 0x1800);
+        }
         play.event(READER, What::ThreadExit);
         assert_eq!(play.later(0, Activity::Runs), [WRITER]);
     }

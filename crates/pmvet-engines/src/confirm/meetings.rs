@@ -17,6 +17,8 @@ const MOST_MEETINGS: usize = 3;
 /// How many acts of a reader are followed by a crash: stores, fences.
 const MOST_STORES: usize = 3;
 const MOST_FENCES: usize = 3;
+/// How many meetings beyond that, of stores by the same instruction, are looked at only where they end.
+const MOST_BRIEF: usize = 16;
 /// How many pairs of instructions are followed at the same time: a bound on work, counted when it is reached.
 const MOST_OPEN: usize = 512;
 
@@ -51,8 +53,10 @@ pub struct Crash {
 pub struct Meeting {
     pub store: End,
     pub load: End,
-    /// The store is lost: at the moment of the load, and after each act of the reader.
+    /// The store is lost: at the moment of the load, after each act of the reader, and just before the store becomes persistent.
     pub crashes: Vec<Crash>,
+    /// Only the last of these: others of the same instructions were looked at closely.
+    pub brief: bool,
 }
 
 /// All meetings of a run.
@@ -76,6 +80,8 @@ pub struct Scanner {
     /// Meetings whose store is still pending, by the reader.
     open: HashMap<ThreadId, Vec<usize>>,
     met: HashMap<(SiteId, SiteId), usize>,
+    /// Brief meetings, by the instruction that stored.
+    brief: HashMap<SiteId, usize>,
     last_seq: u64,
     left_out: u64,
 }
@@ -90,6 +96,7 @@ impl Scanner {
             meetings: Vec::new(),
             open: HashMap::new(),
             met: HashMap::new(),
+            brief: HashMap::new(),
             last_seq: 0,
             left_out: 0,
         }
@@ -101,7 +108,11 @@ impl Scanner {
             What::Rmw { addr, old, .. } => self.load(event, addr, old.len() as u64)?,
             _ => {}
         }
+        let ending = self.ending(event);
         self.model.event(event, &Newest(&self.replay));
+        if !ending.is_empty() {
+            self.end(event, ending)?;
+        }
         self.replay.apply(event)?;
         self.last_seq = event.seq;
         match event.what {
@@ -114,7 +125,8 @@ impl Scanner {
 
     pub fn finish(mut self) -> Result<Meetings, ScanError> {
         let (last, _) = self.versions.take(&mut self.replay)?;
-        let Self { versions, meetings, left_out, .. } = self;
+        let Self { versions, mut meetings, left_out, .. } = self;
+        meetings.retain(|meeting| !meeting.crashes.is_empty());
         Ok(Meetings { versions, meetings, last, left_out })
     }
 
@@ -132,13 +144,13 @@ impl Scanner {
             if store.thread == event.thread || found.uncertain() != 0 {
                 continue;
             }
-            let met = self.met.entry((store.site, event.site)).or_insert(0);
-            if *met >= MOST_MEETINGS {
+            let brief = self.met.get(&(store.site, event.site)).is_some_and(|&met| met >= MOST_MEETINGS);
+            if brief && self.brief.get(&store.site).is_some_and(|&met| met >= MOST_BRIEF) {
                 continue;
             }
             let again =
                 |&i: &usize| self.meetings[i].store.seq == store.seq && self.meetings[i].load.site == event.site;
-            let open = self.open.entry(event.thread).or_default();
+            let open = self.open.get(&event.thread).map_or(&[][..], Vec::as_slice);
             if open.iter().any(again) {
                 continue;
             }
@@ -146,7 +158,15 @@ impl Scanner {
                 self.left_out += 1;
                 continue;
             }
-            *met += 1;
+            // One brief meeting for each store is enough: they all end with it.
+            let known = |i: &usize| self.meetings[*i].store.seq == store.seq;
+            if brief && self.open.values().flatten().any(|i| known(i)) {
+                continue;
+            }
+            match brief {
+                true => *self.brief.entry(store.site).or_insert(0) += 1,
+                false => *self.met.entry((store.site, event.site)).or_insert(0) += 1,
+            }
             let first = u64::from(bytes.trailing_zeros());
             let end = |thread, site, context, seq| End {
                 thread,
@@ -160,13 +180,42 @@ impl Scanner {
             let load = end(event.thread, event.site, event.context, self.last_seq);
             let store = end(store.thread, store.site, store.context, store.seq);
             let patches = lost(&self.model, found, index);
-            if patches.is_empty() {
+            let mut crashes = Vec::new();
+            if !brief && !patches.is_empty() {
+                let (version, _) = self.versions.take(&mut self.replay)?;
+                crashes.push(Crash { seq: self.last_seq + 1, version, patches, act: load, fenced: false });
+            }
+            self.open.entry(event.thread).or_default().push(self.meetings.len());
+            self.meetings.push(Meeting { store, load, crashes, brief });
+        }
+        Ok(())
+    }
+
+    /// The open meetings that a fence may end, with what to write over the image to lose their stores.
+    fn ending(&self, event: &Event<'_>) -> Vec<(usize, Vec<Patch>)> {
+        if !matches!(event.what, What::Fence { .. }) || !self.model.would_persist(event) {
+            return Vec::new();
+        }
+        let open = self.open.values().flatten();
+        open.filter_map(|&i| {
+            let (line, index) = pending(&self.model, &self.meetings[i])?;
+            Some((i, lost(&self.model, line, index)))
+        })
+        .collect()
+    }
+
+    /// The fence has made stores persistent: what if the machine had failed just before? By then others have done all that
+    /// they do while the store can be lost.
+    fn end(&mut self, event: &Event<'_>, ending: Vec<(usize, Vec<Patch>)>) -> Result<(), ScanError> {
+        let Event { seq, thread, site, context, .. } = *event;
+        for (i, patches) in ending {
+            if patches.is_empty() || pending(&self.model, &self.meetings[i]).is_some() {
                 continue;
             }
             let (version, _) = self.versions.take(&mut self.replay)?;
-            let first = Crash { seq: self.last_seq + 1, version, patches, act: load, fenced: false };
-            open.push(self.meetings.len());
-            self.meetings.push(Meeting { store, load, crashes: vec![first] });
+            let meeting = &mut self.meetings[i];
+            let act = End { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
+            meeting.crashes.push(Crash { seq, version, patches, act, fenced: true });
         }
         Ok(())
     }
@@ -175,12 +224,7 @@ impl Scanner {
     fn act(&mut self, event: &Event<'_>, memory: Option<(u64, u64)>) -> Result<(), ScanError> {
         let Some(open) = self.open.get_mut(&event.thread).filter(|open| !open.is_empty()) else { return Ok(()) };
         let (model, meetings) = (&self.model, &mut self.meetings);
-        let pending = |meeting: &Meeting| {
-            let line = model.line(meeting.store.line)?;
-            let index = line.stores().iter().position(|store| store.seq == meeting.store.seq)?;
-            Some((line, index))
-        };
-        open.retain(|&i| pending(&meetings[i]).is_some());
+        open.retain(|&i| pending(model, &meetings[i]).is_some());
         let mut place = None;
         if let Some((addr, len)) = memory {
             model.spaces().locate(event.thread, addr, len, |part| {
@@ -189,6 +233,9 @@ impl Scanner {
         }
         for &i in open.iter() {
             let meeting = &mut meetings[i];
+            if meeting.brief {
+                continue;
+            }
             let fenced = memory.is_none();
             let most = if fenced { MOST_FENCES } else { MOST_STORES };
             if meeting.crashes.iter().filter(|crash| crash.fenced == fenced).count() >= most {
@@ -198,7 +245,7 @@ impl Scanner {
             if place.is_some_and(|(line, ..)| line == meeting.store.line) {
                 continue;
             }
-            let Some((line, index)) = pending(meeting) else { continue };
+            let Some((line, index)) = pending(model, meeting) else { continue };
             let patches = lost(model, line, index);
             if patches.is_empty() {
                 continue;
@@ -211,6 +258,13 @@ impl Scanner {
         }
         Ok(())
     }
+}
+
+/// The line of a meeting's store and its place among the pending stores there, if it is still pending.
+fn pending<'a>(model: &'a Model, meeting: &Meeting) -> Option<(&'a Line, usize)> {
+    let line = model.line(meeting.store.line)?;
+    let index = line.stores().iter().position(|store| store.seq == meeting.store.seq)?;
+    Some((line, index))
 }
 
 /// What to write over the newest image so that a pending store, and what its line got after it, is not there.

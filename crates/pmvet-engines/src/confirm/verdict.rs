@@ -112,7 +112,7 @@ mod tests {
             len: 8,
         };
         let crash = |&seq: &u64| Crash { seq, version: VersionId(0), patches: Vec::new(), act: end(9), fenced: true };
-        Meeting { store: end(1), load: end(load), crashes: crashes.iter().map(crash).collect() }
+        Meeting { store: end(1), load: end(load), crashes: crashes.iter().map(crash).collect(), brief: false }
     }
 
     fn verdict(meetings: &[Meeting], bad: &[u64], whole: Went, neither: Went) -> Verdict {

@@ -140,7 +140,8 @@ impl<'a> Judge<'a> {
             stage.retain(|m| {
                 let Some((store, load)) = spot(m.store.site).zip(spot(m.load.site)) else { return false };
                 let enough = |tally: &Tally| tally.meetings >= MOST_JUDGED;
-                !confirmed.findings.contains_key(&store) && !confirmed.tallies.get(&(store, load)).is_some_and(enough)
+                let known = confirmed.tallies.get(&(store.clone(), load)).is_some_and(enough);
+                !confirmed.findings.contains_key(&store) && (m.brief || !known)
             });
             if stage.is_empty() || launch::stopped_by().is_some() {
                 continue;
