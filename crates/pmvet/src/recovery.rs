@@ -177,7 +177,7 @@ fn is_plain(line: &str) -> bool {
 }
 
 /// A shell command that gets paths as its last arguments.
-fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
+pub(crate) fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
     let mut command = command.to_vec();
     if let Some(line) = command.last_mut() {
         line.push(" \"$@\"");

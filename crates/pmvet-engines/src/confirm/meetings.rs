@@ -160,7 +160,7 @@ impl Scanner {
             }
             // One brief meeting for each store is enough: they all end with it.
             let known = |i: &usize| self.meetings[*i].store.seq == store.seq;
-            if brief && self.open.values().flatten().any(|i| known(i)) {
+            if brief && self.open.values().flatten().any(known) {
                 continue;
             }
             match brief {
