@@ -9,11 +9,11 @@ TARGET := $(CURDIR)/target
 # What comes from the host's packages is checked by a script; nothing here uses the network if all is there.
 SETUP := scripts/setup.sh
 
-.PHONY: help demo test check build lint zoo pmdk soak bench bench-race fuzz install
+.PHONY: help demo test check build lint zoo pmdk soak bench bench-race bench-fuzz fuzz install
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## build pmvet and check a small program that has a bug
 	@$(SETUP) build
@@ -65,6 +65,11 @@ bench-race: ## how long it takes to prove races, with forced schedules and with 
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build zoo
 	@scripts/bench-confirm.sh
+
+bench-fuzz: ## how fast and how far `pmvet fuzz` gets on PMDK's maps, T seconds each (default 600)
+	@$(SETUP) test
+	@$(MAKE) --no-print-directory build pmdk
+	@scripts/bench-fuzz.sh
 
 fuzz: ## the trace reader on many more damaged files than in the tests
 	PROPTEST_CASES=20000 $(CARGO) test --release -p pmvet-events --test trace_file

@@ -7,6 +7,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
+use std::sync::Once;
 
 use libafl::corpus::{Corpus, CorpusId, InMemoryCorpus, Testcase};
 use libafl::events::SimpleEventManager;
@@ -14,11 +15,13 @@ use libafl::executors::{Executor, ExitKind, HasObservers};
 use libafl::feedbacks::{CrashFeedback, Feedback, StateInitializer};
 use libafl::monitors::NopMonitor;
 use libafl::mutators::{HavocScheduledMutator, MutationResult, Mutator, Tokens, havoc_mutations, tokens_mutations};
+use libafl::schedulers::probabilistic_sampling::ProbabilityMetadata;
 use libafl::schedulers::{ProbabilitySamplingScheduler, TestcaseScore};
-use libafl::stages::{Restartable, Stage, StdMutationalStage};
+use libafl::stages::{Restartable, RetryCountRestartHelper, Stage, StdMutationalStage};
 use libafl::state::{HasCorpus, HasExecutions, HasMaxSize, HasRand, StdState};
 use libafl::{Error as AflError, Evaluator, Fuzzer, HasMetadata, StdFuzzer};
 use libafl_bolts::rands::{Rand, StdRand};
+use libafl_bolts::serdeany::RegistryBuilder;
 use libafl_bolts::tuples::{Merge, RefIndexable, tuple_list};
 use libafl_bolts::{Named, impl_serdeany};
 use pmvet_target::forkserver::{End, ForkError};
@@ -168,6 +171,7 @@ fn fuzz(
     operations: Option<Operations>,
     tokens: Vec<Vec<u8>>,
 ) -> Result<(), AflError> {
+    register();
     let mut feedback = PathFeedback { world: Rc::clone(world) };
     let mut objective = CrashFeedback::new();
     let corpora = (InMemoryCorpus::new(), InMemoryCorpus::new());
@@ -210,6 +214,18 @@ fn fuzz(
         drop(now);
         fuzzer.fuzz_one(&mut stages, &mut executor, &mut state, &mut manager)?;
     }
+}
+
+/// LibAFL wants to know the types that it keeps with cases and state, even if nobody ever writes them to a file.
+fn register() {
+    static ONCE: Once = Once::new();
+    // SAFETY: once, and before anybody looks at the registry.
+    ONCE.call_once(|| unsafe {
+        RegistryBuilder::register::<Tokens>();
+        RegistryBuilder::register::<Weight>();
+        RegistryBuilder::register::<ProbabilityMetadata>();
+        RegistryBuilder::register::<RetryCountRestartHelper>();
+    });
 }
 
 impl World<'_> {

@@ -117,34 +117,47 @@ impl Tracee {
 
 /// The threads of a sandbox that are alive, for those who are not their tracer.
 #[derive(Debug, Default)]
-pub struct Tracees(Mutex<BTreeSet<libc::pid_t>>);
+pub struct Tracees(Mutex<Alive>);
+
+#[derive(Debug, Default)]
+struct Alive {
+    threads: BTreeSet<libc::pid_t>,
+    /// Those whose end was told before their beginning, which the kernel may do.
+    over: BTreeSet<libc::pid_t>,
+}
 
 impl Tracees {
-    fn set(&self) -> MutexGuard<'_, BTreeSet<libc::pid_t>> {
+    fn alive(&self) -> MutexGuard<'_, Alive> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     pub(super) fn add(&self, tid: libc::pid_t) {
-        self.set().insert(tid);
+        let mut alive = self.alive();
+        if !alive.over.remove(&tid) {
+            alive.threads.insert(tid);
+        }
     }
 
     pub(super) fn remove(&self, tid: libc::pid_t) {
-        self.set().remove(&tid);
+        let mut alive = self.alive();
+        if !alive.threads.remove(&tid) {
+            alive.over.insert(tid);
+        }
     }
 
     pub fn contains(&self, tid: libc::pid_t) -> bool {
-        self.set().contains(&tid)
+        self.alive().threads.contains(&tid)
     }
 
     /// How many there are besides these.
     pub fn others(&self, spared: &[libc::pid_t]) -> usize {
-        self.set().iter().filter(|tid| !spared.contains(tid)).count()
+        self.alive().threads.iter().filter(|tid| !spared.contains(tid)).count()
     }
 
     /// Kills all but these. Returns how many there were.
     pub fn kill_others(&self, spared: &[libc::pid_t]) -> usize {
-        let set = self.set();
-        let others: Vec<_> = set.iter().filter(|tid| !spared.contains(tid)).collect();
+        let alive = self.alive();
+        let others: Vec<_> = alive.threads.iter().filter(|tid| !spared.contains(tid)).collect();
         for &&tid in &others {
             // SAFETY: the id is in use until the tracer has waited for it, and the tracer takes it from the set right after.
             unsafe { libc::kill(tid, libc::SIGKILL) };
@@ -183,4 +196,21 @@ pub(super) fn set_argument(registers: &mut Registers, number: u8, value: u64) {
 
 fn check(result: libc::c_long) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_may_be_told_before_the_beginning() {
+        let tracees = Tracees::default();
+        tracees.add(1);
+        tracees.remove(2);
+        tracees.add(2);
+        assert_eq!((tracees.others(&[1]), tracees.contains(2)), (0, false));
+        // The same number, used again.
+        tracees.add(2);
+        assert_eq!((tracees.others(&[1]), tracees.contains(2)), (1, true));
+    }
 }
