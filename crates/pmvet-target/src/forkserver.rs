@@ -27,7 +27,7 @@ use crate::sandbox::{Overlay, Tracees};
 /// The server that the target itself became.
 pub const FIRST: usize = 0;
 
-/// How long a run may take, and how much memory.
+/// How long a run may take, on a machine that has time for it, and how much memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub time: Duration,
@@ -218,7 +218,7 @@ impl ForkServer {
                 return Err(ForkError::Interrupted);
             }
             let child = control.child.load(Ordering::Relaxed);
-            killed = killed.or(if started.elapsed() > limits.time {
+            killed = killed.or(if is_late(child, started.elapsed(), limits.time) {
                 Some(End::Timeout)
             } else if resident(child) > limits.bytes {
                 Some(End::Runaway)
@@ -304,6 +304,15 @@ impl Sink for Modules {
         }
         Ok(())
     }
+}
+
+/// Whether a process has had its time. On a busy machine it may not have had much of a processor, so it gets some more if it has not.
+fn is_late(process: u32, elapsed: Duration, limit: Duration) -> bool {
+    const PATIENCE: u32 = 8;
+    let text = std::fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
+    let used =
+        text.split_whitespace().next().and_then(|nanoseconds| nanoseconds.parse().ok()).map(Duration::from_nanos);
+    elapsed > limit && (used.unwrap_or_default() > limit / 2 || elapsed > limit * PATIENCE)
 }
 
 /// How much memory a process takes.
