@@ -6,7 +6,8 @@
 //!
 //! 1. *The wait is over as soon as it can be.* A reader that has fenced [`ENOUGH_FENCES`] times, or ended, has done what it will
 //!    do; a few more may come while the others make [`SOME_STORES`] stores.
-//! 2. *All wait.* The thread that was stopped first is the privileged one and goes on.
+//! 2. *All wait.* At most a quarter of the threads is stopped at a time. If the others can do nothing, the thread that was stopped
+//!    first is the privileged one and goes on.
 //! 3. *Some wait for the stopped thread.* The others make no progress any more, because they are blocked in the kernel or spin:
 //!    the stopped thread goes on. A stall that was of no use [`PATIENCE`] times in a row is over for this run.
 
@@ -51,6 +52,8 @@ pub(crate) struct Director {
     /// How often in a row each stall was of no use.
     useless: HashMap<u32, u32>,
     progress: u64,
+    /// Threads that are stopped though enough others are.
+    passing: Vec<ThreadId>,
     /// Threads that have yet to start.
     expected: u32,
 }
@@ -159,6 +162,11 @@ impl Director {
         if self.stalled.iter().any(|s| s.thread == thread) {
             return;
         }
+        // Somebody has to be left to read: most threads pass while others are stopped.
+        if self.stalled.len() >= (self.os_threads.len() / 4).max(1) {
+            self.passing.push(thread);
+            return;
+        }
         let ranges = self.stored.get(&thread).cloned().unwrap_or_default();
         self.stalled.push(Stalled {
             thread,
@@ -183,7 +191,7 @@ impl Director {
         now: Instant,
         activity: impl Fn(u32, u32) -> Activity,
     ) -> (Vec<ThreadId>, Vec<u32>) {
-        let (mut free, mut over) = (Vec::new(), Vec::new());
+        let (mut free, mut over) = (std::mem::take(&mut self.passing), Vec::new());
         let progress = self.progress;
         for stalled in &mut self.stalled {
             if stalled.progress != progress {
@@ -354,12 +362,19 @@ mod tests {
     }
 
     #[test]
-    fn if_all_are_stopped_the_first_one_is_privileged() {
+    fn somebody_is_always_left_to_read() {
         let mut play = Play::new();
         play.stop_writer();
         play.store(READER, 0x1200);
         play.director.stopped(READER, STALL, play.now);
-        assert_eq!(play.later(10, Activity::Waits), []);
+        assert_eq!(play.later(0, Activity::Waits), [READER]);
+        assert!(!play.director.is_idle());
+        // With many threads several may be stopped; the first of them is the privileged one if all wait.
+        for thread in 3..=8 {
+            play.event(ThreadId(thread), What::ThreadStart { process: 7, os_thread: thread });
+        }
+        play.director.stopped(READER, STALL, play.now);
+        assert_eq!(play.later(1, Activity::Waits), []);
         assert_eq!(play.later(10, Activity::Waits), [WRITER]);
         assert!(!play.director.is_idle());
     }

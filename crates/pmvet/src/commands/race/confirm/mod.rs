@@ -27,9 +27,9 @@ use crate::workload::Workload;
 const SLOWER: u32 = 4;
 const LONGER: Duration = Duration::from_secs(20);
 /// In how many stores of one instruction a thread is stopped in one run.
-const STOPS: u32 = 12;
+const STOPS: u32 = 20;
 /// After so many rounds in a row without anything new there is nothing to be found.
-const FRUITLESS: u32 = 4;
+const FRUITLESS: u32 = 8;
 /// The first rounds try what was predicted; then every store that other threads read.
 const PREDICTED_FIRST: u32 = 2;
 
