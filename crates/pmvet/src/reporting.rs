@@ -9,6 +9,7 @@ use pmvet_events::FileId;
 use pmvet_findings::baseline::Baseline;
 use pmvet_findings::dedup::Dedup;
 use pmvet_findings::suppress::{Suppress, Suppressions};
+use pmvet_findings::token::Token;
 use pmvet_findings::{Coverage, Evidence, FailurePointTree, Finding, Phase, Run, Severity, Sources, jsonl};
 use pmvet_report::Exporter;
 use pmvet_report::html::Html;
@@ -66,6 +67,14 @@ pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit,
         dedup.add(finding);
     }
     let mut findings = dedup.finish(&results.folder.id);
+    // Nothing is promised that the run did not keep.
+    for finding in &mut findings {
+        let of_this_run =
+            finding.replay.as_ref().and_then(|t| t.parse::<Token>().ok()).is_some_and(|t| t.run == results.folder.id);
+        if of_this_run && !image_of(finding).is_some_and(|image| results.witnesses.contains_key(image)) {
+            finding.replay = None;
+        }
+    }
     let mut suppressions = suppressions(results.suppress, how.suppressions.as_deref())?;
     suppressions.apply(&mut findings);
     let known = match &how.baseline {
@@ -202,16 +211,23 @@ fn read(path: &Path, flag: &str) -> Result<String, Error> {
 fn needed(findings: &[Finding], witnesses: &HashMap<String, Witness>) -> HashMap<String, Saved> {
     let mut needed = HashMap::new();
     for finding in findings {
-        if let Evidence::Crash { image, .. } = &finding.evidence
-            && let Some(witness) = witnesses.get(&image.hash)
+        if let Some(image) = image_of(finding)
+            && let Some(witness) = witnesses.get(image)
         {
             let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect();
             let patches = witness.patches.iter().map(|p| (p.file.0, p.offset, hex(&p.bytes))).collect();
-            needed
-                .insert(image.hash.clone(), Saved { recording: witness.recording.clone(), seq: witness.seq, patches });
+            needed.insert(image.to_owned(), Saved { recording: witness.recording.clone(), seq: witness.seq, patches });
         }
     }
     needed
+}
+
+/// The name of the crash image that proves a finding.
+fn image_of(finding: &Finding) -> Option<&str> {
+    match &finding.evidence {
+        Evidence::Crash { image, .. } => Some(&image.hash),
+        _ => None,
+    }
 }
 
 /// The witness of a finding of an earlier run.
