@@ -22,7 +22,7 @@ use pmvet_events::{Event, Places, What};
 use crate::collect::{CollectError, Collector, Loss, Sink, SinkError};
 use crate::install::Install;
 use crate::launch::{Exit, Launch, LaunchError, Sandbox, exit_of, stopped_by};
-use crate::sandbox::{Overlay, Tracees};
+use crate::sandbox::{Overlay, Tracees, waiting};
 
 /// The server that the target itself became.
 pub const FIRST: usize = 0;
@@ -306,13 +306,9 @@ impl Sink for Modules {
     }
 }
 
-/// Whether a process has had its time. On a busy machine it may not have had much of a processor, so it gets some more if it has not.
+/// Whether a process has had its time, not counting what it spent waiting for a processor.
 fn is_late(process: u32, elapsed: Duration, limit: Duration) -> bool {
-    const PATIENCE: u32 = 8;
-    let text = std::fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
-    let used =
-        text.split_whitespace().next().and_then(|nanoseconds| nanoseconds.parse().ok()).map(Duration::from_nanos);
-    elapsed > limit && (used.unwrap_or_default() > limit / 2 || elapsed > limit * PATIENCE)
+    elapsed > limit && elapsed > limit + waiting::of_process(process as libc::pid_t)
 }
 
 /// How much memory a process takes.

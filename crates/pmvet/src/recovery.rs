@@ -21,7 +21,7 @@ use crate::exit::{Error, Exit};
 use crate::workload::{self, Workload};
 
 /// A recovery that is only to be seen to work may take this long.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 /// A recovery hangs if it takes this many times as long as without a crash ...
 const SLOW: u32 = 10;
 /// ... but not before this.
@@ -71,17 +71,7 @@ impl Recovering {
 
     /// What the user named, or the program once more.
     pub(crate) fn command(&self, workload: &Workload) -> Vec<OsString> {
-        match &self.recover {
-            Some(line) => sandbox::shell(line),
-            None => {
-                let mut command = workload.program.arguments.clone();
-                // Found already; what it calls itself does not matter to most.
-                if let Some(first) = command.first_mut() {
-                    *first = workload.program.executable.clone().into();
-                }
-                command
-            }
-        }
+        workload.recovery_command(self.recover.as_deref())
     }
 
     /// The same, to be run under DynamoRIO.
@@ -133,6 +123,11 @@ impl Recovering {
     }
 }
 
+/// How long a recovery may take, given how long it takes without a crash.
+pub(crate) fn usual_timeout(undisturbed: Duration) -> Duration {
+    (undisturbed * SLOW).max(LEAST_TIMEOUT)
+}
+
 /// The PM files that there are in a version.
 pub(crate) fn files(versions: &Versions, version: VersionId) -> Vec<OsString> {
     let files = versions.get(version).into_iter().flat_map(|v| &v.files);
@@ -164,7 +159,7 @@ impl Recovering {
             };
             return Ok(Err(workload::failed(what, &trial.outcome, &trial.output)));
         }
-        let timeout = self.timeout.unwrap_or((trial.time * SLOW).max(LEAST_TIMEOUT));
+        let timeout = self.timeout.unwrap_or(usual_timeout(trial.time));
         Ok(Ok(Proven { usual: trial.outcome, timeout }))
     }
 }

@@ -4,30 +4,12 @@
 
 mod check_support;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::BufReader;
 
+use check_support::zoo::{Manifest, manifests};
 use check_support::{CLEAN, FOUND, Place, USAGE, both_cores, make, repository, turn};
 use pmvet_findings::{Finding, Severity, jsonl};
-use serde::Deserialize;
-
-#[derive(Debug, Deserialize)]
-struct Manifest {
-    program: Program,
-    bug: Vec<Bug>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Program {
-    name: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Bug {
-    id: u32,
-    class: String,
-    workload: Option<Vec<String>>,
-}
 
 /// Program, variant, arguments.
 type Case = (String, String, Vec<String>);
@@ -100,18 +82,12 @@ fn confirming_needs_private_files() {
     assert_eq!(output.status.code(), Some(USAGE));
 }
 
-fn manifests() -> Vec<Manifest> {
-    let folders = fs::read_dir(repository().join("zoo")).unwrap().flatten();
-    let text = |folder: fs::DirEntry| fs::read_to_string(folder.path().join("manifest.toml")).ok();
-    folders.filter_map(text).map(|text| toml::from_str(&text).unwrap()).collect()
-}
-
 #[test]
 #[ignore = "minutes: every catalogued race"]
 fn every_race_of_the_zoo_is_proven() {
     let mut cases = Vec::new();
     for manifest in manifests() {
-        for bug in manifest.bug.iter().filter(|b| ["race-unpersisted", "lock-left-held"].contains(&b.class.as_str())) {
+        for bug in manifest.bug.iter().filter(|bug| bug.is_race()) {
             let arguments = bug.workload.clone().unwrap_or_default();
             cases.push((manifest.program.name.clone(), format!("bug-{}", bug.id), arguments));
         }

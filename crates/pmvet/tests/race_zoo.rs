@@ -6,57 +6,25 @@
 mod check_support;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::PathBuf;
 
-use check_support::{CLEAN, Checked, Place, both_cores, finish, make, repository, turn};
-use serde::Deserialize;
+use check_support::zoo::{Bug, Manifest, manifests};
+use check_support::{CLEAN, Checked, Place, both_cores, finish, make, turn};
 
-#[derive(Debug, Deserialize)]
-struct Manifest {
-    program: Program,
-    bug: Vec<Bug>,
-    /// Where it was found.
-    #[serde(skip)]
-    folder: PathBuf,
-}
-
-#[derive(Debug, Deserialize)]
-struct Program {
-    name: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Bug {
-    id: u32,
-    class: String,
-    engines: Vec<String>,
-    #[serde(default)]
-    workload: Vec<String>,
-}
-
-impl Bug {
-    fn rule(&self) -> &'static str {
-        if self.class == "lock-left-held" { "lock-in-pm" } else { "persistency-race" }
-    }
+fn rule(bug: &Bug) -> &'static str {
+    if bug.class == "lock-left-held" { "lock-in-pm" } else { "persistency-race" }
 }
 
 /// The programs that have concurrency bugs, and those bugs.
-fn manifests() -> Vec<Manifest> {
-    let zoo = repository().join("zoo");
-    let folders = [zoo.clone(), zoo.join("rust")].into_iter().flat_map(|parent| fs::read_dir(parent).unwrap());
-    let mut all: Vec<Manifest> = folders
-        .filter_map(|folder| {
-            let folder = folder.unwrap().path();
-            let mut manifest: Manifest =
-                toml::from_str(&fs::read_to_string(folder.join("manifest.toml")).ok()?).unwrap();
-            manifest.bug.retain(|bug| bug.engines.iter().any(|engine| engine == "lockset"));
-            manifest.folder = folder;
-            (!manifest.bug.is_empty()).then_some(manifest)
-        })
-        .collect();
-    all.sort_by(|a, b| a.program.name.cmp(&b.program.name));
+fn racy() -> Vec<Manifest> {
+    let mut all = manifests();
+    all.iter_mut().for_each(|manifest| manifest.bug.retain(|bug| bug.engine("lockset")));
+    all.retain(|manifest| !manifest.bug.is_empty());
     all
+}
+
+/// The arguments of a bug's run: its own workload, or none.
+fn workload(bug: &Bug) -> &[String] {
+    bug.workload.as_deref().unwrap_or_default()
 }
 
 /// One run of a variant, on a new pool.
@@ -76,8 +44,8 @@ fn race(manifest: &Manifest, variant: &str, workload: &[String]) -> Checked {
 }
 
 fn is_found(manifest: &Manifest, bug: &Bug) -> Result<(), String> {
-    let checked = race(manifest, &format!("bug-{}", bug.id), &bug.workload);
-    let found = checked.code == Some(CLEAN) && checked.warnings().any(|finding| finding.rule.0 == bug.rule());
+    let checked = race(manifest, &format!("bug-{}", bug.id), workload(bug));
+    let found = checked.code == Some(CLEAN) && checked.warnings().any(|finding| finding.rule.0 == rule(bug));
     match found {
         true => Ok(()),
         false => Err(format!("--- {} bug {} is not found: {}", manifest.program.name, bug.id, checked.text())),
@@ -86,7 +54,7 @@ fn is_found(manifest: &Manifest, bug: &Bug) -> Result<(), String> {
 
 /// With the workloads of the program's bugs, each once.
 fn is_silent(manifest: &Manifest) -> Result<(), String> {
-    let workloads: BTreeSet<&[String]> = manifest.bug.iter().map(|bug| bug.workload.as_slice()).collect();
+    let workloads: BTreeSet<&[String]> = manifest.bug.iter().map(workload).collect();
     for workload in workloads {
         let checked = race(manifest, "clean", workload);
         if checked.code != Some(CLEAN) || !checked.findings.is_empty() {
@@ -103,7 +71,7 @@ fn all_bugs(manifests: &[Manifest]) -> Vec<(&Manifest, &Bug)> {
 #[test]
 fn every_concurrency_bug_is_found_in_one_run() {
     let _turn = turn();
-    let manifests = manifests();
+    let manifests = racy();
     let bugs = all_bugs(&manifests);
     assert!(bugs.len() >= 30 && manifests.len() >= 6, "{} bugs in {} programs", bugs.len(), manifests.len());
     both_cores(&bugs, |(manifest, bug)| is_found(manifest, bug));
@@ -112,14 +80,14 @@ fn every_concurrency_bug_is_found_in_one_run() {
 #[test]
 fn clean_variants_are_silent() {
     let _turn = turn();
-    both_cores(&manifests(), is_silent);
+    both_cores(&racy(), is_silent);
 }
 
 #[test]
 #[ignore = "20 runs of everything take many minutes; part of make soak"]
 fn every_bug_is_found_in_twenty_of_twenty_runs_and_the_clean_variants_are_silent() {
     let _turn = turn();
-    let manifests = manifests();
+    let manifests = racy();
     let bugs = all_bugs(&manifests);
     for _ in 0..20 {
         both_cores(&bugs, |(manifest, bug)| is_found(manifest, bug));

@@ -47,14 +47,9 @@ stubs! {
         ja 9f
         add rdi, [rcx + {pm_key}]
         shr rdi, 6
-        and edi, {stripes_mask}
-        shl edi, 6
-        add rdi, [rcx + {stripes}]
-        xor eax, eax
-        mov edx, [rcx + {os_thread}]
-        lock cmpxchg [rdi], edx
-        jne 9f
-        mov [rcx + {lock}], rdi
+        ",
+        lock_stripe!(),
+        "
         mov rax, [rsi + 16]
         jmp 2b
         // A read-modify-write: its old value, with what is above it in its word, if it is within one.
@@ -280,14 +275,9 @@ stubs! {
         mov rdi, [rax + {addr_slot}]
         mov [rsi + 16], rdi
         shr rdi, 3
-        and edi, {stripes_mask}
-        shl edi, 6
-        add rdi, [rcx + {stripes}]
-        xor eax, eax
-        mov edx, [rcx + {os_thread}]
-        lock cmpxchg [rdi], edx
-        jne 9f
-        mov [rcx + {lock}], rdi
+        ",
+        lock_stripe!(),
+        "
         mov dl, [rcx + {todo}]
         mov [rcx + {mode}], dl
         mov rdi, [rsi + 16]

@@ -160,6 +160,22 @@ macro_rules! the_rest_in_rust {
     };
 }
 
+/// Locks the stripe of the word or line whose number is in `rdi`. If somebody has it, the rest is for Rust, which can wait.
+macro_rules! lock_stripe {
+    () => {
+        "
+        and edi, {stripes_mask}
+        shl edi, 6
+        add rdi, [rcx + {stripes}]
+        xor eax, eax
+        mov edx, [rcx + {os_thread}]
+        lock cmpxchg [rdi], edx
+        jne 9f
+        mov [rcx + {lock}], rdi
+        "
+    };
+}
+
 /// Jumps to 9 if a word that the thread has taken as one takes a lock has another value by now: see [`crate::taken`].
 macro_rules! still_taken {
     () => {

@@ -1,11 +1,11 @@
 //! A proven race in words.
 
 use pmvet_findings::finding::CrashImage;
-use pmvet_findings::{Access, Evidence, Finding, Place, PmRange, Recovery, Role, Severity, Stack, rules};
+use pmvet_findings::{Access, Evidence, Finding, Place, PmRange, Role, Severity, rules};
 
 use super::meetings::{Crash, End, Meeting};
 use crate::inject::Tried;
-use crate::inject::findings::{Names, Setting};
+use crate::inject::findings::{Names, Setting, recovered};
 use crate::native::NativeStacks;
 use crate::stacks::Stacks;
 
@@ -70,7 +70,7 @@ pub fn confirmed(
                 hash: tried.image.clone(),
                 diff: Vec::new(),
             },
-            recovery: recovery(tried, setting, native),
+            recovery: recovered(tried, setting, native),
             timeline,
         },
         places,
@@ -111,20 +111,9 @@ pub fn lock_left_held(
             hash: tried.image.clone(),
             diff: Vec::new(),
         },
-        recovery: recovery(tried, setting, stack),
+        recovery: recovered(tried, setting, stack),
         timeline,
     };
-}
-
-fn recovery(tried: &Tried, setting: &Setting, stack: Stack) -> Recovery {
-    Recovery {
-        command: setting.recovery.clone(),
-        outcome: tried.outcome.clone(),
-        expected: setting.usual.clone(),
-        stack,
-        output: tried.output.clone(),
-        seconds: tried.seconds,
-    }
 }
 
 fn place(role: Role, end: &End, label: &str, stacks: &mut dyn Stacks) -> Place {

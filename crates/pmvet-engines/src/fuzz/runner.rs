@@ -40,6 +40,26 @@ pub struct Target {
     pub short: bool,
 }
 
+impl Target {
+    /// Puts the files of an image and the input where the program looks for them.
+    pub fn lay_out(&self, overlay: &mut Overlay, content: &Content, input: &Arc<File>) -> io::Result<()> {
+        for path in &self.files {
+            match content.files.get(path) {
+                Some(file) => {
+                    let stand_in = sparse::unnamed(path)?;
+                    file.restore(&stand_in)?;
+                    overlay.put(path.clone(), Arc::new(stand_in));
+                }
+                None => overlay.hide(path.clone()),
+            }
+        }
+        if let Some(path) = &self.input {
+            overlay.put(path.clone(), Arc::clone(input));
+        }
+        Ok(())
+    }
+}
+
 /// What a run did.
 #[derive(Debug, Clone)]
 pub struct Outcome {
@@ -196,19 +216,7 @@ impl Runner {
     /// Gives the program the files of an image.
     fn lay_out(&self, content: &Content) -> io::Result<()> {
         let mut overlay = self.target.overlay.clone();
-        for path in &self.target.files {
-            match content.files.get(path) {
-                Some(file) => {
-                    let stand_in = sparse::unnamed(path)?;
-                    file.restore(&stand_in)?;
-                    overlay.put(path.clone(), Arc::new(stand_in));
-                }
-                None => overlay.hide(path.clone()),
-            }
-        }
-        if let Some(path) = &self.target.input {
-            overlay.put(path.clone(), Arc::clone(&self.input));
-        }
+        self.target.lay_out(&mut overlay, content, &self.input)?;
         *self.overlay() = overlay;
         Ok(())
     }

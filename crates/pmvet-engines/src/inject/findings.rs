@@ -373,15 +373,20 @@ fn evidence(
             hash: tried.image.clone(),
             diff: Vec::new(),
         },
-        recovery: Recovered {
-            command: setting.recovery.clone(),
-            outcome: tried.outcome.clone(),
-            expected: setting.usual.clone(),
-            stack,
-            output: tried.output.clone(),
-            seconds: tried.seconds,
-        },
+        recovery: recovered(tried, setting, stack),
         timeline: Vec::new(),
+    }
+}
+
+/// What a recovery did, and what it should have done.
+pub(crate) fn recovered(tried: &Tried, setting: &Setting, stack: Stack) -> Recovered {
+    Recovered {
+        command: setting.recovery.clone(),
+        outcome: tried.outcome.clone(),
+        expected: setting.usual.clone(),
+        stack,
+        output: tried.output.clone(),
+        seconds: tried.seconds,
     }
 }
 

@@ -248,13 +248,7 @@ impl Engine {
         if !line.note_read(read, &self.clocks) {
             return;
         }
-        let context = Context {
-            sets: &self.sets,
-            locks: &self.locks,
-            file: line.file,
-            offset: line.offset,
-            predict_lock_free: self.options.lock_free,
-        };
+        let context = Context::of(line, &self.sets, &self.locks, &self.options);
         for written in line.written.iter().filter(|w| w.bytes & read.bytes != 0 && !w.waiting) {
             if read.would_differ(written) {
                 continue;

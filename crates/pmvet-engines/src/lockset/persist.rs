@@ -99,13 +99,7 @@ impl Engine {
 
     pub(super) fn compare(&mut self, id: LineId, written: &Written, reads: &[Read], acted: bool) {
         let line = self.lines.get(id);
-        let context = Context {
-            sets: &self.sets,
-            locks: &self.locks,
-            file: line.file,
-            offset: line.offset,
-            predict_lock_free: self.options.lock_free,
-        };
+        let context = Context::of(line, &self.sets, &self.locks, &self.options);
         for read in reads {
             self.races.pair(written, read, acted, &context);
         }
@@ -114,13 +108,7 @@ impl Engine {
     /// Compares a store of a line with all loads of it that others have made.
     fn judge(&mut self, id: LineId, at: usize) {
         let line = self.lines.get(id);
-        let context = Context {
-            sets: &self.sets,
-            locks: &self.locks,
-            file: line.file,
-            offset: line.offset,
-            predict_lock_free: self.options.lock_free,
-        };
+        let context = Context::of(line, &self.sets, &self.locks, &self.options);
         let Some(written) = line.written.get_mut(at) else { return };
         written.compared = line.reads_seen;
         let (clocks, writer) = (&self.clocks, written.at.thread);

@@ -5,7 +5,8 @@
 
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
-use super::lines::{At, Fate, How, Read, Written};
+use super::Options;
+use super::lines::{At, Fate, How, Line, Read, Written};
 use super::locksets::{Hold, LockId, Locksets, Mode, SetId};
 use super::spin::{Locks, PmWord};
 use rustc_hash::FxHashMap as FastMap;
@@ -104,6 +105,12 @@ pub(crate) struct Context<'a> {
     /// Of the line in the file.
     pub(crate) offset: u64,
     pub(crate) predict_lock_free: bool,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn of(line: &Line, sets: &'a Locksets, locks: &'a Locks, options: &Options) -> Self {
+        Self { sets, locks, file: line.file, offset: line.offset, predict_lock_free: options.lock_free }
+    }
 }
 
 impl Races {

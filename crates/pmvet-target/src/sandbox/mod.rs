@@ -23,7 +23,7 @@ mod filter;
 mod stack;
 mod supervisor;
 mod tracee;
-mod waiting;
+pub(crate) mod waiting;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

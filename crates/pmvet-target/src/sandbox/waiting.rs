@@ -23,7 +23,7 @@ impl Waiting {
     /// How much of the run's time so far it could not use.
     pub(super) fn so_far(&self) -> Duration {
         let (supervisor, before) = self.supervisor;
-        of_process(self.first, 0) + of_thread(of_ours(supervisor)).saturating_sub(before)
+        of_process(self.first) + of_thread(of_ours(supervisor)).saturating_sub(before)
     }
 }
 
@@ -32,13 +32,17 @@ fn of_ours(thread: libc::pid_t) -> String {
 }
 
 /// The longest wait of all threads of a process and of those that it has started: they wait at the same time.
-fn of_process(process: libc::pid_t, depth: u32) -> Duration {
+pub(crate) fn of_process(process: libc::pid_t) -> Duration {
+    of_family(process, 0)
+}
+
+fn of_family(process: libc::pid_t, depth: u32) -> Duration {
     const DEEPEST: u32 = 8;
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let waits = threads.map(|thread| {
         let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
         let children = children.split_whitespace().filter_map(|child| child.parse().ok()).filter(|_| depth < DEEPEST);
-        let below = children.map(|child| of_process(child, depth + 1)).max();
+        let below = children.map(|child| of_family(child, depth + 1)).max();
         of_thread(thread.path()).max(below.unwrap_or_default())
     });
     waits.max().unwrap_or_default()

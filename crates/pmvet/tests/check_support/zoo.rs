@@ -11,6 +11,8 @@ use super::repository;
 pub(crate) struct Manifest {
     pub(crate) program: Program,
     pub(crate) bug: Vec<Bug>,
+    #[serde(skip)]
+    pub(crate) folder: PathBuf,
     /// The file with the markers.
     #[serde(skip)]
     pub(crate) source: PathBuf,
@@ -35,9 +37,12 @@ pub(crate) struct Bug {
 }
 
 impl Bug {
+    pub(crate) fn is_race(&self) -> bool {
+        ["race-unpersisted", "lock-left-held"].contains(&self.class.as_str())
+    }
+
     pub(crate) fn is_sequential(&self) -> bool {
-        let race = ["race-unpersisted", "lock-left-held"].contains(&self.class.as_str());
-        !race && self.needs.as_deref() != Some("threads")
+        !self.is_race() && self.needs.as_deref() != Some("threads")
     }
 
     pub(crate) fn engine(&self, name: &str) -> bool {
@@ -62,11 +67,12 @@ pub(crate) fn manifests() -> Vec<Manifest> {
     let mut all = Vec::new();
     for parent in [zoo.clone(), zoo.join("rust")] {
         for folder in fs::read_dir(parent).unwrap() {
-            let folder = folder.unwrap();
-            let Ok(text) = fs::read_to_string(folder.path().join("manifest.toml")) else { continue };
+            let folder = folder.unwrap().path();
+            let Ok(text) = fs::read_to_string(folder.join("manifest.toml")) else { continue };
             let mut manifest: Manifest = toml::from_str(&text).unwrap();
-            let in_c = folder.path().join(format!("{}.c", manifest.program.name));
-            manifest.source = if in_c.exists() { in_c } else { folder.path().join("src/main.rs") };
+            let in_c = folder.join(format!("{}.c", manifest.program.name));
+            manifest.source = if in_c.exists() { in_c } else { folder.join("src/main.rs") };
+            manifest.folder = folder;
             all.push(manifest);
         }
     }

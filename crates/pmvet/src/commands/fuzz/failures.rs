@@ -54,19 +54,7 @@ fn again(failure: &Failure, start: &mut Start, unwinder: &mut Unwinder) -> std::
     let input = Arc::new(input);
     let mut overlay = start.target.overlay.above(Capture::Writable);
     let content = start.store.get(failure.case.image)?;
-    for path in &start.target.files {
-        match content.files.get(path) {
-            Some(file) => {
-                let stand_in = sparse::unnamed(path)?;
-                file.restore(&stand_in)?;
-                overlay.put(path.clone(), Arc::new(stand_in));
-            }
-            None => overlay.hide(path.clone()),
-        }
-    }
-    if let Some(path) = &start.target.input {
-        overlay.put(path.clone(), Arc::clone(&input));
-    }
+    start.target.lay_out(&mut overlay, &content, &input)?;
     let variables: Vec<_> = pm_variables().collect();
     let job = Job {
         executable: start.workload.program.executable.as_os_str(),

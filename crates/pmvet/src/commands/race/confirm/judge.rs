@@ -26,16 +26,9 @@ use pmvet_target::symbols::Symbolizer;
 
 use super::{Confirm, Confirmed, Spot, Tally};
 use crate::exit::Error;
-use crate::recovery::with_paths;
+use crate::recovery::{PATIENCE, files, usual_timeout, with_paths};
 use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
-
-/// A recovery that is only to be seen to work may take this long.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// A recovery hangs if it takes this many times as long as without a crash ...
-const SLOW: u32 = 10;
-/// ... but not before this.
-const LEAST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pairs have so many meetings in one run, at most; and so many are judged in all.
 const STAGES: usize = 3;
 const MOST_JUDGED: usize = 4;
@@ -105,13 +98,13 @@ impl<'a> Judge<'a> {
     /// Whether recovery works on what the undisturbed run left. If it does not, it cannot judge: says why.
     pub(super) fn prove(&mut self, run: &Run) -> Result<Result<(), String>, Error> {
         let Meetings { versions, last, .. } = &run.meetings;
-        let files: Vec<_> = versions.get(*last).iter().flat_map(|v| &v.files).collect();
-        let paths: Vec<_> = files.iter().filter(|f| f.exists).map(|f| f.path.clone().into()).collect();
+        let paths = files(versions, *last);
         self.recovery.oracle = self.recovery.oracle.take().map(|oracle| with_paths(&oracle, &paths));
-        self.recovery.most_bytes = room(files.iter().map(|f| f.size).sum());
+        let bytes = versions.get(*last).iter().flat_map(|v| &v.files).map(|f| f.size).sum();
+        self.recovery.most_bytes = room(bytes);
         let trial = self.recovery.run(&mut Bench::default(), versions, *last, &[], None);
         let Some(trial) = trial.map_err(|e| output("the recovery", e))? else { return Ok(Err("interrupted".into())) };
-        self.recovery.timeout = self.named_timeout.unwrap_or((trial.time * SLOW).max(LEAST_TIMEOUT));
+        self.recovery.timeout = self.named_timeout.unwrap_or(usual_timeout(trial.time));
         if trial.outcome == self.usual {
             return Ok(Ok(()));
         }
