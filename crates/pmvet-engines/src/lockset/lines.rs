@@ -33,6 +33,9 @@ pub(crate) struct Read {
     pub(crate) from: Maker,
     /// Its thread took a lock, or looked at one, before it acted: perhaps one that the value led to.
     pub(crate) followed: bool,
+    /// A bit for each word of the line that its thread read afterwards, before it acted. If one of them turns out to be a
+    /// lock, the thread has looked at it before anybody could know.
+    pub(crate) looked: u8,
 }
 
 /// Who makes a store: a thread, at an instruction.
@@ -165,7 +168,7 @@ pub(crate) fn mask(first: u64, len: u64) -> u64 {
 }
 
 /// The same, as a bit for each word.
-fn word_bits(bytes: u64) -> u8 {
+pub(crate) fn word_bits(bytes: u64) -> u8 {
     // Gathers each byte of the mask into its lowest bit, then those into one byte.
     let any = bytes | bytes >> 4;
     let any = any | any >> 2;
@@ -226,10 +229,11 @@ impl Line {
         let mut alike = 0;
         let like = |r: &&mut Read| (r.at.site, r.locks, r.followed) == (read.at.site, read.locks, read.followed);
         for known in self.reads.iter_mut().filter(like) {
-            let covered = read.bytes & !known.bytes == 0;
+            let covered = read.bytes & !known.bytes == 0 && known.looked & !read.looked == 0;
             if (known.at.thread, known.epoch) == (read.at.thread, read.epoch) {
                 let same = covered && (known.from == read.from || !read.followed);
                 known.bytes |= read.bytes;
+                known.looked &= read.looked;
                 known.from = read.from;
                 self.reads_seen += u32::from(!covered);
                 return !same;

@@ -4,7 +4,7 @@ use pmvet_events::ThreadId;
 use pmvet_events::event::Event;
 
 use super::engine::{Engine, pm_key};
-use super::lines::{At, LineId, Read, Written, mask, words};
+use super::lines::{At, Dirty, How, LineId, Read, Written, mask, word_bits, words};
 use super::locksets::{Hold, Mode};
 use super::races::Context;
 use super::reader::{ALWAYS, Key, MAX_PENDING, Pending};
@@ -22,7 +22,6 @@ impl Engine {
         self.stats.loads += 1;
         let thread = self.threads.get(event.thread);
         let (last_seq, last) = (thread.last_seq, thread.spinning);
-        thread.last_seq = event.seq;
         let repeats = if (last.0, last.1) == (addr, event.site) { last.2 + 1 } else { 0 };
         thread.spinning = (addr, event.site, repeats);
         let key = Key {
@@ -41,6 +40,7 @@ impl Engine {
             && repeats != SPINS
         {
             self.stats.repeated += 1;
+            thread.glance(line, word_bits(mask(addr, size.into())));
             return;
         }
         let at = At { thread: event.thread, site: event.site, context: event.context, seq: event.seq };
@@ -79,6 +79,8 @@ impl Engine {
             }
             // To look at a lock means something every time.
             key = None;
+        } else {
+            self.threads.get(at.thread).glance(id, word_bits(bytes));
         }
         self.settle(id, at.thread, bytes);
         let line = self.lines.get(id);
@@ -108,7 +110,7 @@ impl Engine {
             return;
         }
         let from = words(bytes).next().map_or(Default::default(), |word| line.makers[word]);
-        let read = Read { at, bytes, locks, epoch, saw, from, followed: false };
+        let read = Read { at, bytes, locks, epoch, saw, from, followed: false, looked: 0 };
         self.same_lock(id, read);
         let line = self.lines.get(id);
         let thread = self.threads.get(at.thread);
@@ -165,7 +167,9 @@ impl Engine {
         for holder in info.word.holders.iter().filter(|h| h.thread != reader && h.seq <= last_seq) {
             let unsettled = thread.pending.iter().any(|p| {
                 let dirty = self.lines.peek(p.line).map_or(&[][..], |line| &line.dirty);
-                dirty.iter().any(|d| d.at.thread == holder.thread && d.bytes & p.read.bytes != 0)
+                // Not the lock words themselves, which stay in the cache.
+                let read = |d: &Dirty| d.at.thread == holder.thread && d.bytes & p.read.bytes != 0;
+                dirty.iter().any(|d| read(d) && d.how == How::Plain)
             });
             if unsettled {
                 return;
@@ -193,9 +197,6 @@ impl Engine {
         }
         state.window = (state.window + 1) % ALWAYS;
         let mut pending = std::mem::take(&mut state.pending);
-        if self.locks.any_in_pm() {
-            self.late_looks(&mut pending);
-        }
         let mut kept = Vec::new();
         for load in pending.drain(..) {
             if Some(load.line) == line {
@@ -207,24 +208,6 @@ impl Engine {
         // Keeps the room of the larger list for the next loads.
         pending.append(&mut kept);
         self.threads.get(thread).pending = pending;
-    }
-
-    /// Words that turned out to be locks only after they were looked at.
-    fn late_looks(&self, pending: &mut [Pending]) {
-        for at in 1..pending.len() {
-            let Some(line) = self.lines.peek(pending[at].line) else { continue };
-            let atomics = line.atomics & pending[at].read.bytes;
-            if atomics == 0 {
-                continue;
-            }
-            let word = PmWord { file: line.file, offset: line.offset + u64::from(atomics.trailing_zeros()) };
-            let Some(lock) = self.locks.find(pm_key(word)) else { continue };
-            let hold = Hold { lock, mode: Mode::Exclusive };
-            let (earlier, look) = pending.split_at_mut(at);
-            for p in earlier.iter_mut().filter(|p| p.line == look[0].line && !p.more.contains(&hold)) {
-                p.more.push(hold);
-            }
-        }
     }
 
     fn commit_pending(&mut self, thread: ThreadId, load: Pending) {
@@ -242,7 +225,10 @@ impl Engine {
     /// Compares a load with the stores before it and keeps it for the stores after it.
     pub(super) fn commit(&mut self, id: LineId, read: Read) {
         let line = self.lines.get(id);
-        for dirty in line.dirty.iter_mut().filter(|d| d.bytes & read.bytes != 0 && d.at.thread != read.at.thread) {
+        // Not what was stored after the load, while its thread had not acted yet.
+        let read_from =
+            |d: &&mut Dirty| d.bytes & read.bytes != 0 && d.at.thread != read.at.thread && d.at.seq <= read.at.seq;
+        for dirty in line.dirty.iter_mut().filter(read_from) {
             dirty.acted_on(read);
         }
         if !line.note_read(read, &self.clocks) {

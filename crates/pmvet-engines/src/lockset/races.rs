@@ -6,7 +6,7 @@
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::Options;
-use super::lines::{At, Fate, How, Line, Read, Written};
+use super::lines::{At, Fate, How, Line, Read, Written, mask, word_bits};
 use super::locksets::{Hold, LockId, Locksets, Mode, SetId};
 use super::spin::{Locks, PmWord};
 use rustc_hash::FxHashMap as FastMap;
@@ -111,6 +111,20 @@ impl<'a> Context<'a> {
     pub(crate) fn of(line: &Line, sets: &'a Locksets, locks: &'a Locks, options: &Options) -> Self {
         Self { sets, locks, file: line.file, offset: line.offset, predict_lock_free: options.lock_free }
     }
+
+    /// Locks of the store that are in its line, and that the load's thread has read before it acted.
+    fn looked_at(&self, store: &Written, read: &Read) -> Box<[Excuse]> {
+        if read.looked == 0 {
+            return Box::default();
+        }
+        let looked = |hold: &&Hold| {
+            self.locks.get(hold.lock).and_then(|lock| lock.place).is_some_and(|word| {
+                (word.file, word.offset & !63) == (self.file, self.offset)
+                    && read.looked & word_bits(mask(word.offset, 1)) != 0
+            })
+        };
+        self.sets.get(store.locks).iter().filter(looked).map(|hold| (hold.lock, false)).collect()
+    }
 }
 
 impl Races {
@@ -157,8 +171,9 @@ impl Races {
         };
         let excuses = match self.common(store.locks, read.locks, context.sets, context.locks) {
             Common::Lock => return,
-            Common::Nothing => Box::default(),
-            Common::Excuses(excuses) => excuses,
+            Common::Nothing => context.looked_at(store, read),
+            Common::Excuses(excuses) if read.looked == 0 => excuses,
+            Common::Excuses(excuses) => excuses.into_iter().chain(context.looked_at(store, read)).collect(),
         };
         let undecided = self.candidates.len() >= MAX_UNDECIDED;
         if undecided && (!excuses.is_empty() || word.is_some()) {

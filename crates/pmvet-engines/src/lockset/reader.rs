@@ -27,7 +27,7 @@ pub(crate) struct Thread {
     pub(crate) pending: Vec<Pending>,
     /// Moves when a load that was already seen would have to be seen again.
     pub(crate) window: u32,
-    /// Of the thread's newest event.
+    /// Of the thread's newest event that is no load. Loads have no exact place: all that is sure is that they came after it.
     pub(crate) last_seq: u64,
     /// What the last events were, if they all were the same load: where, by whom, how often.
     pub(crate) spinning: (u64, SiteId, u32),
@@ -61,6 +61,19 @@ pub(crate) struct Pending {
 const MAX_LATER_LOCKS: usize = 4;
 /// So that a thread that only reads does not gather loads for ever. Half of them are taken to have been acted on then.
 pub(crate) const MAX_PENDING: usize = 256;
+
+/// How many loads back to look for those of the same line.
+const GLANCE: usize = 16;
+
+impl Thread {
+    /// The thread reads these words of a line.
+    #[inline]
+    pub(crate) fn glance(&mut self, line: LineId, words: u8) {
+        for pending in self.pending.iter_mut().rev().take(GLANCE).filter(|p| p.line == line) {
+            pending.read.looked |= words;
+        }
+    }
+}
 
 impl Pending {
     /// The thread takes `hold`, or finds it free.

@@ -38,7 +38,6 @@ pub struct PmWord {
 pub(crate) struct Locks {
     locks: Vec<Lock>,
     by_key: FastMap<u64, LockId>,
-    any_in_pm: bool,
     sites: FastMap<SiteId, SiteRecord>,
     /// Threads that turn out not to hold a lock that they seemed to hold.
     pub(crate) dropped: Vec<(LockId, ThreadId)>,
@@ -179,11 +178,6 @@ impl Locks {
         self.locks.get(lock as usize)
     }
 
-    /// Whether there is a word in PM that might be a lock.
-    pub(crate) fn any_in_pm(&self) -> bool {
-        self.any_in_pm
-    }
-
     /// What to call a lock in a report.
     pub(crate) fn name(&self, lock: LockId) -> Option<LockName> {
         let lock = self.get(lock)?;
@@ -195,7 +189,6 @@ impl Locks {
     }
 
     fn enter(&mut self, key: u64, place: Option<PmWord>, named: bool) -> LockId {
-        self.any_in_pm |= place.is_some();
         let locks = &mut self.locks;
         let id = *self.by_key.entry(key).or_insert_with(|| {
             locks.push(Lock { address: key & ADDRESS, place, named, shared: false, word: Word::default() });
@@ -263,6 +256,8 @@ impl Locks {
         let Some(first) = word.holders.first().copied() else {
             // Waiters mark a lock that is free by now, or the word moved on unseen: not an acquisition from the free value.
             if word.is_lock() && c.old != word.free && !counts_up || hopeless && !word.is_lock() {
+                // Other words that this instruction takes may show what it does.
+                word.tried_at(c.site);
                 return Step::Nothing;
             }
             if !word.is_lock() {

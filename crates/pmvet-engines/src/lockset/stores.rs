@@ -5,7 +5,7 @@ use pmvet_events::event::{AtomicKind, LINE, StoreKind};
 
 use super::engine::{Engine, pm_key};
 use super::lines::{At, Dirty, Fate, How, LineId, Owner, mask, words};
-use super::locksets::{Hold, Mode};
+use super::locksets::Hold;
 use super::reader::Flushed;
 use super::spin::{Change, PmWord, Step};
 
@@ -209,21 +209,14 @@ impl Engine {
         self.step(at, step);
     }
 
-    /// A word is used as locks are. Who has read its line, and then the word, has looked at the lock before anybody could
-    /// know that it is one.
+    /// A word is used as locks are.
     pub(super) fn mark_word(&mut self, word: PmWord) {
         let Some(id) = self.line_of(word) else { return };
-        let bit = mask(word.offset, 1);
         let line = self.lines.get(id);
-        if line.atomics & bit != 0 {
-            return;
-        }
-        line.atomics |= bit;
-        line.version = line.version.wrapping_add(1);
-        let Some(lock) = self.locks.find(pm_key(word)) else { return };
-        let lookers: Vec<ThreadId> = line.reads.iter().filter(|r| r.bytes & bit != 0).map(|r| r.at.thread).collect();
-        for read in line.reads.iter_mut().filter(|r| lookers.contains(&r.at.thread)) {
-            read.locks = self.sets.with(read.locks, Hold { lock, mode: Mode::Exclusive });
+        let bit = mask(word.offset, 1);
+        if line.atomics & bit == 0 {
+            line.atomics |= bit;
+            line.version = line.version.wrapping_add(1);
         }
     }
 
