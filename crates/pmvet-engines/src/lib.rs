@@ -8,4 +8,5 @@ pub mod lockset;
 pub mod native;
 pub mod rules;
 pub mod stacks;
+pub mod story;
 pub mod verify;

@@ -813,6 +813,21 @@ fn memory_that_is_allocated_again_is_unpublished_again() {
 }
 
 #[test]
+fn a_load_of_an_earlier_life_is_forgotten_even_if_its_thread_acts_later() {
+    let mut s = new();
+    s.lock(3, B);
+    s.load(3, 2, X);
+    s.unlock(3, B);
+    s.add(2, 907, What::Allocate { addr: X, len: 64 });
+    s.act(3);
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.unlock(2, A);
+    assert_eq!(s.races(), []);
+}
+
+#[test]
 fn memory_that_a_pointer_newly_leads_to_was_unpublished() {
     for (allocators, racy) in [(true, false), (false, true)] {
         let mut s = Script::new(Options { allocators, ..Options::default() });

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, hash_map::Entry};
 
 use crate::{
-    finding::{Evidence, Finding, Role},
+    finding::{Evidence, Finding, Frame, Place, PmRange, Role},
     fingerprint::Fingerprinter,
     rules,
     source::Sources,
@@ -52,12 +52,28 @@ impl<'a> Dedup<'a> {
 
 /// Says what is stored as the source does, where that can be told from its lines.
 fn name_data(finding: &mut Finding, sources: &Sources) {
-    for place in finding.places.iter_mut().filter(|place| place.role == Role::Store) {
-        let name = place.frame().and_then(|frame| sources.stored_at(frame));
-        if let Some(pm) = &mut place.pm
-            && pm.object.is_none()
-        {
-            pm.object = name;
+    let name = |pm: &mut Option<PmRange>, frame: Option<&Frame>| {
+        if let Some(pm) = pm.as_mut().filter(|pm| pm.object.is_none()) {
+            pm.object = frame.and_then(|frame| sources.stored_at(frame));
+        }
+    };
+    let name_place = |place: &mut Place| {
+        let frame = place.frame().filter(|_| place.role == Role::Store).cloned();
+        name(&mut place.pm, frame.as_ref());
+    };
+    finding.places.iter_mut().for_each(name_place);
+    let (Evidence::Trace { timeline } | Evidence::Crash { timeline, .. } | Evidence::Race { timeline, .. }) =
+        &mut finding.evidence;
+    for step in timeline.iter_mut().filter(|step| step.what == "stored") {
+        name(&mut step.pm, step.at.as_ref());
+    }
+    if let Evidence::Crash { image, .. } = &mut finding.evidence {
+        image.lost.iter_mut().chain(&mut image.unpersisted).for_each(name_place);
+        let named: Vec<&PmRange> = finding.places.iter().chain(&image.lost).filter_map(|p| p.pm.as_ref()).collect();
+        for diff in &mut image.diff {
+            let around =
+                |pm: &&&PmRange| pm.file == diff.file && pm.offset <= diff.offset && diff.offset - pm.offset < pm.len;
+            diff.object = diff.object.take().or_else(|| named.iter().find(around).and_then(|pm| pm.object.clone()));
         }
     }
     let stored = finding.places.iter().find(|place| place.role == Role::Store);

@@ -155,6 +155,21 @@ fn prints(mib: &str) {
 // ---- What recovery is
 
 #[test]
+fn the_story_of_a_crash() {
+    let place = Place::new();
+    let pool = make_pool(&place, 5);
+    let checked = check(&place, &["-j1", "--recover", &line(&place, "strict", "")]);
+    pool.assert();
+    let error = checked.errors().next().unwrap();
+    let Evidence::Crash { image, timeline, .. } = &error.evidence else { panic!("{error:?}") };
+    let diffs: Vec<_> = image.diff.iter().map(|d| (d.offset, d.before[0], d.after[0])).collect();
+    assert_eq!(diffs, [(0, 5, 6)], "{image:?}");
+    let steps: Vec<_> =
+        timeline.iter().map(|step| (step.what.as_str(), step.pm.as_ref().map(|pm| pm.offset))).collect();
+    assert_eq!(steps, [("stored", Some(0)), ("crash", None)], "{timeline:?}");
+}
+
+#[test]
 fn the_same_command_line_again() {
     let place = Place::new();
     let pool = place.pool();

@@ -116,7 +116,7 @@ impl Engine {
             What::Store { addr, value, how } => self.store(at, addr, value, how),
             What::Rmw { addr, old, new, stored } => self.rmw(at, addr, old, new, stored),
             What::Atomic { addr, old, new, how } => self.atomic(at, addr, old, new, how),
-            What::Allocate { addr, len } => self.allocated(at.thread, addr, len),
+            What::Allocate { addr, len } => self.allocated(at, addr, len),
             What::Flush { addr, how, pm: true } => self.flush(at, addr, how),
             What::Fence { .. } => self.fence(at),
             What::FileSync { file, offset, len, .. } => self.file_sync(at, file, offset, len),
@@ -152,9 +152,9 @@ impl Engine {
     }
 
     /// Memory was allocated: whatever other threads did with it in an earlier life does not count any more.
-    fn allocated(&mut self, thread: ThreadId, addr: u64, len: u64) {
+    fn allocated(&mut self, at: At, addr: u64, len: u64) {
         if self.options.allocators {
-            self.renew(thread, addr, len);
+            self.renew(at, addr, len);
         }
     }
 

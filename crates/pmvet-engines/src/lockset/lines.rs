@@ -152,6 +152,8 @@ pub(crate) struct Line {
     fresh: Vec<(ThreadId, u64)>,
     /// The number of the newest flush.
     pub(crate) flushed: u64,
+    /// When bytes were forgotten last, and which ever were.
+    born: (u64, u64),
     /// Locks under which the line was stored to lately.
     pub(crate) guards: [Option<LockId>; 4],
 }
@@ -222,6 +224,11 @@ impl Line {
     pub(crate) fn is_settled(&self, thread: ThreadId, bytes: u64) -> bool {
         self.fresh.iter().all(|&(by, fresh)| by == thread || fresh & bytes == 0)
             && self.dirty.iter().all(|d| d.at.thread == thread || d.bytes & bytes == 0)
+    }
+
+    /// Those of a load's bytes that have not begun another life since.
+    pub(crate) fn still(&self, read: &Read) -> u64 {
+        if read.at.seq < self.born.0 { read.bytes & !self.born.1 } else { read.bytes }
     }
 
     /// Keeps a load that counts, unless it is like what is there. True if it has to be compared with the stores.
@@ -311,8 +318,9 @@ impl Line {
         any
     }
 
-    /// Forgets what was known of these bytes: they have begun another life.
-    pub(crate) fn forget(&mut self, bytes: u64) {
+    /// Forgets what was known of these bytes: they have begun another life at the event of this number.
+    pub(crate) fn forget(&mut self, bytes: u64, seq: u64) {
+        self.born = (seq, bytes | self.born.1);
         self.reads.iter_mut().for_each(|r| r.bytes &= !bytes);
         self.reads.retain(|r| r.bytes != 0);
         self.written.iter_mut().for_each(|w| w.bytes &= !bytes);

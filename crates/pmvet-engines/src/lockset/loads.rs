@@ -223,8 +223,12 @@ impl Engine {
     }
 
     /// Compares a load with the stores before it and keeps it for the stores after it.
-    pub(super) fn commit(&mut self, id: LineId, read: Read) {
+    pub(super) fn commit(&mut self, id: LineId, mut read: Read) {
         let line = self.lines.get(id);
+        read.bytes = line.still(&read);
+        if read.bytes == 0 {
+            return;
+        }
         // Not what was stored after the load, while its thread had not acted yet.
         let read_from =
             |d: &&mut Dirty| d.bytes & read.bytes != 0 && d.at.thread != read.at.thread && d.at.seq <= read.at.seq;

@@ -243,19 +243,19 @@ impl Engine {
             }
             // What it was used for before, by whomever, is over.
             if bytes != 0 {
-                line.forget(bytes);
+                line.forget(bytes, at.seq);
             }
             (offset, start) = (offset + LINE, 0);
         }
     }
 
-    pub(super) fn renew(&mut self, thread: ThreadId, addr: u64, len: u64) {
-        for part in self.parts(thread, addr, len) {
+    pub(super) fn renew(&mut self, at: At, addr: u64, len: u64) {
+        for part in self.parts(at.thread, addr, len) {
             let Some(id) = self.lines.find(part.word.file, part.word.offset) else { continue };
             let bytes = mask(part.word.offset, part.len);
             let line = self.lines.get(id);
             line.renew(bytes);
-            line.forget(bytes);
+            line.forget(bytes, at.seq);
         }
     }
 }

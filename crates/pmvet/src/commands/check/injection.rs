@@ -10,6 +10,7 @@ use pmvet_engines::inject::refine::{self, Span};
 use pmvet_engines::inject::trial::Bench;
 use pmvet_engines::inject::windows::{Verdict, Window};
 use pmvet_engines::inject::{Campaign, Job, Journal, Recovery, State, Tried};
+use pmvet_engines::story;
 use pmvet_findings::{Evidence, Finding, Outcome, Severity, rules};
 use pmvet_target::crash::Patch;
 use pmvet_target::mapped::MappedFile;
@@ -154,6 +155,7 @@ impl<'a> Injection<'a> {
         let proven = |f: &&Finding| f.rule == rules::UNPERSISTED_STORE.id() && f.severity == Severity::Error;
         let known: Vec<Finding> = all.iter().filter(proven).cloned().collect();
         all.extend(self.analysis.with_names(|names| findings::of_states(scan, &states, &known, &setting, names)));
+        self.analysis.with_names(|names| story::tell(&self.folder.recording(), &mut all, names.stacks))?;
         let mean_recovery_seconds = self.time_alone(&usual);
         let states = self.chosen_states().count();
         Ok(Injected {

@@ -11,6 +11,7 @@ use pmvet_engines::inject::trial::Bench;
 use pmvet_engines::inject::{Job, Recovery};
 use pmvet_engines::native::NativeStacks;
 use pmvet_engines::stacks::Symbols;
+use pmvet_engines::story;
 use pmvet_engines::verify::findings::{self, Setting};
 use pmvet_engines::verify::{Campaign, Confirm, Done, Ended, Journal, Progress, Scan, Scanner, Traced, Verdict};
 use pmvet_events::file::Definitions;
@@ -155,6 +156,7 @@ impl<'a> Search<'a> {
             witnesses.insert(found.image, witness);
             findings.push(found.finding);
         }
+        story::tell(&self.folder.recording(), &mut findings, &mut stacks)?;
         Ok(Searched { findings, witnesses, done, seconds })
     }
 }
