@@ -2,10 +2,12 @@
 //! moment of the run, in any process, as often as it is needed.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter};
+use std::io::{self, BufReader, BufWriter, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::file::{TraceEnd, TraceError, TraceHeader, TraceReader, TraceWriter};
@@ -75,11 +77,48 @@ impl Recording {
         TraceReader::open(self.trace())
     }
 
+    /// Reads a run while it is being recorded, until `over` is set.
+    pub fn follow<'a>(&self, over: &'a AtomicBool) -> Result<TraceReader<BufReader<Following<'a>>>, TraceError> {
+        TraceReader::new(BufReader::with_capacity(256 << 10, Following { path: self.trace(), file: None, over }))
+    }
+
     /// A PM file as it was when the target first touched it.
     pub fn base(&self, file: FileId) -> PathBuf {
         self.folder.join(format!("base-{file}"))
     }
 }
+
+/// A file that somebody else is still writing.
+#[derive(Debug)]
+pub struct Following<'a> {
+    path: PathBuf,
+    /// Nothing until there is one.
+    file: Option<File>,
+    over: &'a AtomicBool,
+}
+
+impl Read for Following<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            // Asked first: what is written before it is set is there afterwards.
+            let over = self.over.load(Ordering::Acquire);
+            if self.file.is_none() {
+                match File::open(&self.path) {
+                    Err(e) if e.kind() == io::ErrorKind::NotFound && !over => {}
+                    opened => self.file = Some(opened?),
+                }
+            }
+            let read = self.file.as_mut().map_or(Ok(0), |file| file.read(into))?;
+            if read > 0 || over {
+                return Ok(read);
+            }
+            std::thread::sleep(ROUND);
+        }
+    }
+}
+
+/// How often is looked whether there is more.
+const ROUND: Duration = Duration::from_millis(1);
 
 struct Recorder<'a> {
     writer: TraceWriter<BufWriter<File>>,

@@ -116,6 +116,10 @@ pub fn versions_at(
         }
         replay.apply(&event)?;
     }
+    // What is left comes after the last event.
+    for moment in next {
+        found.push((moment, versions.take(&mut replay)?.0));
+    }
     Ok((versions, found))
 }
 

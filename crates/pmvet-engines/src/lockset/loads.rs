@@ -121,6 +121,10 @@ impl Engine {
         if !self.options.reader_window {
             return self.commit(id, read);
         }
+        if let Some(last) = thread.pending.last_mut().filter(|last| last.line == id && last.is_like(&read)) {
+            last.read.bytes |= bytes;
+            return;
+        }
         let key = key.unwrap_or_default();
         thread.pending.push(Pending { line: id, read, next: None, more: Vec::new(), flushed: false, key });
         if thread.pending.len() > MAX_PENDING {

@@ -109,9 +109,14 @@ impl Aftermath {
         }
     }
 
-    /// Nothing happens any more but looks at the lock: the run need not be waited for.
-    pub fn waits_for_ever(&self) -> bool {
+    /// Nothing happens any more but looks at the lock.
+    fn waits_for_ever(&self) -> bool {
         self.in_vain >= SPINS
+    }
+
+    /// Whatever comes now changes nothing: the lock is free again, or nothing happens but looks at it.
+    pub fn is_decided(&self) -> bool {
+        self.freed || self.waits_for_ever()
     }
 
     pub fn event(&mut self, event: &Event<'_>) {

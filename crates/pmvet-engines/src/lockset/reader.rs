@@ -76,6 +76,12 @@ impl Thread {
 }
 
 impl Pending {
+    /// Whether another load of the line is one more step of the same loop, of which nothing else can be said.
+    pub(crate) fn is_like(&self, read: &Read) -> bool {
+        let of = |r: &Read| (r.at.site, r.at.context, r.locks, r.epoch, r.saw, r.from);
+        of(&self.read) == of(read) && self.next.is_none() && self.more.is_empty() && !self.flushed
+    }
+
     /// The thread takes `hold`, or finds it free.
     pub(crate) fn later(&mut self, hold: Hold, guards: &[Option<u32>]) {
         if self.next.is_none() {

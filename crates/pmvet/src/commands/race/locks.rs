@@ -8,7 +8,7 @@ use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards, HeldLock};
 use pmvet_engines::stacks::Symbols;
 use pmvet_events::{Event, Places};
 use pmvet_target::collect::SinkError;
-use pmvet_target::crash::Scratch;
+use pmvet_target::crash::{Scratch, VersionId, Versions};
 use pmvet_target::install::Install;
 use pmvet_target::launch::{self, Exit as TargetExit};
 use pmvet_target::mapped::MappedFile;
@@ -35,12 +35,19 @@ impl Restarts<'_> {
     /// The locks that stay held, and how many could not be tried.
     pub(super) fn left_held(&self, locks: &[HeldLock], symbols: &mut Symbols) -> Result<(Vec<HeldLock>, usize), Error> {
         let (mut held, mut unknown) = (Vec::new(), 0);
+        if locks.is_empty() {
+            return Ok((held, unknown));
+        }
+        let store = MappedFile::new(self.folder.temporary().map_err(failed)?);
+        let moments = [locks.iter().map(|lock| lock.crash_at).collect()];
+        let (versions, moments) = refine::versions_at(self.recording, &moments, store)?;
         for lock in locks {
-            if launch::stopped_by().is_some() {
+            let version = moments.iter().find(|(moment, _)| *moment == lock.crash_at).map(|&(_, version)| version);
+            let Some(version) = version.filter(|_| launch::stopped_by().is_none()) else {
                 unknown += 1;
                 continue;
-            }
-            match self.restart(lock, symbols)? {
+            };
+            match self.restart(lock, &versions, version, symbols)? {
                 Some(Afterwards::LeftHeld) => held.push(lock.clone()),
                 Some(Afterwards::Freed | Afterwards::Unused) => {}
                 None => unknown += 1,
@@ -49,13 +56,16 @@ impl Restarts<'_> {
         Ok((held, unknown))
     }
 
-    fn restart(&self, lock: &HeldLock, symbols: &mut Symbols) -> Result<Option<Afterwards>, Error> {
-        let failed = |source| Error::Output { action: "make", what: "a crash image".into(), source };
-        let store = MappedFile::new(self.folder.temporary().map_err(failed)?);
-        let (versions, version) = refine::version_at(self.recording, Some(lock.crash_at), store)?;
+    fn restart(
+        &self,
+        lock: &HeldLock,
+        versions: &Versions,
+        version: VersionId,
+        symbols: &mut Symbols,
+    ) -> Result<Option<Afterwards>, Error> {
         let mut overlay = self.workload.files.above(Capture::Mappable);
         let mut scratch = Scratch::default();
-        scratch.become_version(&versions, version, &[], &mut overlay).map_err(failed)?;
+        scratch.become_version(versions, version, &[], &mut overlay).map_err(failed)?;
         let mut how = self.workload.launch(true);
         let Some(private) = &mut how.sandbox else { return Ok(None) };
         private.overlay = Arc::new(Mutex::new(overlay));
@@ -68,14 +78,18 @@ impl Restarts<'_> {
     }
 }
 
+fn failed(source: std::io::Error) -> Error {
+    Error::Output { action: "make", what: "a crash image".into(), source }
+}
+
 /// Lets the aftermath see the events of a restart.
 struct Watch(Aftermath);
 
 impl Sink for Watch {
     fn event(&mut self, event: &Event<'_>, _places: &dyn Places) -> Result<(), SinkError> {
         self.0.event(event);
-        match self.0.waits_for_ever() {
-            true => Err(SinkError("the lock stays held".into())),
+        match self.0.is_decided() {
+            true => Err(SinkError("what becomes of the lock is known".into())),
             false => Ok(()),
         }
     }

@@ -5,6 +5,7 @@ mod inferred;
 mod locks;
 mod verdicts;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use pmvet_engines::confirm::shared::{SharedStore, SharedStores};
@@ -49,14 +50,22 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         workload.set_up(line)?;
     }
     workload.keep_input(&folder.file("input"))?;
-    if let Some(end) = workload.record(&folder, &mut info, true, &install)? {
+    let recording = folder.recording();
+    let options = options(arguments, &config.race);
+    let over = AtomicBool::new(false);
+    let (recorded, analysed) = std::thread::scope(|scope| {
+        let analysis = scope.spawn(|| Analysed::new(&recording, &over, options, arguments.confirm.confirm));
+        let recorded = workload.record(&folder, &mut info, true, &install);
+        over.store(true, Ordering::Release);
+        (recorded, analysis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    if let Some(end) = recorded? {
         if let Some(signal) = launch::stopped_by() {
             eprintln!("pmvet: interrupted by {}", launch::signal_name(signal));
         }
         return Ok(end);
     }
-    let recording = folder.recording();
-    let mut analysed = Analysed::new(&recording, options(arguments, &config.race))?;
+    let mut analysed = analysed?;
     if !analysed.saw_pm {
         return Ok(workload.no_pm());
     }
@@ -168,11 +177,11 @@ struct Analysed {
 }
 
 impl Analysed {
-    fn new(recording: &Recording, options: Options) -> Result<Self, Error> {
+    /// Analyses a run while it is recorded, until that is `over`. `confirm`: stores that other threads read are wanted, too.
+    fn new(recording: &Recording, over: &AtomicBool, options: Options, confirm: bool) -> Result<Self, Error> {
         let failed = |source| Error::Trace { path: recording.trace(), source };
-        let mut reader = recording.read().map_err(failed)?;
-        let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
-        let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
+        let mut reader = recording.follow(over).map_err(failed)?;
+        let mut symbols = Symbols::new(Symbolizer::of_recording(SystemTime::now()));
         let mut engine = Engine::new(options);
         let mut saw_pm = false;
         let mut shared = SharedStores::default();
@@ -181,7 +190,9 @@ impl Analysed {
             symbols.event(&event);
             saw_pm |= matches!(event.what, What::Map { .. });
             engine.event(&event);
-            shared.event(&event);
+            if confirm {
+                shared.event(&event);
+            }
             threads += u32::from(matches!(event.what, What::ThreadStart { .. }));
         }
         let places = reader.into_places();
