@@ -100,8 +100,12 @@ impl<'a> Collector<'a> {
     /// Passes on the events that can be, within bounds. Returns how many bytes of them there were.
     pub(crate) fn pump(&mut self, sink: &mut dyn Sink) -> Result<u64, CollectError> {
         let mut total = 0;
+        self.find_rings()?;
+        // Once: who looks again and again takes the cache line from the thread that writes it.
+        for ring in &mut self.rings {
+            ring.head = self.shared.control(ring.index).head.0.load(Ordering::Acquire);
+        }
         while total < ENOUGH {
-            self.find_rings()?;
             let mut moved = 0;
             for i in 0..self.rings.len() {
                 if self.rings[i].blocked_until <= self.next {
@@ -158,10 +162,7 @@ impl<'a> Collector<'a> {
         ring.blocked_until = 0;
         loop {
             if ring.tail == ring.head {
-                ring.head = control.head.0.load(Ordering::Acquire);
-                if ring.tail == ring.head {
-                    break;
-                }
+                break;
             }
             // SAFETY: between our tail and the published head.
             let bytes = unsafe { ring.buffer.published(ring.tail, ring.head) };
