@@ -28,7 +28,7 @@ echo "check of mapcli, $ops operations, -j2"
 printf '  %-16s %9s %9s %8s %8s %10s %9s %11s %11s\n' \
 	map native traced points images recovery wall efficiency "with copies"
 for map in ${MAPS:-btree rbtree hashmap_atomic}; do
-	rm -rf "$files/runs"
+	rm -rf "$files/runs" "$pools/pool"
 	command=("$PWD/target/pmdk/mapcli" "$map" "$pools/pool" 42)
 	status=0
 	"$pmvet" check --quiet -j2 ${SAMPLE:+--sample "$SAMPLE"} --crash-recoveries 0 --runs "$files/runs" -- \

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use pmvet_events::{Event, FileId, ModuleId, Places, Site, SiteId, ThreadId, What};
 use pmvet_target::symbols::Symbolizer;
+use serde::Serialize;
 
 use crate::kinds::{self, Class};
 use crate::locate::Locator;
@@ -60,6 +61,12 @@ pub(crate) struct FileCount {
     pub(crate) unlinked: bool,
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) mapped: u64,
+    pub(crate) traffic: Traffic,
+}
+
+/// What happened to a file.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Traffic {
     pub(crate) stores: u64,
     pub(crate) stored_bytes: u64,
     pub(crate) loads: u64,
@@ -90,24 +97,24 @@ impl Counter {
             What::Store { addr, value, .. } => {
                 let bytes = value.len() as u64;
                 if let Some(file) = self.file_at(event.thread, addr, bytes) {
-                    file.stores += 1;
-                    file.stored_bytes += bytes;
+                    file.traffic.stores += 1;
+                    file.traffic.stored_bytes += bytes;
                 }
             }
             What::Load { addr, size } => {
                 if let Some(file) = self.file_at(event.thread, addr, size.into()) {
-                    file.loads += 1;
+                    file.traffic.loads += 1;
                 }
             }
             What::Flush { pm: false, .. } => self.volatile_flushes += 1,
             What::Flush { addr, .. } => {
                 if let Some(file) = self.file_at(event.thread, addr, 1) {
-                    file.flushes += 1;
+                    file.traffic.flushes += 1;
                 }
             }
             What::Rmw { addr, new, .. } => {
                 if let Some(file) = self.file_at(event.thread, addr, new.len() as u64) {
-                    file.rmw += 1;
+                    file.traffic.rmw += 1;
                 }
             }
             What::Fence { .. }
@@ -180,17 +187,17 @@ impl Counter {
             }
             What::FileWrite { file, offset, data } => {
                 let file = self.file(file);
-                file.writes += 1;
-                file.written_bytes += data.len() as u64;
+                file.traffic.writes += 1;
+                file.traffic.written_bytes += data.len() as u64;
                 file.size = file.size.max(offset.saturating_add(data.len() as u64));
             }
             What::FileZero { file, len, .. } => {
                 let file = self.file(file);
-                file.writes += 1;
-                file.written_bytes += len;
+                file.traffic.writes += 1;
+                file.traffic.written_bytes += len;
             }
             What::FileResize { file, size } => self.file(file).size = size,
-            What::FileSync { file, .. } => self.file(file).syncs += 1,
+            What::FileSync { file, .. } => self.file(file).traffic.syncs += 1,
             What::FileRename { file, to } => self.file(file).path = Some(to.to_owned()),
             What::FileUnlink { file } => self.file(file).unlinked = true,
             What::Unsupported { why, .. } => match self.unsupported.get_mut(why) {
@@ -274,7 +281,10 @@ mod tests {
         feed(&mut counter, 1, 9, What::Flush { addr: 0x1010, how: FlushKind::Clwb, pm: true });
         feed(&mut counter, 1, 9, What::Flush { addr: 0x99, how: FlushKind::Clwb, pm: false });
         let file = &counter.files[1];
-        assert_eq!((file.stores, file.stored_bytes, file.loads, file.flushes), (2, 32, 1, 1));
+        assert_eq!(
+            (file.traffic.stores, file.traffic.stored_bytes, file.traffic.loads, file.traffic.flushes),
+            (2, 32, 1, 1)
+        );
         assert_eq!(counter.volatile_flushes, 1);
         assert_eq!(counter.sites[7].classes[Class::Store as usize], 2);
         assert_eq!(counter.sites[9].classes[Class::Flush as usize], 2);
@@ -309,6 +319,6 @@ mod tests {
             counter.event(&event, &Sites);
         }
         println!("{:.1} ns per event", start.elapsed().as_secs_f64() * 1e9 / count as f64);
-        assert_eq!(counter.files[1].loads, count);
+        assert_eq!(counter.files[1].traffic.loads, count);
     }
 }

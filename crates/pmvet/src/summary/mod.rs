@@ -14,7 +14,7 @@ use pmvet_target::launch::{Exit as TargetExit, signal_name};
 use serde::{Serialize, Serializer};
 
 use crate::kinds::{self, Class};
-use count::{Counter, FileCount, SiteCount, ThreadCount};
+use count::{Counter, FileCount, SiteCount, ThreadCount, Traffic};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Summary {
@@ -77,14 +77,8 @@ pub(crate) struct File {
     pub(crate) mappings: Vec<Mapping>,
     /// How often it was mapped; of many mappings only the first are listed.
     pub(crate) mapped: u64,
-    pub(crate) stores: u64,
-    pub(crate) stored_bytes: u64,
-    pub(crate) loads: u64,
-    pub(crate) flushes: u64,
-    pub(crate) rmw: u64,
-    pub(crate) writes: u64,
-    pub(crate) written_bytes: u64,
-    pub(crate) syncs: u64,
+    #[serde(flatten)]
+    pub(crate) traffic: Traffic,
     pub(crate) image: Option<Image>,
 }
 
@@ -258,14 +252,7 @@ impl File {
             size: count.size,
             unlinked: count.unlinked,
             mapped: count.mapped,
-            stores: count.stores,
-            stored_bytes: count.stored_bytes,
-            loads: count.loads,
-            flushes: count.flushes,
-            rmw: count.rmw,
-            writes: count.writes,
-            written_bytes: count.written_bytes,
-            syncs: count.syncs,
+            traffic: count.traffic,
             image,
         }
     }

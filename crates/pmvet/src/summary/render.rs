@@ -110,15 +110,16 @@ fn write_file(out: &mut String, file: &File, style: Style) -> fmt::Result {
     if file.mapped > file.mappings.len() as u64 {
         writeln!(out, "    mapped {} times in all", grouped(file.mapped))?;
     }
-    write!(out, "    stores {} ({})", grouped(file.stores), bytes(file.stored_bytes))?;
-    for (count, what) in [(file.loads, "loads"), (file.flushes, "flushes"), (file.rmw, "locked operations")] {
+    let traffic = &file.traffic;
+    write!(out, "    stores {} ({})", grouped(traffic.stores), bytes(traffic.stored_bytes))?;
+    for (count, what) in [(traffic.loads, "loads"), (traffic.flushes, "flushes"), (traffic.rmw, "locked operations")] {
         write!(out, ", {what} {}", grouped(count))?;
     }
-    if file.writes > 0 {
-        write!(out, ", writes by system calls {} ({})", grouped(file.writes), bytes(file.written_bytes))?;
+    if traffic.writes > 0 {
+        write!(out, ", writes by system calls {} ({})", grouped(traffic.writes), bytes(traffic.written_bytes))?;
     }
-    if file.syncs > 0 {
-        write!(out, ", syncs {}", grouped(file.syncs))?;
+    if traffic.syncs > 0 {
+        write!(out, ", syncs {}", grouped(traffic.syncs))?;
     }
     writeln!(out)?;
     match &file.image {
