@@ -105,9 +105,15 @@ impl Workload {
         command.insert(0, path(&bin.join(&self.program)));
         let setup: Vec<String> = self.setup.iter().map(|words| quoted(&fill(words))).collect();
         let setup = setup.join(" && ");
-        // The other core has a check of its own. Opening a pool takes long: all visits are for `make soak`.
-        let visits: &[&str] = if std::env::var_os("PMVET_SOAK").is_some() { &[] } else { &["--visits", "4"] };
-        let mut check = place.check(&["-j1"], &command).option(visits);
+        // The other core has a check of its own. Opening a pool takes long: the whole is for `make soak`.
+        let less: &[&str] = if std::env::var_os("PMVET_SOAK").is_some() {
+            &[]
+        } else if JUDGED.iter().any(|judgement| judgement.workload == self.name) {
+            &["--visits", "4"]
+        } else {
+            &["--visits", "2", "--crash-recoveries", "1"]
+        };
+        let mut check = place.check(&["-j1"], &command).option(less);
         if !setup.is_empty() {
             check = check.option(&["--setup", &setup]);
         }
