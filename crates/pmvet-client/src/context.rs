@@ -83,10 +83,14 @@ pub(crate) const SPREAD: u32 = 0x9e37_79b1;
 
 const FIRST_BUCKETS: usize = 1 << 8;
 const MOST_BUCKETS: usize = 1 << 15;
+/// In a run that counts, a step that is not there is found as fast as it is made, but a table that grows would grow anew in every
+/// child of a fork server.
+const COUNTING_BUCKETS: usize = 1 << 11;
 
 impl Paths {
     pub(crate) fn new() -> Self {
-        Self(vec![Bucket::default(); FIRST_BUCKETS])
+        let buckets = if client().counts() { COUNTING_BUCKETS } else { FIRST_BUCKETS };
+        Self(vec![Bucket::default(); buckets])
     }
 
     pub(crate) fn start(&self) -> u64 {
@@ -111,7 +115,8 @@ impl Paths {
     }
 
     fn add(&mut self, path: Path) {
-        while self.bucket(path.parent, path.call).0[3].node != 0 && self.0.len() < MOST_BUCKETS {
+        let most = if client().counts() { COUNTING_BUCKETS } else { MOST_BUCKETS };
+        while self.bucket(path.parent, path.call).0[3].node != 0 && self.0.len() < most {
             let larger = vec![Bucket::default(); self.0.len() * 2];
             let old = std::mem::replace(&mut self.0, larger);
             for path in old.iter().flat_map(|b| b.0).filter(|p| p.node != 0) {

@@ -127,9 +127,16 @@ pub(crate) fn is_mapped(addr: u64, len: u64) -> bool {
 
 /// The address ranges of this process that are in use, in order.
 fn mapped_ranges() -> Vec<(usize, usize)> {
+    ranges(|_| true)
+}
+
+/// The address ranges whose permissions are such.
+fn ranges(wanted: impl Fn(&str) -> bool) -> Vec<(usize, usize)> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let range = |line: &str| {
-        let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+        let mut words = line.split_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        words.next().filter(|permissions| wanted(permissions))?;
         Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
     };
     maps.lines().filter_map(range).collect()
@@ -194,12 +201,13 @@ pub(crate) fn flush_code() {
     }
 }
 
-/// Whether there is code of the target at an address.
-pub(crate) fn is_code(at: app_pc) -> bool {
-    let (mut base, mut size, mut protection) = (std::ptr::null_mut(), 0, 0);
-    // SAFETY: all pointers are valid.
-    let known = unsafe { dr_query_memory(at, &raw mut base, &raw mut size, &raw mut protection) } != 0;
-    known && protection & DR_MEMPROT_EXEC != 0
+/// The addresses of these that hold code. DynamoRIO, asked for each, would read the whole memory map each time.
+pub(crate) fn retain_code(tags: &mut Vec<app_pc>) {
+    let code = ranges(|permissions| permissions.contains('x'));
+    tags.retain(|&tag| {
+        let next = code.partition_point(|&(start, _)| start <= tag as usize);
+        next > 0 && (tag as usize) < code[next - 1].1
+    });
 }
 
 /// Fills the code cache with the blocks at these addresses.

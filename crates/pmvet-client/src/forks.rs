@@ -31,8 +31,11 @@ pub(crate) struct Forks {
     becomes: AtomicU32,
     /// Where the last fork point was: the next one has to be further on.
     files_passed: AtomicBool,
-    /// This process was forked by a server.
+    /// This process was forked by a server: this one.
     child: AtomicBool,
+    server: AtomicUsize,
+    /// It has asked whether to go on already.
+    paused: AtomicBool,
     /// How many translated blocks of the stage are in this process's code cache.
     translated: AtomicUsize,
     /// Where the C library keeps the thread's id.
@@ -52,6 +55,8 @@ impl Forks {
             becomes: AtomicU32::new(0),
             files_passed: AtomicBool::new(false),
             child: AtomicBool::new(false),
+            server: AtomicUsize::new(0),
+            paused: AtomicBool::new(false),
             translated: AtomicUsize::new(0),
             tid_at: AtomicU64::new(0),
             handled: AtomicU64::new(0),
@@ -124,6 +129,7 @@ impl Forks {
     /// Obeys orders. Returns in a child, which goes on from here.
     fn serve(&self, dc: *mut c_void, number: usize, point: Point) {
         let server = self.stage.server(number);
+        self.server.store(number, Ordering::Relaxed);
         self.becomes.store(RUN, Ordering::Relaxed);
         if client().threads().alive.len() > 1 {
             server.set_turn(turn::REFUSED);
@@ -162,7 +168,8 @@ impl Forks {
     fn fork(&self) -> i64 {
         let tid_at = self.tid_at.load(Ordering::Relaxed);
         let mut flags = libc::SIGCHLD;
-        if tid_at != 0 {
+        // In a run that counts the C library goes on with the number that it has of its thread: see `counted`.
+        if tid_at != 0 && !client().counts() {
             // As the C library's own fork does.
             flags |= libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
         }
@@ -189,11 +196,12 @@ impl Forks {
         let known = self.translated.load(Ordering::Relaxed);
         let mut tags: Vec<app_pc> = self.stage.blocks_from(known).map(|tag| tag as app_pc).collect();
         self.translated.store(known + tags.len(), Ordering::Relaxed);
-        // A library that only the child loaded is not here.
-        tags.retain(|&tag| dr::is_code(tag));
-        if !tags.is_empty() {
-            dr::translate(dc, &mut tags);
+        if tags.is_empty() {
+            return;
         }
+        // A library that only the child loaded is not here.
+        dr::retain_code(&mut tags);
+        dr::translate(dc, &mut tags);
     }
 
     /// Ends a child at once. DynamoRIO would take long to free what ends with the process anyway.
@@ -208,6 +216,28 @@ impl Forks {
         }
         // SAFETY: does not return.
         unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    }
+
+    /// Whether pmvet wants to be asked at the end of the input, and has not been yet.
+    pub(crate) fn may_pause(&self) -> bool {
+        self.is_child()
+            && self.becomes.load(Ordering::Relaxed) == RUN
+            && self.stage.pauses.load(Ordering::Relaxed) != 0
+            && !self.paused.load(Ordering::Relaxed)
+    }
+
+    /// The input is at an end. Asks whether the rest of the run is wanted, and ends it if not.
+    pub(crate) fn pause(&self) {
+        self.paused.store(true, Ordering::Relaxed);
+        let server = self.stage.server(self.server.load(Ordering::Relaxed));
+        server.set_turn(turn::PAUSED);
+        while server.turn() == turn::PAUSED {
+            server.wait_while(turn::PAUSED, std::time::Duration::from_secs(3600));
+        }
+        if self.stage.enough.load(Ordering::Relaxed) != 0 {
+            // SAFETY: does not return.
+            unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+        }
     }
 
     /// Ends the run as a crash of the machine would: nothing more is done.

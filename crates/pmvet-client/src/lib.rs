@@ -28,6 +28,7 @@ mod determinism;
 mod dr;
 mod emit;
 mod ffi;
+mod counted;
 mod forks;
 mod heap;
 mod instrument;

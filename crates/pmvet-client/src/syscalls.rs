@@ -17,7 +17,7 @@ use pmvet_events::wire::MAX_DATA;
 use crate::kernel_writes::{self, Buffer};
 use crate::pm::{Inode, Mapping, OpenFile};
 use crate::thread::Thread;
-use crate::{client, dr, taken};
+use crate::{client, counted, dr, taken};
 
 /// What to do when the call under way returns.
 #[derive(Debug, Default)]
@@ -159,8 +159,8 @@ impl Arguments {
     }
 
     /// Replaces an argument for the kernel. The target gets its own back after the call.
-    fn replace(&self, thread: &mut Thread, index: i32, value: u64) {
-        thread.replaced = Some((index, self.get(index)));
+    pub(crate) fn replace(&self, thread: &mut Thread, index: i32, value: u64) {
+        thread.replaced.push((index, self.get(index)));
         // SAFETY: as above.
         unsafe { dr_syscall_set_param(self.0, index, value) }
     }
@@ -184,13 +184,21 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     let Some(thread) = Thread::try_current() else { return 1 };
     let arguments = Arguments(dc);
     let number = i64::from(number);
+    thread.replaced.clear();
     if let Some(forks) = &client().forks {
         forks.before(dc, &arguments, number);
     }
     if client().plan.deterministic && answer(&arguments, dc, number) {
         return 0;
     }
-    thread.replaced = None;
+    if client().counts() {
+        if let Some(result) = counted::answer(&arguments, number) {
+            // SAFETY: from within a pre-syscall event that skips the call.
+            unsafe { dr_syscall_set_result(dc, result as u64) };
+            return 0;
+        }
+        counted::name_itself(thread, &arguments, number);
+    }
     if number == libc::SYS_mmap && arguments.get(3) as i32 & libc::MAP_FIXED_NOREPLACE != 0 {
         // DynamoRIO drops the address of such a call but not the flag.
         if dr::is_mapped(arguments.get(0), whole_pages(arguments.get(1))) {
@@ -463,7 +471,7 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, number: i32) {
     let result = unsafe { dr_syscall_get_result(dc) } as i64;
     let pending = std::mem::take(&mut thread.syscall);
     // The pending work below looks at the arguments as the kernel saw them.
-    let replaced = thread.replaced.take();
+    let replaced = std::mem::take(&mut thread.replaced);
     let failed = (-4095..0).contains(&result);
     match pending {
         Pending::Unmapped(parts) if failed => {
@@ -474,10 +482,13 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, number: i32) {
         _ if failed => {}
         pending => finish(thread, &Arguments(dc), pending, result as u64),
     }
+    if client().counts() {
+        counted::after(dc, &Arguments(dc), i64::from(number), result);
+    }
     if client().plan.deterministic && !failed {
         crate::determinism::fix_file_times(i64::from(number), &|i| Arguments(dc).get(i));
     }
-    if let Some((index, value)) = replaced {
+    for (index, value) in replaced {
         dr::restore_argument(index, value);
     }
 }

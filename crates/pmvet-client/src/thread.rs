@@ -153,7 +153,7 @@ pub(crate) struct Thread {
     pub(crate) borrowed: bool,
     process: u32,
     /// The argument of the system call under way that the kernel sees another value of.
-    pub(crate) replaced: Option<(i32, u64)>,
+    pub(crate) replaced: Vec<(i32, u64)>,
     stack_memory: (*mut u8, usize),
 }
 
@@ -248,7 +248,7 @@ impl Thread {
             syscall: Default::default(),
             borrowed: dr::process() != client.process(),
             process: dr::process(),
-            replaced: None,
+            replaced: Vec::new(),
             stack_memory: (stack_memory, STACK_BYTES + XSAVE_BYTES),
         });
         let thread = Box::into_raw(thread);

@@ -54,6 +54,9 @@ pub struct AllocFunction {
     pub base: Option<u8>,
 }
 
+/// The label of the file in memory that a target reads its input from, by which the client knows it.
+pub const INPUT_LABEL: &str = "/pmvet-input";
+
 /// A target that stops at a fork point and goes on in children, one for each order of pmvet's (see [`crate::stage`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forks {

@@ -27,6 +27,10 @@ pub struct Stage {
     blocks_used: AtomicU32,
     blocks: [AtomicU64; BLOCKS],
     pub stop: Stop,
+    /// Not 0: a run stops where it finds its input at an end, and asks whether to go on. See [`turn::PAUSED`].
+    pub pauses: AtomicU32,
+    /// The answer: not 0 if it is not to.
+    pub enough: AtomicU32,
     pub maps: Maps,
 }
 
@@ -75,6 +79,8 @@ pub mod turn {
     pub const ORDERED: u32 = 2;
     /// The process cannot be forked, since it has several threads. It goes on by itself.
     pub const REFUSED: u32 = 3;
+    /// The child of a server has read all of its input and waits for pmvet to say whether the rest is wanted.
+    pub const PAUSED: u32 = 4;
 }
 
 /// The order: a child that runs to its end.
@@ -112,6 +118,10 @@ impl Server {
 
     pub fn set_turn(&self, turn: u32) {
         self.turn.store(turn, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
         // SAFETY: wakes whoever waits for this word.
         unsafe { libc::syscall(libc::SYS_futex, &raw const self.turn, libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
     }
@@ -134,6 +144,14 @@ impl Server {
     pub fn give(&self, order: u32) {
         self.order.store(order, Ordering::Relaxed);
         self.set_turn(turn::ORDERED);
+    }
+
+    /// Lets a run that has paused go on. Its server may have become ready in the meantime, if the run was killed.
+    pub fn answer(&self) {
+        let paused = self.turn.compare_exchange(turn::PAUSED, turn::ORDERED, Ordering::AcqRel, Ordering::Relaxed);
+        if paused.is_ok() {
+            self.wake();
+        }
     }
 
     pub fn point(&self) -> Point {
@@ -169,19 +187,21 @@ impl Stage {
 }
 
 impl Maps {
-    fn all(&self) -> impl Iterator<Item = &AtomicU8> {
-        self.pm.iter().chain(&self.edges)
-    }
+    const BYTES: usize = 2 * MAP;
 
     /// The counters as they are now. The target must be at rest.
     pub fn copy(&self) -> Vec<u8> {
-        self.all().map(|count| count.load(Ordering::Relaxed)).collect()
+        let mut counts = vec![0; Self::BYTES];
+        // SAFETY: the two maps follow each other, and nobody writes to them now.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const *self).cast(), counts.as_mut_ptr(), Self::BYTES) };
+        counts
     }
 
+    /// The target must be at rest.
     pub fn set(&self, counts: &[u8]) {
-        for (count, &value) in self.all().zip(counts) {
-            count.store(value, Ordering::Relaxed);
-        }
+        let bytes = counts.len().min(Self::BYTES);
+        // SAFETY: as in `copy`; atomics may be written through a shared reference.
+        unsafe { std::ptr::copy_nonoverlapping(counts.as_ptr(), (&raw const *self).cast_mut().cast(), bytes) };
     }
 }
 

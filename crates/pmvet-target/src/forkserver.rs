@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use pmvet_events::ids::{ContextId, ModuleId, SiteId, ThreadId};
 use pmvet_events::plan::Forks;
 use pmvet_events::shm::Shared;
-use pmvet_events::stage::{OwnStage, Point, RUN, SERVERS, turn};
+use pmvet_events::stage::{Maps, OwnStage, Point, RUN, SERVERS, turn};
 use pmvet_events::{Event, Places, What};
 
 use crate::collect::{CollectError, Collector, Loss, Sink, SinkError};
@@ -45,9 +45,14 @@ pub enum End {
     Runaway,
 }
 
+/// Asked, with the counts so far, when a run has read all of its input: whether the rest of it is wanted.
+pub type Judge<'a> = &'a mut dyn FnMut(&Maps) -> bool;
+
 #[derive(Debug)]
 pub struct Run {
     pub end: End,
+    /// The rest of it was not wanted.
+    pub cut: bool,
     /// Processes that it left behind, which were killed.
     pub strays: usize,
     /// Events that are missing.
@@ -187,11 +192,25 @@ impl ForkServer {
 
     /// Lets a server fork a child and sees the child through to its end. Its events go to `sink`.
     pub fn run(&mut self, server: usize, limits: &Limits, sink: &mut dyn Sink) -> Result<Run, ForkError> {
+        self.run_judged(server, limits, sink, None)
+    }
+
+    /// The same, but the run may be cut short.
+    pub fn run_judged(
+        &mut self,
+        server: usize,
+        limits: &Limits,
+        sink: &mut dyn Sink,
+        mut judge: Option<Judge<'_>>,
+    ) -> Result<Run, ForkError> {
         let process = self.servers[server].ok_or(ForkError::Died)?;
         let control = self.stage.server(server);
         let started = Instant::now();
         let mut collector = (!self.counts).then(|| Collector::from_now(&self.shared));
         let mut killed = None;
+        let mut cut = false;
+        let mut left = 0;
+        self.stage.pauses.store(judge.is_some().into(), Ordering::Relaxed);
         if !self.counts {
             self.modules.tell(sink, &self.shared)?;
         }
@@ -204,8 +223,15 @@ impl ForkServer {
                 }
                 None => ROUND.min(limits.time),
             };
-            if control.wait_while(turn::ORDERED, pause) == turn::READY {
-                break;
+            match control.wait_while(turn::ORDERED, pause) {
+                turn::READY => break,
+                turn::PAUSED => {
+                    cut = judge.as_mut().is_some_and(|judge| !judge(&self.stage.maps));
+                    self.stage.enough.store(cut.into(), Ordering::Relaxed);
+                    control.answer();
+                    continue;
+                }
+                _ => {}
             }
             if started.elapsed() < ROUND {
                 continue;
@@ -226,16 +252,16 @@ impl ForkServer {
                 None
             });
             if killed.is_some() {
-                self.kill_all_but_servers();
+                left += self.kill_all_but_servers(child);
             }
         }
-        let strays = self.kill_all_but_servers();
+        let strays = left + self.kill_all_but_servers(control.child.load(Ordering::Relaxed));
         let loss = match &mut collector {
             Some(collector) => collector.finish(sink)?,
             None => Loss::default(),
         };
         let end = killed.unwrap_or(End::Exit(exit_of(control.status.load(Ordering::Relaxed))));
-        Ok(Run { end, strays, loss, time: started.elapsed() })
+        Ok(Run { end, cut, strays, loss, time: started.elapsed() })
     }
 
     /// Lets a server fork a child that goes on to the next fork point and becomes a server there. `None` if it never came
@@ -254,31 +280,31 @@ impl ForkServer {
         let child = control.child.load(Ordering::Relaxed) as libc::pid_t;
         let arrived = self.arrive(number, Some(child));
         if !matches!(arrived, Ok(true)) {
-            self.kill_all_but_servers();
+            self.kill_all_but_servers(child as u32);
         }
         Ok(arrived?.then_some(number))
     }
 
     /// Ends a server.
     pub fn end(&mut self, server: usize) {
-        self.servers[server] = None;
-        self.kill_all_but_servers();
+        if let Some(process) = self.servers[server].take() {
+            self.tracees.kill(process);
+            self.kill_all_but_servers(process as u32);
+        }
     }
 
-    /// Returns how many there were.
-    fn kill_all_but_servers(&self) -> usize {
+    /// Ends what a run left behind. Returns how many threads that were, besides the run's own process.
+    fn kill_all_but_servers(&self, child: u32) -> usize {
         let servers: Vec<libc::pid_t> = self.servers.iter().copied().flatten().collect();
-        let mut most = 0;
-        // The supervisor needs a moment to notice that the child of this run has ended.
-        for round in 0u32.. {
-            let found = if round == 0 { self.tracees.others(&servers) } else { self.tracees.kill_others(&servers) };
-            if found == 0 || self.sandbox.is_over() {
-                break;
-            }
-            most = if round > 1 { found.max(most) } else { most };
-            std::thread::sleep(Duration::from_micros(50 << round.min(8)));
+        // The supervisor needs a moment to notice that the run has ended.
+        if self.tracees.wait_for_others(&servers, ROUND) {
+            return 0;
         }
-        most
+        let strays = self.tracees.others(&servers).iter().filter(|&&tid| tid != child as libc::pid_t).count();
+        while self.tracees.kill_others(&servers) > 0 && !self.sandbox.is_over() {
+            self.tracees.wait_for_others(&servers, ROUND);
+        }
+        strays
     }
 }
 

@@ -24,6 +24,11 @@ pub fn unnamed(label: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// A file in memory for a target to read its input from.
+pub fn input() -> io::Result<File> {
+    unnamed(pmvet_events::plan::INPUT_LABEL.as_ref())
+}
+
 /// Copies a file, holes left out.
 pub fn copy(from: &File, to: &File) -> io::Result<()> {
     let size = from.metadata()?.len();

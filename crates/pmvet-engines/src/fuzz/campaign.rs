@@ -24,13 +24,14 @@ use libafl_bolts::rands::{Rand, StdRand};
 use libafl_bolts::serdeany::RegistryBuilder;
 use libafl_bolts::tuples::{Merge, RefIndexable, tuple_list};
 use libafl_bolts::{Named, impl_serdeany};
-use pmvet_target::forkserver::{End, ForkError};
+use pmvet_target::forkserver::{End, ForkError, Judge};
 use pmvet_target::launch::Exit;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::case::Case;
 use super::content::{Content, ImageId};
+use super::cuts::Cuts;
 use super::operations::Operations;
 use super::paths::{Favour, Seen};
 use super::runner::{Order, Outcome, RunError, Runner};
@@ -74,6 +75,8 @@ pub struct Stats {
     /// Cases that were run again, and those that did the same again.
     pub repeated: u64,
     pub stable: u64,
+    /// Runs that were cut short where their input ended.
+    pub cut: u64,
     /// Processes that runs left behind.
     pub strays: u64,
     pub bytes: u64,
@@ -115,6 +118,7 @@ struct World<'a> {
     watcher: &'a mut dyn Watcher,
     settings: Settings,
     seen: Seen,
+    cuts: Cuts,
     last: Option<(u64, Favour)>,
     fresh: Vec<Fresh>,
     failures: HashSet<u64>,
@@ -145,6 +149,7 @@ pub fn run(
         watcher,
         settings,
         seen: Seen::default(),
+        cuts: Cuts::default(),
         last: None,
         fresh: Vec::new(),
         failures: HashSet::new(),
@@ -246,20 +251,43 @@ impl World<'_> {
         self.store.get(image).map_err(FuzzError::Corpus)
     }
 
-    fn run_case(&mut self, case: &Case, stop: (u64, u64), keep: bool) -> Result<Outcome, FuzzError> {
+    fn run_case(
+        &mut self,
+        case: &Case,
+        stop: (u64, u64),
+        keep: bool,
+        judge: Option<Judge<'_>>,
+    ) -> Result<Outcome, FuzzError> {
         let content = self.content(case.image)?;
         let order = Order { image: case.image, content: &content, input: &case.input, stop, keep };
-        let outcome = self.runner.run(&order)?;
+        let outcome = self.runner.run(&order, judge)?;
         self.stats.runs += 1;
+        self.stats.cut += u64::from(outcome.cut);
         self.stats.strays += outcome.strays as u64;
         Ok(outcome)
     }
 
     /// Runs a case and takes notice of what it did.
     fn evaluate(&mut self, case: &Case) -> Result<ExitKind, FuzzError> {
-        let outcome = self.run_case(case, (0, 0), false)?;
+        let mut cuts = std::mem::take(&mut self.cuts);
+        let mut trial = false;
+        let outcome = self.run_case(
+            case,
+            (0, 0),
+            false,
+            Some(&mut |maps| {
+                let (go_on, same) = cuts.at_end(&maps.copy());
+                trial = same;
+                go_on
+            }),
+        );
+        self.cuts = cuts;
+        let outcome = outcome?;
         if matches!(outcome.end, End::Exit(Exit::Status(_))) {
-            let favour = self.seen.add(&outcome.counts);
+            let favour = if outcome.cut { Favour::None } else { self.seen.add(&outcome.counts) };
+            if trial && !outcome.cut {
+                self.cuts.learn(favour);
+            }
             self.last = Some((xxh3_64(&outcome.counts), favour));
             return Ok(ExitKind::Ok);
         }
@@ -288,7 +316,7 @@ impl World<'_> {
     /// try on them.
     fn grow(&mut self, fresh: &Fresh, below: &mut dyn FnMut(usize) -> usize) -> Result<Vec<Case>, FuzzError> {
         let case = &fresh.case;
-        let outcome = self.run_case(case, (0, 0), true)?;
+        let outcome = self.run_case(case, (0, 0), true, None)?;
         self.stats.repeated += 1;
         self.stats.stable += u64::from(xxh3_64(&outcome.counts) == fresh.counts);
         let mut cases = Vec::new();
@@ -305,7 +333,7 @@ impl World<'_> {
             } else {
                 (0, 1 + below(fences as usize) as u64)
             };
-            let outcome = self.run_case(case, stop, true)?;
+            let outcome = self.run_case(case, stop, true, None)?;
             if outcome.stopped {
                 self.add_image(outcome, case, stop, &mut cases, below)?;
             }

@@ -64,6 +64,11 @@ pub struct FileContent {
 
 impl FileContent {
     pub fn read(file: &File) -> io::Result<Self> {
+        Self::read_like(file, None)
+    }
+
+    /// Reads a file that is mostly like this one, whose pages need no hashing then.
+    pub fn read_like(file: &File, like: Option<&Self>) -> io::Result<Self> {
         let size = file.metadata()?.len();
         let mut pages = BTreeMap::new();
         let mut buffer = vec![0; 64 * PAGE];
@@ -76,8 +81,15 @@ impl FileContent {
                     break;
                 }
                 for (i, page) in buffer[..read].chunks(PAGE).enumerate() {
-                    if page.iter().any(|&b| b != 0) {
-                        pages.insert(at / PAGE as u64 + i as u64, Page::new(page));
+                    let index = at / PAGE as u64 + i as u64;
+                    match like.and_then(|like| like.pages.get(&index)) {
+                        Some(known) if *known.bytes == *page => {
+                            pages.insert(index, known.clone());
+                        }
+                        _ if page.iter().all(|&b| b == 0) => {}
+                        _ => {
+                            pages.insert(index, Page::new(page));
+                        }
                     }
                 }
                 at += read as u64;

@@ -7,6 +7,7 @@
 //! * [`content`] — the content of PM; [`store`] — the tree of images, kept as pages that differ from a parent's.
 //! * [`runner`] — runs a test case in a fork server and says what it did.
 //! * [`paths`] — which PM paths have been seen, and how much a test case adds (the paper's algorithm 2).
+//! * [`cuts`] — which runs need not go on when their input is at an end.
 //! * [`operations`] — inputs made of operations, after PMRace's section 4.5 (Chen and others, ASPLOS 2022); [`tokens`] — words
 //!   of the binary.
 //! * [`campaign`] — LibAFL around all that: corpus, scheduler, mutators, loop.
@@ -21,6 +22,7 @@
 pub mod campaign;
 pub mod case;
 pub mod content;
+pub mod cuts;
 pub mod operations;
 pub mod paths;
 pub mod runner;

@@ -16,7 +16,7 @@ use pmvet_events::plan::Forks;
 use pmvet_events::stage::Point;
 use pmvet_target::Launch;
 use pmvet_target::collect::{Sink, SinkError};
-use pmvet_target::forkserver::{End, FIRST, ForkError, ForkServer, Limits};
+use pmvet_target::forkserver::{End, FIRST, ForkError, ForkServer, Judge, Limits};
 use pmvet_target::install::Install;
 use pmvet_target::sandbox::Overlay;
 use pmvet_target::sparse;
@@ -70,6 +70,8 @@ pub struct Outcome {
     pub operations: (u64, u64),
     /// It was stopped where it should be.
     pub stopped: bool,
+    /// It was cut short where its input ended.
+    pub cut: bool,
     /// Processes that it left behind.
     pub strays: usize,
     /// What it left in PM, if that was asked for.
@@ -136,7 +138,7 @@ impl Runner {
         let private = target.launch.sandbox.as_ref().ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
         let input = match &private.input {
             Some(file) => Arc::clone(file),
-            None => Arc::new(sparse::unnamed("/input".as_ref())?),
+            None => Arc::new(sparse::input()?),
         };
         let server = start(&target, &input)?;
         let counts = server.counts();
@@ -162,8 +164,9 @@ impl Runner {
         &self.target
     }
 
-    pub fn run(&mut self, order: &Order<'_>) -> Result<Outcome, RunError> {
-        match self.try_run(order) {
+    /// Runs a case. With a judge, the run may be cut short where its input ends.
+    pub fn run(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
+        match self.try_run(order, judge) {
             // The target took its server down. That is news about this test case, and the next one needs a server.
             Err(RunError::Fork(ForkError::Died)) => {
                 self.opened.clear();
@@ -171,36 +174,36 @@ impl Runner {
                 self.counts = self.server.counts();
                 let counts = self.counts.clone();
                 let end = End::Exit(pmvet_target::launch::Exit::Signal(libc::SIGKILL));
-                Ok(Outcome { end, counts, operations: (0, 0), stopped: false, strays: 0, content: None })
+                Ok(Outcome { end, counts, operations: (0, 0), stopped: false, cut: false, strays: 0, content: None })
             }
             result => result,
         }
     }
 
-    fn try_run(&mut self, order: &Order<'_>) -> Result<Outcome, RunError> {
+    fn try_run(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
         self.input.set_len(0)?;
         self.input.write_all_at(order.input, 0)?;
         self.clock += 1;
         if !self.is_short() || self.closed.contains_key(&order.image) {
-            return self.whole(order);
+            return self.whole(order, judge);
         }
         let fresh = !self.opened.contains_key(&order.image);
         if fresh && !self.open(order)? {
             self.closed.insert(order.image, ());
-            return self.whole(order);
+            return self.whole(order, judge);
         }
         let before = self.opened.get(&order.image).map_or((0, 0), |opened| opened.operations);
         let passed = |stop: u64, before: u64| stop != 0 && stop <= before;
         if passed(order.stop.0, before.0) || passed(order.stop.1, before.1) {
-            return self.whole(order);
+            return self.whole(order, judge);
         }
         let compare = fresh && (self.compared < COMPARED_AT_FIRST || self.clock.is_multiple_of(COMPARED_LATER));
         if !compare {
-            return self.short(order);
+            return self.short(order, judge);
         }
         self.compared += 1;
         let order = Order { keep: true, ..*order };
-        let (short, whole) = (self.short(&order)?, self.whole(&order)?);
+        let (short, whole) = (self.short(&order, None)?, self.whole(&order, None)?);
         let same = short.end == whole.end
             && short.counts == whole.counts
             && short.content == whole.content
@@ -221,35 +224,36 @@ impl Runner {
         Ok(())
     }
 
-    /// The PM files as they are now.
-    fn content(&self) -> io::Result<Content> {
+    /// The PM files as they are now, which are mostly as they were.
+    fn content(&self, before: &Content) -> io::Result<Content> {
         let overlay = self.overlay();
         let mut content = Content::default();
         for path in &self.target.files {
             if let Some(file) = overlay.get(path) {
-                content.files.insert(path.clone(), FileContent::read(file)?);
+                content.files.insert(path.clone(), FileContent::read_like(file, before.files.get(path))?);
             }
         }
         Ok(content)
     }
 
-    fn whole(&mut self, order: &Order<'_>) -> Result<Outcome, RunError> {
+    fn whole(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
         self.lay_out(order.content)?;
         self.server.set_counts(&self.counts);
         self.server.stop_at((0, 0), order.stop);
-        self.finish(FIRST, order)
+        self.finish(FIRST, order, judge)
     }
 
-    fn finish(&mut self, server: usize, order: &Order<'_>) -> Result<Outcome, RunError> {
-        let run = self.server.run(server, &self.target.limits, &mut Nobody)?;
+    fn finish(&mut self, server: usize, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
+        let run = self.server.run_judged(server, &self.target.limits, &mut Nobody, judge)?;
         let (operations, fences, stopped) = self.server.operations();
-        let content = order.keep.then(|| self.content()).transpose()?;
+        let content = order.keep.then(|| self.content(order.content)).transpose()?;
         let counts = self.server.counts();
-        Ok(Outcome { end: run.end, counts, operations: (operations, fences), stopped, strays: run.strays, content })
+        let (end, cut, strays) = (run.end, run.cut, run.strays);
+        Ok(Outcome { end, counts, operations: (operations, fences), stopped, cut, strays, content })
     }
 
-    fn short(&mut self, order: &Order<'_>) -> Result<Outcome, RunError> {
-        let Some(opened) = self.opened.get_mut(&order.image) else { return self.whole(order) };
+    fn short(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
+        let Some(opened) = self.opened.get_mut(&order.image) else { return self.whole(order, judge) };
         opened.used = self.clock;
         for (file, content) in &opened.files {
             content.restore(file)?;
@@ -258,7 +262,7 @@ impl Runner {
         self.server.stop_at(opened.operations, order.stop);
         let (server, overlay) = (opened.server, opened.overlay.clone());
         *self.overlay() = overlay;
-        self.finish(server, order)
+        self.finish(server, order, judge)
     }
 
     /// Makes a server that has an image open. False if the program does not get as far as its input.
@@ -280,8 +284,9 @@ impl Runner {
         let (operations, fences, _) = self.server.operations();
         let overlay = self.overlay().clone();
         let mut files = Vec::new();
-        for (_, file) in overlay.files().filter(|(_, file)| !Arc::ptr_eq(file, &self.input)) {
-            files.push((Arc::clone(file), FileContent::read(file)?));
+        for (path, file) in overlay.files().filter(|(_, file)| !Arc::ptr_eq(file, &self.input)) {
+            let before = order.content.files.get(path);
+            files.push((Arc::clone(file), FileContent::read_like(file, before)?));
         }
         let (counts, operations) = (self.server.counts(), (operations, fences));
         let opened = Opened { server, overlay, files, counts, operations, used: self.clock };

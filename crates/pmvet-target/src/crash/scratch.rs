@@ -88,6 +88,8 @@ pub fn restore<'a>(file: &File, size: u64, pages: impl Iterator<Item = (u64, &'a
                 match pages.next_if(|(next, _)| *next == index) {
                     Some((_, page)) if found == &page[..found.len()] => {}
                     Some((_, page)) => write(index, page)?,
+                    // Memory that a run has touched and the next one will touch again.
+                    None if found.iter().all(|&b| b == 0) => {}
                     None => clear(file, index, found)?,
                 }
             }

@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 pub(super) type Registers = libc::user_regs_struct;
 
@@ -117,7 +118,10 @@ impl Tracee {
 
 /// The threads of a sandbox that are alive, for those who are not their tracer.
 #[derive(Debug, Default)]
-pub struct Tracees(Mutex<Alive>);
+pub struct Tracees {
+    alive: Mutex<Alive>,
+    fewer: Condvar,
+}
 
 #[derive(Debug, Default)]
 struct Alive {
@@ -126,9 +130,15 @@ struct Alive {
     over: BTreeSet<libc::pid_t>,
 }
 
+impl Alive {
+    fn others(&self, spared: &[libc::pid_t]) -> impl Iterator<Item = libc::pid_t> {
+        self.threads.iter().copied().filter(|tid| !spared.contains(tid))
+    }
+}
+
 impl Tracees {
     fn alive(&self) -> MutexGuard<'_, Alive> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        self.alive.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     pub(super) fn add(&self, tid: libc::pid_t) {
@@ -143,22 +153,41 @@ impl Tracees {
         if !alive.threads.remove(&tid) {
             alive.over.insert(tid);
         }
+        drop(alive);
+        self.fewer.notify_all();
     }
 
     pub fn contains(&self, tid: libc::pid_t) -> bool {
         self.alive().threads.contains(&tid)
     }
 
-    /// How many there are besides these.
-    pub fn others(&self, spared: &[libc::pid_t]) -> usize {
-        self.alive().threads.iter().filter(|tid| !spared.contains(tid)).count()
+    /// Those besides these.
+    pub fn others(&self, spared: &[libc::pid_t]) -> Vec<libc::pid_t> {
+        self.alive().others(spared).collect()
+    }
+
+    /// Kills the process of a thread, if it is still there.
+    pub fn kill(&self, tid: libc::pid_t) {
+        let alive = self.alive();
+        if alive.threads.contains(&tid) {
+            // SAFETY: as in `kill_others`.
+            unsafe { libc::kill(tid, libc::SIGKILL) };
+        }
+    }
+
+    /// Waits until there are none besides these, but no longer than this. Says whether there are none.
+    pub fn wait_for_others(&self, spared: &[libc::pid_t], most: Duration) -> bool {
+        let waited =
+            self.fewer.wait_timeout_while(self.alive(), most, |alive| alive.others(spared).next().is_some());
+        let (alive, _) = waited.unwrap_or_else(|e| e.into_inner());
+        alive.others(spared).next().is_none()
     }
 
     /// Kills all but these. Returns how many there were.
     pub fn kill_others(&self, spared: &[libc::pid_t]) -> usize {
         let alive = self.alive();
-        let others: Vec<_> = alive.threads.iter().filter(|tid| !spared.contains(tid)).collect();
-        for &&tid in &others {
+        let others: Vec<_> = alive.others(spared).collect();
+        for &tid in &others {
             // SAFETY: the id is in use until the tracer has waited for it, and the tracer takes it from the set right after.
             unsafe { libc::kill(tid, libc::SIGKILL) };
         }
@@ -208,9 +237,9 @@ mod tests {
         tracees.add(1);
         tracees.remove(2);
         tracees.add(2);
-        assert_eq!((tracees.others(&[1]), tracees.contains(2)), (0, false));
+        assert_eq!((tracees.others(&[1]), tracees.contains(2)), (vec![], false));
         // The same number, used again.
         tracees.add(2);
-        assert_eq!((tracees.others(&[1]), tracees.contains(2)), (1, true));
+        assert_eq!((tracees.others(&[1]), tracees.contains(2)), (vec![2], true));
     }
 }

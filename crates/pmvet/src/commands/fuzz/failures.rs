@@ -49,7 +49,7 @@ pub(super) fn findings(failures: &[Failure], start: &mut Start) -> Result<Vec<Fi
 
 /// Runs a case without instrumentation.
 fn again(failure: &Failure, start: &mut Start, unwinder: &mut Unwinder) -> std::io::Result<Run> {
-    let input = sparse::unnamed("/input".as_ref())?;
+    let input = sparse::input()?;
     input.write_all_at(&failure.case.input, 0)?;
     let input = Arc::new(input);
     let mut overlay = start.target.overlay.above(Capture::Writable);

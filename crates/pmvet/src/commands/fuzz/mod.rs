@@ -162,6 +162,7 @@ fn settings(arguments: &cli::Fuzz, start: &Start, seeds: Vec<Vec<u8>>) -> Result
 fn coverage(stats: &Stats) -> Coverage {
     let mut coverage = Coverage::default();
     coverage.count("runs", stats.runs, None);
+    coverage.count("runs that were cut where their input ended", stats.cut, None);
     coverage.count("test cases", stats.cases as u64, None);
     coverage.count("PM paths", stats.paths as u64, None);
     coverage.count("images", stats.images as u64, None);

@@ -31,7 +31,7 @@ pub(super) fn run(start: &mut Start, count: usize, seed: u64) -> Result<Exit, Er
             continue;
         }
         let order = Order { image: case.image, content: &content, input: &case.input, stop: (0, 0), keep: true };
-        let outcomes = [rebuilt.runner.run(&order), rebuilt.runner.run(&order)];
+        let outcomes = [rebuilt.runner.run(&order, None), rebuilt.runner.run(&order, None)];
         let [first, second] = outcomes.map(|o| o.map(|o| (o.counts, o.content)).map_err(FuzzError::from));
         counts += usize::from(first? != second?);
     }
@@ -77,7 +77,7 @@ impl Rebuilt<'_> {
                 stop: origin.stop,
                 keep: true,
             };
-            let outcome = self.runner.run(&order)?;
+            let outcome = self.runner.run(&order, None)?;
             content = Arc::new(outcome.content.unwrap_or_default());
             self.contents.insert(id, Arc::clone(&content));
         }

@@ -90,7 +90,7 @@ fn discover(
     install: &Install,
 ) -> Result<Option<Vec<PathBuf>>, Error> {
     let failed = |source| Error::Output { action: "make", what: "an input".into(), source };
-    let file = Arc::new(sparse::unnamed("/input".as_ref()).map_err(failed)?);
+    let file = Arc::new(sparse::input().map_err(failed)?);
     file.write_all_at(seed.map_or(&[], Vec::as_slice), 0).map_err(failed)?;
     let Some(private) = &mut how.sandbox else { return Ok(None) };
     let mut overlay = overlay.clone();

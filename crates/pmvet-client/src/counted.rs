@@ -1,0 +1,87 @@
+//! System calls in a run that counts: what makes such runs alike, and what makes them fast.
+//!
+//! The target's process has the same number in every run, since a lock that is kept in PM holds its owner's. Space is not
+//! reserved, which would fill a file in memory with zeros. The end of the input is where a run may be cut short.
+
+use core::ffi::c_void;
+
+use dynamorio_sys::*;
+use pmvet_events::plan::INPUT_LABEL;
+
+use crate::pm::OpenFile;
+use crate::syscalls::Arguments;
+use crate::thread::Thread;
+use crate::{client, dr};
+
+/// The number of the process and of its first thread, as they see it. Above what the kernel gives away, so that no other
+/// process has it.
+const PROCESS: i64 = 1 << 22;
+
+/// The result of a call that is answered here.
+pub(crate) fn answer(arguments: &Arguments, number: i64) -> Option<i64> {
+    match number {
+        libc::SYS_getpid => Some(PROCESS),
+        libc::SYS_gettid if dr::os_thread() == dr::process() => Some(PROCESS),
+        libc::SYS_getppid => Some(1),
+        libc::SYS_fallocate if arguments.get(1) == 0 => enlarge(arguments),
+        _ => None,
+    }
+}
+
+/// Gives a PM file its size without giving it memory.
+fn enlarge(arguments: &Arguments) -> Option<i64> {
+    let fd = arguments.fd(0);
+    let file = OpenFile::of(fd).filter(|file| client().pm.is_pm(file.inode, &file.path))?;
+    let end = arguments.get(2).checked_add(arguments.get(3)).filter(|&end| end <= i64::MAX as u64)?;
+    // SAFETY: the target's own descriptor, with a size that fits.
+    let done = file.size >= end || unsafe { libc::ftruncate(fd, end as i64) } == 0;
+    done.then_some(0)
+}
+
+/// Where the target means itself, the kernel is given the true number.
+pub(crate) fn name_itself(thread: &mut Thread, arguments: &Arguments, number: i64) {
+    let names = match number {
+        libc::SYS_kill
+        | libc::SYS_tkill
+        | libc::SYS_rt_sigqueueinfo
+        | libc::SYS_pidfd_open
+        | libc::SYS_setpgid
+        | libc::SYS_getpgid
+        | libc::SYS_getsid
+        | libc::SYS_sched_getaffinity
+        | libc::SYS_sched_setaffinity
+        | libc::SYS_sched_getparam
+        | libc::SYS_sched_getscheduler
+        | libc::SYS_prlimit64
+        | libc::SYS_process_vm_readv
+        | libc::SYS_process_vm_writev => 1,
+        libc::SYS_tgkill | libc::SYS_rt_tgsigqueueinfo => 2,
+        _ => return,
+    };
+    for index in 0..names {
+        let named = i64::from(arguments.fd(index));
+        if named.abs() == PROCESS {
+            arguments.replace(thread, index, (named.signum() * i64::from(dr::process())) as u64);
+        }
+    }
+}
+
+pub(crate) fn after(dc: *mut c_void, arguments: &Arguments, number: i64, result: i64) {
+    match number {
+        libc::SYS_set_tid_address => {
+            // SAFETY: from within a post-syscall event.
+            unsafe { dr_syscall_set_result(dc, PROCESS as u64) };
+        }
+        libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2
+            if result == 0 =>
+        {
+            if let Some(forks) = &client().forks
+                && forks.may_pause()
+                && OpenFile::of(arguments.fd(0)).is_some_and(|file| file.path.as_os_str() == INPUT_LABEL)
+            {
+                forks.pause();
+            }
+        }
+        _ => {}
+    }
+}
