@@ -34,7 +34,7 @@
 #define ZOO_LINE 64          /* the unit in which persistent memory is written back */
 #define ZOO_MAX_THREADS 64
 
-/* What every program accepts: POOL [-n OPS] [-t THREADS] [-s SEED] [-m MIX]. */
+/* What every program accepts: POOL [-n OPS] [-t THREADS] [-s SEED] [-m MIX] [-i]. */
 struct zoo_opts {
 	const char *pool;
 	long ops;
@@ -64,14 +64,22 @@ static _Noreturn inline void zoo_fail(const char *fmt, ...)
 	_exit(1);
 }
 
+/* With -i, random numbers are made of the bytes of standard input, one of each, so that a fuzzer can choose them. */
+static struct {
+	int given;
+	size_t len, at;
+	unsigned char bytes[1 << 12];
+} zoo_input;
+
 /* Parses the command line into o, with defaults for what is not given; exits with status 2 on misuse. */
 static inline void zoo_parse(int argc, char **argv, struct zoo_opts *o)
 {
 	int c;
 
 	*o = (struct zoo_opts){ .ops = 100, .threads = 1, .seed = 1 };
-	while ((c = getopt(argc, argv, "n:t:s:m:")) != -1) {
+	while ((c = getopt(argc, argv, "n:t:s:m:i")) != -1) {
 		switch (c) {
+		case 'i': zoo_input.given = 1; break;
 		case 'n': o->ops = strtol(optarg, NULL, 10); break;
 		case 't': o->threads = (int)strtol(optarg, NULL, 10); break;
 		case 's': o->seed = strtoull(optarg, NULL, 0); break;
@@ -84,7 +92,7 @@ static inline void zoo_parse(int argc, char **argv, struct zoo_opts *o)
 	o->pool = argv[optind];
 	return;
 usage:
-	fprintf(stderr, "usage: %s POOL [-n OPS] [-t THREADS] [-s SEED] [-m MIX]\n", argv[0]);
+	fprintf(stderr, "usage: %s POOL [-n OPS] [-t THREADS] [-s SEED] [-m MIX] [-i]\n", argv[0]);
 	exit(2);
 }
 
@@ -181,9 +189,19 @@ static inline void zoo_copy_nt(void *d, const void *s, size_t n)
 	}
 }
 
+/* A bijective scramble of x: values and check words that are a function of the key. */
+static inline uint64_t zoo_mix(uint64_t x)
+{
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+	return x ^ (x >> 31);
+}
+
 /* The next number of a xorshift64* sequence; any seed will do. */
 static inline uint64_t zoo_rand(uint64_t *state)
 {
+	if (zoo_input.given)
+		return zoo_mix(zoo_input.at < zoo_input.len ? zoo_input.bytes[zoo_input.at++] : 0);
 	uint64_t x = *state ? *state : 0x9e3779b97f4a7c15u;
 
 	x ^= x >> 12;
@@ -191,14 +209,6 @@ static inline uint64_t zoo_rand(uint64_t *state)
 	x ^= x >> 27;
 	*state = x;
 	return x * 0x2545f4914f6cdd1du;
-}
-
-/* A bijective scramble of x: values and check words that are a function of the key. */
-static inline uint64_t zoo_mix(uint64_t x)
-{
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-	return x ^ (x >> 31);
 }
 
 /* CRC-32 (IEEE, reflected) of n bytes; bitwise, as the records of the zoo are short. */
@@ -295,6 +305,14 @@ static inline void zoo_threads(int n, void (*fn)(int id, void *arg), void *arg)
 /* How many of ops operations fall to thread id of n, so that the shares add up to ops. */
 static inline long zoo_share(long ops, int n, int id)
 {
+	/* Read here and not earlier: the pool is open by now. Two bytes make an operation. */
+	if (zoo_input.given && id == 0) {
+		ssize_t got = read(0, zoo_input.bytes, sizeof(zoo_input.bytes));
+
+		zoo_input.len = got < 0 ? 0 : (size_t)got;
+		zoo_input.at = 0;
+		ops = (long)zoo_input.len / 2;
+	}
 	return ops / n + (id < ops % n);
 }
 

@@ -167,7 +167,8 @@ impl Forks {
 
     fn fork(&self) -> i64 {
         let tid_at = self.tid_at.load(Ordering::Relaxed);
-        let mut flags = libc::SIGCHLD;
+        // Without a signal at its end, at which the server would be stopped by the sandbox.
+        let mut flags = 0;
         // In a run that counts the C library goes on with the number that it has of its thread: see `counted`.
         if tid_at != 0 && !client().counts() {
             // As the C library's own fork does.
@@ -214,8 +215,15 @@ impl Forks {
             let id = thread.id;
             client().shared.control(thread.ring).change(RingState::Active(id), RingState::Closed(id));
         }
+        self.leave(status);
+    }
+
+    /// Ends the process. The sandbox stops one that says so for all of its threads, which takes time.
+    fn leave(&self, status: i32) {
+        let alone = client().threads().alive.len() == 1;
+        let call = if alone { libc::SYS_exit } else { libc::SYS_exit_group };
         // SAFETY: does not return.
-        unsafe { libc::syscall(libc::SYS_exit_group, status) };
+        unsafe { libc::syscall(call, status) };
     }
 
     /// Whether pmvet wants to be asked at the end of the input, and has not been yet.
@@ -235,8 +243,7 @@ impl Forks {
             server.wait_while(turn::PAUSED, std::time::Duration::from_secs(3600));
         }
         if self.stage.enough.load(Ordering::Relaxed) != 0 {
-            // SAFETY: does not return.
-            unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+            self.leave(0);
         }
     }
 
@@ -244,8 +251,7 @@ impl Forks {
     pub(crate) fn crash(&self) {
         if self.is_child() {
             self.stage.stop.stopped.store(1, Ordering::Relaxed);
-            // SAFETY: does not return.
-            unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+            self.leave(0);
         }
     }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use crate::crash::{PAGE, data};
 use crate::sparse;
 
 /// Sparse: what was never written takes no space.
@@ -96,6 +97,77 @@ impl MappedFile {
     }
 }
 
+/// A file that others write to, seen while they are at rest, to be put back to what it was.
+#[derive(Debug)]
+pub struct Restored {
+    file: Arc<File>,
+    map: Option<Map>,
+}
+
+impl Restored {
+    pub fn new(file: Arc<File>) -> Self {
+        Self { file, map: None }
+    }
+
+    /// Makes the file consist of these pages, given in order, and of zeros. What is as it should be is only looked at.
+    pub fn restore<'a>(&mut self, size: u64, pages: impl Iterator<Item = (u64, &'a [u8])>) -> io::Result<()> {
+        // Before the mapping is touched: behind the end of a file there is nothing to touch.
+        if self.file.metadata()?.len() != size {
+            self.file.set_len(size)?;
+        }
+        if size == 0 {
+            return Ok(());
+        }
+        if self.map.as_ref().is_none_or(|map| map.len as u64 != size) {
+            self.map = None;
+        }
+        let map = match &mut self.map {
+            Some(map) => map,
+            none => none.insert(Map::new(&self.file, size as usize)?),
+        };
+        let bytes = map.bytes_mut();
+        let mut pages = pages.filter(|(index, _)| index * (PAGE as u64) < size).peekable();
+        for (start, end) in data(&self.file, 0, size) {
+            let first = start / PAGE as u64;
+            // Pages that should be there and are holes now.
+            while let Some((index, page)) = pages.next_if(|(index, _)| *index < first) {
+                put(bytes, index, page);
+            }
+            for index in first..end.div_ceil(PAGE as u64) {
+                match pages.next_if(|(next, _)| *next == index) {
+                    Some((_, page)) => put(bytes, index, page),
+                    None => clear(bytes, index),
+                }
+            }
+        }
+        for (index, page) in pages {
+            put(bytes, index, page);
+        }
+        Ok(())
+    }
+}
+
+fn page_of(bytes: &mut [u8], index: u64) -> &mut [u8] {
+    let start = index as usize * PAGE;
+    let end = bytes.len().min(start + PAGE);
+    &mut bytes[start..end]
+}
+
+fn put(bytes: &mut [u8], index: u64, page: &[u8]) {
+    let there = page_of(bytes, index);
+    let len = there.len().min(page.len());
+    if there[..len] != page[..len] {
+        there[..len].copy_from_slice(&page[..len]);
+    }
+}
+
+fn clear(bytes: &mut [u8], index: u64) {
+    let there = page_of(bytes, index);
+    if there.iter().any(|&b| b != 0) {
+        there.fill(0);
+    }
+}
+
 /// A writable shared mapping of a whole file.
 #[derive(Debug)]
 struct Map {
@@ -139,5 +211,38 @@ impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: made by `new` with this length.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_put_back_whatever_became_of_it() {
+        let size = 5 * PAGE as u64 + 100;
+        let (one, end) = ([1; PAGE], [2; 100]);
+        let pages = || [(1, &one[..]), (5, &end[..])].into_iter();
+        let mut expected = vec![0; size as usize];
+        expected[PAGE..2 * PAGE].fill(1);
+        expected[5 * PAGE..].fill(2);
+        let file = Arc::new(sparse::unnamed("/x".as_ref()).unwrap());
+        let mut restored = Restored::new(Arc::clone(&file));
+        let changes: [&dyn Fn(); 5] = [
+            &|| {},
+            &|| file.write_all_at(&[7; 3 * PAGE], 10).unwrap(),
+            &|| file.set_len(100).unwrap(),
+            &|| file.set_len(0).unwrap(),
+            &|| file.write_all_at(b"more", size + 5000).unwrap(),
+        ];
+        for change in changes {
+            change();
+            restored.restore(size, pages()).unwrap();
+            let mut found = Vec::new();
+            io::Read::read_to_end(&mut File::open(crate::sandbox::path_of(&file)).unwrap(), &mut found).unwrap();
+            assert!(found == expected);
+        }
     }
 }

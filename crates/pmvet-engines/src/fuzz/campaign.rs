@@ -123,9 +123,18 @@ struct World<'a> {
     fresh: Vec<Fresh>,
     failures: HashSet<u64>,
     stats: Stats,
+    /// The next run is on an image that may not be of further use.
+    once: bool,
+    /// The watcher has had enough.
+    over: bool,
     /// What ended the campaign.
     error: Option<FuzzError>,
 }
+
+/// No more mutants than this are made of a case before the next has its turn: its image has to be opened for them.
+const MUTANTS: usize = 256;
+/// So many cases are given images before mutation has its turn again.
+const GROWN: usize = 2;
 
 type Shared<'a> = Rc<RefCell<World<'a>>>;
 type State = StdState<InMemoryCorpus<Case>, Case, StdRand, InMemoryCorpus<Case>>;
@@ -154,6 +163,8 @@ pub fn run(
         fresh: Vec::new(),
         failures: HashSet::new(),
         stats: Stats::default(),
+        once: false,
+        over: false,
         error: None,
     }));
     let result = fuzz(&world, first, seed, longest, operations, tokens);
@@ -161,10 +172,9 @@ pub fn run(
     if let Some(error) = world.error.take() {
         return Err(error);
     }
-    if pmvet_target::launch::stopped_by().is_some() {
-        return Ok(world.stats());
+    if !world.over && pmvet_target::launch::stopped_by().is_none() {
+        result.map_err(|e| FuzzError::Afl(e.to_string()))?;
     }
-    result.map_err(|e| FuzzError::Afl(e.to_string()))?;
     Ok(world.stats())
 }
 
@@ -192,7 +202,7 @@ fn fuzz(
     let mut executor = CaseExecutor { world: Rc::clone(world), observers: () };
     let bytes = HavocScheduledMutator::with_max_stack_pow(havoc_mutations().merge(tokens_mutations()), 5);
     let mutator = CaseMutator { operations, bytes, longest };
-    let iterations = NonZeroUsize::new(64).unwrap_or(NonZeroUsize::MIN);
+    let iterations = NonZeroUsize::new(MUTANTS).unwrap_or(NonZeroUsize::MIN);
     let mut stages = tuple_list!(
         Growth { world: Rc::clone(world), phantom: PhantomData },
         StdMutationalStage::with_max_iterations(mutator, iterations),
@@ -211,12 +221,6 @@ fn fuzz(
         return if failed { Ok(()) } else { Err(AflError::empty("no seed runs to its end")) };
     }
     loop {
-        let mut now = world.borrow_mut();
-        let stats = now.stats();
-        if now.error.is_some() || !now.watcher.goes_on(&stats) {
-            return Ok(());
-        }
-        drop(now);
         fuzzer.fuzz_one(&mut stages, &mut executor, &mut state, &mut manager)?;
     }
 }
@@ -259,7 +263,7 @@ impl World<'_> {
         judge: Option<Judge<'_>>,
     ) -> Result<Outcome, FuzzError> {
         let content = self.content(case.image)?;
-        let order = Order { image: case.image, content: &content, input: &case.input, stop, keep };
+        let order = Order { image: case.image, content: &content, input: &case.input, stop, keep, once: std::mem::take(&mut self.once) };
         let outcome = self.runner.run(&order, judge)?;
         self.stats.runs += 1;
         self.stats.cut += u64::from(outcome.cut);
@@ -310,6 +314,13 @@ impl World<'_> {
         self.watcher.kept(case, favour, self.store).map_err(FuzzError::Corpus)?;
         self.fresh.push(Fresh { case: case.clone(), favour, counts });
         Ok(favour)
+    }
+
+    /// The case that is given images next: the oldest of those that add most.
+    fn next_fresh(&mut self) -> Option<Fresh> {
+        let best = self.fresh.iter().map(|fresh| fresh.favour).max()?;
+        let at = self.fresh.iter().position(|fresh| fresh.favour == best)?;
+        Some(self.fresh.remove(at))
     }
 
     /// Makes images from a case that has just been kept: the one it leaves, and those of crashes on the way. Returns cases to
@@ -364,6 +375,13 @@ impl World<'_> {
         Ok(())
     }
 
+    /// Between runs: whether there is to be another.
+    fn look(&mut self) -> Result<(), AflError> {
+        let stats = self.stats();
+        self.over = self.over || !self.watcher.goes_on(&stats);
+        if self.over { Err(AflError::shutting_down()) } else { Ok(()) }
+    }
+
     /// Remembers what went wrong. LibAFL only has to stop.
     fn give_up(&mut self, error: FuzzError) -> AflError {
         let interrupted = matches!(error, FuzzError::Run(RunError::Fork(ForkError::Interrupted)));
@@ -383,6 +401,10 @@ impl<EM, S: HasExecutions, Z> Executor<EM, Case, S, Z> for CaseExecutor<'_> {
     fn run_target(&mut self, _: &mut Z, state: &mut S, _: &mut EM, case: &Case) -> Result<ExitKind, AflError> {
         *state.executions_mut() += 1;
         let mut world = self.world.borrow_mut();
+        // Looking takes longer than the shortest runs.
+        if world.stats.runs.is_multiple_of(8) {
+            world.look()?;
+        }
         world.evaluate(case).map_err(|e| world.give_up(e))
     }
 }
@@ -465,15 +487,16 @@ where
     Z: Evaluator<E, EM, Case, S>,
 {
     fn perform(&mut self, fuzzer: &mut Z, executor: &mut E, state: &mut S, manager: &mut EM) -> Result<(), AflError> {
-        // What these runs keep is left for the next time, so that mutation gets its share.
-        let fresh = std::mem::take(&mut self.world.borrow_mut().fresh);
-        for fresh in fresh {
+        for _ in 0..GROWN {
+            let Some(fresh) = self.world.borrow_mut().next_fresh() else { break };
             let cases = {
                 let mut below = |n: usize| state.rand_mut().below(NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN));
                 let mut world = self.world.borrow_mut();
+                world.look()?;
                 world.grow(&fresh, &mut below).map_err(|e| world.give_up(e))?
             };
             for case in cases {
+                self.world.borrow_mut().once = true;
                 fuzzer.evaluate_input(state, executor, manager, &case)?;
             }
         }

@@ -100,7 +100,12 @@ impl FileContent {
 
     /// Makes a file hold exactly this.
     pub fn restore(&self, file: &File) -> io::Result<()> {
-        pmvet_target::crash::restore(file, self.size, self.pages.iter().map(|(&index, page)| (index, &*page.bytes)))
+        pmvet_target::crash::restore(file, self.size, self.pages())
+    }
+
+    /// Pages that are not all zeros, in order.
+    pub fn pages(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.pages.iter().map(|(&index, page)| (index, &*page.bytes))
     }
 }
 

@@ -18,6 +18,7 @@ use pmvet_target::Launch;
 use pmvet_target::collect::{Sink, SinkError};
 use pmvet_target::forkserver::{End, FIRST, ForkError, ForkServer, Judge, Limits};
 use pmvet_target::install::Install;
+use pmvet_target::mapped::Restored;
 use pmvet_target::sandbox::Overlay;
 use pmvet_target::sparse;
 
@@ -96,6 +97,8 @@ pub struct Order<'a> {
     pub stop: (u64, u64),
     /// Give the content of PM at the end.
     pub keep: bool,
+    /// No other run on this image is in sight, so a server for it does not pay.
+    pub once: bool,
 }
 
 /// A server that has the pool of an image open.
@@ -103,7 +106,7 @@ pub struct Order<'a> {
 struct Opened {
     server: usize,
     overlay: Overlay,
-    files: Vec<(Arc<File>, FileContent)>,
+    files: Vec<(Restored, FileContent)>,
     counts: Vec<u8>,
     operations: (u64, u64),
     used: u64,
@@ -126,7 +129,7 @@ pub struct Runner {
 }
 
 /// How many images are kept open.
-const MOST_OPENED: usize = 24;
+const MOST_OPENED: usize = 40;
 /// The short way is compared this often at first; then once in so many servers.
 const COMPARED_AT_FIRST: u32 = 6;
 const COMPARED_LATER: u64 = 50;
@@ -188,6 +191,9 @@ impl Runner {
             return self.whole(order, judge);
         }
         let fresh = !self.opened.contains_key(&order.image);
+        if fresh && order.once {
+            return self.whole(order, judge);
+        }
         if fresh && !self.open(order)? {
             self.closed.insert(order.image, ());
             return self.whole(order, judge);
@@ -255,8 +261,8 @@ impl Runner {
     fn short(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
         let Some(opened) = self.opened.get_mut(&order.image) else { return self.whole(order, judge) };
         opened.used = self.clock;
-        for (file, content) in &opened.files {
-            content.restore(file)?;
+        for (file, content) in &mut opened.files {
+            file.restore(content.size, content.pages())?;
         }
         self.server.set_counts(&opened.counts);
         self.server.stop_at(opened.operations, order.stop);
@@ -286,7 +292,7 @@ impl Runner {
         let mut files = Vec::new();
         for (path, file) in overlay.files().filter(|(_, file)| !Arc::ptr_eq(file, &self.input)) {
             let before = order.content.files.get(path);
-            files.push((Arc::clone(file), FileContent::read_like(file, before)?));
+            files.push((Restored::new(Arc::clone(file)), FileContent::read_like(file, before)?));
         }
         let (counts, operations) = (self.server.counts(), (operations, fences));
         let opened = Opened { server, overlay, files, counts, operations, used: self.clock };

@@ -31,6 +31,8 @@ struct Thread {
     started: bool,
     /// The registers to put back when its system call returns.
     before: Option<Registers>,
+    /// The process it belongs to, once somebody asked.
+    process: Option<libc::pid_t>,
 }
 
 pub(super) struct Supervisor<'a> {
@@ -60,7 +62,7 @@ impl<'a> Supervisor<'a> {
         if let Some(tracees) = tracees {
             tracees.add(first);
         }
-        let threads = HashMap::from([(first, Thread { started: true, before: None })]);
+        let threads = HashMap::from([(first, Thread { started: true, ..Thread::default() })]);
         Self { overlay, timed_out, usual_status, first, threads, tracees, unwinder, stack: Vec::new() }
     }
 
@@ -154,7 +156,7 @@ impl<'a> Supervisor<'a> {
                 if former != tracee.tid {
                     self.threads.remove(&former);
                 }
-                self.threads.insert(tracee.tid, Thread { started: true, before: None });
+                self.threads.insert(tracee.tid, Thread { started: true, ..Thread::default() });
                 tracee.resume(0);
             }
             // A system call returns: the registers that were changed for it go back to what they were.
@@ -176,12 +178,18 @@ impl<'a> Supervisor<'a> {
             }
             (_, event) if event != 0 => tracee.resume(0),
             (signal, _) => {
-                if tracee.process() == self.first && is_fault(signal) && tracee.dies_of(signal) {
+                if is_fault(signal) && self.is_of_first(tracee) && tracee.dies_of(signal) {
                     self.stack = self.unwinder.stack(tracee);
                 }
                 tracee.resume(signal);
             }
         }
+    }
+
+    /// Whether a thread is of the first process.
+    fn is_of_first(&mut self, tracee: Tracee) -> bool {
+        let known = &mut self.threads.entry(tracee.tid).or_default().process;
+        *known.get_or_insert_with(|| tracee.process()) == self.first
     }
 
     fn overlay(&self) -> MutexGuard<'_, Overlay> {
@@ -195,7 +203,7 @@ impl<'a> Supervisor<'a> {
         match filter::call(before.orig_rax as i64)? {
             Call::Exit => {
                 let status = before.rdi as i32 & 0xff;
-                if self.usual_status != Some(status) && tracee.process() == self.first {
+                if self.usual_status != Some(status) && self.is_of_first(tracee) {
                     self.stack = self.unwinder.stack(tracee);
                 }
                 return None;
