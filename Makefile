@@ -49,7 +49,8 @@ soak: ## the image check on every program, 20 times each, and the slow tests
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build zoo pmdk
 	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images --test check_pmdk
-	$(CARGO) test --release -p pmvet --test 'check*' --test 'verify*' --test 'race*' -- --ignored --nocapture
+	$(CARGO) test --release -p pmvet --test 'check*' --test 'verify*' --test 'race*' --test 'fuzz*' -- --ignored --nocapture
+	$(CARGO) test --release -p pmvet-engines --lib fuzz -- --ignored --nocapture
 
 bench: ## what tracing, checking, verifying and reporting cost, compared with native runs
 	@$(SETUP) test
@@ -66,9 +67,9 @@ bench-race: ## how long it takes to prove races, with forced schedules and with 
 	@$(MAKE) --no-print-directory build zoo
 	@scripts/bench-confirm.sh
 
-bench-fuzz: ## how fast and how far `pmvet fuzz` gets on PMDK's maps, T seconds each (default 600)
-	@$(SETUP) test
-	@$(MAKE) --no-print-directory build pmdk
+bench-fuzz: ## how fast and how far `pmvet fuzz` and AFL++ get on PMDK's maps, T seconds each (default 600)
+	@$(SETUP) fuzz
+	@$(MAKE) --no-print-directory build pmdk zoo
 	@scripts/bench-fuzz.sh
 
 fuzz: ## the trace reader on many more damaged files than in the tests

@@ -1,21 +1,54 @@
 #!/bin/sh
-# What `pmvet fuzz` reaches in T seconds (default 600) on one core: PMDK's mapcli with each of its maps, from one seed.
+# `pmvet fuzz` against AFL++ with compile-time instrumentation: PMDK's mapcli with each of its maps, T seconds each
+# (default 600) on one core, the same seed, the same pool to start from. The PM paths of both are counted by the same
+# tool, `pmvet fuzz --paths-of`. Last, the rate on a program of the zoo with a small pool.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
+pmvet=$root/target/release/pmvet
 time=${T:-600}
+maps=${MAPS:-ctree btree rtree rbtree hashmap_atomic hashmap_tx hashmap_rp skiplist}
 place=$(mktemp -d /dev/shm/pmvet-bench-fuzz.XXXXXX)
 trap 'rm -rf "$place"' EXIT INT TERM
+cd "$place"
+export PMEM_IS_PMEM_FORCE=1
 
-printf 'i 1\ni 2\nr 1\nc 2\n' > "$place/seed"
-printf '%-16s %8s %8s %10s %9s %8s\n' map runs/s cases 'PM paths' images stable
-for map in ctree btree rtree rbtree hashmap_atomic hashmap_tx hashmap_rp skiplist; do
-	# Its last line has the numbers; findings are another matter.
-	(cd "$place" && "$root/target/release/pmvet" fuzz --seeds seed --corpus "$map" --budget "${time}s" \
-		-- "$root/target/pmdk/mapcli" "$map" "$place/pool" 17 2> log > /dev/null) || [ $? -eq 1 ]
-	grep 'PM paths' "$place/log" | tail -n 1 | sed -E \
-		's/.* runs \(([0-9]+)\/s\), ([0-9]+) test cases, ([0-9]+) PM paths, ([0-9]+) images .*\), ([0-9.]+) % stable.*/\1 \2 \3 \4 \5/' |
-		while read -r runs cases paths images stable; do
-			printf '%-16s %8s %8s %10s %9s %7s%%\n' "$map" "$runs" "$cases" "$paths" "$images" "$stable"
-		done
+# What AFL++ runs: the same sources with its compiler, and a fresh copy of the pool for each execution.
+make -s -C "$root/targets/pmdk" OUT="$place/afl" CC=afl-clang-fast CFLAGS="-g -O2 $root/scripts/fresh_pool.c" \
+	"$place/afl/mapcli" > /dev/null 2>&1
+mkdir seeds
+printf 'i 1\ni 2\nr 1\nc 2\n' > seeds/seed
+
+field() { sed -nE "s@.*$1.*@\\1@p" log | tail -n 1; }
+paths() { sed -nE 's/.*: ([0-9]+) PM paths.*/\1/p'; }
+
+printf '%-16s %10s %10s %10s %10s %8s\n' map 'AFL++ /s' 'pmvet /s' 'AFL++' 'pmvet' 'factor'
+printf '%-16s %10s %10s %10s %10s\n' '' '' '' 'PM paths' 'PM paths'
+: > factors
+for map in $maps; do
+	rm -rf pool start.pool corpus counted out
+	"$root/target/pmdk/mapcli" "$map" "$place/start.pool" 17 < seeds/seed > /dev/null
+	cp --sparse=always start.pool pool && rm start.pool
+
+	FRESH_FROM=$place/pool FRESH_TO=$place/afl.pool AFL_NO_UI=1 AFL_SKIP_CPUFREQ=1 AFL_NO_AFFINITY=1 \
+		AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES=1 afl-fuzz -V "$time" -i seeds -o out -t 2000 -- \
+		"$place/afl/mapcli" "$map" "$place/afl.pool" 17 > afl.log 2>&1 || { tail -n 5 afl.log >&2; exit 1; }
+	afl_rate=$(sed -nE 's/^execs_per_sec *: *([0-9.]+).*/\1/p' out/default/fuzzer_stats)
+
+	set -- -- "$root/target/pmdk/mapcli" "$map" "$place/pool" 17
+	# Findings, exit code 1, are another matter.
+	"$pmvet" fuzz --seeds seeds --corpus corpus --budget "${time}s" "$@" 2> log > /dev/null || [ $? -eq 1 ]
+	rate=$(field 'runs \(([0-9]+)\/s')
+	afl_paths=$("$pmvet" fuzz --quiet --corpus counted --paths-of out/default/queue "$@" | paths)
+	own_paths=$("$pmvet" fuzz --quiet --corpus corpus --paths-of corpus "$@" | paths)
+	factor=$(echo "$own_paths $afl_paths" | awk '{ printf "%.2f", $1 / $2 }')
+	echo "$factor" >> factors
+	printf '%-16s %10s %10s %10s %10s %8s\n' "$map" "$afl_rate" "$rate" "$afl_paths" "$own_paths" "$factor"
 done
+awk '{ sum += log($1) } END { printf "geometric mean: %.2f times the PM paths of AFL++\n", exp(sum / NR) }' factors
+
+rm -rf pool corpus
+printf 'abcd' > seeds/seed
+"$pmvet" fuzz --seeds seeds --corpus corpus --budget 30s -- "$root/target/zoo/tx_maps/clean" "$place/pool" -i 2> log > /dev/null ||
+	[ $? -eq 1 ]
+printf 'zoo tx_maps: %s runs/s\n' "$(field 'runs \(([0-9]+)\/s')"

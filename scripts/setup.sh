@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh build    to build and run pmvet
 #   scripts/setup.sh test     to test it as well
+#   scripts/setup.sh fuzz     and to compare it with AFL++
 #
 # As root or through sudo. Without those rights it prints what to install.
 
@@ -32,9 +33,9 @@ libclang() {
 }
 
 case $goal in
-build | test) ;;
+build | test | fuzz) ;;
 *)
-	echo "usage: setup.sh build|test" >&2
+	echo "usage: setup.sh build|test|fuzz" >&2
 	exit 2
 	;;
 esac
@@ -54,7 +55,7 @@ need libclang-dev libclang
 need patch command_of patch
 need zlib1g-dev header zlib.h
 need perl command_of perl
-if [ "$goal" = test ]; then
+if [ "$goal" != build ]; then
 	need libpmem-dev pmdk libpmem-dev libpmem.h
 	need libpmem2-dev pmdk libpmem2-dev libpmem2.h
 	need libpmemobj-dev pmdk libpmemobj-dev libpmemobj.h
@@ -71,6 +72,10 @@ if [ "$goal" = test ]; then
 	need chromium command_of chromium
 	need fonts-dejavu-core [ -d /usr/share/fonts/truetype/dejavu ]
 	need libxml2-utils command_of xmllint
+fi
+if [ "$goal" = fuzz ]; then
+	need afl++ command_of afl-clang-fast
+	need clang command_of clang
 fi
 
 if [ -n "$missing" ]; then
@@ -100,7 +105,7 @@ if [ -n "$missing" ]; then
 fi
 
 # The formatter and the linter come with Rust, but not with its smallest profile.
-if [ "$goal" = test ]; then
+if [ "$goal" != build ]; then
 	for component in fmt clippy; do
 		cargo "$component" --version >/dev/null 2>&1 && continue
 		[ "$component" = fmt ] && component=rustfmt

@@ -17,7 +17,7 @@
 #define LINES 4096
 #define HEADS 6
 #define KEYS 24
-#define FULL 3        /* a bucket of the second map that is longer is split */
+#define FULL 2        /* a bucket of the second map that is longer is split */
 
 struct line {
 	uint64_t word[8];
@@ -278,8 +278,8 @@ static void rotate(int kind, uint64_t key)
 		tx_add(before);
 	else
 		tx_add(map);
-	if (BUG == 11 && kind == 2 && before && next->word[NEXT])
-		tx_add(node); /* BUG(11): in the middle of a bucket the node is saved twice */
+	if (BUG == 11 && kind == 2 && before)
+		tx_add(node); /* BUG(11): behind the first node of a bucket a node is saved twice */
 	relink(node, next->word[NEXT]);
 	relink(next, number_of(node));
 	if (before)

@@ -72,9 +72,7 @@ pub(crate) fn after(dc: *mut c_void, arguments: &Arguments, number: i64, result:
             // SAFETY: from within a post-syscall event.
             unsafe { dr_syscall_set_result(dc, PROCESS as u64) };
         }
-        libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2
-            if result == 0 =>
-        {
+        libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 if result == 0 => {
             if let Some(forks) = &client().forks
                 && forks.may_pause()
                 && OpenFile::of(arguments.fd(0)).is_some_and(|file| file.path.as_os_str() == INPUT_LABEL)

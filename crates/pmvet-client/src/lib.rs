@@ -23,12 +23,12 @@
 mod alloc;
 mod complex;
 mod context;
+mod counted;
 mod counts;
 mod determinism;
 mod dr;
 mod emit;
 mod ffi;
-mod counted;
 mod forks;
 mod heap;
 mod instrument;

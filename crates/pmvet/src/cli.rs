@@ -369,8 +369,8 @@ pub(crate) struct Fuzz {
     #[arg(long, short = 'x', value_name = "FILE")]
     pub(crate) dict: Option<PathBuf>,
 
-    /// Run this engine on new test cases in the background
-    #[arg(long, value_enum, value_name = "ENGINE", value_delimiter = ',')]
+    /// Run these engines on new test cases in the background
+    #[arg(long, value_enum, value_name = "ENGINE,…", value_delimiter = ',')]
     pub(crate) then: Vec<Then>,
 
     /// Stop after this time
@@ -394,7 +394,7 @@ pub(crate) struct Fuzz {
     pub(crate) memory: u64,
 
     /// How many crash images are made from a test case that takes a new PM path
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 6)]
     pub(crate) crash_images: u64,
 
     /// Of a hundred crash images, how many crash anywhere instead of before a fence
@@ -413,6 +413,10 @@ pub(crate) struct Fuzz {
     #[arg(long, value_name = "N")]
     pub(crate) rebuild: Option<usize>,
 
+    /// Instead of fuzzing: run the inputs in a folder on the first image, or the test cases if it is the corpus, and count PM paths
+    #[arg(long, value_name = "DIR", conflicts_with = "rebuild")]
+    pub(crate) paths_of: Option<PathBuf>,
+
     #[command(flatten)]
     pub(crate) reporting: Reporting,
 }
@@ -420,6 +424,8 @@ pub(crate) struct Fuzz {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Then {
     Check,
+    Race,
+    Verify,
 }
 
 /// A run that has been made.

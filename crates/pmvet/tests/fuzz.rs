@@ -56,6 +56,16 @@ fn bugs_behind_inputs_and_behind_crash_images_are_found() {
     assert!(!place.path("pool").exists(), "the user's files are left alone");
     assert!(!names(&place.path("corpus/crashes")).is_empty());
 
+    // A finding names a test case that fails again.
+    let replay = |id: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pmvet"));
+        command.current_dir(place.folder.path()).args(["replay", id]).stdin(Stdio::null()).output().unwrap()
+    };
+    let token = shown.split(|c: char| !c.is_ascii_alphanumeric()).find(|w| w.starts_with("pmv") && w.len() > 20);
+    let again = replay(token.unwrap_or("1"));
+    assert_eq!(again.status.code(), Some(1), "{}", text(&again));
+    assert!(text(&again).contains("reproduced: the program"), "{}", text(&again));
+
     // The whole corpus comes about again in the same way.
     let rebuilt = place.fuzz(&["--seeds", "seed", "--rebuild", "1000"], &[]);
     let shown = text(&rebuilt);

@@ -132,9 +132,9 @@ struct World<'a> {
 }
 
 /// No more mutants than this are made of a case before the next has its turn: its image has to be opened for them.
-const MUTANTS: usize = 256;
+const MUTANTS: usize = 384;
 /// So many cases are given images before mutation has its turn again.
-const GROWN: usize = 2;
+const GROWN: usize = 1;
 
 type Shared<'a> = Rc<RefCell<World<'a>>>;
 type State = StdState<InMemoryCorpus<Case>, Case, StdRand, InMemoryCorpus<Case>>;
@@ -263,7 +263,14 @@ impl World<'_> {
         judge: Option<Judge<'_>>,
     ) -> Result<Outcome, FuzzError> {
         let content = self.content(case.image)?;
-        let order = Order { image: case.image, content: &content, input: &case.input, stop, keep, once: std::mem::take(&mut self.once) };
+        let order = Order {
+            image: case.image,
+            content: &content,
+            input: &case.input,
+            stop,
+            keep,
+            once: std::mem::take(&mut self.once),
+        };
         let outcome = self.runner.run(&order, judge)?;
         self.stats.runs += 1;
         self.stats.cut += u64::from(outcome.cut);
@@ -366,11 +373,10 @@ impl World<'_> {
         let (image, new) = self.store.add(content, origin).map_err(FuzzError::Corpus)?;
         if new {
             self.stats.crash_images += usize::from(crash);
-            cases.push(Case { image, input: case.input.clone() });
+            // On what a crash left, what the crash interrupted is tried again, or something plain.
             let seeds = &self.settings.seeds;
-            if let Some(seed) = seeds.get(below(seeds.len().max(1))) {
-                cases.push(Case { image, input: seed.clone() });
-            }
+            let seed = seeds.get(below(seeds.len().max(1))).filter(|_| below(2) == 0);
+            cases.push(Case { image, input: seed.unwrap_or(&case.input).clone() });
         }
         Ok(())
     }

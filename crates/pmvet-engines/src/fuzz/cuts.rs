@@ -20,7 +20,7 @@ pub struct Cuts {
 
 /// So many go on at first, and then one in so many.
 const AT_FIRST: u64 = 50;
-const LATER: u64 = 8;
+const LATER: u64 = 16;
 /// None is cut if more than one in so many would have done something new.
 const MOST_MISSED: u64 = 50;
 
@@ -62,8 +62,8 @@ mod tests {
 
     #[test]
     fn runs_are_cut_if_that_loses_little() {
-        assert_eq!(cut(0), 100 - 100 / 8);
-        assert_eq!(cut(2), 100 - 100 / 8);
+        assert_eq!(cut(0), 100 - 100 / 16);
+        assert_eq!(cut(2), 100 - 100 / 16);
         assert_eq!(cut(3), 0);
         let mut fresh = Cuts::default();
         let counts = vec![1; 2 * MAP];

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 
 use pmvet_events::plan::Forks;
@@ -41,24 +41,28 @@ pub struct Target {
     pub short: bool,
 }
 
-impl Target {
-    /// Puts the files of an image and the input where the program looks for them.
-    pub fn lay_out(&self, overlay: &mut Overlay, content: &Content, input: &Arc<File>) -> io::Result<()> {
-        for path in &self.files {
-            match content.files.get(path) {
-                Some(file) => {
-                    let stand_in = sparse::unnamed(path)?;
-                    file.restore(&stand_in)?;
-                    overlay.put(path.clone(), Arc::new(stand_in));
-                }
-                None => overlay.hide(path.clone()),
+/// Puts the files of an image and the input, if it is read by its name, where the program looks for them.
+pub fn lay_out(
+    files: &[PathBuf],
+    input_path: Option<&Path>,
+    overlay: &mut Overlay,
+    content: &Content,
+    input: &Arc<File>,
+) -> io::Result<()> {
+    for path in files {
+        match content.files.get(path) {
+            Some(file) => {
+                let stand_in = sparse::unnamed(path)?;
+                file.restore(&stand_in)?;
+                overlay.put(path.clone(), Arc::new(stand_in));
             }
+            None => overlay.hide(path.clone()),
         }
-        if let Some(path) = &self.input {
-            overlay.put(path.clone(), Arc::clone(input));
-        }
-        Ok(())
     }
+    if let Some(path) = input_path {
+        overlay.put(path.to_owned(), Arc::clone(input));
+    }
+    Ok(())
 }
 
 /// What a run did.
@@ -225,7 +229,8 @@ impl Runner {
     /// Gives the program the files of an image.
     fn lay_out(&self, content: &Content) -> io::Result<()> {
         let mut overlay = self.target.overlay.clone();
-        self.target.lay_out(&mut overlay, content, &self.input)?;
+        let target = &self.target;
+        lay_out(&target.files, target.input.as_deref(), &mut overlay, content, &self.input)?;
         *self.overlay() = overlay;
         Ok(())
     }

@@ -334,4 +334,41 @@ mod tests {
         let mut store = Store::open(folder.path()).unwrap();
         assert!(store.get(second).is_ok());
     }
+
+    /// A corpus that has grown for long: what each run leaves differs from what it started with in a few pages.
+    #[test]
+    #[ignore = "a minute, and half a gibibyte of disk"]
+    fn many_large_images_take_little_room() {
+        const PAGES: u64 = (64 << 20) / 4096;
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::open(folder.path()).unwrap();
+        // Pages that cannot be compressed.
+        let mut state = 1u64;
+        let mut page = || {
+            let mut bytes = [0; 4096];
+            for word in bytes.chunks_exact_mut(8) {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                word.copy_from_slice(&state.to_le_bytes());
+            }
+            Page::new(&bytes)
+        };
+        let pages = (0..PAGES).map(|index| (index, page())).collect();
+        let mut content =
+            Content { files: [(PathBuf::from("/pool"), FileContent { size: PAGES * 4096, pages })].into() };
+        let (mut parent, _) = store.add(content.clone(), ROOT).unwrap();
+        for number in 1..10_000u64 {
+            let file = content.files.values_mut().next().unwrap();
+            for change in 0..8 {
+                file.pages.insert((number * 31 + change * 1021) % PAGES, page());
+            }
+            (parent, _) = store.add(content.clone(), child(parent)).unwrap();
+        }
+        assert_eq!(store.len(), 10_000);
+        println!("{} MiB", store.bytes() >> 20);
+        assert!(store.bytes() < 2 << 30);
+        drop(store);
+        assert_eq!(*Store::open(folder.path()).unwrap().get(parent).unwrap(), content);
+    }
 }

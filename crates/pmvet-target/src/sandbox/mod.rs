@@ -63,6 +63,8 @@ pub struct Job<'a> {
     pub timeout: Option<Duration>,
     /// Ends the run if its stand-ins take more memory than this.
     pub most_bytes: u64,
+    /// How much memory of its own each process may have.
+    pub most_memory: Option<u64>,
     /// An exit status that is no reason to record a stack.
     pub usual_status: Option<i32>,
     /// Set by whoever wants the run to end.
@@ -84,6 +86,7 @@ impl<'a> Job<'a> {
             output: Output::Tail(0),
             timeout: None,
             most_bytes: u64::MAX,
+            most_memory: None,
             usual_status: None,
             stop: None,
             driver: None,
@@ -153,9 +156,13 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
             Some(OwnedFd::from(reader))
         }
     };
+    let most_memory = job.most_memory.map(|most| libc::rlimit { rlim_cur: most, rlim_max: most });
     // SAFETY: the closure makes system calls only.
     unsafe {
         command.pre_exec(move || {
+            if let Some(limit) = &most_memory {
+                libc::setrlimit(libc::RLIMIT_DATA, limit);
+            }
             // Its own group, so that a signal it sends to its group does not reach pmvet.
             libc::setpgid(0, 0);
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);

@@ -177,8 +177,7 @@ impl Tracees {
 
     /// Waits until there are none besides these, but no longer than this. Says whether there are none.
     pub fn wait_for_others(&self, spared: &[libc::pid_t], most: Duration) -> bool {
-        let waited =
-            self.fewer.wait_timeout_while(self.alive(), most, |alive| alive.others(spared).next().is_some());
+        let waited = self.fewer.wait_timeout_while(self.alive(), most, |alive| alive.others(spared).next().is_some());
         let (alive, _) = waited.unwrap_or_else(|e| e.into_inner());
         alive.others(spared).next().is_none()
     }

@@ -1,23 +1,18 @@
 //! Failures of test cases, as findings: each is run once more, natively, and counts only if it fails again.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex};
 
 use pmvet_engines::fuzz::campaign::{Failure, FuzzError};
 use pmvet_engines::fuzz::store::Origin;
 use pmvet_engines::native::NativeStacks;
 use pmvet_engines::stacks::user_frame;
 use pmvet_findings::{CrashImage, Evidence, Finding, Outcome, Place, Recovery, Role, Severity, Stack, rules};
-use pmvet_target::launch::{pm_variables, signal_name};
-use pmvet_target::sandbox::{self, Capture, End, Job, Output, Run, Unwinder};
-use pmvet_target::sparse;
+use pmvet_target::sandbox::{Run, Unwinder};
 
+use super::native::{Native, name};
 use super::start::Start;
 use crate::exit::Error;
 
-/// How much of a program's output a finding shows.
-const TAIL: usize = 2 << 10;
 /// Failures that look new are tried until there are this many: most are the same.
 const MOST: usize = 64;
 
@@ -25,14 +20,15 @@ pub(super) fn findings(failures: &[Failure], start: &mut Start) -> Result<Vec<Fi
     let mut stacks = NativeStacks::default();
     let mut found: BTreeMap<String, Finding> = BTreeMap::new();
     let mut unwinder = Unwinder::default();
+    let native = Native::of(start);
     for failure in failures.iter().take(MOST) {
-        let run = again(failure, start, &mut unwinder).map_err(FuzzError::Corpus)?;
-        let outcome = match run.end {
-            End::Signal(signal) => Outcome::Signal { signal, name: signal_name(signal).into() },
-            End::Timeout => Outcome::Hang { seconds: start.target.limits.time.as_secs_f64().ceil() as u64 },
-            End::Runaway => Outcome::Signal { signal: libc::SIGXFSZ, name: signal_name(libc::SIGXFSZ).into() },
-            End::Interrupted => break,
-            End::Exit(_) => continue,
+        let content = start.store.get(failure.case.image).map_err(FuzzError::Corpus)?;
+        let run = native.run(&start.target.overlay, &content, &failure.case.input, &mut unwinder);
+        let run = run.map_err(FuzzError::Corpus)?;
+        let outcome = match native.outcome(&run) {
+            Some(Outcome::Exit { .. }) => continue,
+            Some(outcome) => outcome,
+            None => break,
         };
         let stack = stacks.stack(&run.stack);
         let origin = start.store.origin(failure.case.image).cloned();
@@ -45,28 +41,6 @@ pub(super) fn findings(failures: &[Failure], start: &mut Start) -> Result<Vec<Fi
         }
     }
     Ok(found.into_values().collect())
-}
-
-/// Runs a case without instrumentation.
-fn again(failure: &Failure, start: &mut Start, unwinder: &mut Unwinder) -> std::io::Result<Run> {
-    let input = sparse::input()?;
-    input.write_all_at(&failure.case.input, 0)?;
-    let input = Arc::new(input);
-    let mut overlay = start.target.overlay.above(Capture::Writable);
-    let content = start.store.get(failure.case.image)?;
-    start.target.lay_out(&mut overlay, &content, &input)?;
-    let variables: Vec<_> = pm_variables().collect();
-    let job = Job {
-        executable: start.workload.program.executable.as_os_str(),
-        variables: &variables,
-        input: Some(&input),
-        output: Output::Tail(TAIL),
-        timeout: Some(start.target.limits.time),
-        most_bytes: start.target.limits.bytes,
-        usual_status: None,
-        ..Job::new(&start.workload.program.arguments)
-    };
-    sandbox::run(&job, &Mutex::new(overlay), unwinder)
 }
 
 fn finding(
@@ -125,7 +99,7 @@ fn finding(
                 unpersisted_total: 0,
                 lost: Vec::new(),
                 choice,
-                hash: image.to_string(),
+                hash: name(&failure.case),
                 diff: Vec::new(),
             },
             recovery: Recovery {

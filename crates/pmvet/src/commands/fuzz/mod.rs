@@ -1,6 +1,8 @@
 //! `pmvet fuzz`: inputs and images that reach the code that works on PM.
 
+mod count;
 mod failures;
+mod native;
 mod rebuild;
 mod start;
 mod then;
@@ -17,13 +19,16 @@ use pmvet_findings::Coverage;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
 
+pub(super) use self::native::replay;
+
+use self::native::Cases;
 use self::start::Start;
 use self::then::Checks;
 use self::watch::Watch;
 use crate::cli;
 use crate::config::Config;
 use crate::exit::{Error, Exit};
-use crate::reporting::{self, Results};
+use crate::reporting::{self, Results, Witness};
 use crate::run_folder::{RunFolder, RunInfo};
 use crate::system;
 use crate::workload::Workload;
@@ -54,23 +59,28 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     if let Some(count) = arguments.rebuild {
         return rebuild::run(&mut start, count, arguments.seed);
     }
+    if let Some(folder) = &arguments.paths_of {
+        return count::run(&mut start, folder);
+    }
     let settings = settings(arguments, &start, seeds)?;
     let folder = RunFolder::create(&arguments.workload.runs)?;
     let mut info = RunInfo::new(&start.workload.command, &start.workload.program.arguments);
-    let checks = arguments.then.contains(&cli::Then::Check).then(|| Checks::new(&folder, &start.target, &start));
+    let checks = (!arguments.then.is_empty()).then(|| Checks::new(&arguments.then, &folder, &start));
     let runner = Runner::new(start.target.clone()).map_err(campaign::FuzzError::from)?;
     let mut watch = Watch::new(arguments, &corpus, checks, started)?;
     let stats = campaign::run(runner, &mut start.store, &mut watch, settings)?;
     let (checks, failures) = watch.finish(&stats);
     let mut findings = failures::findings(&failures, &mut start)?;
+    // The corpus has the image, and this file the rest: that is all it takes to run a case again.
+    let kept = Cases::save(&start, &failures, &folder)?;
+    let witness = Witness { recording: None, seq: None, patches: Vec::new() };
+    let witnesses = kept.into_iter().map(|name| (name, witness.clone())).collect();
     let mut coverage = coverage(&stats);
     if let Some(checks) = checks {
         let (found, left) = checks.finish();
         findings.extend(found);
         if left > 0 {
-            coverage
-                .not_covered
-                .push(format!("{left} test cases were not checked for crashes before the time was over"));
+            coverage.not_covered.push(format!("{left} runs of --then were not made before the time was over"));
         }
     }
     info.complete = true;
@@ -80,7 +90,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
         info: &info,
         findings,
         suppress: config.suppress,
-        witnesses: Default::default(),
+        witnesses,
         coverage,
         tree: None,
         engines: vec!["fuzz".into()],

@@ -30,7 +30,8 @@ pub(super) fn run(start: &mut Start, count: usize, seed: u64) -> Result<Exit, Er
             images += 1;
             continue;
         }
-        let order = Order { image: case.image, content: &content, input: &case.input, stop: (0, 0), keep: true, once: false };
+        let order =
+            Order { image: case.image, content: &content, input: &case.input, stop: (0, 0), keep: true, once: false };
         let outcomes = [rebuilt.runner.run(&order, None), rebuilt.runner.run(&order, None)];
         let [first, second] = outcomes.map(|o| o.map(|o| (o.counts, o.content)).map_err(FuzzError::from));
         counts += usize::from(first? != second?);

@@ -1,10 +1,11 @@
-//! `--then check`: `pmvet check` on new test cases, one at a time, in the background.
+//! `--then check,race,verify`: other engines on new test cases, one at a time, in the background.
 
 use std::collections::{BinaryHeap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use pmvet_engines::fuzz::case::Case;
 use pmvet_engines::fuzz::content::{Content, ImageId};
@@ -13,12 +14,15 @@ use pmvet_engines::fuzz::store::Store;
 use pmvet_findings::{Finding, jsonl};
 
 use super::start::Start;
+use crate::cli;
 use crate::run_folder::RunFolder;
 
-/// A test case that waits for its check: what adds most comes first, and among those the oldest.
+/// A test case that waits for an engine: what adds most comes first, and among those the oldest.
 #[derive(Debug, PartialEq, Eq)]
 struct Waiting {
     favour: Favour,
+    /// The engine, the first of the user's list first.
+    engine: std::cmp::Reverse<usize>,
     order: std::cmp::Reverse<u64>,
     input: Vec<u8>,
     image: ImageId,
@@ -26,7 +30,7 @@ struct Waiting {
 
 impl Ord for Waiting {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.favour, self.order).cmp(&(other.favour, other.order))
+        (self.favour, self.engine, self.order).cmp(&(other.favour, other.engine, other.order))
     }
 }
 
@@ -39,11 +43,14 @@ impl PartialOrd for Waiting {
 pub(super) struct Checks {
     /// Of this campaign's run; each check has its own folder within.
     folder: PathBuf,
+    /// Where runs are kept that found something.
+    keep: PathBuf,
+    engines: Vec<cli::Then>,
     arguments: Vec<std::ffi::OsString>,
     input_path: Option<PathBuf>,
     waiting: BinaryHeap<Waiting>,
     contents: std::collections::HashMap<ImageId, std::sync::Arc<Content>>,
-    child: Option<Child>,
+    child: Option<(Child, Instant)>,
     done: u64,
     findings: Vec<Finding>,
     known: HashSet<String>,
@@ -55,13 +62,15 @@ impl std::fmt::Display for Checks {
     }
 }
 
-/// What a single check may take.
+/// What a single run of an engine may take; one that does not keep to it is killed.
 const BUDGET: &str = "20s";
+const PATIENCE: Duration = Duration::from_secs(40);
 /// More than this do not wait: the campaign is faster than the checks.
 const MOST_WAITING: usize = 4096;
 
 impl Checks {
-    pub(super) fn new(folder: &RunFolder, target: &pmvet_engines::fuzz::runner::Target, start: &Start) -> Self {
+    pub(super) fn new(engines: &[cli::Then], folder: &RunFolder, start: &Start) -> Self {
+        let target = &start.target;
         let mut arguments: Vec<std::ffi::OsString> = Vec::new();
         for path in &target.files {
             arguments.extend(["--pm".into(), path.into()]);
@@ -71,6 +80,8 @@ impl Checks {
         arguments.extend(start.workload.program.arguments.iter().skip(1).cloned());
         Self {
             folder: folder.path.join("then"),
+            keep: folder.path.parent().unwrap_or(&folder.path).into(),
+            engines: engines.to_vec(),
             arguments,
             input_path: target.input.clone(),
             waiting: BinaryHeap::new(),
@@ -89,22 +100,24 @@ impl Checks {
         let Ok(content) = store.get(case.image) else { return };
         self.contents.insert(case.image, content);
         let order = std::cmp::Reverse(self.done + self.waiting.len() as u64);
-        self.waiting.push(Waiting { favour, order, input: case.input.clone(), image: case.image });
+        for engine in (0..self.engines.len()).map(std::cmp::Reverse) {
+            self.waiting.push(Waiting { favour, engine, order, input: case.input.clone(), image: case.image });
+        }
     }
 
     /// Takes what has come, and starts the next.
     pub(super) fn look(&mut self) {
-        if let Some(child) = &mut self.child {
-            if matches!(child.try_wait(), Ok(None)) {
+        if let Some((child, started)) = &mut self.child {
+            if matches!(child.try_wait(), Ok(None)) && started.elapsed() < PATIENCE {
                 return;
             }
-            self.child = None;
+            self.end();
             self.done += 1;
             self.take();
         }
         while self.child.is_none() {
             let Some(next) = self.waiting.pop() else { return };
-            self.child = self.start(&next).ok();
+            self.child = self.start(&next).ok().map(|child| (child, Instant::now()));
         }
     }
 
@@ -129,7 +142,12 @@ impl Checks {
             std::fs::copy(&input, path)?;
         }
         let mut command = Command::new("/proc/self/exe");
-        command.args(["check", "--quiet", "-j", "1", "--budget", BUDGET, "--runs"]).arg(self.runs());
+        command.args(match self.engines.get(case.engine.0) {
+            Some(cli::Then::Race) => &["race", "--quiet"][..],
+            Some(cli::Then::Verify) => &["verify", "--quiet", "-j", "1", "--budget", BUDGET],
+            _ => &["check", "--quiet", "-j", "1", "--budget", BUDGET],
+        });
+        command.arg("--runs").arg(self.runs());
         if !setup.is_empty() {
             command.arg("--setup").arg(setup.join("; "));
         }
@@ -138,25 +156,27 @@ impl Checks {
         command.spawn()
     }
 
-    /// Takes the findings of the check that ended last.
+    /// Takes the findings of the run that ended last. Its folder is kept if there is anything new, so that tokens lead there.
     fn take(&mut self) {
-        let latest = self.runs().join("latest/findings.jsonl");
-        if let Ok(file) = File::open(&latest) {
-            for finding in jsonl::read(io::BufReader::new(file)).flatten() {
-                if self.known.insert(finding.fingerprint.clone()) {
-                    self.findings.push(finding);
-                }
-            }
+        let Ok(run) = self.runs().join("latest").canonicalize() else { return };
+        let mut fresh = Vec::new();
+        if let Ok(file) = File::open(run.join("findings.jsonl")) {
+            fresh.extend(
+                jsonl::read(io::BufReader::new(file)).flatten().filter(|f| self.known.insert(f.fingerprint.clone())),
+            );
         }
-        // A run that found nothing new is not worth its room.
-        if let Ok(run) = self.runs().join("latest").canonicalize() {
+        let place = run.file_name().map(|name| self.keep.join(name)).filter(|place| !place.exists());
+        let kept = !fresh.is_empty() && place.is_some_and(|place| std::fs::rename(&run, place).is_ok());
+        if !kept {
+            fresh.iter_mut().for_each(|finding| finding.replay = None);
             let _ = std::fs::remove_dir_all(run);
         }
+        self.findings.extend(fresh);
     }
 
     /// Ends the check under way; what it started ends with it.
     fn end(&mut self) {
-        if let Some(mut child) = self.child.take() {
+        if let Some((mut child, _)) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -32,6 +32,9 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
             finding.rule
         )));
     };
+    if let Some(exit) = super::fuzz::replay(&folder, &finding, &image.hash, recorded)? {
+        return Ok(exit);
+    }
     let info = folder.read_info()?;
     let witness = reporting::witness(&folder, &image.hash)?;
     system::handle_signals();

@@ -1,0 +1,152 @@
+//! A test case outside the fuzzer: the program as it is, without instrumentation. Also `pmvet replay` of one.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pmvet_engines::fuzz::campaign::Failure;
+use pmvet_engines::fuzz::case::Case;
+use pmvet_engines::fuzz::content::Content;
+use pmvet_engines::fuzz::runner::lay_out;
+use pmvet_engines::fuzz::store::Store;
+use pmvet_findings::{Finding, Outcome, Recovery};
+use pmvet_target::launch::{pm_variables, signal_name};
+use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, Run, Unwinder};
+use pmvet_target::sparse;
+use serde::{Deserialize, Serialize};
+
+use super::start::Start;
+use crate::exit::{Error, Exit};
+use crate::run_folder::{RunFolder, Text, texts, words};
+
+/// How much of a program's output a finding shows.
+const TAIL: usize = 2 << 10;
+/// In the folder of a run: the test cases that its findings are about.
+const FILE: &str = "cases.json";
+
+/// How a test case is run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Native {
+    executable: Text,
+    arguments: Vec<Text>,
+    files: Vec<PathBuf>,
+    input: Option<PathBuf>,
+    timeout: Duration,
+    bytes: u64,
+}
+
+impl Native {
+    pub(super) fn of(start: &Start) -> Self {
+        let target = &start.target;
+        Self {
+            executable: Text(start.workload.program.executable.clone().into()),
+            arguments: texts(&start.workload.program.arguments),
+            files: target.files.clone(),
+            input: target.input.clone(),
+            timeout: target.limits.time,
+            bytes: target.limits.bytes,
+        }
+    }
+
+    pub(super) fn run(
+        &self,
+        files: &Overlay,
+        content: &Content,
+        bytes: &[u8],
+        unwinder: &mut Unwinder,
+    ) -> io::Result<Run> {
+        let input = Arc::new(sparse::input()?);
+        input.write_all_at(bytes, 0)?;
+        let mut overlay = files.above(Capture::Writable);
+        lay_out(&self.files, self.input.as_deref(), &mut overlay, content, &input)?;
+        let (variables, arguments): (Vec<_>, _) = (pm_variables().collect(), words(&self.arguments));
+        let job = Job {
+            executable: &self.executable.0,
+            variables: &variables,
+            input: Some(&input),
+            output: Output::Tail(TAIL),
+            timeout: Some(self.timeout),
+            most_bytes: self.bytes,
+            most_memory: Some(self.bytes),
+            usual_status: None,
+            ..Job::new(&arguments)
+        };
+        sandbox::run(&job, &Mutex::new(overlay), unwinder)
+    }
+
+    /// Nothing if pmvet was interrupted.
+    pub(super) fn outcome(&self, run: &Run) -> Option<Outcome> {
+        Some(match run.end {
+            End::Exit(status) => Outcome::Exit { status },
+            End::Signal(signal) => Outcome::Signal { signal, name: signal_name(signal).into() },
+            End::Timeout => Outcome::Hang { seconds: self.timeout.as_secs_f64().ceil() as u64 },
+            End::Runaway => Outcome::Signal { signal: libc::SIGXFSZ, name: signal_name(libc::SIGXFSZ).into() },
+            End::Interrupted => return None,
+        })
+    }
+}
+
+/// `cases.json`: by what a finding calls its image.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Cases {
+    corpus: Text,
+    program: Native,
+    cases: BTreeMap<String, Case>,
+}
+
+/// What a finding calls its image: the same image fails on several inputs.
+pub(super) fn name(case: &Case) -> String {
+    format!("{}-{:016x}", case.image, xxhash_rust::xxh3::xxh3_64(&case.input))
+}
+
+impl Cases {
+    pub(super) fn save(start: &Start, failures: &[Failure], folder: &RunFolder) -> Result<Vec<String>, Error> {
+        let cases: BTreeMap<String, Case> = failures.iter().map(|f| (name(&f.case), f.case.clone())).collect();
+        let names = cases.keys().cloned().collect();
+        if !cases.is_empty() {
+            let corpus = Text(start.corpus.clone().into());
+            folder.write_json(FILE, &Self { corpus, program: Native::of(start), cases })?;
+        }
+        Ok(names)
+    }
+}
+
+/// Runs the test case of a finding again. Nothing if the finding has none.
+pub(crate) fn replay(
+    folder: &RunFolder,
+    finding: &Finding,
+    image: &str,
+    recorded: &Recovery,
+) -> Result<Option<Exit>, Error> {
+    let Ok(file) = File::open(folder.file(FILE)) else { return Ok(None) };
+    let bad = |e: &dyn std::fmt::Display| Error::Run(format!("{FILE} of this run cannot be used: {e}"));
+    let saved: Cases = serde_json::from_reader(io::BufReader::new(file)).map_err(|e| bad(&e))?;
+    let Some(case) = saved.cases.get(image) else { return Ok(None) };
+    let corpus = PathBuf::from(&saved.corpus.0);
+    let lost = |e: io::Error| Error::Run(format!("the corpus in {} does not have this image: {e}", corpus.display()));
+    let content = Store::open(&corpus).and_then(|mut store| store.get(case.image)).map_err(lost)?;
+    let files = Overlay::new(Capture::Writable);
+    let run = saved.program.run(&files, &content, &case.input, &mut Unwinder::default());
+    let run = run.map_err(|source| Error::Output { action: "run", what: "the test case".into(), source })?;
+    let Some(outcome) = saved.program.outcome(&run) else { return Ok(Some(Exit::Interrupted)) };
+    println!("{}: {}", finding.rule, finding.title);
+    println!("image: {}", case.image);
+    println!("input: {:?}", String::from_utf8_lossy(&case.input));
+    for line in String::from_utf8_lossy(&run.output).lines() {
+        println!("  | {}", line.escape_debug());
+    }
+    Ok(Some(if outcome == recorded.outcome {
+        println!("reproduced: the program {outcome}");
+        Exit::Findings
+    } else if matches!(outcome, Outcome::Exit { .. }) {
+        println!("not reproduced: the program {outcome} now");
+        Exit::Ok
+    } else {
+        println!("another failure: the program {outcome}, but {} then", recorded.outcome);
+        Exit::Findings
+    }))
+}
