@@ -14,9 +14,9 @@
 #define MAGIC 0x7370616d7874u
 #define MAPS 5
 #define SAVED 30      /* lines that a transaction may change */
-#define LINES 4096
+#define LINES 16384
 #define HEADS 6
-#define KEYS 24
+#define KEYS 12
 #define FULL 2        /* a bucket of the second map that is longer is split */
 
 struct line {
@@ -151,7 +151,7 @@ static void create(void)
 
 static uint64_t *bucket(struct line *map, int kind, uint64_t key)
 {
-	static const uint64_t spread[MAPS] = { 1, 5, 7, 11, 13 };
+	static const uint64_t spread[MAPS] = { 1, 1, 1, 3, 5 };
 
 	return &map->word[key * spread[kind] / 4 % HEADS];
 }

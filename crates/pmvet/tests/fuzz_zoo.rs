@@ -25,13 +25,13 @@ fn fuzz(variant: &str, seconds: u32) -> (Option<i32>, String) {
 }
 
 #[test]
-#[ignore = "ten minutes"]
+#[ignore = "a quarter of an hour"]
 fn the_bugs_that_pmfuzz_found_are_found() {
-    let (code, shown) = fuzz("clean", 45);
+    let (code, shown) = fuzz("clean", 60);
     assert_eq!(code, Some(0), "{shown}");
     let missed: Vec<String> = (1..=12)
         .filter(|bug| {
-            let (code, shown) = fuzz(&format!("bug-{bug}"), 45);
+            let (code, shown) = fuzz(&format!("bug-{bug}"), 70);
             let wanted = if *bug <= 6 { "error[recovery-failure]" } else { "performance[flush-clean]" };
             eprintln!("bug {bug}: {}", if shown.contains(wanted) { "found" } else { "missed" });
             code != Some(1) || !shown.contains(wanted)
