@@ -356,6 +356,9 @@ static uint64_t verify(void)
 	return all + pool->plain.word[LENGTH];
 }
 
+/* There is one transaction at a time, and one undo log. */
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+
 static void worker(int id, void *arg)
 {
 	uint64_t rng = opts.seed ^ zoo_mix((uint64_t)id + 1);
@@ -366,6 +369,7 @@ static void worker(int id, void *arg)
 		uint64_t which = zoo_rand(&rng), key = which / 8 % KEYS + 1;
 		int kind = (int)(which % 8) % MAPS;
 
+		pthread_mutex_lock(&one_at_a_time);
 		if (op == 0)
 			insert(kind, key);
 		else if (op == 1)
@@ -376,6 +380,7 @@ static void worker(int id, void *arg)
 			insert_plain(key);
 		else
 			replace(kind, key);
+		pthread_mutex_unlock(&one_at_a_time);
 	}
 }
 
@@ -385,8 +390,6 @@ int main(int argc, char **argv)
 
 	zoo_parse(argc, argv, &opts);
 	zoo_shares(opts.mix, share, 5);
-	if (opts.threads != 1)
-		zoo_fail("tx_maps: one thread only");
 	pool = zoo_map(opts.pool, sizeof(struct pool), &fresh);
 	fresh = fresh || pool->magic == 0;
 	if (fresh)
@@ -410,7 +413,7 @@ int main(int argc, char **argv)
 		make_map(kind);
 	}
 	verify();
-	zoo_threads(1, worker, NULL);
+	zoo_threads(opts.threads, worker, NULL);
 	printf("tx_maps: %ld ops, %lu nodes\n", opts.ops, verify());
 	return 0;
 }

@@ -184,6 +184,8 @@ int main(int argc, char **argv)
 	} else if (!strcmp(mode, "spin")) {
 		crowd(with_spin_lock, 8);
 	} else if (!strcmp(mode, "handover")) {
+		/* Else a thread that is done before the other starts would seem to initialise it. */
+		(void)*(volatile uint64_t *)&pool->count;
 		for (long i = 0; i < 2; i++)
 			pthread_create(&thread[i], NULL, hands_over, (void *)i);
 		pthread_create(&thread[2], NULL, takes_over, NULL);
