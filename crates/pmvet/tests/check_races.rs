@@ -76,6 +76,15 @@ fn a_clean_program_has_no_proven_race() {
 }
 
 #[test]
+fn a_race_that_recovery_copes_with_is_benign() {
+    let _turn = turn();
+    let place = Place::new();
+    let (code, errors, printed) = confirm(&place, &case("atomic_hash", "bug-19", "-n 400 -t 4"));
+    assert_eq!((code, errors.len()), (Some(CLEAN), 0), "{printed}");
+    assert!(printed.contains("Benign (recovered)"), "{printed}");
+}
+
+#[test]
 fn confirming_needs_private_files() {
     let place = Place::new();
     let output = place.pmvet(&["race", "--confirm", "--in-place", "--", "/bin/true"]).output().unwrap();
@@ -99,7 +108,13 @@ fn every_race_of_the_zoo_is_proven() {
 #[test]
 #[ignore = "minutes: every clean program with threads"]
 fn no_race_of_a_clean_program_is_proven() {
-    let clean = |manifest: Manifest| case(&manifest.program.name, "clean", "-n 400 -t 4");
-    let cases: Vec<Case> = manifests().into_iter().map(clean).collect();
+    let clean = |manifest: &Manifest| case(&manifest.program.name, "clean", "-n 400 -t 4");
+    let mut cases: Vec<Case> = manifests().iter().map(clean).collect();
+    for manifest in manifests() {
+        for bug in manifest.bug.iter().filter(|bug| bug.is_benign()) {
+            let arguments = bug.workload.clone().unwrap_or_default();
+            cases.push((manifest.program.name.clone(), format!("bug-{}", bug.id), arguments));
+        }
+    }
     both_cores(&cases, harmless);
 }

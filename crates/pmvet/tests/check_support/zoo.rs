@@ -41,6 +41,11 @@ impl Bug {
         ["race-unpersisted", "lock-left-held"].contains(&self.class.as_str())
     }
 
+    /// A race that does no harm.
+    pub(crate) fn is_benign(&self) -> bool {
+        self.class == "race-benign"
+    }
+
     pub(crate) fn is_sequential(&self) -> bool {
         !self.is_race() && self.needs.as_deref() != Some("threads")
     }
