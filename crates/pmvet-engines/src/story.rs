@@ -5,14 +5,15 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use pmvet_events::event::{Event, LINE, What};
-use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
+use pmvet_events::{FileId, ThreadId};
 use pmvet_findings::finding::ByteDiff;
-use pmvet_findings::{Access, Evidence, Finding, PmRange, Role};
+use pmvet_findings::{Evidence, Finding, PmRange, Role};
 use pmvet_target::crash::Replay;
 use pmvet_target::recording::Recording;
 
 use crate::inject::ScanError;
-use crate::stacks::{Stacks, user_frame};
+use crate::rules::{Step, StepKind, Where, access};
+use crate::stacks::Stacks;
 
 /// Lines that one story follows.
 const LINES: usize = 6;
@@ -74,23 +75,6 @@ struct Changed {
     new: Vec<u8>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Step {
-    seq: u64,
-    thread: ThreadId,
-    site: SiteId,
-    context: ContextId,
-    what: &'static str,
-    at: Option<(FileId, u64, u64)>,
-}
-
-impl Step {
-    fn new(event: &Event<'_>, what: &'static str, at: Option<(FileId, u64, u64)>) -> Self {
-        let Event { seq, thread, site, context, .. } = *event;
-        Self { seq, thread, site, context, what, at }
-    }
-}
-
 impl Story {
     fn of(index: usize, finding: &Finding) -> Option<Self> {
         let Evidence::Crash { image, .. } = &finding.evidence else { return None };
@@ -137,17 +121,10 @@ impl Changed {
     }
 }
 
-fn access(step: &Step, stacks: &mut dyn Stacks) -> Access {
-    let stack = stacks.stack(step.site, step.context);
-    let pm = step.at.map(|(file, offset, len)| PmRange { file: stacks.file(file), offset, len, object: None });
-    let at = stack.get(user_frame(&stack).unwrap_or(0)).cloned();
-    Access { seq: step.seq, thread: step.thread.0, what: step.what.into(), pm, at }
-}
-
 /// The pass over the run.
 struct Teller {
     replay: Replay,
-    /// Files that somebody asks for, by id; and whose ids are still unknown.
+    /// Lines that stories are about, by the paths of their files: ids come with the run.
     wanted: Vec<PmRange>,
     lines: BTreeMap<(FileId, u64), VecDeque<Step>>,
     /// Lines that a thread has flushed since its last fence.
@@ -175,11 +152,13 @@ impl Teller {
         }
         match event.what {
             What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. } => {
-                self.touched(event, addr, value.len() as u64, "stored");
+                self.touched(event, addr, value.len() as u64, StepKind::Stored);
             }
-            What::FileWrite { file, offset, data } => self.step(event, file, offset, data.len() as u64, "stored"),
-            What::FileZero { file, offset, len } => self.step(event, file, offset, len, "stored"),
-            What::Flush { addr, pm: true, .. } => self.touched(event, addr & !(LINE - 1), LINE, "flushed"),
+            What::FileWrite { file, offset, data } => {
+                self.happened(event, file, offset, data.len() as u64, StepKind::Stored)
+            }
+            What::FileZero { file, offset, len } => self.happened(event, file, offset, len, StepKind::Stored),
+            What::Flush { addr, pm: true, .. } => self.touched(event, addr & !(LINE - 1), LINE, StepKind::Flushed),
             _ => {}
         }
         if let Some(wanting) = self.stores.get(&event.seq).filter(|_| event.what.is_numbered()) {
@@ -211,7 +190,7 @@ impl Teller {
         bytes[start..bytes.len().min(start + len)].to_vec()
     }
 
-    fn touched(&mut self, event: &Event<'_>, addr: u64, len: u64, what: &'static str) {
+    fn touched(&mut self, event: &Event<'_>, addr: u64, len: u64, what: StepKind) {
         if self.lines.is_empty() {
             return;
         }
@@ -220,17 +199,17 @@ impl Teller {
             .spaces()
             .locate(event.thread, addr, len, |part| found.push((part.file, part.offset, part.len as u64)));
         for (file, offset, len) in found {
-            self.step(event, file, offset, len, what);
+            self.happened(event, file, offset, len, what);
         }
     }
 
-    fn step(&mut self, event: &Event<'_>, file: FileId, offset: u64, len: u64, what: &'static str) {
+    fn happened(&mut self, event: &Event<'_>, file: FileId, offset: u64, len: u64, what: StepKind) {
         let last = offset.saturating_add(len.max(1) - 1) / LINE;
         for (&line, steps) in self.lines.range_mut((file, offset / LINE)..=(file, last)) {
             let start = offset.max(line.1 * LINE);
             let end = (offset + len).min((line.1 + 1) * LINE);
-            note(steps, Step::new(event, what, Some((file, start, end - start))));
-            if what == "flushed" {
+            note(steps, step(event, what, Some(Where { file, offset: start, len: end - start })));
+            if what == StepKind::Flushed {
                 self.flushed.entry(event.thread).or_default().push(line);
             }
         }
@@ -239,7 +218,8 @@ impl Teller {
     fn fenced(&mut self, event: &Event<'_>) {
         for line in self.flushed.remove(&event.thread).unwrap_or_default() {
             if let Some(steps) = self.lines.get_mut(&line) {
-                note(steps, Step::new(event, "persisted", Some((line.0, line.1 * LINE, LINE))));
+                let pm = Where { file: line.0, offset: line.1 * LINE, len: LINE };
+                note(steps, step(event, StepKind::Persisted, Some(pm)));
             }
         }
     }
@@ -250,12 +230,17 @@ impl Teller {
             let steps = self.files.get(&range.file).and_then(|&file| self.lines.get(&(file, range.offset / LINE)));
             story.steps.extend(steps.into_iter().flatten());
         }
-        story.steps.sort_by_key(|step| (step.seq, step.at));
-        story.steps.extend(event.map(|event| Step::new(event, "crash", None)));
+        story.steps.sort_by_key(|step| (step.seq, step.pm.map(|pm| (pm.file, pm.offset))));
+        story.steps.extend(event.map(|event| step(event, StepKind::Crash, None)));
         for store in &mut story.stores {
             store.new = self.bytes(&store.range);
         }
     }
+}
+
+fn step(event: &Event<'_>, what: StepKind, pm: Option<Where>) -> Step {
+    let Event { seq, thread, site, context, .. } = *event;
+    Step { seq, thread, site, context, what, pm }
 }
 
 fn note(steps: &mut VecDeque<Step>, step: Step) {

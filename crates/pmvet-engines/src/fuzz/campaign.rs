@@ -133,8 +133,6 @@ struct World<'a> {
 
 /// No more mutants than this are made of a case before the next has its turn: its image has to be opened for them.
 const MUTANTS: usize = 384;
-/// So many cases are given images before mutation has its turn again.
-const GROWN: usize = 1;
 
 type Shared<'a> = Rc<RefCell<World<'a>>>;
 type State = StdState<InMemoryCorpus<Case>, Case, StdRand, InMemoryCorpus<Case>>;
@@ -481,7 +479,7 @@ impl<EM, OT, S> Feedback<EM, Case, OT, S> for PathFeedback<'_> {
     }
 }
 
-/// Gives images to the cases that were kept since the last time, and tries inputs on them.
+/// Gives images to a case that was kept, and tries inputs on them.
 struct Growth<'a, E, EM, S, Z> {
     world: Shared<'a>,
     phantom: PhantomData<(E, EM, S, Z)>,
@@ -493,18 +491,17 @@ where
     Z: Evaluator<E, EM, Case, S>,
 {
     fn perform(&mut self, fuzzer: &mut Z, executor: &mut E, state: &mut S, manager: &mut EM) -> Result<(), AflError> {
-        for _ in 0..GROWN {
-            let Some(fresh) = self.world.borrow_mut().next_fresh() else { break };
-            let cases = {
-                let mut below = |n: usize| state.rand_mut().below(NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN));
-                let mut world = self.world.borrow_mut();
-                world.look()?;
-                world.grow(&fresh, &mut below).map_err(|e| world.give_up(e))?
-            };
-            for case in cases {
-                self.world.borrow_mut().once = true;
-                fuzzer.evaluate_input(state, executor, manager, &case)?;
-            }
+        // One case at a time, so that mutation gets its share.
+        let Some(fresh) = self.world.borrow_mut().next_fresh() else { return Ok(()) };
+        let cases = {
+            let mut below = |n: usize| state.rand_mut().below(NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN));
+            let mut world = self.world.borrow_mut();
+            world.look()?;
+            world.grow(&fresh, &mut below).map_err(|e| world.give_up(e))?
+        };
+        for case in cases {
+            self.world.borrow_mut().once = true;
+            fuzzer.evaluate_input(state, executor, manager, &case)?;
         }
         Ok(())
     }

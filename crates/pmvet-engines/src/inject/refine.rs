@@ -129,16 +129,9 @@ pub fn version_at(
     moment: Option<u64>,
     store: MappedFile,
 ) -> Result<(Versions, VersionId), ScanError> {
-    let (mut versions, mut replay) = (Versions::new(store), Replay::new(recording));
-    let mut reader = recording.read()?;
-    while let Some(event) = reader.next()? {
-        if moment.is_some_and(|moment| event.what.is_numbered() && event.seq >= moment) {
-            break;
-        }
-        replay.apply(&event)?;
-    }
-    let (version, _) = versions.take(&mut replay)?;
-    Ok((versions, version))
+    let moment = moment.unwrap_or(u64::MAX);
+    let (versions, found) = versions_at(recording, &[vec![moment]], store)?;
+    Ok((versions, found[0].1))
 }
 
 /// Names the stores to blame, in one last pass.

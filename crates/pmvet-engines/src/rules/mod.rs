@@ -43,6 +43,7 @@ use pmvet_findings::rules;
 use pmvet_model::{Bytes, Line, Mode, Model, Store};
 
 pub use raw::{Lost, RawFinding, RawFindings, RawPlace, Step, StepKind, Where};
+pub(crate) use report::access;
 pub use report::report;
 
 use raw::{Key, bytes_of, place_of};

@@ -86,6 +86,8 @@ pub enum StepKind {
     Stored,
     Flushed,
     Fenced,
+    Persisted,
+    Crash,
 }
 
 impl StepKind {
@@ -94,6 +96,8 @@ impl StepKind {
             StepKind::Stored => "stored",
             StepKind::Flushed => "flushed",
             StepKind::Fenced => "fenced",
+            StepKind::Persisted => "persisted",
+            StepKind::Crash => "crash",
         }
     }
 }

@@ -97,7 +97,7 @@ fn range(pm: Where, stacks: &dyn Stacks) -> PmRange {
     PmRange { file: stacks.file(pm.file), offset: pm.offset, len: pm.len, object: None }
 }
 
-fn access(step: &Step, stacks: &mut dyn Stacks) -> Access {
+pub(crate) fn access(step: &Step, stacks: &mut dyn Stacks) -> Access {
     let stack = stacks.stack(step.site, step.context);
     Access {
         seq: step.seq,
