@@ -405,12 +405,11 @@ static void finish_splits(struct directory *d)
 	}
 }
 
+/* Without a look at it: what a crash leaves in a lock word that is never flushed can be anything it ever held. */
 static void free_lock(uint64_t *lock)
 {
-	if (*lock) {
-		unlock_exclusive(lock);
-		zoo_persist(lock, sizeof *lock);
-	}
+	unlock_exclusive(lock);
+	zoo_persist(lock, sizeof *lock);
 }
 
 static void recover(void)

@@ -68,7 +68,12 @@ impl Clocks {
         clock
     }
 
+    #[inline]
     pub(crate) fn now(&mut self, thread: ThreadId) -> Epoch {
+        let index = thread.0 as usize;
+        if let Some(&count) = self.threads.get(index).and_then(|clock| clock.get(index)).filter(|count| **count > 0) {
+            return Epoch { thread, count };
+        }
         Epoch { thread, count: self.clock(thread)[thread.0 as usize] }
     }
 

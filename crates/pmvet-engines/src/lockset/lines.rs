@@ -7,6 +7,7 @@ use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::clocks::{Clocks, Epoch};
 use super::locksets::{LockId, SetId};
+use super::reads::{Maker, Read, Reads};
 use rustc_hash::FxHashMap as FastMap;
 
 pub(crate) type LineId = u32;
@@ -18,35 +19,6 @@ pub(crate) struct At {
     pub(crate) site: SiteId,
     pub(crate) context: ContextId,
     pub(crate) seq: u64,
-}
-
-/// A load that counts.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Read {
-    pub(crate) at: At,
-    pub(crate) bytes: u64,
-    pub(crate) locks: SetId,
-    pub(crate) epoch: Epoch,
-    /// The number of the store whose bytes it read before they were persistent.
-    pub(crate) saw: Option<u64>,
-    /// Who made the store that it read from.
-    pub(crate) from: Maker,
-    /// Its thread took a lock, or looked at one, before it acted: perhaps one that the value led to.
-    pub(crate) followed: bool,
-    /// A bit for each word of the line that its thread read afterwards, before it acted. If one of them turns out to be a
-    /// lock, the thread has looked at it before anybody could know.
-    pub(crate) looked: u8,
-}
-
-/// Who makes a store: a thread, at an instruction.
-pub(crate) type Maker = (ThreadId, SiteId);
-
-impl Read {
-    /// Whether a store, of which `locks` were held for its whole window, tells nothing about this load, since the thread would
-    /// have taken another lock had it read this value: the lock of a node that a pointer leads to, say.
-    pub(crate) fn would_differ(&self, store: &Written) -> bool {
-        self.followed && store.locks != SetId::EMPTY && self.from != (store.at.thread, store.at.site)
-    }
 }
 
 /// A store whose bytes may still be in the cache only.
@@ -129,27 +101,29 @@ pub(crate) enum Owner {
     All,
 }
 
+/// What a load has to look at comes first, and fits a line of the machine's own cache.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 pub(crate) struct Line {
-    pub(crate) file: FileId,
-    /// Of the first byte in the file.
-    pub(crate) offset: u64,
-    pub(crate) owners: [Owner; 8],
-    /// A bit for each word that all have touched, so that most accesses need not look at the owners.
-    public: u8,
     /// Moves whenever an access that was seen before may mean something new.
     pub(crate) version: u32,
+    /// A bit for each word that all have touched, so that most accesses need not look at the owners.
+    public: u8,
     /// First bytes of words that were the target of read-modify-writes.
     pub(crate) atomics: u64,
     pub(crate) dirty: Vec<Dirty>,
-    pub(crate) written: Vec<Written>,
-    pub(crate) reads: Vec<Read>,
-    /// Moves whenever there is a new one.
-    pub(crate) reads_seen: u32,
-    /// Who has stored to each word last.
-    pub(crate) makers: [Maker; 8],
     /// Bytes that a thread has stored to and persisted since anybody else was there.
     fresh: Vec<(ThreadId, u64)>,
+    pub(crate) reads: Reads,
+    /// Bytes of stores whose thread gave back a lock before they were persistent.
+    pub(crate) let_go: u64,
+    pub(crate) written: Vec<Written>,
+    pub(crate) owners: [Owner; 8],
+    /// Who has stored to each word last.
+    pub(crate) makers: [Maker; 8],
+    pub(crate) file: FileId,
+    /// Of the first byte in the file.
+    pub(crate) offset: u64,
     /// The number of the newest flush.
     pub(crate) flushed: u64,
     /// When bytes were forgotten last, and which ever were.
@@ -161,7 +135,7 @@ pub(crate) struct Line {
 /// Loads and stores to remember per line.
 pub(crate) const MAX_PER_LINE: usize = 64;
 /// Threads that do the same at the same place: whichever thread is on the other side, some of them are not that one.
-const ENOUGH: usize = 3;
+pub(crate) const ENOUGH: usize = 3;
 
 /// Bytes `first..first + len` of a line.
 pub(crate) fn mask(first: u64, len: u64) -> u64 {
@@ -231,31 +205,6 @@ impl Line {
         if read.at.seq < self.born.0 { read.bytes & !self.born.1 } else { read.bytes }
     }
 
-    /// Keeps a load that counts, unless it is like what is there. True if it has to be compared with the stores.
-    pub(crate) fn note_read(&mut self, read: Read, clocks: &Clocks) -> bool {
-        let mut alike = 0;
-        let like = |r: &&mut Read| (r.at.site, r.locks, r.followed) == (read.at.site, read.locks, read.followed);
-        for known in self.reads.iter_mut().filter(like) {
-            let covered = read.bytes & !known.bytes == 0 && known.looked & !read.looked == 0;
-            if (known.at.thread, known.epoch) == (read.at.thread, read.epoch) {
-                let same = covered && (known.from == read.from || !read.followed);
-                known.bytes |= read.bytes;
-                known.looked &= read.looked;
-                known.from = read.from;
-                self.reads_seen += u32::from(!covered);
-                return !same;
-            }
-            alike += usize::from(covered && !read.followed && !clocks.is_before(known.epoch, read.at.thread));
-        }
-        if alike >= ENOUGH {
-            return false;
-        }
-        make_room(&mut self.reads);
-        self.reads.push(read);
-        self.reads_seen += 1;
-        true
-    }
-
     /// Keeps a store whose window is closed, unless it is like what is there. Returns where it is if it has to be compared
     /// with the loads.
     pub(crate) fn note_written(&mut self, written: Written, clocks: &Clocks) -> Option<usize> {
@@ -269,19 +218,27 @@ impl Line {
             // Only what nothing is known of yet can wait.
             if same && (known.waiting == written.waiting || covered) {
                 known.bytes |= written.bytes;
+                if written.held != written.locks {
+                    self.let_go |= written.bytes;
+                }
                 (known.at, known.ended_by) = (written.at, written.ended_by);
                 if !covered {
                     known.compared = 0;
                     self.version = self.version.wrapping_add(1);
                 }
-                return (!known.waiting && known.compared != self.reads_seen).then_some(at);
+                return (!known.waiting && known.compared != self.reads.seen()).then_some(at);
             }
             alike += usize::from(covered && !known.waiting && !clocks.is_before(known.end, written.at.thread));
         }
         if alike >= ENOUGH {
             return None;
         }
-        make_room(&mut self.written);
+        if self.written.len() >= MAX_PER_LINE {
+            self.written.remove(0);
+        }
+        if written.held != written.locks {
+            self.let_go |= written.bytes;
+        }
         let waits = written.waiting;
         self.written.push(written);
         self.version = self.version.wrapping_add(1);
@@ -321,8 +278,7 @@ impl Line {
     /// Forgets what was known of these bytes: they have begun another life at the event of this number.
     pub(crate) fn forget(&mut self, bytes: u64, seq: u64) {
         self.born = (seq, bytes | self.born.1);
-        self.reads.iter_mut().for_each(|r| r.bytes &= !bytes);
-        self.reads.retain(|r| r.bytes != 0);
+        self.reads.forget(bytes);
         self.written.iter_mut().for_each(|w| w.bytes &= !bytes);
         self.written.retain(|w| w.bytes != 0);
         self.fresh.iter_mut().for_each(|(_, fresh)| *fresh &= !bytes);
@@ -340,12 +296,6 @@ impl Line {
             self.guards.rotate_right(1);
             self.guards[0] = Some(lock);
         }
-    }
-}
-
-fn make_room<T>(list: &mut Vec<T>) {
-    if list.len() >= MAX_PER_LINE {
-        list.remove(0);
     }
 }
 

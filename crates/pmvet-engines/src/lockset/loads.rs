@@ -4,10 +4,11 @@ use pmvet_events::ThreadId;
 use pmvet_events::event::Event;
 
 use super::engine::{Engine, pm_key};
-use super::lines::{At, Dirty, How, LineId, Read, Written, mask, word_bits, words};
+use super::lines::{At, Dirty, How, LineId, Written, mask, word_bits, words};
 use super::locksets::{Hold, Mode};
 use super::races::Context;
 use super::reader::{ALWAYS, Key, MAX_PENDING, Pending};
+use super::reads::Read;
 use super::spin::PmWord;
 use super::stores::Part;
 
@@ -100,10 +101,7 @@ impl Engine {
         let locks = thread.held.set();
         // Seen before, with no more protection than now, and nothing has been stored since: nothing can be learnt from it.
         let epoch = self.clocks.now(at.thread);
-        let known = |r: &Read| {
-            (r.at.thread, r.at.site, r.locks, r.epoch) == (at.thread, at.site, locks, epoch) && bytes & !r.bytes == 0
-        };
-        if saw.is_none() && line.atomics & bytes == 0 && line.reads.iter().any(known) {
+        if saw.is_none() && line.atomics & bytes == 0 && line.reads.knows(at.site, locks, epoch, bytes) {
             if let Some(key) = key {
                 thread.cache.remember(key, id, line.version, ALWAYS);
             }
@@ -137,7 +135,7 @@ impl Engine {
     /// says that the writer is done: whatever the reader does in there, before or after the load, relies on that.
     fn same_lock(&mut self, id: LineId, read: Read) {
         let line = self.lines.get(id);
-        if read.locks == Default::default() || line.dirty.is_empty() && line.written.is_empty() {
+        if read.locks == Default::default() || line.dirty.is_empty() && line.let_go & read.bytes == 0 {
             return;
         }
         let (sets, thread) = (&self.sets, read.at.thread);
@@ -239,7 +237,7 @@ impl Engine {
         for dirty in line.dirty.iter_mut().filter(read_from) {
             dirty.acted_on(read);
         }
-        if !line.note_read(read, &self.clocks) {
+        if !line.reads.note(read, &self.clocks) {
             return;
         }
         let context = Context::of(line, &self.sets, &self.locks, &self.options);

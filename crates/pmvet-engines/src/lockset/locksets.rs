@@ -30,6 +30,10 @@ pub(crate) struct SetId(u32);
 
 impl SetId {
     pub(crate) const EMPTY: SetId = SetId(0);
+
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
 }
 
 #[derive(Debug)]

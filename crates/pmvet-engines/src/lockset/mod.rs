@@ -40,6 +40,7 @@ mod persist;
 pub mod pm_locks;
 mod races;
 mod reader;
+mod reads;
 mod spin;
 mod stores;
 

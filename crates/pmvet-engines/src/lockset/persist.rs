@@ -6,9 +6,10 @@ use pmvet_events::{FileId, ThreadId};
 
 use super::clocks::Epoch;
 use super::engine::{Engine, pm_key};
-use super::lines::{At, Dirty, Fate, LineId, Read, Written};
+use super::lines::{At, Dirty, Fate, LineId, Written};
 use super::races::Context;
 use super::reader::{ALWAYS, Flushed};
+use super::reads::Read;
 use super::spin::PmWord;
 
 impl Engine {
@@ -110,7 +111,7 @@ impl Engine {
         let line = self.lines.get(id);
         let context = Context::of(line, &self.sets, &self.locks, &self.options);
         let Some(written) = line.written.get_mut(at) else { return };
-        written.compared = line.reads_seen;
+        written.compared = line.reads.seen();
         let (clocks, writer) = (&self.clocks, written.at.thread);
         for read in line.reads.iter().filter(|r| r.bytes & written.bytes != 0 && r.at.thread != writer) {
             let ordered = clocks.is_before(read.epoch, writer) || clocks.is_before(written.end, read.at.thread);
@@ -124,7 +125,7 @@ impl Engine {
     pub(super) fn settle(&mut self, id: LineId, thread: ThreadId, bytes: u64) {
         let line = self.lines.get(id);
         if line.settle(thread, bytes) {
-            let seen = line.reads_seen;
+            let seen = line.reads.seen();
             let stale = |w: &Written| w.compared != seen && !w.waiting;
             let late: Vec<usize> = (0..line.written.len()).filter(|&at| stale(&line.written[at])).collect();
             late.into_iter().for_each(|at| self.judge(id, at));

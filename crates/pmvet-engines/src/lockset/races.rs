@@ -6,8 +6,9 @@
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::Options;
-use super::lines::{At, Fate, How, Line, Read, Written, mask, word_bits};
+use super::lines::{At, Fate, How, Line, Written, mask, word_bits};
 use super::locksets::{Hold, LockId, Locksets, Mode, SetId};
+use super::reads::Read;
 use super::spin::{Locks, PmWord};
 use rustc_hash::FxHashMap as FastMap;
 

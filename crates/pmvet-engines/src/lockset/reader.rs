@@ -15,8 +15,9 @@
 
 use pmvet_events::{ContextId, SiteId, ThreadId};
 
-use super::lines::{LineId, Read};
+use super::lines::LineId;
 use super::locksets::{HeldList, Hold, SetId};
+use super::reads::Read;
 
 /// The state of one thread.
 #[derive(Debug, Default)]

@@ -1,0 +1,155 @@
+//! The loads of a line that count, each kind of them once.
+
+use pmvet_events::{SiteId, ThreadId};
+
+use super::clocks::{Clocks, Epoch};
+use super::lines::{At, ENOUGH, MAX_PER_LINE, Written};
+use super::locksets::SetId;
+
+/// A load that counts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Read {
+    pub(crate) at: At,
+    pub(crate) bytes: u64,
+    pub(crate) locks: SetId,
+    pub(crate) epoch: Epoch,
+    /// The number of the store whose bytes it read before they were persistent.
+    pub(crate) saw: Option<u64>,
+    /// Who made the store that it read from.
+    pub(crate) from: Maker,
+    /// Its thread took a lock, or looked at one, before it acted: perhaps one that the value led to.
+    pub(crate) followed: bool,
+    /// A bit for each word of the line that its thread read afterwards, before it acted. If one of them turns out to be a
+    /// lock, the thread has looked at it before anybody could know.
+    pub(crate) looked: u8,
+}
+
+/// Who makes a store: a thread, at an instruction.
+pub(crate) type Maker = (ThreadId, SiteId);
+
+impl Read {
+    /// Whether a store, of which `locks` were held for its whole window, tells nothing about this load, since the thread would
+    /// have taken another lock had it read this value: the lock of a node that a pointer leads to, say.
+    pub(crate) fn would_differ(&self, store: &Written) -> bool {
+        self.followed && store.locks != SetId::EMPTY && self.from != (store.at.thread, store.at.site)
+    }
+}
+
+/// Most accesses of a busy line are like one that is known, and the line is searched for it each time. A tag beside each
+/// load tells nearly all others apart, so that the search stays within a few lines of the machine's own cache.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    tags: Vec<[u32; BLOCK]>,
+    list: Vec<Read>,
+    seen: u32,
+}
+
+/// What of a tag tells what a load does; the rest tells who does it.
+const WHAT: u32 = 0xffff;
+
+fn tag(site: SiteId, locks: SetId, epoch: Epoch) -> u32 {
+    let mixed = |a: u32, b: u32| ((u64::from(a) << 32 | u64::from(b)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
+    mixed(site.0, locks.number()) >> 16 | mixed(epoch.thread.0, epoch.count) & !WHAT
+}
+
+/// Tags that are compared at a time, without a branch.
+const BLOCK: usize = 8;
+
+impl Reads {
+    /// Moves whenever there is a new one.
+    pub(crate) fn seen(&self) -> u32 {
+        self.seen
+    }
+
+    /// A bit for each load whose tag is the same, as far as the mask goes.
+    #[inline]
+    fn tagged(&self, tag: u32, mask: u32) -> u64 {
+        let mut found = 0;
+        for (at, block) in self.tags.iter().enumerate() {
+            let same = |known: u32| (known ^ tag) & mask == 0;
+            if block.iter().fold(false, |any, &known| any | same(known)) {
+                let bits = block.iter().rev().fold(0, |bits, &known| bits << 1 | u64::from(same(known)));
+                found |= bits << (at * BLOCK);
+            }
+        }
+        found
+    }
+
+    /// The loads of these bits.
+    fn of_bits(mut bits: u64) -> impl Iterator<Item = usize> {
+        std::iter::from_fn(move || {
+            let at = bits.trailing_zeros() as usize;
+            bits &= bits.checked_sub(1)?;
+            Some(at)
+        })
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Read> {
+        self.list.iter()
+    }
+
+    /// Whether these bytes were read before, by the same instruction of the same thread with the same locks.
+    #[inline]
+    pub(crate) fn knows(&self, site: SiteId, locks: SetId, epoch: Epoch, bytes: u64) -> bool {
+        let same = |r: &Read| (r.at.site, r.locks, r.epoch) == (site, locks, epoch) && bytes & !r.bytes == 0;
+        let tagged = self.tagged(tag(site, locks, epoch), u32::MAX);
+        tagged != 0 && Self::of_bits(tagged).any(|at| self.list.get(at).is_some_and(same))
+    }
+
+    /// Keeps a load, unless it is like what is there. True if it has to be compared with the stores.
+    pub(crate) fn note(&mut self, read: Read, clocks: &Clocks) -> bool {
+        let tag = tag(read.at.site, read.locks, read.epoch);
+        let like = |r: &Read| (r.at.site, r.locks, r.followed) == (read.at.site, read.locks, read.followed);
+        let mut alike = 0;
+        for at in Self::of_bits(self.tagged(tag, WHAT)) {
+            let Some(known) = self.list.get_mut(at).filter(|r| like(r)) else { continue };
+            let covered = read.bytes & !known.bytes == 0 && known.looked & !read.looked == 0;
+            if known.epoch == read.epoch {
+                let same = covered && (known.from == read.from || !read.followed);
+                known.bytes |= read.bytes;
+                known.looked &= read.looked;
+                known.from = read.from;
+                self.seen += u32::from(!covered);
+                return !same;
+            }
+            alike += usize::from(covered && !read.followed && !clocks.is_before(known.epoch, read.at.thread));
+        }
+        if alike >= ENOUGH {
+            return false;
+        }
+        if self.list.len() >= MAX_PER_LINE {
+            self.list.remove(0);
+            self.list.push(read);
+            self.tag_all();
+        } else {
+            self.list.push(read);
+            self.set_tag(self.list.len() - 1, tag);
+        }
+        self.seen += 1;
+        true
+    }
+
+    fn set_tag(&mut self, at: usize, tag: u32) {
+        if at % BLOCK == 0 {
+            self.tags.push([0; BLOCK]);
+        }
+        if let Some(block) = self.tags.last_mut() {
+            block[at % BLOCK] = tag;
+        }
+    }
+
+    fn tag_all(&mut self) {
+        self.tags.clear();
+        for at in 0..self.list.len() {
+            let read = &self.list[at];
+            self.set_tag(at, tag(read.at.site, read.locks, read.epoch));
+        }
+    }
+
+    /// These bytes have begun another life.
+    pub(crate) fn forget(&mut self, bytes: u64) {
+        self.list.iter_mut().for_each(|r| r.bytes &= !bytes);
+        self.list.retain(|r| r.bytes != 0);
+        self.tag_all();
+    }
+}
