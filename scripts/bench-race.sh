@@ -19,20 +19,22 @@ trap 'exit 130' INT TERM HUP
 # elapsed COMMAND...: its wall time, on a fresh pool; its largest resident memory in KiB goes to $files/memory.
 elapsed() {
 	rm -f "$pools/pool"
-	local start=$EPOCHREALTIME status=0 process now
+	local start=$EPOCHREALTIME status=0 process end
 	"$@" >"$files/output" 2>&1 </dev/null &
 	process=$!
 	echo 0 >"$files/memory"
-	while now=$(awk '/^VmHWM/ { print $2 }' "/proc/$process/status" 2>/dev/null) && [ -n "$now" ]; do
-		echo "$now" >"$files/memory"
-		sleep 0.01
-	done
+	while sleep 0.1; do
+		awk '/^VmHWM/ { print $2 }' "/proc/$process/status" >"$files/now" 2>/dev/null || break
+		[ ! -s "$files/now" ] || cp "$files/now" "$files/memory"
+	done &
 	wait "$process" || status=$?
+	end=$EPOCHREALTIME
+	wait
 	if [ "$status" -gt 1 ]; then
 		echo "bench-race.sh: $* failed with $status: $(tail -n 5 "$files/output")" >&2
 		exit 1
 	fi
-	awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.3f\n", b - a }'
+	awk -v a="$start" -v b="$end" 'BEGIN { printf "%.3f\n", b - a }'
 }
 
 echo

@@ -410,6 +410,9 @@ impl Thread {
     }
 }
 
+/// The shortest sleep of a thread that waits, in nanoseconds.
+const BRIEFLY: u64 = 50_000;
+
 /// Waits a little, longer as waiting goes on. Gives the thread up to DynamoRIO meanwhile.
 pub(crate) fn wait(waits: &mut u32) {
     *waits += 1;
@@ -418,7 +421,9 @@ pub(crate) fn wait(waits: &mut u32) {
     } else if *waits < 256 {
         dr::yield_thread();
     } else {
-        dr::sleep_briefly();
+        // Whoever has waited for long, for pmvet to read or for a thread that waits for that, has time.
+        let longer = ((*waits - 256) / 8).min(4);
+        dr::sleep(BRIEFLY << longer);
         client().check_pmvet_lives();
     }
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,12 +37,13 @@ pub enum RecordError {
 }
 
 impl Recording {
-    /// Runs a target and records it in `folder`, which exists.
+    /// Runs a target and records it in `folder`, which exists. With a follower, it goes on only as fast as that reads.
     pub fn make(
         folder: &Path,
         how: &Launch,
         header: &TraceHeader,
         install: &Install,
+        follower: Option<&Follower>,
     ) -> Result<(Self, Ending), RecordError> {
         let recording = Self { folder: folder.to_owned() };
         let mut recorder = Recorder {
@@ -50,6 +51,8 @@ impl Recording {
             recording: &recording,
             overlay: how.sandbox.as_ref().map(|s| Arc::clone(&s.overlay)),
             failure: None,
+            follower,
+            events: 0,
         };
         let ending = match launch(how, install, &mut recorder) {
             Ok(ending) => ending,
@@ -77,14 +80,44 @@ impl Recording {
         TraceReader::open(self.trace())
     }
 
-    /// Reads a run while it is being recorded, until `over` is set.
-    pub fn follow<'a>(&self, over: &'a AtomicBool) -> Result<TraceReader<BufReader<Following<'a>>>, TraceError> {
-        TraceReader::new(BufReader::with_capacity(256 << 10, Following { path: self.trace(), file: None, over }))
+    /// Reads a run while it is being recorded.
+    pub fn follow<'a>(&self, follower: &'a Follower) -> Result<TraceReader<BufReader<Following<'a>>>, TraceError> {
+        TraceReader::new(BufReader::with_capacity(64 << 10, Following { path: self.trace(), file: None, follower }))
     }
 
     /// A PM file as it was when the target first touched it.
     pub fn base(&self, file: FileId) -> PathBuf {
         self.folder.join(format!("base-{file}"))
+    }
+}
+
+/// What the recorder of a run and somebody who reads it meanwhile know of each other.
+///
+/// A target with many threads takes all cores, and whoever analyses it falls behind, only to need a core for itself
+/// when the run is over. So the recorder waits, and with it the target, once it is too far ahead.
+#[derive(Debug, Default)]
+pub struct Follower {
+    over: AtomicBool,
+    read: AtomicU64,
+    gone: AtomicBool,
+}
+
+/// How many bytes of the trace the recorder may be ahead: some hundred thousand events.
+const AHEAD: u64 = 128 << 10;
+/// How many events are written between two looks at the follower.
+const LOOK: u64 = 4096;
+
+impl Follower {
+    /// Nothing is written any more.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::Release);
+    }
+
+    fn wait_for(&self, trace: &Path) {
+        let Ok(written) = trace.metadata().map(|file| file.len()) else { return };
+        while written > self.read.load(Ordering::Relaxed) + AHEAD && !self.gone.load(Ordering::Relaxed) {
+            std::thread::sleep(ROUND);
+        }
     }
 }
 
@@ -94,14 +127,20 @@ pub struct Following<'a> {
     path: PathBuf,
     /// Nothing until there is one.
     file: Option<File>,
-    over: &'a AtomicBool,
+    follower: &'a Follower,
+}
+
+impl Drop for Following<'_> {
+    fn drop(&mut self) {
+        self.follower.gone.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Read for Following<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             // Asked first: what is written before it is set is there afterwards.
-            let over = self.over.load(Ordering::Acquire);
+            let over = self.follower.over.load(Ordering::Acquire);
             if self.file.is_none() {
                 match File::open(&self.path) {
                     Err(e) if e.kind() == io::ErrorKind::NotFound && !over => {}
@@ -110,6 +149,7 @@ impl Read for Following<'_> {
             }
             let read = self.file.as_mut().map_or(Ok(0), |file| file.read(into))?;
             if read > 0 || over {
+                self.follower.read.fetch_add(read as u64, Ordering::Relaxed);
                 return Ok(read);
             }
             std::thread::sleep(ROUND);
@@ -125,6 +165,8 @@ struct Recorder<'a> {
     recording: &'a Recording,
     overlay: Option<Arc<Mutex<Overlay>>>,
     failure: Option<RecordError>,
+    follower: Option<&'a Follower>,
+    events: u64,
 }
 
 impl Recorder<'_> {
@@ -153,6 +195,12 @@ impl Sink for Recorder<'_> {
             let message = source.to_string();
             self.failure = Some(RecordError::Base { path: path.into(), source });
             return Err(SinkError(message));
+        }
+        self.events += 1;
+        if self.events.is_multiple_of(LOOK)
+            && let Some(follower) = self.follower
+        {
+            follower.wait_for(&self.recording.trace());
         }
         self.writer.write(event, places).map_err(|e| {
             let message = e.to_string();

@@ -13,7 +13,7 @@ use pmvet_target::Launch;
 use pmvet_target::install::Install;
 use pmvet_target::launch::{Exit as TargetExit, Private, pm_variables, stopped_by};
 use pmvet_target::program::Program;
-use pmvet_target::recording::Recording;
+use pmvet_target::recording::{Follower, Recording};
 use pmvet_target::sandbox::driver::Driver;
 use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, Unwinder};
 
@@ -142,13 +142,14 @@ impl Workload {
         info: &mut RunInfo,
         loads: bool,
         install: &Install,
+        follower: Option<&Follower>,
     ) -> Result<Option<Exit>, Error> {
         let header = TraceHeader {
             command: self.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             pmvet_version: env!("CARGO_PKG_VERSION").into(),
             loads,
         };
-        let (_, ending) = Recording::make(&folder.path, &self.launch(loads), &header, install)?;
+        let (_, ending) = Recording::make(&folder.path, &self.launch(loads), &header, install, follower)?;
         if stopped_by().is_some() {
             return Ok(Some(Exit::Interrupted));
         }

@@ -41,6 +41,8 @@ impl Read {
 pub(crate) struct Reads {
     tags: Vec<[u32; BLOCK]>,
     list: Vec<Read>,
+    /// Which of the list is replaced next, once it is full.
+    oldest: usize,
     seen: u32,
 }
 
@@ -117,39 +119,35 @@ impl Reads {
         if alike >= ENOUGH {
             return false;
         }
-        if self.list.len() >= MAX_PER_LINE {
-            self.list.remove(0);
+        let mut at = self.list.len();
+        if at < MAX_PER_LINE {
             self.list.push(read);
-            self.tag_all();
         } else {
-            self.list.push(read);
-            self.set_tag(self.list.len() - 1, tag);
+            at = self.oldest;
+            self.list[at] = read;
+            self.oldest = (at + 1) % MAX_PER_LINE;
         }
+        self.set_tag(at, tag);
         self.seen += 1;
         true
     }
 
     fn set_tag(&mut self, at: usize, tag: u32) {
-        if at % BLOCK == 0 {
+        if at / BLOCK == self.tags.len() {
             self.tags.push([0; BLOCK]);
         }
-        if let Some(block) = self.tags.last_mut() {
-            block[at % BLOCK] = tag;
-        }
-    }
-
-    fn tag_all(&mut self) {
-        self.tags.clear();
-        for at in 0..self.list.len() {
-            let read = &self.list[at];
-            self.set_tag(at, tag(read.at.site, read.locks, read.epoch));
-        }
+        self.tags[at / BLOCK][at % BLOCK] = tag;
     }
 
     /// These bytes have begun another life.
     pub(crate) fn forget(&mut self, bytes: u64) {
         self.list.iter_mut().for_each(|r| r.bytes &= !bytes);
         self.list.retain(|r| r.bytes != 0);
-        self.tag_all();
+        self.oldest = 0;
+        self.tags.clear();
+        for at in 0..self.list.len() {
+            let read = &self.list[at];
+            self.set_tag(at, tag(read.at.site, read.locks, read.epoch));
+        }
     }
 }

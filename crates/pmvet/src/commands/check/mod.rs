@@ -160,7 +160,7 @@ impl Check {
 
     /// Runs the workload once, and once more without pmvet. Returns how pmvet ends if there is nothing to analyse.
     fn record(&mut self, install: &Install) -> Result<Option<Exit>, Error> {
-        let end = self.workload.record(&self.folder, &mut self.info, false, install)?;
+        let end = self.workload.record(&self.folder, &mut self.info, false, install, None)?;
         if end.is_none()
             && !self.workload.in_place
             && let Ok(run) = self.workload.run_natively()

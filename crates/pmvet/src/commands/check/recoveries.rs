@@ -114,7 +114,7 @@ impl Recoveries<'_> {
             pmvet_version: env!("CARGO_PKG_VERSION").into(),
             loads: false,
         };
-        let (_, ending) = Recording::make(&folder.path, &how, &header, self.install)?;
+        let (_, ending) = Recording::make(&folder.path, &how, &header, self.install, None)?;
         Ok((ending.exit == TargetExit::Status(0) && ending.loss.is_none()).then_some(folder))
     }
 }

@@ -5,7 +5,6 @@ mod inferred;
 mod locks;
 mod verdicts;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use pmvet_engines::confirm::shared::{SharedStore, SharedStores};
@@ -16,7 +15,7 @@ use pmvet_events::{ContextId, What};
 use pmvet_findings::Coverage;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
-use pmvet_target::recording::Recording;
+use pmvet_target::recording::{Follower, Recording};
 use pmvet_target::symbols::Symbolizer;
 
 use self::confirm::{Candidate, Confirm, Spot};
@@ -52,11 +51,11 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     workload.keep_input(&folder.file("input"))?;
     let recording = folder.recording();
     let options = options(arguments, &config.race);
-    let over = AtomicBool::new(false);
+    let follower = Follower::default();
     let (recorded, analysed) = std::thread::scope(|scope| {
-        let analysis = scope.spawn(|| Analysed::new(&recording, &over, options, arguments.confirm.confirm));
-        let recorded = workload.record(&folder, &mut info, true, &install);
-        over.store(true, Ordering::Release);
+        let analysis = scope.spawn(|| Analysed::new(&recording, &follower, options, arguments.confirm.confirm));
+        let recorded = workload.record(&folder, &mut info, true, &install, Some(&follower));
+        follower.end();
         (recorded, analysis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     if let Some(end) = recorded? {
@@ -177,10 +176,10 @@ struct Analysed {
 }
 
 impl Analysed {
-    /// Analyses a run while it is recorded, until that is `over`. `confirm`: stores that other threads read are wanted, too.
-    fn new(recording: &Recording, over: &AtomicBool, options: Options, confirm: bool) -> Result<Self, Error> {
+    /// Analyses a run while it is recorded. `confirm`: stores that other threads read are wanted, too.
+    fn new(recording: &Recording, follower: &Follower, options: Options, confirm: bool) -> Result<Self, Error> {
         let failed = |source| Error::Trace { path: recording.trace(), source };
-        let mut reader = recording.follow(over).map_err(failed)?;
+        let mut reader = recording.follow(follower).map_err(failed)?;
         let mut symbols = Symbols::new(Symbolizer::of_recording(SystemTime::now()));
         let mut engine = Engine::new(options);
         let mut saw_pm = false;

@@ -81,7 +81,7 @@ impl Verify {
             self.workload.known_input(&input);
         } else {
             self.workload.keep_input(&input)?;
-            if let Some(exit) = self.workload.record(&self.folder, &mut self.info, false, install)? {
+            if let Some(exit) = self.workload.record(&self.folder, &mut self.info, false, install, None)? {
                 return Ok(exit);
             }
         }

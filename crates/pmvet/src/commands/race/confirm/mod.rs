@@ -172,7 +172,7 @@ impl Confirm<'_> {
             pmvet_version: env!("CARGO_PKG_VERSION").into(),
             loads: true,
         };
-        let (recording, ending) = Recording::make(&folder, &how, &header, self.install)?;
+        let (recording, ending) = Recording::make(&folder, &how, &header, self.install, None)?;
         if launch::stopped_by().is_some() {
             return Ok(None);
         }
