@@ -126,14 +126,39 @@ fn mapped_ranges() -> Vec<(usize, usize)> {
     ranges(|_| true)
 }
 
+/// Makes large pages of the target's memory where there is enough of it in one piece: a fork copies an entry for each page.
+pub(crate) fn join_pages() {
+    const LARGE: usize = 1 << 21;
+    const MADV_COLLAPSE: i32 = 25;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(range), Some("rw-p"), Some(_), Some("00:00")) = (words.next(), words.next(), words.next(), words.next())
+        else {
+            continue;
+        };
+        let Some((start, end)) = parse_range(range) else { continue };
+        let (first, last) = (start.next_multiple_of(LARGE), end & !(LARGE - 1));
+        if first < last {
+            // SAFETY: changes nothing but the size of pages; an older kernel refuses.
+            unsafe { libc::madvise(first as *mut c_void, last - first, MADV_COLLAPSE) };
+        }
+    }
+}
+
+fn parse_range(range: &str) -> Option<(usize, usize)> {
+    let (start, end) = range.split_once('-')?;
+    Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
+}
+
 /// The address ranges whose permissions are such.
 fn ranges(wanted: impl Fn(&str) -> bool) -> Vec<(usize, usize)> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let range = |line: &str| {
         let mut words = line.split_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
+        let range = parse_range(words.next()?);
         words.next().filter(|permissions| wanted(permissions))?;
-        Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
+        range
     };
     maps.lines().filter_map(range).collect()
 }
@@ -206,14 +231,41 @@ pub(crate) fn retain_code(tags: &mut Vec<app_pc>) {
     });
 }
 
-/// Fills the code cache with the blocks at these addresses.
+/// Fills the code cache with the blocks at these addresses, and the tables by which returns and indirect jumps find them: a
+/// child would have to ask DynamoRIO for each target once.
 pub(crate) fn translate(dc: *mut c_void, tags: &mut [app_pc]) {
-    // SAFETY: the addresses hold code. DynamoRIO expects to be called from the target's state and leaves in it.
-    unsafe {
-        dr_switch_to_app_state(dc);
-        dr_prepopulate_cache(tags.as_mut_ptr(), tags.len());
-        dr_switch_to_dr_state_ex(dc, dr_state_flags_t_DR_STATE_GO_NATIVE);
+    use dr_indirect_branch_type_t_DR_INDIRECT_CALL as CALL;
+    use dr_indirect_branch_type_t_DR_INDIRECT_JUMP as JUMP;
+    use dr_indirect_branch_type_t_DR_INDIRECT_RETURN as RETURN;
+    let (mut returns, mut others): (Vec<app_pc>, Vec<app_pc>) = tags.iter().partition(|&&tag| follows_call(tag as u64));
+    // DynamoRIO expects to be called from the target's state and leaves in it.
+    let fill = |how: &dyn Fn()| {
+        // SAFETY: a change to the other state and back.
+        unsafe {
+            dr_switch_to_app_state(dc);
+            how();
+            dr_switch_to_dr_state_ex(dc, dr_state_flags_t_DR_STATE_GO_NATIVE);
+        }
+    };
+    let count = tags.len();
+    let tags = tags.as_mut_ptr();
+    // SAFETY: the addresses hold code.
+    fill(&|| unsafe { _ = dr_prepopulate_cache(tags, count) });
+    for (kind, targets) in [(RETURN, &mut returns), (CALL, &mut others.clone()), (JUMP, &mut others)] {
+        let (targets, count) = (targets.as_mut_ptr(), targets.len());
+        // SAFETY: as above.
+        fill(&|| unsafe { _ = dr_prepopulate_indirect_targets(kind, targets, count) });
     }
+}
+
+/// Whether the bytes before an address look like a call. If they are something else, nothing is lost.
+fn follows_call(at: u64) -> bool {
+    let mut before = [0; 7];
+    if read_memory(at.wrapping_sub(7), &mut before) != 7 {
+        return false;
+    }
+    // With a distance, or through a register or memory: 2, 3, 4, 6 or 7 bytes.
+    before[2] == 0xe8 || [5, 4, 3, 1, 0].iter().any(|&i| before[i] == 0xff && before[i + 1] & 0x38 == 0x10)
 }
 
 /// Ends the process by a signal, at once.

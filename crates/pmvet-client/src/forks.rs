@@ -38,6 +38,8 @@ pub(crate) struct Forks {
     paused: AtomicBool,
     /// How many translated blocks of the stage are in this process's code cache.
     translated: AtomicUsize,
+    /// It is filling its code cache with those.
+    translating: AtomicBool,
     /// Where the C library keeps the thread's id.
     tid_at: AtomicU64,
     /// Signals that the target handles by itself: bit n - 1.
@@ -58,6 +60,7 @@ impl Forks {
             server: AtomicUsize::new(0),
             paused: AtomicBool::new(false),
             translated: AtomicUsize::new(0),
+            translating: AtomicBool::new(false),
             tid_at: AtomicU64::new(0),
             handled: AtomicU64::new(0),
         }
@@ -73,7 +76,7 @@ impl Forks {
 
     /// A block was translated at this address.
     pub(crate) fn translated(&self, tag: u64) {
-        if self.is_child() {
+        if !self.translating.load(Ordering::Relaxed) {
             self.stage.add_block(tag);
         }
     }
@@ -140,6 +143,7 @@ impl Forks {
         server.set_point(point);
         server.process.store(dr::process(), Ordering::Relaxed);
         self.translate(dc);
+        dr::join_pages();
         server.set_turn(turn::READY);
         loop {
             if server.turn() != turn::ORDERED {
@@ -192,7 +196,7 @@ impl Forks {
         }
     }
 
-    /// Translates what children translated before.
+    /// Translates what this process or children translated before.
     fn translate(&self, dc: *mut c_void) {
         let known = self.translated.load(Ordering::Relaxed);
         let mut tags: Vec<app_pc> = self.stage.blocks_from(known).map(|tag| tag as app_pc).collect();
@@ -202,7 +206,9 @@ impl Forks {
         }
         // A library that only the child loaded is not here.
         dr::retain_code(&mut tags);
+        self.translating.store(true, Ordering::Relaxed);
         dr::translate(dc, &mut tags);
+        self.translating.store(false, Ordering::Relaxed);
     }
 
     /// Ends a child at once. DynamoRIO would take long to free what ends with the process anyway.

@@ -322,7 +322,10 @@ unsafe extern "C" fn module_loaded(_dc: *mut c_void, module: *const module_data_
     let (start, end, path) = sites::describe(unsafe { &*module });
     client().schedule.loaded(start, &path);
     client().sites.loaded(start, end, &path);
-    client().hooks.search(start, end, &path);
+    // A run that counts has no use for hooks, and the tables of a large library are long.
+    if !client().counts() {
+        client().hooks.search(start, end, &path);
+    }
 }
 
 unsafe extern "C" fn module_unloaded(_dc: *mut c_void, module: *const module_data_t) {

@@ -497,6 +497,13 @@ fn options(launch: &Launch, install: &Install, shared_memory: &str, pid: u32) ->
         // Blocks small enough for our instrumentation, and no traces: making instrumented code a second time costs
         // more than the better layout gains.
         options.push(" -max_bb_instrs 64 -disable_traces");
+        if launch.plan.forks.is_some() {
+            // Few large mappings in place of many small ones: each costs time at every fork, and again at its end.
+            options.push(" -no_guard_pages -initial_heap_unit_size 256K -initial_global_heap_unit_size 256K");
+            for size in ["init", "quadruple", "upgrade", "max"] {
+                options.push(format!(" -cache_shared_bb_unit_{size} 1M"));
+            }
+        }
         // Path, number and arguments in one quoted word.
         options.push(" -client_lib \"");
         options.push(&install.client);

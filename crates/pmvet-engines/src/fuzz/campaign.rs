@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
@@ -31,7 +31,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::case::Case;
 use super::content::{Content, ImageId};
-use super::cuts::Cuts;
+use super::cuts::{Cuts, Rest};
 use super::operations::Operations;
 use super::paths::{Favour, Seen};
 use super::runner::{Order, Outcome, RunError, Runner};
@@ -69,7 +69,7 @@ pub struct Stats {
     pub images: usize,
     pub crash_images: usize,
     pub paths: usize,
-    pub path_counts: u32,
+    pub path_counts: usize,
     pub branches: usize,
     pub failures: usize,
     /// Cases that were run again, and those that did the same again.
@@ -108,7 +108,8 @@ pub enum FuzzError {
 struct Fresh {
     case: Case,
     favour: Favour,
-    counts: u64,
+    /// A hash of what it counted, if it ran to its end.
+    counts: Option<u64>,
 }
 
 /// What executor, feedback and stages share.
@@ -119,9 +120,11 @@ struct World<'a> {
     settings: Settings,
     seen: Seen,
     cuts: Cuts,
-    last: Option<(u64, Favour)>,
+    /// What the last run counted, if it ran to its end, and what that is worth; nothing if it failed.
+    last: Option<(Option<u64>, Favour)>,
     fresh: Vec<Fresh>,
-    failures: HashSet<u64>,
+    /// By what they did, and whether they hung.
+    failures: HashMap<u64, bool>,
     stats: Stats,
     /// The next run is on an image that may not be of further use.
     once: bool,
@@ -159,7 +162,7 @@ pub fn run(
         cuts: Cuts::default(),
         last: None,
         fresh: Vec::new(),
-        failures: HashSet::new(),
+        failures: HashMap::new(),
         stats: Stats::default(),
         once: false,
         over: false,
@@ -279,33 +282,38 @@ impl World<'_> {
     /// Runs a case and takes notice of what it did.
     fn evaluate(&mut self, case: &Case) -> Result<ExitKind, FuzzError> {
         let mut cuts = std::mem::take(&mut self.cuts);
-        let mut trial = false;
+        let mut rest = Rest::Wanted;
         let outcome = self.run_case(
             case,
             (0, 0),
             false,
             Some(&mut |maps| {
-                let (go_on, same) = cuts.at_end(&maps.copy());
-                trial = same;
-                go_on
+                rest = cuts.at_end(&maps.copy());
+                !matches!(rest, Rest::Cut(_))
             }),
         );
         self.cuts = cuts;
         let outcome = outcome?;
         if matches!(outcome.end, End::Exit(Exit::Status(_))) {
-            let favour = if outcome.cut { Favour::None } else { self.seen.add(&outcome.counts) };
-            if trial && !outcome.cut {
+            self.last = Some(match rest {
+                Rest::Cut(favour) => (None, favour),
+                _ => (Some(xxh3_64(&outcome.counts)), self.seen.add(&outcome.counts)),
+            });
+            if let (Rest::Sampled, Some((_, favour))) = (rest, self.last) {
                 self.cuts.learn(favour);
             }
-            self.last = Some((xxh3_64(&outcome.counts), favour));
             return Ok(ExitKind::Ok);
         }
         self.last = None;
         // The same death on the same PM path is the same failure, as far as can be told here.
-        const MOST: usize = 256;
+        // Most that take too long only do more than others.
+        let (hang, most) = match outcome.end {
+            End::Exit(_) => (false, 256),
+            End::Timeout | End::Runaway => (true, 16),
+        };
         let paths: Vec<u8> = outcome.counts[..pmvet_events::stage::MAP].iter().map(|&c| u8::from(c != 0)).collect();
         let key = xxh3_64(&paths) ^ xxh3_64(format!("{:?}", outcome.end).as_bytes());
-        if self.failures.len() < MOST && self.failures.insert(key) {
+        if self.failures.values().filter(|&&h| h == hang).count() < most && self.failures.insert(key, hang).is_none() {
             let failure = Failure { case: case.clone(), end: outcome.end };
             self.watcher.failed(&failure, self.store).map_err(FuzzError::Corpus)?;
         }
@@ -333,8 +341,11 @@ impl World<'_> {
     fn grow(&mut self, fresh: &Fresh, below: &mut dyn FnMut(usize) -> usize) -> Result<Vec<Case>, FuzzError> {
         let case = &fresh.case;
         let outcome = self.run_case(case, (0, 0), true, None)?;
-        self.stats.repeated += 1;
-        self.stats.stable += u64::from(xxh3_64(&outcome.counts) == fresh.counts);
+        if let Some(counts) = fresh.counts {
+            self.stats.repeated += 1;
+            self.stats.stable += u64::from(xxh3_64(&outcome.counts) == counts);
+        }
+        self.seen.add(&outcome.counts);
         let mut cases = Vec::new();
         let (operations, fences) = outcome.operations;
         self.add_image(outcome, case, (0, 0), &mut cases, below)?;

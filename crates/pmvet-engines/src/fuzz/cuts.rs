@@ -2,8 +2,9 @@
 //!
 //! What a program does after it has read all of its input is mostly to close its pool and to free its memory: the same
 //! in every run, and in a run from an open pool most of the time. So a run that has done nothing new up to there is not let
-//! go on. Whether that loses anything is measured: some such runs are let go on all the same, and if more than a few of them
-//! do something new then, as those of a program do that reads its input first and works on it later, none is cut.
+//! go on. Whether that loses anything is measured: some such runs are let go on all the same, and while more than one of the
+//! last of them did something new to PM then, as those of a program do that reads its input first and works on it later, none is
+//! cut.
 
 use super::paths::{Favour, Seen};
 
@@ -13,33 +14,41 @@ pub struct Cuts {
     seen: Seen,
     /// Runs that had done nothing new by then.
     same: u64,
-    /// Those of them that went on, and those that did something new after all.
-    went_on: u64,
-    missed: u64,
+    /// How many of them went on, and which of the last of those did something new to PM after all, a bit each.
+    went_on: u32,
+    missed: u32,
 }
 
-/// So many go on at first, and then one in so many.
-const AT_FIRST: u64 = 50;
-const LATER: u64 = 16;
-/// None is cut if more than one in so many would have done something new.
-const MOST_MISSED: u64 = 50;
+/// One in so many goes on once it is known that little is lost.
+const SAMPLE: u64 = 64;
+
+/// What becomes of a run at the end of its input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// It goes on, since it has done something new.
+    Wanted,
+    /// It goes on, to see what would be lost otherwise.
+    Sampled,
+    /// It ends here. It may have taken a new branch, which is worth keeping but not worth the time.
+    Cut(Favour),
+}
 
 impl Cuts {
-    /// A run has read all of its input and done this. Returns whether it is to go on, and whether that is only to see
-    /// what is lost otherwise.
-    pub fn at_end(&mut self, counts: &[u8]) -> (bool, bool) {
-        if self.seen.add(counts) > Favour::None {
-            return (true, false);
+    /// A run has read all of its input and done this.
+    pub fn at_end(&mut self, counts: &[u8]) -> Rest {
+        let favour = self.seen.add(counts);
+        let known = self.went_on >= u32::BITS && self.missed.count_ones() <= 1;
+        if favour > Favour::Branch || favour > Favour::None && !known {
+            return Rest::Wanted;
         }
         self.same += 1;
-        let known = self.went_on >= AT_FIRST && self.missed * MOST_MISSED <= self.went_on;
-        (!known || self.same.is_multiple_of(LATER), true)
+        if known && !self.same.is_multiple_of(SAMPLE) { Rest::Cut(favour) } else { Rest::Sampled }
     }
 
     /// What came of a run that went on although it had done nothing new.
     pub fn learn(&mut self, favour: Favour) {
-        self.went_on += 1;
-        self.missed += u64::from(favour > Favour::None);
+        self.went_on = self.went_on.saturating_add(1);
+        self.missed = self.missed << 1 | u32::from(favour > Favour::Branch);
     }
 }
 
@@ -49,24 +58,25 @@ mod tests {
 
     use super::*;
 
-    /// How many of a hundred equal runs are cut, after as many of which this many did something new at their end.
-    fn cut(missed: u64) -> usize {
+    /// How many of 640 equal runs are cut, after as many of which these did something new at their end.
+    fn cut(missed: impl Fn(u64) -> bool) -> usize {
         let mut cuts = Cuts::default();
         let counts = vec![1; 2 * MAP];
-        assert_eq!(cuts.at_end(&counts), (true, false), "the first is new");
+        assert_eq!(cuts.at_end(&counts), Rest::Wanted, "the first is new");
         for i in 0..100 {
-            cuts.learn(if i < missed { Favour::Branch } else { Favour::None });
+            cuts.learn(if missed(i) { Favour::Count } else { Favour::Branch });
         }
-        (0..100).filter(|_| !cuts.at_end(&counts).0).count()
+        (0..640).filter(|_| cuts.at_end(&counts) == Rest::Cut(Favour::None)).count()
     }
 
     #[test]
     fn runs_are_cut_if_that_loses_little() {
-        assert_eq!(cut(0), 100 - 100 / 16);
-        assert_eq!(cut(2), 100 - 100 / 16);
-        assert_eq!(cut(3), 0);
+        assert_eq!(cut(|_| false), 630);
+        assert_eq!(cut(|i| i < 50 || i == 99), 630, "what was new at the start is not any more");
+        assert_eq!(cut(|i| i >= 98), 0);
         let mut fresh = Cuts::default();
         let counts = vec![1; 2 * MAP];
-        assert!((0..20).all(|_| fresh.at_end(&counts).0), "nothing is known yet");
+        let rests: Vec<Rest> = (0..3).map(|_| fresh.at_end(&counts)).collect();
+        assert_eq!(rests, [Rest::Wanted, Rest::Sampled, Rest::Sampled], "nothing is known yet");
     }
 }

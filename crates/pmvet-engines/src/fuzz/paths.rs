@@ -16,13 +16,18 @@ pub enum Favour {
     Path,
 }
 
-/// For each counter, the classes of counts that were seen.
 #[derive(Debug, Clone)]
-pub struct Seen(Vec<u8>);
+pub struct Seen {
+    /// For each counter, the classes of counts that were seen.
+    classes: Vec<u8>,
+    paths: usize,
+    path_counts: usize,
+    branches: usize,
+}
 
 impl Default for Seen {
     fn default() -> Self {
-        Self(vec![0; 2 * MAP])
+        Self { classes: vec![0; 2 * MAP], paths: 0, path_counts: 0, branches: 0 }
     }
 }
 
@@ -32,18 +37,22 @@ impl Seen {
         let mut favour = Favour::None;
         // Most counters are 0, and a line of them is passed over at a glance.
         const LINE: usize = 64;
-        for (line, (seen, counts)) in self.0.chunks_mut(LINE).zip(counts.chunks(LINE)).enumerate() {
+        for (line, (seen, counts)) in self.classes.chunks_mut(LINE).zip(counts.chunks(LINE)).enumerate() {
             if counts.iter().all(|&count| count == 0) {
                 continue;
             }
             for (seen, &count) in seen.iter_mut().zip(counts) {
                 let class = class(count);
                 if *seen & class != class {
-                    favour = favour.max(match (line * LINE < MAP, *seen) {
-                        (true, 0) => Favour::Path,
-                        (true, _) => Favour::Count,
+                    let (pm, first) = (line * LINE < MAP, *seen == 0);
+                    favour = favour.max(match (pm, first) {
+                        (true, true) => Favour::Path,
+                        (true, false) => Favour::Count,
                         (false, _) => Favour::Branch,
                     });
+                    self.paths += usize::from(pm && first);
+                    self.path_counts += usize::from(pm);
+                    self.branches += usize::from(!pm && first);
                     *seen |= class;
                 }
             }
@@ -53,16 +62,16 @@ impl Seen {
 
     /// Transitions between operations on PM.
     pub fn paths(&self) -> usize {
-        self.0[..MAP].iter().filter(|&&seen| seen != 0).count()
+        self.paths
     }
 
     /// Transitions, each as often as there are classes of how often it was taken.
-    pub fn path_counts(&self) -> u32 {
-        self.0[..MAP].iter().map(|seen| seen.count_ones()).sum()
+    pub fn path_counts(&self) -> usize {
+        self.path_counts
     }
 
     pub fn branches(&self) -> usize {
-        self.0[MAP..].iter().filter(|&&seen| seen != 0).count()
+        self.branches
     }
 }
 

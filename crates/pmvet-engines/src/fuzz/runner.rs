@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 use pmvet_events::plan::Forks;
 use pmvet_events::stage::Point;
@@ -127,6 +128,9 @@ pub struct Runner {
     /// Images on which the program does not get as far as its input.
     closed: HashMap<ImageId, ()>,
     clock: u64,
+    /// How long runs that are judged took of late, and how many there were.
+    usual: Duration,
+    judged: u32,
     /// How often both ways were compared, and how often they differed.
     pub compared: u32,
     pub differed: u32,
@@ -139,6 +143,10 @@ const COMPARED_AT_FIRST: u32 = 6;
 const COMPARED_LATER: u64 = 50;
 /// So many differences, and it is given up.
 const MOST_DIFFERENCES: u32 = 2;
+/// A run that is judged may take so many times as long as usual, once that is known from so many runs, and always this long.
+const PATIENCE: u32 = 20;
+const KNOWN_FROM: u32 = 32;
+const SHORTEST_LIMIT: Duration = Duration::from_millis(100);
 
 impl Runner {
     pub fn new(target: Target) -> Result<Self, RunError> {
@@ -157,6 +165,8 @@ impl Runner {
             opened: HashMap::new(),
             closed: HashMap::new(),
             clock: 0,
+            usual: Duration::ZERO,
+            judged: 0,
             compared: 0,
             differed: 0,
         })
@@ -255,12 +265,26 @@ impl Runner {
     }
 
     fn finish(&mut self, server: usize, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
-        let run = self.server.run_judged(server, &self.target.limits, &mut Nobody, judge)?;
+        let judged = judge.is_some();
+        let limits = if judged { self.limits() } else { self.target.limits };
+        let run = self.server.run_judged(server, &limits, &mut Nobody, judge)?;
+        if judged && matches!(run.end, End::Exit(_)) {
+            self.usual = self.usual.mul_f32(31.0 / 32.0) + run.time / 32;
+            self.judged = self.judged.saturating_add(1);
+        }
         let (operations, fences, stopped) = self.server.operations();
         let content = order.keep.then(|| self.content(order.content)).transpose()?;
         let counts = self.server.counts();
         let (end, cut, strays) = (run.end, run.cut, run.strays);
         Ok(Outcome { end, counts, operations: (operations, fences), stopped, cut, strays, content })
+    }
+
+    /// What a run may take whose outcome decides only whether its case is kept: a slow one costs the time of many.
+    fn limits(&self) -> Limits {
+        let most = self.target.limits.time;
+        let known = self.judged >= KNOWN_FROM;
+        let time = if known { (self.usual * PATIENCE).max(SHORTEST_LIMIT).min(most) } else { most };
+        Limits { time, ..self.target.limits }
     }
 
     fn short(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
