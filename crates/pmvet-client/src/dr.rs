@@ -133,7 +133,8 @@ pub(crate) fn join_pages() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for line in maps.lines() {
         let mut words = line.split_whitespace();
-        let (Some(range), Some("rw-p"), Some(_), Some("00:00")) = (words.next(), words.next(), words.next(), words.next())
+        let (Some(range), Some("rw-p"), Some(_), Some("00:00")) =
+            (words.next(), words.next(), words.next(), words.next())
         else {
             continue;
         };
