@@ -10,8 +10,10 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use check_support::{CLEAN, Checked, FAILS_BY_ITSELF, FOUND, Linked, Place, USAGE, Untouched, both_cores, pair, turn};
-use pmvet_findings::{Evidence, Recovery};
+use check_support::{
+    CLEAN, Checked, FAILS_BY_ITSELF, FOUND, Linked, Place, USAGE, Untouched, both_cores, compile, pair, turn,
+};
+use pmvet_findings::{Evidence, Recovery, Severity};
 
 /// Makes a pool with both numbers at `n`.
 fn make_pool(place: &Place, n: u64) -> Untouched {
@@ -167,6 +169,27 @@ fn the_story_of_a_crash() {
     let steps: Vec<_> =
         timeline.iter().map(|step| (step.what.as_str(), step.pm.as_ref().map(|pm| pm.offset))).collect();
     assert_eq!(steps, [("stored", Some(0)), ("crash", None)], "{timeline:?}");
+}
+
+/// What is left in the cache at the end is lost in the ways that a crash can, and an error only if recovery needs it.
+#[test]
+fn data_that_is_never_flushed() {
+    let _turn = turn();
+    let program = compile("tests/check_support/unflushed.c", "unflushed", &[]);
+    let cases = [
+        ("one-line", "unpersisted-store", Severity::Warning),
+        ("log", "unpersisted-store", Severity::Error),
+        ("scratch", "unpersisted-store", Severity::Warning),
+    ];
+    both_cores(&cases, |(way, rule, severity)| {
+        let place = Place::new();
+        let checked = place.check(&[], &[program.to_str().unwrap(), way, place.pool().to_str().unwrap()]).run();
+        let found: Vec<_> = checked.findings.iter().map(|f| (f.rule.0.as_str(), f.severity)).collect();
+        if found != [(*rule, *severity)] {
+            return Err(format!("--- {way}: {}", checked.text()));
+        }
+        checked.errors().try_for_each(|error| place.replays_twice(error))
+    });
 }
 
 #[test]

@@ -405,7 +405,7 @@ pub fn witnessed(
         pending: Vec::new(),
         pending_total: 0,
     };
-    let choice = "the run has ended, and this store alone is lost".to_owned();
+    let choice = "the run has ended; this store is lost, and what was stored to its cache line later".to_owned();
     match evidence(tried, setting, &nothing, seq, &[], choice, names) {
         Evidence::Crash { image, recovery, .. } => Evidence::Crash { image, recovery, timeline },
         other => other,

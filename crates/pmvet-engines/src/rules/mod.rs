@@ -40,6 +40,7 @@ mod watch;
 use pmvet_events::event::{Event, FenceKind, MarkerKind, StoreKind, What};
 use pmvet_events::{ContextId, SiteId};
 use pmvet_findings::rules;
+use pmvet_model::states::Cut;
 use pmvet_model::{Bytes, Line, Mode, Model, Store};
 
 pub use raw::{Lost, RawFinding, RawFindings, RawPlace, Step, StepKind, Where};
@@ -117,7 +118,7 @@ impl Rules {
     pub fn finish(mut self) -> RawFindings {
         for line in self.model.pending() {
             for (index, store) in line.stores().iter().enumerate() {
-                self.watcher.left_over(line, index, store);
+                self.watcher.left_over(&self.model, line, index, store);
             }
         }
         self.watcher.finish()
@@ -126,7 +127,7 @@ impl Rules {
 
 impl Watcher {
     /// A store that is still pending when the run ends.
-    fn left_over(&mut self, line: &Line, index: usize, store: &Store) {
+    fn left_over(&mut self, model: &Model, line: &Line, index: usize, store: &Store) {
         // What later stores cover is not lost by itself. Locks are not meant to survive.
         let visible = line.visible(index);
         if visible == 0 || self.is_ignored(line.id(), visible) || self.locks.is_lock(line.id(), store) {
@@ -134,13 +135,14 @@ impl Watcher {
         }
         let flusher = self.flushers.get(&(store.site, store.context)).copied();
         let flushing = line.is_flushing(store);
-        let meant = flushing || flusher.is_some() || self.clean.was_flushed(line.id());
+        let line_flushed = self.clean.was_flushed(line.id());
+        let meant = flushing || flusher.is_some() || line_flushed;
         let rule = if meant { rules::UNPERSISTED_STORE } else { rules::TRANSIENT_DATA };
         let before = line.content(index);
         let bytes = bytes_of(store);
         let known = line.covers(store) & !before.known == 0;
         // A store that changed nothing is not missed.
-        if known && before.bytes[bytes.clone()] == *line.value(store) {
+        if known && before.bytes[bytes] == *line.value(store) {
             return;
         }
         let beside = self.clean.is_beside_flushed(line.id());
@@ -149,15 +151,12 @@ impl Watcher {
         let found = self.found(key, rule, place, None);
         found.flushing |= flushing;
         found.beside_flushed |= beside;
+        found.line_flushed |= line_flushed;
         found.flusher = flusher;
         if found.lost.len() < raw::MAX_LOST {
-            found.lost.push(Lost {
-                seq: store.seq,
-                file: line.id().file,
-                offset: line.id().offset() + bytes.start as u64,
-                new: line.value(store).to_vec(),
-                old: known.then(|| before.bytes[bytes].to_vec()),
-            });
+            let cut = Cut { line: line.id(), kept: index };
+            let without = (line.uncertain() == 0).then(|| model.patches(&[cut]));
+            found.lost.push(Lost { seq: store.seq, without });
         }
         if found.count == 1 {
             let seen = self.history.of(line.id());

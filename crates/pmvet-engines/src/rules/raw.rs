@@ -5,6 +5,7 @@ use std::ops::Range;
 use pmvet_events::event::LINE;
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 use pmvet_findings::{Role, Rule};
+use pmvet_model::states::Patch;
 use pmvet_model::{LineId, Mode, Store};
 
 /// What a whole run gave.
@@ -36,6 +37,8 @@ pub struct RawFinding {
     pub flusher: Option<(SiteId, ContextId)>,
     /// For such stores: a line next to one of theirs was made persistent.
     pub beside_flushed: bool,
+    /// For such stores: one of their lines was made persistent at some other time.
+    pub line_flushed: bool,
     /// For fences with nothing to wait for: the thread had stored to PM since the last one.
     pub stores_before: bool,
 }
@@ -59,15 +62,13 @@ pub struct Where {
     pub len: u64,
 }
 
-/// A store that is not persistent at the end. A crash image without it is the newest image with `old` at its place.
+/// A store that is not persistent at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
     pub seq: u64,
-    pub file: FileId,
-    pub offset: u64,
-    pub new: Vec<u8>,
-    /// What was there before, if known.
-    pub old: Option<Vec<u8>>,
+    /// What makes the newest image one without it, and without what was stored to its line later, since the line keeps the
+    /// order of its stores. Nothing if it is not known what was there before.
+    pub without: Option<Vec<Patch>>,
 }
 
 /// A step in the life of a line.

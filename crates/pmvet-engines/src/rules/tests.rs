@@ -148,10 +148,20 @@ fn a_store_to_a_line_that_is_flushed_at_other_times_is_unpersisted() {
     let raw = run.raw();
     let finding = &raw.findings[0];
     assert_eq!((finding.rule.id, finding.count, finding.flushing), (UNPERSISTED, 1, false));
-    let lost = &finding.lost[0];
-    assert_eq!((lost.offset, lost.new[0], lost.old.as_ref().map(|o| o[0])), (0, 2, Some(1)));
+    let without = finding.lost[0].without.as_deref().unwrap_or_default();
+    assert_eq!(without.iter().map(|p| (p.offset, p.bytes.as_slice())).collect::<Vec<_>>(), [(0, &[1, 0][..])]);
     let steps: Vec<_> = finding.timeline.iter().map(|s| s.what.name()).collect();
     assert_eq!(steps, ["stored", "flushed", "fenced", "stored"]);
+}
+
+#[test]
+fn what_was_stored_to_the_line_later_is_lost_with_a_store() {
+    let mut run = Run::new();
+    run.store(0, 1).store(8, 1).clwb(0).sfence().at(77).store(0, 2).at(78).store(8, 2);
+    let raw = run.raw();
+    let without = |i: usize| raw.findings[i].lost[0].without.as_deref().unwrap_or_default().to_vec();
+    let bytes = |i: usize| without(i).into_iter().map(|p| (p.offset, p.bytes[0])).collect::<Vec<_>>();
+    assert_eq!((bytes(0), bytes(1)), (vec![(0, 1), (8, 1)], vec![(8, 1)]));
 }
 
 #[test]

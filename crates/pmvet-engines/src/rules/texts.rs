@@ -91,8 +91,11 @@ fn unpersisted(facts: Facts<'_>, who: &str, here: &str) -> Texts {
             "The same store is flushed at other times, by {}, so the data seems to be meant to survive a crash.",
             spot(flusher)
         ),
-        None => "Its cache line is flushed at other times, so the data around it seems to be meant to survive a crash."
-            .into(),
+        None if facts.raw.line_flushed => {
+            "Its cache line is flushed at other times, so the data around it seems to be meant to survive a crash."
+                .into()
+        }
+        None => "No flush ever touches its cache line.".into(),
     };
     let verb = if flushing { "is flushed but never fenced" } else { "is never flushed" };
     Texts {

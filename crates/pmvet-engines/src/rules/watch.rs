@@ -101,6 +101,7 @@ impl Watcher {
                 flusher: None,
                 stores_before: false,
                 beside_flushed: false,
+                line_flushed: false,
             });
         }
         let finding = &mut self.findings[index];

@@ -136,7 +136,10 @@ impl<'a> Injection<'a> {
                 witnesses.insert(tried.image.clone(), witness);
             }
         }
-        for mut finding in self.analysis.worded(self.analysis.raw.findings.clone()) {
+        let mut raw = self.analysis.raw.findings.clone();
+        // What recovery needs was not meant to be volatile.
+        raw.iter_mut().filter(|f| fatal.contains_key(&f.place.seq)).for_each(|f| f.rule = rules::UNPERSISTED_STORE);
+        for mut finding in self.analysis.worded(raw) {
             let unpersisted = finding.rule == rules::UNPERSISTED_STORE.id();
             let seqs = finding.places.iter().filter(|_| unpersisted).filter_map(|place| place.seq);
             if let Some(tried) = seqs.filter_map(|seq| fatal.get(&seq)).next()
@@ -183,16 +186,17 @@ impl<'a> Injection<'a> {
         self.analysis.scan.states.iter().filter(move |state| chosen.contains(&state.point))
     }
 
-    /// For each store that the rules say is never made persistent: the final content of PM without it.
+    /// For some stores of each place that never makes them persistent: the final content of PM without one.
     fn lost_stores(&self) -> Vec<(usize, Vec<Patch>)> {
         let mut lost = Vec::new();
-        let unpersisted = |finding: &pmvet_engines::rules::RawFinding| finding.rule == rules::UNPERSISTED_STORE;
-        for (i, finding) in self.analysis.raw.findings.iter().enumerate().filter(|(_, finding)| unpersisted(finding)) {
-            for store in &finding.lost {
-                if let Some(old) = &store.old {
-                    let patch = Patch { file: store.file, offset: store.offset, bytes: old.clone() };
-                    lost.push((i, vec![patch]));
-                }
+        for (i, finding) in self.analysis.raw.findings.iter().enumerate() {
+            let transient = finding.rule == rules::TRANSIENT_DATA;
+            // Most data that is never flushed is meant to be volatile: a sample will do.
+            let step = if transient { finding.lost.len().saturating_sub(1).max(1) } else { 1 };
+            for patches in finding.lost.iter().step_by(step).filter_map(|store| store.without.as_ref()) {
+                let own =
+                    |p: &pmvet_model::states::Patch| Patch { file: p.file, offset: p.offset, bytes: p.bytes.clone() };
+                lost.push((i, patches.iter().map(own).collect()));
             }
         }
         lost
