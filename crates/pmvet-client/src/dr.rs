@@ -60,6 +60,10 @@ pub(crate) fn yield_thread() {
     unsafe { dr_thread_yield() }
 }
 
+pub(crate) fn sleep_briefly() {
+    sleep(50_000);
+}
+
 /// Sleeps for less than a second.
 pub(crate) fn sleep(nanoseconds: u64) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as i64 };

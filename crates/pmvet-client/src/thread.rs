@@ -410,9 +410,6 @@ impl Thread {
     }
 }
 
-/// The shortest sleep of a thread that waits, in nanoseconds.
-const BRIEFLY: u64 = 50_000;
-
 /// Waits a little, longer as waiting goes on. Gives the thread up to DynamoRIO meanwhile.
 pub(crate) fn wait(waits: &mut u32) {
     *waits += 1;
@@ -421,9 +418,7 @@ pub(crate) fn wait(waits: &mut u32) {
     } else if *waits < 256 {
         dr::yield_thread();
     } else {
-        // Whoever has waited for long, for pmvet to read or for a thread that waits for that, has time.
-        let longer = ((*waits - 256) / 8).min(4);
-        dr::sleep(BRIEFLY << longer);
+        dr::sleep_briefly();
         client().check_pmvet_lives();
     }
 }

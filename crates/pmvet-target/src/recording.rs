@@ -102,8 +102,9 @@ pub struct Follower {
     gone: AtomicBool,
 }
 
-/// How many bytes of the trace the recorder may be ahead: some hundred thousand events.
-const AHEAD: u64 = 128 << 10;
+/// How many bytes of the trace the recorder may be ahead: one or two million events. With less, threads that spin on a lock whose owner
+/// waits for the recorder cost more than is gained.
+const AHEAD: u64 = 2 << 20;
 /// How many events are written between two looks at the follower.
 const LOOK: u64 = 4096;
 

@@ -1,5 +1,7 @@
 //! Locks that live in PM: what a restart makes of one that a crash left held.
 
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,7 +35,7 @@ pub(super) struct Restarts<'a> {
 
 impl Restarts<'_> {
     /// The locks that stay held, and how many could not be tried.
-    pub(super) fn left_held(&self, locks: &[HeldLock], symbols: &mut Symbols) -> Result<(Vec<HeldLock>, usize), Error> {
+    pub(super) fn left_held(&self, locks: &[HeldLock], symbols: &Symbols) -> Result<(Vec<HeldLock>, usize), Error> {
         let (mut held, mut unknown) = (Vec::new(), 0);
         if locks.is_empty() {
             return Ok((held, unknown));
@@ -41,27 +43,50 @@ impl Restarts<'_> {
         let store = MappedFile::new(self.folder.temporary().map_err(failed)?);
         let moments = [locks.iter().map(|lock| lock.crash_at).collect()];
         let (versions, moments) = refine::versions_at(self.recording, &moments, store)?;
-        for lock in locks {
-            let version = moments.iter().find(|(moment, _)| *moment == lock.crash_at).map(|&(_, version)| version);
-            let Some(version) = version.filter(|_| launch::stopped_by().is_none()) else {
-                unknown += 1;
-                continue;
-            };
-            match self.restart(lock, &versions, version, symbols)? {
-                Some(Afterwards::LeftHeld) => held.push(lock.clone()),
-                Some(Afterwards::Freed | Afterwards::Unused) => {}
-                None => unknown += 1,
+        let tries: Vec<_> = locks
+            .iter()
+            .map(|lock| {
+                let found = moments.iter().find(|(moment, _)| *moment == lock.crash_at);
+                Some((lock, symbols.path(lock.word.file), found?.1))
+            })
+            .collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            while let Some(one) = tries.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let tried = one.as_ref().filter(|_| launch::stopped_by().is_none());
+                let outcome = tried.map(|(lock, path, version)| self.restart(lock, path, &versions, *version));
+                done.push((one.as_ref().map(|(lock, ..)| *lock), outcome.transpose()?.flatten()));
+            }
+            Ok::<_, Error>(done)
+        };
+        // Two servers would want the same port.
+        let alone = self.workload.driver.is_some();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = if alone { 1 } else { cores.min(tries.len()) };
+        let done: Vec<Result<_, Error>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().map(|w| w.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        for done in done {
+            for (lock, outcome) in done? {
+                match outcome {
+                    Some(Afterwards::LeftHeld) => held.extend(lock.cloned()),
+                    Some(Afterwards::Freed | Afterwards::Unused) => {}
+                    None => unknown += 1,
+                }
             }
         }
+        held.sort_by_key(|lock| lock.crash_at);
         Ok((held, unknown))
     }
 
     fn restart(
         &self,
         lock: &HeldLock,
+        path: &Path,
         versions: &Versions,
         version: VersionId,
-        symbols: &mut Symbols,
     ) -> Result<Option<Afterwards>, Error> {
         let mut overlay = self.workload.files.above(Capture::Mappable);
         let mut scratch = Scratch::default();
@@ -70,8 +95,7 @@ impl Restarts<'_> {
         let Some(private) = &mut how.sandbox else { return Ok(None) };
         private.overlay = Arc::new(Mutex::new(overlay));
         private.timeout = Some(PATIENCE);
-        let path = symbols.path(lock.word.file);
-        let mut watch = Watch(Aftermath::new(lock, &path));
+        let mut watch = Watch(Aftermath::new(lock, path));
         let ended = launch_target(&how, self.install, &mut watch);
         let ended_well = matches!(&ended, Ok(ending) if ending.exit == TargetExit::Status(0));
         Ok(Some(watch.0.verdict(!ended_well)))

@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         return Ok(workload.no_pm());
     }
     let restarts = Restarts { workload: &workload, folder: &folder, recording: &recording, install: &install };
-    let (held, unknown) = restarts.left_held(&analysed.outcome.held, &mut analysed.symbols)?;
+    let (held, unknown) = restarts.left_held(&analysed.outcome.held, &analysed.symbols)?;
     let outcome = &analysed.outcome;
     let listed = inferred::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
     folder.write_json("locks.json", &listed)?;
