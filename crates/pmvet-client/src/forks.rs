@@ -49,9 +49,10 @@ pub(crate) struct Forks {
 impl Forks {
     pub(crate) fn new(plan: &plan::Forks) -> Self {
         let at = dr::map_stage(&plan.stage, Stage::BYTES);
+        // SAFETY: a mapping of this size that stays; all accesses are atomic.
+        let stage = unsafe { &*at.cast::<Stage>() };
         Self {
-            // SAFETY: a mapping of this size that stays; all accesses are atomic.
-            stage: unsafe { &*at.cast::<Stage>() },
+            stage,
             files: plan.files.clone(),
             input: plan.input.clone(),
             becomes: AtomicU32::new(0),
@@ -59,7 +60,8 @@ impl Forks {
             child: AtomicBool::new(false),
             server: AtomicUsize::new(0),
             paused: AtomicBool::new(false),
-            translated: AtomicUsize::new(0),
+            // What is there already was translated by another program, such as the shell that started this one.
+            translated: AtomicUsize::new(stage.blocks_from(0).count()),
             translating: AtomicBool::new(false),
             tid_at: AtomicU64::new(0),
             handled: AtomicU64::new(0),
