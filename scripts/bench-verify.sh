@@ -2,7 +2,7 @@
 # What `pmvet verify` costs: executions of the recovery per second on one core, beside the native recovery, and how the number of
 # executions grows with the workload, beside that of a search that tries all images. `make bench` builds what this needs. It only prints.
 #
-#   OPS="N .."  operations of the workloads (default "10 20 40")
+#   OPS="N .."  operations of the workloads (default "20 40 80"; the start of the fork server counts, a fifth of a second or so)
 
 set -euo pipefail
 export LC_ALL=C
@@ -41,14 +41,14 @@ echo "verify, -j1: executions of the recovery, and the time of one beside a nati
 printf '  %-14s %5s %7s %11s %10s %10s %10s   %s\n' program ops points executions rate each native "eager executions"
 : >"$files/stdin"
 for program in plist atomic_hash redo_array; do
-	for ops in ${OPS:-10 20 40}; do
+	for ops in ${OPS:-20 40 80}; do
 		exe=$PWD/target/zoo/$program/clean
 		row "$program" "$ops" "$exe $pools/pool -n 0" -- "$exe" "$pools/pool" -n "$ops"
 	done
 done
 # The recovery opens the pool, which rolls back what a crash cut short, and prints all keys.
 printf 'p\nq\n' >"$files/print"
-for ops in ${OPS:-10 20 40}; do
+for ops in ${OPS:-20 40 80}; do
 	sh targets/pmdk/gen.sh mapcli-insert "$ops" >"$files/stdin"
 	mapcli=$PWD/target/pmdk/mapcli
 	# A crash while libpmemobj makes a pool leaves none that can be opened; that is not what is measured here.
