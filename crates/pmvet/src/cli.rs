@@ -263,6 +263,10 @@ pub(crate) struct Check {
     #[arg(long)]
     pub(crate) require_complete: bool,
 
+    /// Leave out failure points whose call paths this file lists often enough, and add those of this run
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) known_points: Option<PathBuf>,
+
     /// Try only so many failure points, evenly spread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) sample: Option<u32>,
@@ -380,6 +384,10 @@ pub(crate) struct Fuzz {
     /// Stop after this many runs
     #[arg(long, value_name = "N")]
     pub(crate) executions: Option<u64>,
+
+    /// Stop at the first finding that counts (see --fail-on)
+    #[arg(long)]
+    pub(crate) until_finding: bool,
 
     /// Start the random choices here
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -118,7 +118,7 @@ pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit,
     Ok(if run.fails(fail_on, how.pedantic) { Exit::Findings } else { Exit::Ok })
 }
 
-fn severity(fail_on: FailOn) -> Severity {
+pub(crate) fn severity(fail_on: FailOn) -> Severity {
     match fail_on {
         FailOn::Error => Severity::Error,
         FailOn::Warning => Severity::Warning,

@@ -2,6 +2,7 @@
 
 mod analysis;
 mod injection;
+mod known;
 mod recoveries;
 mod settings;
 mod stats;
@@ -101,7 +102,8 @@ impl Check {
         }
         let recording = self.folder.recording();
         let analysed = Instant::now();
-        let analysis = Analysis::run(&recording, &self.settings, &self.folder, Arc::default())?;
+        let tried = self.settings.known_points.as_deref().map(known::read).unwrap_or_default();
+        let analysis = Analysis::run(&recording, &self.settings, &self.folder, Arc::new(tried.clone()))?;
         self.stats.analysis_seconds = analysed.elapsed().as_secs_f64();
         if let Some(exit) = self.nothing(&analysis) {
             return Ok(exit);
@@ -119,6 +121,9 @@ impl Check {
         self.info.oracle = injection.oracle().map(texts);
         self.folder.write_info(&self.info)?;
         let mut results = injection.run(usual.clone(), timeout, arguments.reporting.quiet)?;
+        if let Some(file) = &self.settings.known_points {
+            known::add(file, analysis.scan.paths.difference(&tried))?;
+        }
         let recoveries = Recoveries {
             settings: &self.settings,
             workload: &self.workload,
@@ -175,7 +180,7 @@ impl Check {
         if !analysis.saw_pm {
             return Some(self.workload.no_pm());
         }
-        if analysis.scan.points.is_empty() {
+        if analysis.scan.passed == 0 {
             eprintln!(
                 "pmvet: nothing was analysed: the target never flushed or fenced after a store to PM, so there is no \
                  failure point"

@@ -1,5 +1,6 @@
 //! What the command line asks of a check, in plain terms.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pmvet_engines::inject::{At, Plan};
@@ -19,6 +20,8 @@ pub(super) struct Settings {
     /// How many recoveries are crashed, too.
     pub(super) recoveries: usize,
     pub(super) require_complete: bool,
+    /// Where the call paths of failure points are listed that need not be tried again.
+    pub(super) known_points: Option<PathBuf>,
     pub(super) sample: Option<usize>,
     pub(super) shard: Option<(usize, usize)>,
     /// For servers: who talks to the recovered one, if not the client of the workload.
@@ -58,6 +61,7 @@ impl Settings {
             pedantic: arguments.reporting.pedantic,
             recoveries: if workload.in_place { 0 } else { arguments.crash_recoveries as usize },
             require_complete: arguments.require_complete,
+            known_points: arguments.known_points.clone(),
             sample: arguments.sample.map(|n| n as usize),
             shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
             driver: match &arguments.recover_client {

@@ -104,6 +104,9 @@ impl Stats {
         if self.failure_points_passed > self.failure_points as u64 {
             not("further visits to the same call paths (--visits)".into());
         }
+        if settings.known_points.is_some() {
+            not("failure points that earlier checks tried".into());
+        }
         if let Some((k, n)) = settings.shard {
             not(format!("{OTHER_SHARDS} {n} (this was {})", k + 1));
         }

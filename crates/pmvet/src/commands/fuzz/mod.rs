@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let mut info = RunInfo::new(&start.workload.command, &start.workload.program.arguments);
     let checks = (!arguments.then.is_empty()).then(|| Checks::new(&arguments.then, &folder, &start));
     let runner = Runner::new(start.target.clone()).map_err(campaign::FuzzError::from)?;
-    let mut watch = Watch::new(arguments, &corpus, checks, started)?;
+    let mut watch = Watch::new(arguments, &corpus, checks, &start, started)?;
     let stats = campaign::run(runner, &mut start.store, &mut watch, settings)?;
     let (checks, failures) = watch.finish(&stats);
     let mut findings = failures::findings(&failures, &mut start)?;

@@ -11,19 +11,20 @@ use pmvet_engines::fuzz::case::Case;
 use pmvet_engines::fuzz::content::{Content, ImageId};
 use pmvet_engines::fuzz::paths::Favour;
 use pmvet_engines::fuzz::store::Store;
-use pmvet_findings::{Finding, jsonl};
+use pmvet_findings::{Finding, Severity, jsonl};
 
 use super::start::Start;
 use crate::cli;
 use crate::run_folder::RunFolder;
 
-/// A test case that waits for an engine: what adds most comes first, and among those the oldest.
+/// A test case that waits for an engine: what adds most comes first, and among those the newest, since it reaches
+/// furthest, and there are soon more than can be looked at.
 #[derive(Debug, PartialEq, Eq)]
 struct Waiting {
     favour: Favour,
     /// The engine, the first of the user's list first.
     engine: std::cmp::Reverse<usize>,
-    order: std::cmp::Reverse<u64>,
+    order: u64,
     input: Vec<u8>,
     image: ImageId,
 }
@@ -99,7 +100,7 @@ impl Checks {
         }
         let Ok(content) = store.get(case.image) else { return };
         self.contents.insert(case.image, content);
-        let order = std::cmp::Reverse(self.done + self.waiting.len() as u64);
+        let order = self.done + self.waiting.len() as u64;
         for engine in (0..self.engines.len()).map(std::cmp::Reverse) {
             self.waiting.push(Waiting { favour, engine, order, input: case.input.clone(), image: case.image });
         }
@@ -145,8 +146,11 @@ impl Checks {
         command.args(match self.engines.get(case.engine.0) {
             Some(cli::Then::Race) => &["race", "--quiet"][..],
             Some(cli::Then::Verify) => &["verify", "--quiet", "-j", "1", "--budget", BUDGET],
-            _ => &["check", "--quiet", "-j", "1", "--budget", BUDGET],
+            _ => &["check", "--quiet", "-j", "1", "--budget", BUDGET, "--crash-recoveries", "2", "--known-points"],
         });
+        if matches!(self.engines.get(case.engine.0), Some(cli::Then::Check)) {
+            command.arg(self.folder.join("known-points"));
+        }
         command.arg("--runs").arg(self.runs());
         if !setup.is_empty() {
             command.arg("--setup").arg(setup.join("; "));
@@ -172,6 +176,11 @@ impl Checks {
             let _ = std::fs::remove_dir_all(run);
         }
         self.findings.extend(fresh);
+    }
+
+    /// Whether anything was found that is as bad as this.
+    pub(super) fn found(&self, least: Severity) -> bool {
+        self.findings.iter().any(|finding| finding.severity >= least)
     }
 
     /// Ends the check under way; what it started ends with it.

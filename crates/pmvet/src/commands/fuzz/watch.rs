@@ -10,11 +10,16 @@ use pmvet_engines::fuzz::case::{Case, file_name};
 use pmvet_engines::fuzz::paths::Favour;
 use pmvet_engines::fuzz::store::Store;
 use pmvet_target::forkserver::End;
+use pmvet_findings::{Outcome, Severity};
 use pmvet_target::launch::stopped_by;
+use pmvet_target::sandbox::{Overlay, Unwinder};
 
+use super::native::Native;
+use super::start::Start;
 use super::then::Checks;
 use crate::cli;
 use crate::exit::Error;
+use crate::reporting::severity;
 
 pub(super) struct Watch {
     corpus: PathBuf,
@@ -26,6 +31,10 @@ pub(super) struct Watch {
     checks: Option<Checks>,
     budget: Option<Duration>,
     executions: Option<u64>,
+    /// With `--until-finding`: what counts as one, and how a failure is confirmed.
+    until: Option<(Severity, Native, Overlay)>,
+    /// There was one.
+    found: bool,
     started: Instant,
     fuzzing: Instant,
     last_kept: Instant,
@@ -43,6 +52,7 @@ impl Watch {
         arguments: &cli::Fuzz,
         corpus: &Path,
         checks: Option<Checks>,
+        start: &Start,
         started: Instant,
     ) -> Result<Self, Error> {
         let queue = corpus.join("queue");
@@ -69,6 +79,10 @@ impl Watch {
             checks,
             budget: arguments.budget,
             executions: arguments.executions,
+            until: arguments.until_finding.then(|| {
+                (severity(arguments.reporting.fail_on), Native::of(start), start.target.overlay.clone())
+            }),
+            found: false,
             started,
             fuzzing: now,
             last_kept: now,
@@ -157,10 +171,15 @@ impl Watcher for Watch {
         Ok(())
     }
 
-    fn failed(&mut self, failure: &Failure, _: &mut Store) -> io::Result<()> {
+    fn failed(&mut self, failure: &Failure, store: &mut Store) -> io::Result<()> {
         let folder = if failure.end == End::Timeout { "hangs" } else { "crashes" };
         self.write(folder, &failure.case, Favour::None)?;
         self.failures.push(failure.clone());
+        if let Some((_, native, overlay)) = &self.until {
+            let content = store.get(failure.case.image)?;
+            let run = native.run(overlay, &content, &failure.case.input, &mut Unwinder::default())?;
+            self.found |= !matches!(native.outcome(&run), None | Some(Outcome::Exit { .. }));
+        }
         Ok(())
     }
 
@@ -168,8 +187,10 @@ impl Watcher for Watch {
         self.say(stats);
         if let Some(checks) = &mut self.checks {
             checks.look();
+            self.found |= self.until.as_ref().is_some_and(|(least, ..)| checks.found(*least));
         }
-        let over = self.budget.is_some_and(|budget| self.started.elapsed() >= budget)
+        let over = self.found
+            || self.budget.is_some_and(|budget| self.started.elapsed() >= budget)
             || self.executions.is_some_and(|most| stats.runs >= most);
         !over && stopped_by().is_none()
     }
