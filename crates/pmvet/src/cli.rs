@@ -385,6 +385,18 @@ pub(crate) struct Fuzz {
     #[arg(long, value_name = "N")]
     pub(crate) executions: Option<u64>,
 
+    /// How many processes fuzz; the others keep what they find in folders of the corpus
+    #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) jobs: u16,
+
+    /// Take over test cases of other campaigns, whose corpora are in this folder, as they come
+    #[arg(long, value_name = "DIR")]
+    pub(crate) exchange: Option<PathBuf>,
+
+    /// The number of a process that another one started
+    #[arg(long, value_name = "N", hide = true)]
+    pub(crate) helper: Option<u16>,
+
     /// Stop at the first finding that counts (see --fail-on)
     #[arg(long)]
     pub(crate) until_finding: bool,
@@ -424,6 +436,14 @@ pub(crate) struct Fuzz {
     /// Instead of fuzzing: run the inputs in a folder on the first image, or the test cases if it is the corpus, and count PM paths
     #[arg(long, value_name = "DIR", conflicts_with = "rebuild")]
     pub(crate) paths_of: Option<PathBuf>,
+
+    /// Instead of fuzzing: copy to a new corpus as few test cases as cover the same
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["rebuild", "paths_of"])]
+    pub(crate) cmin: Option<PathBuf>,
+
+    /// Instead of fuzzing: make the input of this test case smaller while the program fails in the same way, or takes the same PM paths
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rebuild", "paths_of", "cmin"])]
+    pub(crate) tmin: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) reporting: Reporting,

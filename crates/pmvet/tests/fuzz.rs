@@ -83,6 +83,58 @@ fn bugs_behind_inputs_and_behind_crash_images_are_found() {
 }
 
 #[test]
+fn a_corpus_and_a_test_case_get_smaller() {
+    let place = Place::new();
+    place.fuzz(&["--seeds", "seed", "--executions", "400"], &[]);
+    let counted = |corpus: &str| {
+        let place = &place;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pmvet"));
+        command.current_dir(place.folder.path()).args(["fuzz", "--quiet", "--corpus", corpus, "--paths-of", corpus]);
+        let shown = text(&command.arg("--").arg(&place.program).arg(place.path("pool")).output().unwrap());
+        shown.split_once("test cases: ").map(|(_, counts)| counts.to_owned()).unwrap_or(shown)
+    };
+    let output = place.fuzz(&["--cmin", "fewer"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let [all, fewer] = ["corpus", "fewer"].map(|corpus| names(&place.path(corpus).join("queue")).len());
+    assert!(fewer > 0 && fewer < all, "{fewer} of {all}");
+    assert_eq!(counted("fewer"), counted("corpus"), "the same is covered");
+    let again = place.fuzz(&["--cmin", "fewer"], &[]);
+    assert_eq!(again.status.code(), Some(2), "a corpus is not overwritten: {}", text(&again));
+
+    // A test case that fails, with words around it that do not matter.
+    let crash = names(&place.path("corpus/crashes")).remove(0);
+    let (_, image) = crash.split_once("img:").unwrap();
+    let padded = format!("id:000000,img:{}", image.split_once(',').unwrap().0);
+    let input = fs::read(place.path("corpus/crashes").join(&crash)).unwrap();
+    fs::write(place.path(&padded), [b"so\n".repeat(20), input, b"what\n".repeat(20)].concat()).unwrap();
+    let output = place.fuzz(&["--tmin", &padded], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let smaller = place.path("corpus/smaller");
+    let small = fs::read(smaller.join(names(&smaller).remove(0))).unwrap();
+    assert!(small.len() < 160 && !String::from_utf8_lossy(&small).contains("what"), "{small:?}");
+    let bad = place.fuzz(&["--tmin", "seed"], &[]);
+    assert_eq!(bad.status.code(), Some(2), "{}", text(&bad));
+}
+
+#[test]
+fn processes_exchange_what_they_find() {
+    let place = Place::new();
+    let first = place.fuzz(&["--seeds", "seed", "--executions", "300", "--seed", "7"], &[]);
+    assert_eq!(first.status.code(), Some(1), "{}", text(&first));
+    // Another campaign with nothing but that to go on: it takes over all that the first one found.
+    let mut second = Command::new(env!("CARGO_BIN_EXE_pmvet"));
+    second.current_dir(place.folder.path()).args(["fuzz", "--quiet", "--corpus", "other", "--exchange", "."]);
+    second.args(["--seeds", "seed", "--until-finding", "--timeout", "30s"]);
+    let output = second.arg("--").arg(&place.program).arg(place.path("pool")).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+
+    // Helpers have corpora of their own, and end with the one that started them.
+    let both = place.fuzz(&["--seeds", "seed", "--jobs", "2", "--executions", "3000"], &[]);
+    assert_eq!(both.status.code(), Some(1), "{}", text(&both));
+    assert!(!names(&place.path("corpus/helper-1/queue")).is_empty());
+}
+
+#[test]
 fn inputs_come_by_file_too() {
     let place = Place::new();
     let found = place.fuzz(&["--seeds", "seed", "--executions", "200"], &["@@"]);

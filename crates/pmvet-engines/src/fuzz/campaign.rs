@@ -89,6 +89,8 @@ pub trait Watcher {
     /// A case is kept, with the content of its image.
     fn kept(&mut self, case: &Case, favour: Favour, store: &mut Store) -> io::Result<()>;
     fn failed(&mut self, failure: &Failure, store: &mut Store) -> io::Result<()>;
+    /// Cases that others have found in the meantime, with their images in the store.
+    fn arrived(&mut self, store: &mut Store) -> io::Result<Vec<Case>>;
     /// Called often. False ends the campaign.
     fn goes_on(&mut self, stats: &Stats) -> bool;
 }
@@ -205,7 +207,8 @@ fn fuzz(
     let mutator = CaseMutator { operations, bytes, longest };
     let iterations = NonZeroUsize::new(MUTANTS).unwrap_or(NonZeroUsize::MIN);
     let mut stages = tuple_list!(
-        Growth { world: Rc::clone(world), phantom: PhantomData },
+        Growth { world: Rc::clone(world), arrivals: true, phantom: PhantomData },
+        Growth { world: Rc::clone(world), arrivals: false, phantom: PhantomData },
         StdMutationalStage::with_max_iterations(mutator, iterations),
     );
     for case in first {
@@ -490,9 +493,10 @@ impl<EM, OT, S> Feedback<EM, Case, OT, S> for PathFeedback<'_> {
     }
 }
 
-/// Gives images to a case that was kept, and tries inputs on them.
+/// Gives images to a case that was kept, and tries inputs on them; or tries what others have found.
 struct Growth<'a, E, EM, S, Z> {
     world: Shared<'a>,
+    arrivals: bool,
     phantom: PhantomData<(E, EM, S, Z)>,
 }
 
@@ -503,8 +507,14 @@ where
 {
     fn perform(&mut self, fuzzer: &mut Z, executor: &mut E, state: &mut S, manager: &mut EM) -> Result<(), AflError> {
         // One case at a time, so that mutation gets its share.
-        let Some(fresh) = self.world.borrow_mut().next_fresh() else { return Ok(()) };
-        let cases = {
+        let fresh = if self.arrivals { None } else { self.world.borrow_mut().next_fresh() };
+        let cases = if self.arrivals {
+            let mut world = self.world.borrow_mut();
+            let World { watcher, store, .. } = &mut *world;
+            let arrived = watcher.arrived(store).map_err(FuzzError::Corpus);
+            arrived.map_err(|e| world.give_up(e))?
+        } else {
+            let Some(fresh) = fresh else { return Ok(()) };
             let mut below = |n: usize| state.rand_mut().below(NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN));
             let mut world = self.world.borrow_mut();
             world.look()?;

@@ -76,7 +76,7 @@ impl Seen {
 }
 
 /// Counts that differ little are in one class, as AFL has it.
-fn class(count: u8) -> u8 {
+pub fn class(count: u8) -> u8 {
     match count {
         0 => 0,
         1 => 1,

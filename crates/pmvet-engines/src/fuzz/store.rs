@@ -83,11 +83,23 @@ impl Store {
     pub fn open(folder: &Path) -> io::Result<Self> {
         let open =
             |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(name));
-        let (mut lines, pack) = (open("images.jsonl")?, open("pages")?);
-        let (pages, pack_end) = read_pack(&pack)?;
-        pack.set_len(pack_end)?;
+        let store = Self::read(open("images.jsonl")?, open("pages")?)?;
+        store.pack.set_len(store.pack_end)?;
+        store.lines.set_len(store.lines_end)?;
+        Ok(store)
+    }
+
+    /// Opens a store that somebody else may be adding to, as far as it is there.
+    pub fn open_for_reading(folder: &Path) -> io::Result<Self> {
+        // The lines first: the pages that they need are there already.
+        let lines = File::open(folder.join("images.jsonl"))?;
+        Self::read(lines, File::open(folder.join("pages"))?)
+    }
+
+    fn read(mut lines: File, pack: File) -> io::Result<Self> {
         let mut text = Vec::new();
         lines.read_to_end(&mut text)?;
+        let (pages, pack_end) = read_pack(&pack)?;
         let mut store = Self {
             images: HashMap::new(),
             lines,
@@ -105,8 +117,23 @@ impl Store {
             }
             store.lines_end += text.len() as u64;
         }
-        store.lines.set_len(store.lines_end)?;
         Ok(store)
+    }
+
+    /// Takes over an image of another store that starts from the same content, with all that led to it.
+    pub fn adopt(&mut self, other: &mut Self, image: ImageId) -> io::Result<()> {
+        let mut line = Vec::new();
+        let mut at = Some(image);
+        while let Some(id) = at.filter(|id| !self.contains(*id)) {
+            let origin = other.origin(id).cloned().ok_or(io::ErrorKind::NotFound)?;
+            at = origin.parent;
+            line.push((id, origin));
+        }
+        for (id, origin) in line.into_iter().rev() {
+            let content = other.get(id)?;
+            self.add((*content).clone(), origin)?;
+        }
+        Ok(())
     }
 
     fn remember(&mut self, line: Line) {
@@ -333,6 +360,21 @@ mod tests {
         }
         let mut store = Store::open(folder.path()).unwrap();
         assert!(store.get(second).is_ok());
+    }
+
+    #[test]
+    fn images_are_taken_over_with_what_led_to_them() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let [mut one, mut two] = folders.each_ref().map(|folder| Store::open(folder.path()).unwrap());
+        let (root, _) = one.add(content(&[(0, 1)]), ROOT).unwrap();
+        two.add(content(&[(0, 1)]), ROOT).unwrap();
+        let (second, _) = one.add(content(&[(0, 2)]), child(root)).unwrap();
+        let (third, _) = one.add(content(&[(0, 2), (5, 5)]), child(second)).unwrap();
+        let mut reader = Store::open_for_reading(folders[0].path()).unwrap();
+        two.adopt(&mut reader, third).unwrap();
+        assert_eq!((two.len(), two.origin(third)), (3, Some(&child(second))));
+        assert_eq!(*two.get(third).unwrap(), content(&[(0, 2), (5, 5)]));
+        assert!(two.adopt(&mut reader, ImageId(1)).is_err());
     }
 
     /// A corpus that has grown for long: what each run leaves differs from what it started with in a few pages.

@@ -1,7 +1,9 @@
 //! `pmvet fuzz`: inputs and images that reach the code that works on PM.
 
 mod count;
+mod exchange;
 mod failures;
+mod minimise;
 mod native;
 mod rebuild;
 mod start;
@@ -21,6 +23,7 @@ use pmvet_target::launch;
 
 pub(super) use self::native::replay;
 
+use self::exchange::Helpers;
 use self::native::Cases;
 use self::start::Start;
 use self::then::Checks;
@@ -62,13 +65,33 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     if let Some(folder) = &arguments.paths_of {
         return count::run(&mut start, folder);
     }
+    if let Some(folder) = &arguments.cmin {
+        return minimise::corpus(&mut start, folder);
+    }
+    if let Some(file) = &arguments.tmin {
+        return minimise::case(&mut start, file);
+    }
+    let helpers = match arguments.helper {
+        None => Helpers::start(arguments.jobs - 1, &seeds).map_err(|source| Error::Output {
+            action: "start",
+            what: "another process".into(),
+            source,
+        })?,
+        Some(_) => Helpers::none(),
+    };
     let settings = settings(arguments, &start, seeds)?;
+    let runner = Runner::new(start.target.clone()).map_err(campaign::FuzzError::from)?;
+    if arguments.helper.is_some() {
+        let mut watch = Watch::new(arguments, &corpus, None, &start, started)?;
+        campaign::run(runner, &mut start.store, &mut watch, settings)?;
+        return Ok(Exit::Ok);
+    }
     let folder = RunFolder::create(&arguments.workload.runs)?;
     let mut info = RunInfo::new(&start.workload.command, &start.workload.program.arguments);
     let checks = (!arguments.then.is_empty()).then(|| Checks::new(&arguments.then, &folder, &start));
-    let runner = Runner::new(start.target.clone()).map_err(campaign::FuzzError::from)?;
     let mut watch = Watch::new(arguments, &corpus, checks, &start, started)?;
     let stats = campaign::run(runner, &mut start.store, &mut watch, settings)?;
+    drop(helpers);
     let (checks, failures) = watch.finish(&stats);
     let mut findings = failures::findings(&failures, &mut start)?;
     // The corpus has the image, and this file the rest: that is all it takes to run a case again.
@@ -107,7 +130,10 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
 /// The folder that test cases are kept in.
 fn corpus(arguments: &cli::Fuzz, workload: &Workload) -> Result<PathBuf, Error> {
     let name = workload.program.executable.file_name().unwrap_or_default();
-    let folder = arguments.corpus.clone().unwrap_or_else(|| Path::new(".pmvet/fuzz").join(name));
+    let mut folder = arguments.corpus.clone().unwrap_or_else(|| Path::new(".pmvet/fuzz").join(name));
+    if let Some(number) = arguments.helper {
+        folder.push(format!("helper-{number}"));
+    }
     for part in ["queue", "crashes", "hangs"] {
         std::fs::create_dir_all(folder.join(part)).map_err(|source| Error::Output {
             action: "make",
@@ -158,7 +184,7 @@ fn settings(arguments: &cli::Fuzz, start: &Start, seeds: Vec<Vec<u8>>) -> Result
         words.extend(parsed.map_err(|e| Error::Usage(format!("--dict: {}: {e}", path.display())))?);
     }
     Ok(Settings {
-        seed: arguments.seed,
+        seed: arguments.seed.wrapping_add(u64::from(arguments.helper.unwrap_or(0)) << 32),
         seeds,
         known: start.known.clone(),
         operations,

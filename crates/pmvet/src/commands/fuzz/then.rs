@@ -146,7 +146,20 @@ impl Checks {
         command.args(match self.engines.get(case.engine.0) {
             Some(cli::Then::Race) => &["race", "--quiet"][..],
             Some(cli::Then::Verify) => &["verify", "--quiet", "-j", "1", "--budget", BUDGET],
-            _ => &["check", "--quiet", "-j", "1", "--budget", BUDGET, "--crash-recoveries", "2", "--known-points"],
+            _ => &[
+                "check",
+                "--quiet",
+                "-j",
+                "1",
+                "--budget",
+                BUDGET,
+                "--crash-recoveries",
+                "2",
+                "--reorder",
+                "--reorder-states",
+                "64",
+                "--known-points",
+            ],
         });
         if matches!(self.engines.get(case.engine.0), Some(cli::Then::Check)) {
             command.arg(self.folder.join("known-points"));

@@ -9,11 +9,12 @@ use pmvet_engines::fuzz::campaign::{Failure, Stats, Watcher};
 use pmvet_engines::fuzz::case::{Case, file_name};
 use pmvet_engines::fuzz::paths::Favour;
 use pmvet_engines::fuzz::store::Store;
-use pmvet_target::forkserver::End;
 use pmvet_findings::{Outcome, Severity};
+use pmvet_target::forkserver::End;
 use pmvet_target::launch::stopped_by;
 use pmvet_target::sandbox::{Overlay, Unwinder};
 
+use super::exchange::Exchange;
 use super::native::Native;
 use super::start::Start;
 use super::then::Checks;
@@ -28,6 +29,7 @@ pub(super) struct Watch {
     /// Cases that have a file already.
     kept: HashSet<Case>,
     failures: Vec<Failure>,
+    exchange: Option<Exchange>,
     checks: Option<Checks>,
     budget: Option<Duration>,
     executions: Option<u64>,
@@ -70,24 +72,33 @@ impl Watch {
                 kept.insert(Case { image, input });
             }
         }
+        let exchange = arguments.exchange.as_ref().map(|folder| {
+            folder.canonicalize().map_err(|e| Error::Usage(format!("--exchange: {}: {e}", folder.display())))
+        });
+        let exchange = exchange.transpose()?;
         let now = Instant::now();
         Ok(Self {
             corpus: corpus.into(),
             next,
             kept,
             failures: Vec::new(),
+            exchange: match (arguments.helper, arguments.jobs) {
+                // A helper's corpus is in that of whom it helps.
+                (Some(_), _) => corpus.parent().map(|folder| Exchange::new(folder, corpus)),
+                (None, 2..) => Some(Exchange::new(corpus, corpus)),
+                _ => exchange.map(|folder| Exchange::new(&folder, corpus)),
+            },
             checks,
             budget: arguments.budget,
             executions: arguments.executions,
-            until: arguments.until_finding.then(|| {
-                (severity(arguments.reporting.fail_on), Native::of(start), start.target.overlay.clone())
-            }),
+            until: (arguments.until_finding && arguments.helper.is_none())
+                .then(|| (severity(arguments.reporting.fail_on), Native::of(start), start.target.overlay.clone())),
             found: false,
             started,
             fuzzing: now,
             last_kept: now,
             last_said: now,
-            quiet: arguments.reporting.quiet,
+            quiet: arguments.reporting.quiet || arguments.helper.is_some(),
             screen: io::stderr().is_terminal(),
         })
     }
@@ -181,6 +192,10 @@ impl Watcher for Watch {
             self.found |= !matches!(native.outcome(&run), None | Some(Outcome::Exit { .. }));
         }
         Ok(())
+    }
+
+    fn arrived(&mut self, store: &mut Store) -> io::Result<Vec<Case>> {
+        self.exchange.as_mut().map_or(Ok(Vec::new()), |exchange| exchange.take(store))
     }
 
     fn goes_on(&mut self, stats: &Stats) -> bool {
