@@ -13,7 +13,7 @@ use serde::Deserialize;
 pub struct Operations {
     /// Lines with `{name}` where a parameter goes.
     pub operations: Vec<String>,
-    /// The one that fills a store.
+    /// The one that fills a store; without it, any that has a parameter.
     pub populate: Option<String>,
     #[serde(default)]
     pub parameters: BTreeMap<String, Parameter>,
@@ -29,6 +29,9 @@ pub struct Parameter {
     /// Instead of numbers.
     #[serde(default)]
     pub values: Vec<String>,
+    /// The range is a guess, so numbers of any size are tried now and then.
+    #[serde(skip)]
+    wide: bool,
 }
 
 impl Parameter {
@@ -39,7 +42,7 @@ impl Parameter {
 
 impl Default for Parameter {
     fn default() -> Self {
-        Self { min: 0, max: Self::default_max(), values: Vec::new() }
+        Self { min: 0, max: Self::default_max(), values: Vec::new(), wide: false }
     }
 }
 
@@ -78,13 +81,17 @@ impl Operations {
                 lines.insert(words.collect::<Vec<_>>().join(" "));
             }
         }
-        let populate = lines.iter().find(|line| line.contains("{n}")).cloned();
-        let parameters = [("n".to_owned(), Parameter { max, ..Parameter::default() })].into();
+        let parameters = [("n".to_owned(), Parameter { max, wide: true, ..Parameter::default() })].into();
         (!lines.is_empty() && lines.len() <= MOST).then(|| Self {
             operations: lines.into_iter().collect(),
-            populate,
+            populate: None,
             parameters,
         })
+    }
+
+    /// They come from seeds, so there may be others.
+    fn are_guessed(&self) -> bool {
+        self.parameters.values().any(|parameter| parameter.wide)
     }
 
     fn fallback_max() -> i64 {
@@ -132,7 +139,14 @@ impl Operations {
                 lines.splice(at..at, other[from..from + count].iter().map(|&line| line.to_owned()));
             }
             9 => {
-                let Some(populate) = self.populate.as_ref().or(self.operations.first()) else { return };
+                let fills: Vec<&String> = match &self.populate {
+                    Some(populate) => vec![populate],
+                    None => self.operations.iter().filter(|line| next_name(line).is_some()).collect(),
+                };
+                if fills.is_empty() {
+                    return;
+                }
+                let populate = fills[below(fills.len())];
                 let at = below(lines.len() + 1);
                 let new: Vec<String> = (0..4 + below(28)).map(|_| self.render(populate, &[], below)).collect();
                 lines.splice(at..at, new);
@@ -149,13 +163,17 @@ impl Operations {
         if !parameter.values.is_empty() {
             return parameter.values[below(parameter.values.len())].clone();
         }
+        if parameter.wide && below(16) == 0 {
+            return (1i64 << below(63)).saturating_add(below(256) as i64).to_string();
+        }
         let span = parameter.max.saturating_sub(parameter.min).saturating_add(1).max(1);
         let number = match keys {
             // A key that is there already, or its neighbour.
             [_, ..] if below(2) == 0 => keys[below(keys.len())].saturating_add(below(3) as i64 - 1),
             _ => parameter.min.saturating_add(below(usize::try_from(span).unwrap_or(usize::MAX)) as i64),
         };
-        number.clamp(parameter.min, parameter.max).to_string()
+        let max = if parameter.wide { i64::MAX } else { parameter.max };
+        number.clamp(parameter.min, max).to_string()
     }
 
     /// Fills in a template's parameters.
@@ -175,6 +193,11 @@ impl Operations {
     /// Another number in a line, or another line if there is none in it.
     fn change(&self, line: &str, keys: &[i64], below: Chance<'_>) -> String {
         let words: Vec<&str> = line.split(' ').collect();
+        // Operations that are letters are some of many, as a rule.
+        if self.are_guessed() && words[0].len() == 1 && below(8) == 0 {
+            let letter = char::from(b'a' + below(26) as u8).to_string();
+            return std::iter::once(letter.as_str()).chain(words[1..].iter().copied()).collect::<Vec<_>>().join(" ");
+        }
         let places: Vec<usize> = (0..words.len()).filter(|&i| words[i].parse::<i64>().is_ok()).collect();
         if places.is_empty() {
             return self.render(&self.operations[below(self.operations.len())], keys, below);
@@ -264,5 +287,17 @@ mod tests {
         assert_eq!(ops.parameters["n"].max, 1400);
         assert!(Operations::of_seeds([[0xff, 0xfe].as_slice()]).is_none());
         assert!(Operations::of_seeds([b"".as_slice()]).is_none());
+        // All of them, with numbers of any size, and letters that no seed had.
+        let ops = Operations::of_seeds([b"c 5\ni 5\n".as_slice()]).unwrap();
+        let mut input = b"i 5\n".to_vec();
+        let (mut large, mut others) = (0, 0);
+        for seed in 0..2000 {
+            ops.mutate(&mut input, b"", &mut chance(seed));
+            let text = String::from_utf8(input.clone()).unwrap();
+            large += text.lines().filter(|line| line.starts_with("i ") && line.len() > 12).count();
+            others += text.lines().filter(|line| !line.starts_with(['i', 'c'])).count();
+            input.truncate(text.match_indices('\n').nth(8).map_or(text.len(), |(at, _)| at + 1));
+        }
+        assert!(large > 0 && others > 0);
     }
 }

@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -99,7 +98,7 @@ impl Helpers {
             let input = sparse::input()?;
             input.write_all_at(seeds.first().map_or(&[], Vec::as_slice), 0)?;
             let mut child = Command::new("/proc/self/exe");
-            child.args(arguments).stdin(File::from(input)).stdout(Stdio::null()).stderr(Stdio::null());
+            child.args(arguments).stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
             crate::system::die_with_us(&mut child);
             helpers.0.push(child.spawn()?);
         }
