@@ -169,7 +169,7 @@ static void put(uint64_t key, uint64_t value)
 	for (;;) {
 		struct table *t;
 		struct bucket *b = lock_bucket(&t, key);
-		int at = find_slot(b, key + 1);
+		int at = find_slot(b, key + 1), old = at;
 
 		if (BUG == 11 && at >= 0) { /* BUG(11): an update frees the slot and fills it again, so a crash loses the key */
 			zoo_store(&b->key[at], 0);
@@ -197,6 +197,8 @@ static void put(uint64_t key, uint64_t value)
 			zoo_persist(b, sizeof *b);
 		if (BUG == 14) /* BUG(14): a second fence that orders nothing */
 			zoo_fence();
+		if (BUG == 15 && old >= 0) /* BUG(15): an update does not unlock its bucket, and whoever comes next waits for ever */
+			return;
 		if (BUG != 2)
 			unlock(&b->lock);
 		return;

@@ -101,7 +101,11 @@ pub(crate) unsafe extern "C" fn block_event(
             }
         }
         if let Some((hook, stub, access)) = client().hooks.at(entry).filter(|_| !client().counts()) {
-            this.emitter(instrs[0]).call_stub(stub, access, Address::Constant(hook.into()));
+            let e = this.emitter(instrs[0]);
+            if client().plan.in_step {
+                e.call_stub(stubs::paced_entry, Access { kind: 0, size: 0, ..access }, Address::Known);
+            }
+            e.call_stub(stub, access, Address::Constant(hook.into()));
         }
         for (i, &instr) in instrs.iter().enumerate() {
             this.instruction(instr, live[i]);
@@ -382,6 +386,9 @@ impl Block {
 
     fn fence(&mut self, instr: Instr, kind: u8) {
         let e = self.emitter(instr);
+        if client().plan.in_step {
+            e.call_stub(stubs::paced, self.access(instr, 0, 0, mode::NOTHING), Address::Known);
+        }
         e.call_stub(fence_stub(), self.access(instr, kind, 0, mode::NOTHING), Address::Known);
         e.store_slot_imm(slot::PENDING, 0);
     }

@@ -10,6 +10,7 @@
 //! | [`syscalls`], [`kernel_writes`], [`processes`] | what the kernel does for the target |
 //! | [`alloc`] | memory that allocators hand out |
 //! | [`taken`] | spin locks in volatile memory: when they are given back |
+//! | [`pace`] | threads in step |
 //! | [`schedule`] | where threads are stopped until pmvet lets them go on |
 //! | [`sync`] | locks, condition variables, barriers, semaphores, joins |
 //! | [`determinism`], [`startup`], [`markers`] | fixed time and randomness; the initial stack; requests of the target |
@@ -35,6 +36,7 @@ mod instrument;
 mod kernel_writes;
 mod liveness;
 mod markers;
+mod pace;
 mod pm;
 mod processes;
 mod schedule;
@@ -70,6 +72,7 @@ struct Client {
     sites: sites::Sites,
     hooks: sync::Hooks,
     schedule: schedule::Schedule,
+    pace: pace::Pace,
     tree: context::Tree,
     fixed: determinism::Fixed,
     pmvet: u32,
@@ -187,6 +190,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         pm: pm::Pm::new(&plan),
         hooks: sync::Hooks::new(&plan),
         schedule: schedule::Schedule::new(&plan),
+        pace: Default::default(),
         sites: Default::default(),
         tree: Default::default(),
         fixed: Default::default(),

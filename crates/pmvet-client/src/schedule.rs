@@ -3,10 +3,10 @@
 //! Which store is stopped, and for how long, pmvet decides; here is only the counting that has to happen at once. A stopped
 //! thread holds no lock of the client, has published its store, and looks now and then whether pmvet is still there.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use pmvet_events::plan::{MAX_STALLS, Plan};
-use pmvet_events::{Places, SiteId, wire};
+use pmvet_events::plan::{MAX_STALLS, Plan, Stop};
+use pmvet_events::{Places, SiteId, ThreadId, wire};
 
 use crate::thread::{Thread, slot};
 use crate::{client, dr};
@@ -22,11 +22,9 @@ struct Stall {
     module: String,
     offset: u64,
     before: bool,
-    skip: u32,
-    times: u32,
+    stops: Vec<Stop>,
     /// 0 until the module is loaded.
     pc: AtomicU64,
-    passed: AtomicU32,
 }
 
 impl Schedule {
@@ -35,10 +33,8 @@ impl Schedule {
             module: stall.module.clone(),
             offset: stall.offset,
             before: stall.before,
-            skip: stall.skip,
-            times: stall.times,
+            stops: stall.stops.clone(),
             pc: AtomicU64::new(0),
-            passed: AtomicU32::new(0),
         };
         Self { stalls: plan.stalls.iter().take(MAX_STALLS).map(stall).collect() }
     }
@@ -54,14 +50,11 @@ impl Schedule {
         self.stalls.iter().position(|stall| stall.before == before && stall.pc.load(Ordering::Relaxed) == pc)
     }
 
-    /// Counts a store; true if it is one to stop after.
-    fn stops(&self, index: usize) -> bool {
-        let Some(stall) = self.stalls.get(index) else { return false };
-        if client().shared.header().stalls_over.0.load(Ordering::Relaxed) >> index & 1 != 0 {
-            return false;
-        }
-        let passed = stall.passed.fetch_add(1, Ordering::Relaxed);
-        passed >= stall.skip && passed - stall.skip < stall.times
+    /// Whether a thread that has passed a stall so often stops there now.
+    fn stops(&self, index: usize, thread: ThreadId, passed: u32) -> bool {
+        let over = client().shared.header().stalls_over.0.load(Ordering::Relaxed) >> index & 1 != 0;
+        let here = |stop: &Stop| stop.thread == thread.0 && stop.nth == passed;
+        !over && self.stalls.get(index).is_some_and(|stall| stall.stops.iter().any(here))
     }
 }
 
@@ -98,14 +91,21 @@ impl Thread {
     fn stall(&mut self, before: bool) {
         let Some(site) = client().shared.site(SiteId(self.site)) else { return };
         let Some(index) = client().schedule.at(site.pc, before) else { return };
-        if !client().schedule.stops(index) {
+        if self.passed.len() <= index {
+            self.passed.resize(index + 1, 0);
+        }
+        let passed = self.passed[index];
+        self.passed[index] = passed.wrapping_add(1);
+        if !client().schedule.stops(index, self.id, passed) {
             return;
         }
         let control = client().shared.control(self.ring);
         let number = index as u32 + 1;
+        client().pace.leave(self.id);
         control.stalled.store(number, Ordering::Release);
         while !control.wait_at_stall(number) {
             client().check_pmvet_lives();
         }
+        client().pace.enter(self);
     }
 }

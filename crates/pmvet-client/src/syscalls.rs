@@ -89,7 +89,7 @@ pub(crate) enum Position {
 pub(crate) unsafe extern "C" fn is_interesting(_dc: *mut c_void, number: i32) -> bool_ {
     let number = i64::from(number);
     let deterministic = client().plan.deterministic;
-    if client().forks.is_some() {
+    if client().forks.is_some() || client().plan.in_step && number != libc::SYS_sched_yield {
         return 1;
     }
     let yes = kernel_writes::writes_memory(number)
@@ -185,6 +185,10 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     let arguments = Arguments(dc);
     let number = i64::from(number);
     thread.replaced.clear();
+    let takes_lock = thread.waits.sp != 0;
+    if !takes_lock {
+        client().pace.leave(thread.id);
+    }
     if let Some(forks) = &client().forks {
         forks.before(dc, &arguments, number);
     }
@@ -467,6 +471,7 @@ fn deleted(arguments: &Arguments, directory: Option<i32>, path: i32) -> Pending 
 
 pub(crate) unsafe extern "C" fn after(dc: *mut c_void, number: i32) {
     let Some(thread) = Thread::try_current() else { return };
+    client().pace.enter(thread);
     // SAFETY: from within a system call event of this thread.
     let result = unsafe { dr_syscall_get_result(dc) } as i64;
     let pending = std::mem::take(&mut thread.syscall);

@@ -148,6 +148,10 @@ pub(crate) struct Thread {
     pub(crate) old_value: [u8; 16],
     /// Ranges a masked or repeated instruction is about to store to.
     pub(crate) ranges: Vec<(u64, u32)>,
+    /// How often the thread has come to each stall of the plan.
+    pub(crate) passed: Vec<u32>,
+    /// How many fences it has made, if threads are kept in step.
+    pub(crate) pace: u64,
     pub(crate) syscall: crate::syscalls::Pending,
     /// The thread is a child of vfork: another process that runs in this one's memory until it runs a program of its own.
     pub(crate) borrowed: bool,
@@ -245,6 +249,8 @@ impl Thread {
             scratch: Vec::with_capacity(wire::MAX_RECORD),
             old_value: [0; 16],
             ranges: Vec::new(),
+            passed: Vec::new(),
+            pace: 0,
             syscall: Default::default(),
             borrowed: dr::process() != client.process(),
             process: dr::process(),
@@ -392,6 +398,7 @@ impl Thread {
     pub(crate) fn end(this: *mut Self) {
         // SAFETY: made by `start`, ended once, not used after.
         let thread = unsafe { Box::from_raw(this) };
+        client().pace.leave(thread.id);
         // The slots may be another thread's: that of a child of vfork is ended by its parent.
         if thread.slot(slot::THREAD) == this as u64 {
             thread.set_slot(slot::THREAD, 0);

@@ -33,6 +33,13 @@ pub struct Plan {
     /// How many threads the target is known to start: a stopped one waits for the others to come, if need be.
     #[serde(default)]
     pub threads: u32,
+    /// How many stores others may make while a thread is stopped.
+    #[serde(default)]
+    pub patience: u32,
+    /// Keep threads in step: none makes many more fences than the others. Short runs have threads that take turns of a few
+    /// milliseconds, so that few of their operations overlap, and other ones in each run.
+    #[serde(default)]
+    pub in_step: bool,
     /// Let each access to PM wait for up to a millisecond, at random: what forced schedules are compared with.
     #[serde(default)]
     pub delays: bool,
@@ -78,9 +85,20 @@ pub struct Stall {
     pub offset: u64,
     /// Stop before the instruction, whatever it is: a fence, say, that would make stores persistent.
     pub before: bool,
-    /// How many stores pass before the first one is stopped, and how many are stopped then.
-    pub skip: u32,
-    pub times: u32,
+    /// In the order in which each thread comes to them.
+    pub stops: Vec<Stop>,
+}
+
+/// One time that a thread comes to a sync point, and what it waits for there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stop {
+    pub thread: u32,
+    /// How often the thread has come by before.
+    pub nth: u32,
+    /// The thread that is to read what the stopped one has stored; 0 for any.
+    pub reader: u32,
+    /// In how many of its operations. An operation ends with a fence.
+    pub reads: u32,
 }
 
 /// How many sync points a plan may have: each has one bit of a word in shared memory that keeps it on.

@@ -226,7 +226,7 @@ impl<'a> Collector<'a> {
         if director.is_idle() {
             return;
         }
-        let (free, over) = director.release(now, schedule::activity);
+        let (free, over) = director.release(now, &schedule::ThisKernel);
         for stall in over {
             self.shared.header().stalls_over.0.fetch_or(1 << (stall - 1), Ordering::Relaxed);
         }

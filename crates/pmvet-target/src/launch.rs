@@ -157,7 +157,7 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
     let started = Instant::now();
     let mut keeper = Keeper::start(launch, install, &shared)?;
     let mut collector = Collector::new(&shared);
-    let director = (!launch.plan.stalls.is_empty()).then(|| Director::new(launch.plan.threads));
+    let director = (!launch.plan.stalls.is_empty()).then(|| Director::new(&launch.plan));
     let mut directed = Directed { sink, director };
     let sink: &mut Directed<'_> = &mut directed;
     let mut exit = None;

@@ -72,6 +72,11 @@ impl Recording {
         Self { folder: folder.to_owned() }
     }
 
+    /// Removes what was recorded.
+    pub fn remove(self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+
     pub fn trace(&self) -> PathBuf {
         self.folder.join("trace")
     }

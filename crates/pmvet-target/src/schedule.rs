@@ -1,35 +1,42 @@
 //! When a thread that was stopped after a store may go on.
 //!
-//! PMRace (Chen and others, ASPLOS 2022) lets readers wait for a writer and the writer sleep for a fixed time. Here only the
-//! writer waits, as long as it is of use and no longer: until somebody has read what it stored and has had the time to act on
-//! it, or until it is clear that nobody will. The paper's three pitfalls:
+//! PMRace (Chen and others, ASPLOS 2022) lets readers wait for a writer and the writer sleep for a fixed time. Here only
+//! writers wait, for as long as others have something to do: whoever comes by meanwhile reads what may still be lost. The
+//! paper's three pitfalls:
 //!
-//! 1. *The wait is over as soon as it can be.* A reader that has fenced [`ENOUGH_FENCES`] times, or ended, has done what it will
-//!    do; a few more may come while the others make [`SOME_STORES`] stores.
-//! 2. *All wait.* At most a quarter of the threads is stopped at a time. If the others can do nothing, the thread that was stopped
-//!    first is the privileged one and goes on.
-//! 3. *Some wait for the stopped thread.* The others make no progress any more, because they are blocked in the kernel or spin:
-//!    the stopped thread goes on. A stall that was of no use [`PATIENCE`] times in a row is over for this run.
+//! 1. *Too many stops, too long.* The plan stops a thread only where another one is known to come by later, and says which. A
+//!    stall ends when that one has read the store and gone on; a sync point that was of no use [`PATIENCE`] times in a row is over
+//!    for this run.
+//! 2. *All wait.* The thread that was stopped first is the privileged one and goes on.
+//! 3. *Some wait for a stopped thread.* If the reader is blocked or spins, the stall is over. When nobody makes
+//!    progress any more, the privileged thread goes on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::ids::{FileId, ThreadId};
+use pmvet_events::plan::{Plan, Stop};
 use pmvet_events::spaces::AddressSpaces;
 
-/// A reader that has fenced so often since its load has made its act persistent.
-const ENOUGH_FENCES: u32 = 4;
-/// ... and others have stored so often: the next reader may be the one that acts.
-const SOME_STORES: u32 = 120;
-/// So many stores by others without a reader: none will come soon.
-const ENOUGH_STORES: u32 = 400;
+/// A thread that has fenced so often since it read the store has done what it will do.
+const ACTS: u32 = 2;
+/// So many reads more than were wanted, by whomever, are enough.
+const SPARE_READS: u32 = 3;
+/// So many stores by others are enough, if the plan does not say.
+const ENOUGH_STORES: u32 = 2000;
 /// So many stalls in a row without a reader, and the stall is over.
-const PATIENCE: u32 = 24;
+const PATIENCE: u32 = 16;
 /// Threads that run without progress are taken to spin after this time; blocked ones are seen at once.
 const SPINNING: Duration = Duration::from_millis(15);
-/// Threads that are all blocked in the kernel for so long wait for the stopped one.
-const BLOCKED: Duration = Duration::from_millis(2);
+/// A thread that has made so many accesses to the same few words, and nothing else, spins.
+const SPINS: u32 = 200;
+const FEW: usize = 4;
+/// Threads that are all blocked in the kernel, or seen to spin, for so long wait for the stopped one. It takes longer than they
+/// sleep to keep in step.
+const BLOCKED: Duration = Duration::from_millis(4);
+/// A reader that is blocked or spins for so long waits for the stopped one.
+const READER_BLOCKED: Duration = Duration::from_millis(10);
 /// How many stores of a thread are watched for readers.
 const MOST_RANGES: usize = 256;
 /// ... unless threads that are known to come have not started yet.
@@ -52,10 +59,40 @@ pub(crate) struct Director {
     /// How often in a row each stall was of no use.
     useless: HashMap<u32, u32>,
     progress: u64,
-    /// Threads that are stopped though enough others are.
-    passing: Vec<ThreadId>,
     /// Threads that have yet to start.
     expected: u32,
+    /// What the stops of each thread at each stall wait for, in order.
+    stops: HashMap<(u32, ThreadId), VecDeque<Stop>>,
+    /// How many stores others may make while a thread is stopped; 0 for the usual number.
+    patience: u32,
+    /// How many events each thread has had.
+    steps: HashMap<ThreadId, u64>,
+    /// What each thread has looked at since it last did something else.
+    looks: HashMap<ThreadId, Looks>,
+}
+
+/// The last few words that a thread has looked at, and how often it has looked at no others.
+#[derive(Debug, Default)]
+struct Looks {
+    words: Vec<u64>,
+    times: u32,
+}
+
+impl Looks {
+    fn at(&mut self, word: u64) {
+        if !self.words.contains(&word) {
+            if self.words.len() == FEW {
+                self.words.clear();
+            }
+            self.words.push(word);
+            self.times = 0;
+        }
+        self.times += 1;
+    }
+
+    fn spins(&self) -> bool {
+        self.times >= SPINS
+    }
 }
 
 #[derive(Debug)]
@@ -64,13 +101,39 @@ struct Stalled {
     stall: u32,
     ranges: Vec<Range>,
     since: Instant,
-    /// Who has read the store, and how many fences it has made since.
-    readers: HashMap<ThreadId, u32>,
-    done: bool,
+    /// What it waits for.
+    stop: Stop,
+    readers: HashMap<ThreadId, Reader>,
     /// Stores by others.
     stores: u32,
     progress: u64,
     progressed: Instant,
+    /// How far the reader was, and since when.
+    reader: (u64, Instant),
+}
+
+/// Who has read the store.
+#[derive(Debug, Default)]
+struct Reader {
+    /// In how many operations.
+    reads: u32,
+    /// How many fences it has made since the last of them.
+    fences: u32,
+    /// The last read was in the operation that it is in.
+    now: bool,
+}
+
+impl Stalled {
+    /// Whether those who were to read the store have done so, and what they will do then.
+    fn is_met(&self) -> bool {
+        let done = |reader: &Reader| reader.fences >= ACTS;
+        let reader = ThreadId(self.stop.reader);
+        let came = self.readers.get(&reader).is_some_and(|reader| reader.reads >= self.stop.reads && done(reader));
+        // Others may have done what this one would have.
+        let enough = self.stop.reads + if reader == ThreadId(0) { 0 } else { SPARE_READS };
+        let reads: u32 = self.readers.values().map(|reader| reader.reads).sum();
+        came || reads >= enough && self.readers.values().all(done)
+    }
 }
 
 /// What a thread of the target is doing, as far as the kernel knows.
@@ -82,14 +145,21 @@ pub(crate) enum Activity {
 }
 
 impl Director {
-    /// For a target that is known to start so many threads.
-    pub(crate) fn new(threads: u32) -> Self {
-        Self { expected: threads, ..Self::default() }
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let mut stops: HashMap<(u32, ThreadId), VecDeque<Stop>> = HashMap::new();
+        for (stall, number) in plan.stalls.iter().zip(1..) {
+            for stop in &stall.stops {
+                stops.entry((number, ThreadId(stop.thread))).or_default().push_back(*stop);
+            }
+        }
+        stops.values_mut().for_each(|stops| stops.make_contiguous().sort_by_key(|stop| stop.nth));
+        Self { expected: plan.threads, patience: plan.patience, stops, ..Self::default() }
     }
 
     pub(crate) fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
         let thread = event.thread;
+        *self.steps.entry(thread).or_insert(0) += 1;
         match event.what {
             What::ThreadStart { process, os_thread } => {
                 self.os_threads.insert(thread, (process, os_thread));
@@ -99,13 +169,15 @@ impl Director {
             What::ThreadExit => {
                 self.os_threads.remove(&thread);
                 self.progress += 1;
-                for stalled in &mut self.stalled {
-                    stalled.done |= stalled.readers.contains_key(&thread);
-                }
             }
-            What::Load { addr, size } => self.loaded(thread, addr, size.into()),
+            What::Load { addr, size } => {
+                self.looks.entry(thread).or_default().at(addr);
+                self.loaded(thread, addr, size.into());
+            }
+            What::Atomic { addr, .. } => self.looks.entry(thread).or_default().at(addr),
             What::Store { addr, value, .. } => self.stored(thread, addr, value.len() as u64),
             What::Rmw { addr, new, stored, .. } => {
+                self.looks.entry(thread).or_default().at(addr);
                 self.loaded(thread, addr, new.len() as u64);
                 if stored {
                     self.stored.remove(&thread);
@@ -114,11 +186,11 @@ impl Director {
             }
             What::Fence { .. } => {
                 self.progress += 1;
+                self.looks.remove(&thread);
                 self.stored.remove(&thread);
                 for stalled in &mut self.stalled {
-                    if let Some(fences) = stalled.readers.get_mut(&thread) {
-                        *fences += 1;
-                        stalled.done |= *fences >= ENOUGH_FENCES;
+                    if let Some(reader) = stalled.readers.get_mut(&thread) {
+                        (reader.fences, reader.now) = (reader.fences + 1, false);
                     }
                 }
             }
@@ -128,6 +200,7 @@ impl Director {
 
     fn stored(&mut self, thread: ThreadId, addr: u64, len: u64) {
         self.progress += 1;
+        self.looks.remove(&thread);
         let stored = &mut self.stored;
         self.spaces.locate(thread, addr, len, |part| {
             let ranges = stored.entry(thread).or_default();
@@ -151,7 +224,9 @@ impl Director {
                     part.file == file && part.offset < offset + len && offset < part.offset + part.len as u64
                 };
                 if stalled.ranges.iter().any(overlaps) {
-                    stalled.readers.entry(thread).or_insert(0);
+                    let reader = stalled.readers.entry(thread).or_default();
+                    reader.reads += u32::from(!reader.now);
+                    (reader.fences, reader.now) = (0, true);
                 }
             }
         });
@@ -162,23 +237,25 @@ impl Director {
         if self.stalled.iter().any(|s| s.thread == thread) {
             return;
         }
-        // Somebody has to be left to read: most threads pass while others are stopped.
-        if self.stalled.len() >= (self.os_threads.len() / 4).max(1) {
-            self.passing.push(thread);
-            return;
-        }
         let ranges = self.stored.get(&thread).cloned().unwrap_or_default();
+        let stop = self.stops.get_mut(&(stall, thread)).and_then(VecDeque::pop_front);
+        let stop = stop.unwrap_or(Stop { thread: thread.0, nth: 0, reader: 0, reads: 1 });
         self.stalled.push(Stalled {
             thread,
             stall,
             ranges,
             since: now,
+            stop,
+            reader: (self.steps_of(ThreadId(stop.reader)), now),
             readers: HashMap::new(),
-            done: false,
             stores: 0,
             progress: self.progress,
             progressed: now,
         });
+    }
+
+    fn steps_of(&self, thread: ThreadId) -> u64 {
+        self.steps.get(&thread).copied().unwrap_or(0)
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -186,34 +263,29 @@ impl Director {
     }
 
     /// The threads that may go on now, and the stalls that are over.
-    pub(crate) fn release(
-        &mut self,
-        now: Instant,
-        activity: impl Fn(u32, u32) -> Activity,
-    ) -> (Vec<ThreadId>, Vec<u32>) {
-        let (mut free, mut over) = (std::mem::take(&mut self.passing), Vec::new());
+    pub(crate) fn release(&mut self, now: Instant, kernel: &dyn Kernel) -> (Vec<ThreadId>, Vec<u32>) {
         let progress = self.progress;
         for stalled in &mut self.stalled {
             if stalled.progress != progress {
                 (stalled.progress, stalled.progressed) = (progress, now);
             }
+            let steps = self.steps.get(&ThreadId(stalled.stop.reader)).copied().unwrap_or(0);
+            if stalled.reader.0 != steps && !self.looks.get(&ThreadId(stalled.stop.reader)).is_some_and(Looks::spins) {
+                stalled.reader = (steps, now);
+            }
         }
-        let stopped: Vec<ThreadId> = self.stalled.iter().map(|s| s.thread).collect();
-        let others = self.os_threads.iter().filter(|(thread, _)| !stopped.contains(thread));
-        let all_wait = others.map(|(_, &(process, os))| activity(process, os)).all(|a| a != Activity::Runs);
-        let mut privileged = true;
-        let mut left = Vec::new();
-        for stalled in std::mem::take(&mut self.stalled) {
-            let still = now - stalled.progressed;
-            let patience = match (self.expected, all_wait) {
-                (1.., _) => STARTING,
-                (0, true) => BLOCKED,
-                (0, false) => SPINNING,
-            };
-            let stuck = privileged && still >= patience;
-            let hopeless = stalled.readers.is_empty() && stalled.stores >= ENOUGH_STORES;
-            let last = now - stalled.since >= LONGEST || stalled.stores >= 2 * ENOUGH_STORES;
-            if stalled.done && stalled.stores >= SOME_STORES || stuck || hopeless || last {
+        let hopeless: Vec<bool> = self.stalled.iter().map(|s| self.is_hopeless(s, now, kernel)).collect();
+        let patience = match (self.all_wait(kernel), self.expected) {
+            (true, _) => BLOCKED,
+            (false, 0) => SPINNING,
+            (false, _) => STARTING,
+        };
+        let (mut free, mut over, mut left) = (Vec::new(), Vec::new(), Vec::new());
+        for ((nth, stalled), hopeless) in std::mem::take(&mut self.stalled).into_iter().enumerate().zip(hopeless) {
+            let stuck = nth == 0 && now - stalled.progressed >= patience;
+            let enough = if self.patience == 0 { ENOUGH_STORES } else { self.patience };
+            let long = now - stalled.since >= LONGEST || stalled.stores >= enough;
+            if stalled.is_met() || hopeless || stuck || long {
                 let useless = self.useless.entry(stalled.stall).or_insert(0);
                 *useless = if stalled.readers.is_empty() { *useless + 1 } else { 0 };
                 if *useless == PATIENCE {
@@ -224,15 +296,63 @@ impl Director {
             } else {
                 left.push(stalled);
             }
-            privileged = false;
         }
         self.stalled = left;
         (free, over)
     }
+
+    /// Whether the reader that a thread was stopped for will not come: it has ended, or waits for something itself.
+    fn is_hopeless(&self, stalled: &Stalled, now: Instant, kernel: &dyn Kernel) -> bool {
+        let reader = ThreadId(stalled.stop.reader);
+        if reader == ThreadId(0) || self.stalled.iter().any(|other| other.thread == reader) {
+            return false;
+        }
+        let Some(&(process, os_thread)) = self.os_threads.get(&reader) else {
+            // One that has yet to start has no events.
+            return self.steps_of(reader) > 0;
+        };
+        now - stalled.reader.1 >= READER_BLOCKED
+            && (self.looks.get(&reader).is_some_and(Looks::spins)
+                || kernel.activity(process, os_thread) != Activity::Runs)
+    }
+
+    /// Whether nobody who is not stopped can do anything: all are blocked or spin, and none is just starting.
+    fn all_wait(&self, kernel: &dyn Kernel) -> bool {
+        let stopped: Vec<ThreadId> = self.stalled.iter().map(|s| s.thread).collect();
+        let spins = |thread: &ThreadId| self.looks.get(thread).is_some_and(Looks::spins);
+        let mut others = self.os_threads.iter().filter(|(thread, _)| !stopped.contains(thread));
+        let waits = |(thread, &(process, os)): (&ThreadId, &(u32, u32))| {
+            spins(thread) || kernel.activity(process, os) != Activity::Runs
+        };
+        let mut known: HashMap<u32, usize> = HashMap::new();
+        self.os_threads.values().for_each(|&(process, _)| *known.entry(process).or_insert(0) += 1);
+        others.all(waits) && known.into_iter().all(|(process, known)| kernel.threads(process) <= known)
+    }
+}
+
+/// What is asked of the kernel.
+pub(crate) trait Kernel {
+    fn activity(&self, process: u32, os_thread: u32) -> Activity;
+    /// How many threads a process has, known or not.
+    fn threads(&self, process: u32) -> usize;
+}
+
+/// The kernel that runs here.
+#[derive(Debug)]
+pub(crate) struct ThisKernel;
+
+impl Kernel for ThisKernel {
+    fn activity(&self, process: u32, os_thread: u32) -> Activity {
+        activity(process, os_thread)
+    }
+
+    fn threads(&self, process: u32) -> usize {
+        std::fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count)
+    }
 }
 
 /// What the kernel says of a thread.
-pub(crate) fn activity(process: u32, os_thread: u32) -> Activity {
+fn activity(process: u32, os_thread: u32) -> Activity {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{process}/task/{os_thread}/stat")) else {
         return Activity::Gone;
     };
@@ -254,6 +374,17 @@ mod tests {
     const WRITER: ThreadId = ThreadId(1);
     const READER: ThreadId = ThreadId(2);
     const STALL: u32 = 1;
+    const READS: u32 = 3;
+
+    impl Kernel for Activity {
+        fn activity(&self, _process: u32, _os_thread: u32) -> Activity {
+            *self
+        }
+
+        fn threads(&self, _process: u32) -> usize {
+            2
+        }
+    }
 
     /// A run of two threads with 4 KiB of PM at 0x1000.
     struct Play {
@@ -283,6 +414,13 @@ mod tests {
             self.event(thread, What::Fence { how: FenceKind::Sfence });
         }
 
+        /// Until the reader, or anybody if that is 0, has read its store in so many operations.
+        fn stop_writer_for(&mut self, reader: u32, reads: u32) {
+            let stop = Stop { thread: WRITER.0, nth: 0, reader, reads };
+            self.director.stops.entry((STALL, WRITER)).or_default().push_back(stop);
+            self.stop_writer();
+        }
+
         fn stop_writer(&mut self) {
             self.store(WRITER, 0x1100);
             self.director.stopped(WRITER, STALL, self.now);
@@ -291,35 +429,39 @@ mod tests {
         /// Who may go on, this much later.
         fn later(&mut self, milliseconds: u64, others: Activity) -> Vec<ThreadId> {
             self.now += Duration::from_millis(milliseconds);
-            self.director.release(self.now, |_, _| others).0
+            self.director.release(self.now, &others).0
         }
     }
 
     #[test]
-    fn a_reader_that_has_acted_frees_the_writer() {
+    fn enough_reads_and_acts_free_the_writer() {
         let mut play = Play::new();
-        play.stop_writer();
-        play.event(READER, What::Load { addr: 0x1104, size: 4 });
-        for _ in 0..ENOUGH_FENCES {
-            assert_eq!(play.later(1, Activity::Runs), []);
-            play.fence(READER);
-        }
-        for _ in 0..SOME_STORES {
-            assert_eq!(play.later(1, Activity::Runs), []);
-            play.store(READER, 0x1800);
+        play.stop_writer_for(READER.0, READS);
+        for turn in 0..READS {
+            play.event(READER, What::Load { addr: 0x1104, size: 4 });
+            // Within one operation it counts once.
+            play.event(READER, What::Load { addr: 0x1104, size: 4 });
+            assert_eq!(play.later(1, Activity::Runs), [], "{turn}");
+            (0..ACTS).for_each(|_| play.fence(READER));
         }
         assert_eq!(play.later(1, Activity::Runs), [WRITER]);
         assert!(play.director.is_idle());
     }
 
     #[test]
-    fn a_reader_that_ends_frees_the_writer() {
+    fn a_writer_waits_for_the_reader_it_was_stopped_for() {
         let mut play = Play::new();
-        play.stop_writer();
-        play.event(READER, What::Load { addr: 0x1100, size: 8 });
-        for _ in 0..SOME_STORES {
-            play.store(READER, 0x1800);
-        }
+        let third = ThreadId(3);
+        play.event(third, What::ThreadStart { process: 7, os_thread: 3 });
+        play.stop_writer_for(READER.0, 1);
+        play.event(third, What::Load { addr: 0x1104, size: 4 });
+        (0..ACTS).for_each(|_| play.fence(third));
+        assert_eq!(play.later(1, Activity::Runs), []);
+        // Not longer than until that one waits for something itself, or has ended.
+        play.fence(third);
+        assert_eq!(play.later(READER_BLOCKED.as_millis() as u64, Activity::Runs), []);
+        assert_eq!(play.later(0, Activity::Waits), [WRITER]);
+        play.stop_writer_for(READER.0, 1);
         play.event(READER, What::ThreadExit);
         assert_eq!(play.later(0, Activity::Runs), [WRITER]);
     }
@@ -327,10 +469,10 @@ mod tests {
     #[test]
     fn loads_of_other_bytes_do_not_count() {
         let mut play = Play::new();
-        play.stop_writer();
-        play.event(READER, What::Load { addr: 0x1108, size: 8 });
-        for _ in 0..ENOUGH_FENCES {
-            play.fence(READER);
+        play.stop_writer_for(0, READS);
+        for _ in 0..READS {
+            play.event(READER, What::Load { addr: 0x1108, size: 8 });
+            (0..ACTS).for_each(|_| play.fence(READER));
         }
         assert_eq!(play.later(1, Activity::Runs), []);
     }
@@ -355,42 +497,62 @@ mod tests {
         let mut play = Play::new();
         play.director.expected = 1;
         play.stop_writer();
-        assert_eq!(play.later(100, Activity::Waits), []);
+        assert_eq!(play.later(100, Activity::Runs), []);
         play.event(ThreadId(3), What::ThreadStart { process: 7, os_thread: 3 });
-        assert_eq!(play.later(1, Activity::Waits), []);
-        assert_eq!(play.later(5, Activity::Waits), [WRITER]);
+        assert_eq!(play.later(1, Activity::Runs), []);
+        assert_eq!(play.later(20, Activity::Runs), [WRITER]);
+        // A thread that the kernel has and that has not shown yet.
+        play.event(READER, What::ThreadExit);
+        play.event(ThreadId(3), What::ThreadExit);
+        play.stop_writer();
+        assert_eq!(play.later(5, Activity::Waits), []);
+        assert_eq!(play.later(20, Activity::Waits), [WRITER]);
     }
 
     #[test]
-    fn somebody_is_always_left_to_read() {
+    fn a_thread_that_looks_at_the_same_words_all_the_time_waits() {
+        let mut play = Play::new();
+        play.stop_writer();
+        for turn in 0..=SPINS {
+            play.event(READER, What::Load { addr: 0x1200 + u64::from(turn % 2) * 64, size: 8 });
+        }
+        assert_eq!(play.later(BLOCKED.as_millis() as u64, Activity::Runs), [WRITER]);
+        // One that looks at many words does not.
+        play.stop_writer();
+        for turn in 0..2 * SPINS {
+            play.event(READER, What::Load { addr: 0x1200 + u64::from(turn) * 8, size: 8 });
+        }
+        assert_eq!(play.later(1, Activity::Runs), []);
+    }
+
+    #[test]
+    fn of_several_the_first_is_privileged() {
         let mut play = Play::new();
         play.stop_writer();
         play.store(READER, 0x1200);
         play.director.stopped(READER, STALL, play.now);
-        assert_eq!(play.later(0, Activity::Waits), [READER]);
-        assert!(!play.director.is_idle());
-        // With many threads several may be stopped; the first of them is the privileged one if all wait.
-        for thread in 3..=8 {
-            play.event(ThreadId(thread), What::ThreadStart { process: 7, os_thread: thread });
-        }
-        play.director.stopped(READER, STALL, play.now);
-        assert_eq!(play.later(1, Activity::Waits), []);
-        assert_eq!(play.later(10, Activity::Waits), [WRITER]);
-        assert!(!play.director.is_idle());
+        let blocked = BLOCKED.as_millis() as u64;
+        assert_eq!(play.later(0, Activity::Waits), []);
+        assert_eq!(play.later(blocked, Activity::Waits), [WRITER]);
+        assert_eq!(play.later(0, Activity::Waits), []);
+        assert_eq!(play.later(blocked, Activity::Waits), [READER]);
+        assert!(play.director.is_idle());
     }
 
     #[test]
-    fn nobody_waits_for_a_reader_who_does_not_come() {
-        let mut play = Play::new();
-        for turn in 1..=PATIENCE {
-            play.stop_writer();
-            for _ in 0..ENOUGH_STORES {
-                play.store(READER, 0x1800);
+    fn a_stall_that_nobody_reads_at_is_over() {
+        for read in [false, true] {
+            let mut play = Play::new();
+            for turn in 1..=PATIENCE {
+                play.stop_writer_for(0, READS);
+                if read {
+                    play.event(READER, What::Load { addr: 0x1104, size: 4 });
+                }
+                (0..ENOUGH_STORES).for_each(|_| play.store(READER, 0x1800));
+                let (free, over) = play.director.release(play.now, &Activity::Runs);
+                assert_eq!(free, [WRITER]);
+                assert_eq!(over, if turn == PATIENCE && !read { vec![STALL] } else { vec![] }, "{turn}");
             }
-            play.now += Duration::from_millis(1);
-            let (free, over) = play.director.release(play.now, |_, _| Activity::Runs);
-            assert_eq!(free, [WRITER]);
-            assert_eq!(over, if turn == PATIENCE { vec![STALL] } else { vec![] }, "{turn}");
         }
     }
 

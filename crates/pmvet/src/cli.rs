@@ -315,7 +315,7 @@ pub(crate) struct Confirm {
     pub(crate) confirm: bool,
 
     /// With --confirm: how many runs are made to force races
-    #[arg(long, value_name = "N", default_value_t = 10, requires = "confirm")]
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "confirm")]
     pub(crate) rounds: u32,
 
     /// With --confirm: instead of stopping writers, let each access to PM wait for a random time (a baseline to compare with)

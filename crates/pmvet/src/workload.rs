@@ -6,7 +6,9 @@ use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use pmvet_engines::inject::Recovery;
 use pmvet_events::file::TraceHeader;
 use pmvet_events::plan::{AllocFunction, Plan, SyncFunction};
 use pmvet_target::Launch;
@@ -36,6 +38,10 @@ pub(crate) struct Workload {
     pub(crate) alloc: Vec<AllocFunction>,
     /// Whether to record what only `race` looks at.
     pub(crate) races: bool,
+    /// Threads are kept in step.
+    pub(crate) in_step: bool,
+    /// A run of it may take so long.
+    pub(crate) timeout: Option<Duration>,
     pub(crate) in_place: bool,
     pub(crate) input: Option<Arc<File>>,
     /// For servers: who talks to it.
@@ -58,9 +64,29 @@ impl Workload {
             sync: config.sync.clone(),
             alloc: config.alloc.clone(),
             races: false,
+            in_step: false,
+            timeout: None,
             in_place: arguments.in_place,
             input: None,
             driver: driver(arguments, arguments.client.as_deref())?,
+            files: Overlay::new(Capture::Mappable),
+        })
+    }
+
+    /// What an earlier run ran, with the input and the client that its recovery has. Only good for plans that are whole.
+    pub(crate) fn again(command: &[OsString], recovery: &Recovery) -> Result<Self, Error> {
+        Ok(Self {
+            program: Program::find(command)?,
+            command: command.to_vec(),
+            pm: Vec::new(),
+            sync: Vec::new(),
+            alloc: Vec::new(),
+            races: true,
+            in_step: true,
+            timeout: None,
+            in_place: false,
+            input: recovery.input.clone(),
+            driver: recovery.driver.clone(),
             files: Overlay::new(Capture::Mappable),
         })
     }
@@ -118,6 +144,8 @@ impl Workload {
             alloc: self.alloc.clone(),
             stalls: Vec::new(),
             threads: 0,
+            patience: 0,
+            in_step: self.in_step,
             delays: false,
         };
         let overlay = match self.in_place {
@@ -130,7 +158,7 @@ impl Workload {
             input: self.input.clone(),
             output: Output::Tail(TAIL),
             driver: self.driver.clone(),
-            timeout: None,
+            timeout: self.timeout,
         });
         Launch { program: self.program.clone(), plan, follow_forks: true, bare: false, sandbox }
     }

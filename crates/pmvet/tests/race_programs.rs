@@ -49,6 +49,30 @@ fn locks_are_followed_however_threads_come_and_go() {
     });
 }
 
+/// Stopping threads may upset a program: it may lock itself up, or be interrupted by signals while it is stopped. Whatever happens, pmvet
+/// ends, and the last lines say how far it came.
+#[test]
+fn confirming_ends_whatever_the_program_does() {
+    let _turn = turn();
+    let place = Place::new();
+    let (awkward, crowd) = (build(&place, "awkward"), build(&place, "crowd"));
+    let cases = [(&awkward, "deadlock"), (&awkward, "retry"), (&awkward, "signals"), (&crowd, "crowd")];
+    both_cores(&cases, |(program, mode)| {
+        let place = Place::new();
+        let mut command = place.pmvet(&["race", "--confirm", "--quiet", "--budget", "4s"]);
+        if !place.pools().starts_with("/dev/shm") {
+            command.arg("--pm").arg(place.pools());
+        }
+        command.arg("--").arg(program).arg(place.pool()).arg(mode);
+        let output = finish(command, None).expect("pmvet hangs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        place.assert_clean(&[]);
+        // The program is as it should be: nothing that it leaves in PM is wrong.
+        let ended = output.status.code() == Some(CLEAN) && text.contains("forced runs");
+        if ended { Ok(()) } else { Err(format!("--- {mode}: {}\n{text}", output.status)) }
+    });
+}
+
 #[test]
 fn what_is_no_lock_can_be_said() {
     let _turn = turn();

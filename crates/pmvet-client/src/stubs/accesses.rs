@@ -11,7 +11,7 @@ use crate::context::Frame;
 use crate::sync::{Held, Lock};
 use crate::taken::{TAKEN, Taken};
 use crate::thread::{Thread, mode, slot};
-use crate::{schedule, slow};
+use crate::{pace, schedule, slow};
 
 stubs! {
     /// The part of a store to PM before the target's instruction: thread fields `site`, `kind`, `size` and `todo` and the
@@ -315,6 +315,16 @@ stubs! {
 
     /// The instruction that comes next is one to stop before, perhaps.
     reached, schedule::reached:
+        save!(),
+        the_rest_in_rust!();
+
+    /// A fence comes next, and threads are kept in step.
+    paced, pace::paced:
+        save!(),
+        the_rest_in_rust!();
+
+    /// A hooked function comes next, and threads are kept in step.
+    paced_entry, pace::paced_entry:
         save!(),
         the_rest_in_rust!();
 

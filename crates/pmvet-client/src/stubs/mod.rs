@@ -24,6 +24,6 @@ mod counted;
 mod locks;
 mod paths;
 
-pub(crate) use accesses::{after, atomic, before, delayed, fence, flush, load, reached, stored};
+pub(crate) use accesses::{after, atomic, before, delayed, fence, flush, load, paced, paced_entry, reached, stored};
 pub(crate) use counted::{counted, counted_fence};
 pub(crate) use locks::{entered, lock_entered, returns, unlock_entered};

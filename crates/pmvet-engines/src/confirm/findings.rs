@@ -9,24 +9,57 @@ use crate::inject::findings::{Names, Setting, recovered};
 use crate::native::NativeStacks;
 use crate::stacks::Stacks;
 
-/// A race, and the recovery that fails because of it. `forced`: the writer was stopped after its store.
+/// How a race was proven.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct How {
+    /// The writer was stopped after its store.
+    pub forced: bool,
+    /// Recovery fails even if the reader has not acted yet: the writer itself has gone on too early.
+    pub alone: bool,
+}
+
+/// A race, and the recovery that fails because of it.
 pub fn confirmed(
     meeting: &Meeting,
     crash: &Crash,
     tried: &Tried,
-    forced: bool,
+    how: How,
     setting: &Setting,
     names: &mut Names<'_>,
 ) -> Finding {
-    let store = place(Role::Store, &meeting.store, "this store is lost in the crash", names.stacks);
-    let load = place(Role::Load, &meeting.load, "another thread reads it before it is persistent", names.stacks);
+    let read = crash.lost.iter().any(|end| end.seq == meeting.store.seq);
+    let label = match (read, crash.lost.len()) {
+        (true, 1) => "this store is lost in the crash",
+        (true, _) => "this store is lost in the crash, with what its thread had stored before it",
+        (false, _) => "what its thread had stored before this and not persisted is lost in the crash",
+    };
+    let store = place(Role::Store, &meeting.store, label, names.stacks);
+    let lost = crash.lost.iter().map(|end| place(Role::Store, end, "lost in the crash", names.stacks)).collect();
+    let (role, label) = match meeting.read {
+        true if meeting.is_intra() => (Role::Load, "its thread reads it before it is persistent"),
+        true => (Role::Load, "another thread reads it before it is persistent"),
+        false => (Role::FailurePoint, "another thread goes on before it is persistent"),
+    };
+    let load = place(role, &meeting.load, label, names.stacks);
     let label = format!("what others have done by here survives: recovery {}", tried.outcome);
     let role = if crash.fenced { Role::Fence } else { Role::FailurePoint };
     let act = place(role, &crash.act, &label, names.stacks);
     let (writer, reader) = (function(&store), function(&load));
-    let how = match forced {
+    let stopped = match how.forced {
         true => format!("pmvet stopped {writer} after its store, and "),
         false => String::new(),
+    };
+    let did = match meeting.read {
+        true if meeting.is_intra() => format!("{reader} read the value in the same thread and went on"),
+        true => format!("{reader} read the value in another thread and went on"),
+        false => format!("{reader} went on in another thread, which must know of it through ordinary memory"),
+    };
+    let else_ = match how.alone {
+        false => format!("It works if nothing is lost, and if the same is lost before {reader} goes on."),
+        true => format!(
+            "It works if nothing is lost, and before the store. {writer} itself relies on the store before it is \
+             persistent: recovery fails even if {reader} has not gone on yet."
+        ),
     };
     let native = names.natives.stack(&tried.stack);
     let mut places = vec![store, load, act];
@@ -41,18 +74,26 @@ pub fn confirmed(
         pm: places[at].pm.clone(),
         at: places[at].frame().cloned(),
     };
+    let what = match (read, crash.lost.len()) {
+        (true, 1) => "the store is",
+        (true, _) => "the store and others before it are",
+        (false, _) => "others before the store are",
+    };
     let acted = if crash.fenced { "fenced" } else { "stored" };
-    let timeline =
-        vec![step(0, "stored"), step(1, "loaded"), step(2, acted), Access { what: "crash".into(), ..step(2, "") }];
+    let timeline = vec![
+        step(0, "stored"),
+        step(1, if meeting.read { "loaded" } else { "fenced" }),
+        step(2, acted),
+        Access { what: "crash".into(), ..step(2, "") },
+    ];
     Finding {
         rule: rules::PERSISTENCY_RACE.id(),
         severity: Severity::Error,
         title: format!("{reader} acts on what {writer} has stored but not persisted, and recovery fails"),
         expected: "A value is persistent before another thread can read it and act on it.".into(),
         happened: format!(
-            "Confirmed: {how}{reader} read the value in another thread and went on. If the machine fails then, what \
-             others did since the store survives, and the store is lost: recovery {}. It works if both survive, and if \
-             neither does.",
+            "Confirmed: {stopped}{did}. If the machine fails then, what others did since the store survives, and {what} \
+             lost: recovery {}. {else_}",
             tried.outcome
         ),
         fix: format!(
@@ -65,8 +106,11 @@ pub fn confirmed(
                 seq: crash.seq,
                 unpersisted: Vec::new(),
                 unpersisted_total: 0,
-                lost: vec![Place { label: "lost in the crash".into(), ..places[0].clone() }],
-                choice: "the store that was read too early is lost, everything else is in PM".into(),
+                lost,
+                choice: match (read, crash.lost.len()) {
+                    (true, 1) => "the store that was read too early is lost, everything else is in PM".into(),
+                    _ => "what the writer had not persisted when it was read is lost, everything else is in PM".into(),
+                },
                 hash: tried.image.clone(),
                 diff: Vec::new(),
             },

@@ -1,26 +1,36 @@
 //! Races that happened in a recorded run, and the crashes that would show whether they do harm.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use pmvet_events::event::{Event, What};
-use pmvet_events::{ContextId, SiteId, ThreadId};
+use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 use pmvet_model::states::Cut;
 use pmvet_model::{Line, LineId, Mode, Model};
 use pmvet_target::crash::{Patch, Replay, VersionId, Versions};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
 
+use super::shared::Nth;
 use crate::inject::scan::{Newest, ScanError};
 
-/// How many meetings of the same two instructions are looked at.
-const MOST_MEETINGS: usize = 3;
-/// How many acts of a reader are followed by a crash: stores, fences.
+/// How many meetings of the same two instructions are looked at, and how many of those closely: after each of
+/// the first stores that follow the load. Most meetings of two instructions are harmless even where there is a bug, as when the
+/// reader looks for another key in the same bucket, so that many have to be tried.
+const MOST_MEETINGS: usize = 96;
+const MOST_CLOSE: usize = 2;
+/// How many acts of a reader are followed by a crash: stores, and fences that make stores persistent.
 const MOST_STORES: usize = 3;
-const MOST_FENCES: usize = 3;
-/// How many meetings beyond that, of stores by the same instruction, are looked at only where they end.
-const MOST_BRIEF: usize = 16;
-/// How many pairs of instructions are followed at the same time: a bound on work, counted when it is reached.
-const MOST_OPEN: usize = 512;
+const MOST_FENCES: usize = 2;
+/// How many meetings of threads with themselves are looked at: the paper's intra-thread inconsistencies.
+const MOST_INTRA: usize = 48;
+/// How often the same store is met by the same instruction.
+const MOST_AGAIN: usize = 12;
+/// How many meetings of a thread are followed at the same time: a bound on work, counted when it is reached.
+const MOST_OPEN: usize = 256;
+/// How many of a thread's last stores are at risk beside the one that is read.
+const MOST_AT_RISK: usize = 16;
+/// How many words are remembered with those who have read them.
+const MOST_WORDS: usize = 1 << 20;
 
 /// One side of a meeting, or an act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,21 +52,40 @@ pub struct Crash {
     pub seq: u64,
     pub version: VersionId,
     pub patches: Vec<Patch>,
-    /// What the reader has just done; at first, the load.
+    /// The same loss when nobody has acted on it yet: before the event `control_at`.
+    pub control: Vec<Patch>,
+    pub control_at: u64,
+    /// The stores that are lost: the one that was read, or all that its thread had not persisted by then.
+    pub lost: Vec<End>,
+    /// What the reader has just done.
     pub act: End,
     /// The act is a fence: what came before it is persistent.
     pub fenced: bool,
 }
 
-/// A thread read what another had stored, before it was persistent.
+/// A thread read what another, or itself, had stored, before it was persistent; or went on meanwhile without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meeting {
     pub store: End,
+    /// The load; or what another thread did last before the store became persistent.
     pub load: End,
-    /// The store is lost: at the moment of the load, after each act of the reader, and just before the store becomes persistent.
+    /// The store was read. If it was not, what others know of it they know from ordinary memory.
+    pub read: bool,
+    /// How many acts of others there are between the store and its persist, as far as that was counted.
+    pub acts: u64,
+    /// The reader had read the word before the store, too.
+    pub sees_change: bool,
+    /// How often the writer had run the store's instruction before, if that is known.
+    pub nth: Option<u32>,
+    /// The store is lost: after each act of the reader, and just before the store becomes persistent.
     pub crashes: Vec<Crash>,
-    /// Only the last of these: others of the same instructions were looked at closely.
-    pub brief: bool,
+}
+
+impl Meeting {
+    /// A thread met itself.
+    pub fn is_intra(&self) -> bool {
+        self.store.thread == self.load.thread
+    }
 }
 
 /// All meetings of a run.
@@ -64,6 +93,8 @@ pub struct Meeting {
 pub struct Meetings {
     pub versions: Versions,
     pub meetings: Vec<Meeting>,
+    /// The fences that made stores persistent which were met, by the number of the store, if it was the writer who fenced.
+    pub fences: HashMap<u64, Nth>,
     /// The content at the end.
     pub last: VersionId,
     /// Meetings left out because there were too many at a time.
@@ -77,13 +108,64 @@ pub struct Scanner {
     replay: Replay,
     versions: Versions,
     meetings: Vec<Meeting>,
-    /// Meetings whose store is still pending, by the reader.
-    open: HashMap<ThreadId, Vec<usize>>,
+    /// What is lost with each meeting, the store that was read first.
+    at_risk: Vec<Vec<AtRisk>>,
+    /// Meetings whose reader has acts to come, by the reader.
+    open: HashMap<ThreadId, Vec<Open>>,
+    /// A meeting of each store that is still pending, by the store's number.
+    windows: HashMap<u64, usize>,
     met: HashMap<(SiteId, SiteId), usize>,
-    /// Brief meetings, by the instruction that stored.
-    brief: HashMap<SiteId, usize>,
+    met_again: HashMap<(u64, SiteId), usize>,
+    met_stores: HashSet<u64>,
+    /// How many meetings of a thread with itself there are.
+    intra: usize,
+    /// The last stores of each thread.
+    stored: HashMap<ThreadId, Vec<Stored>>,
+    /// How many acts of each thread there were, that is, fences after stores; and the last one of all.
+    acts: HashMap<ThreadId, Acts>,
+    all_acts: u64,
+    last_act: Option<End>,
+    /// How often each thread has run each instruction that stores or fences.
+    counts: HashMap<(ThreadId, SiteId), u32>,
+    fences: HashMap<u64, Nth>,
+    /// Who has read a word before its last store, and since: one bit for each thread, of which some share one.
+    readers: HashMap<(FileId, u64), (u64, u64)>,
     last_seq: u64,
     left_out: u64,
+}
+
+/// A store, and how often its instruction had run before; `others` counts the acts of other threads by then.
+#[derive(Debug, Clone, Copy)]
+struct Stored {
+    end: End,
+    nth: u32,
+    others: u64,
+}
+
+#[derive(Debug, Default)]
+struct Acts {
+    count: u64,
+    /// It has stored since its last fence.
+    stored: bool,
+}
+
+/// A store of the writer that was pending at the load.
+#[derive(Debug)]
+struct AtRisk {
+    end: End,
+    /// What to write over the content at the load to lose it.
+    control: Vec<Patch>,
+}
+
+/// A meeting whose reader is followed.
+#[derive(Debug)]
+struct Open {
+    meeting: usize,
+    close: bool,
+    /// The reader has stored since the load, or since its last fence after it.
+    acted: bool,
+    stores: usize,
+    fences: usize,
 }
 
 impl Scanner {
@@ -94,9 +176,20 @@ impl Scanner {
             replay: Replay::new(recording),
             versions: Versions::new(store),
             meetings: Vec::new(),
+            at_risk: Vec::new(),
             open: HashMap::new(),
+            windows: HashMap::new(),
             met: HashMap::new(),
-            brief: HashMap::new(),
+            met_again: HashMap::new(),
+            met_stores: HashSet::new(),
+            intra: 0,
+            stored: HashMap::new(),
+            acts: HashMap::new(),
+            all_acts: 0,
+            last_act: None,
+            counts: HashMap::new(),
+            fences: HashMap::new(),
+            readers: HashMap::new(),
             last_seq: 0,
             left_out: 0,
         }
@@ -108,32 +201,68 @@ impl Scanner {
             What::Rmw { addr, old, .. } => self.load(event, addr, old.len() as u64)?,
             _ => {}
         }
-        let ending = self.ending(event);
+        let (ending, unread) = (self.ending(event), self.unread(event));
         self.model.event(event, &Newest(&self.replay));
         if !ending.is_empty() {
             self.end(event, ending)?;
         }
+        if !unread.is_empty() {
+            self.end_unread(event, unread)?;
+        }
         self.replay.apply(event)?;
         self.last_seq = event.seq;
+        if matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. } | What::Fence { .. }) {
+            *self.counts.entry((event.thread, event.site)).or_insert(0) += 1;
+        }
         match event.what {
-            What::Store { addr, value, .. } => self.act(event, Some((addr, value.len() as u64))),
-            What::Rmw { addr, new, stored: true, .. } => self.act(event, Some((addr, new.len() as u64))),
-            What::Fence { .. } => self.act(event, None),
+            What::Store { addr, value, .. } => self.store(event, addr, value.len() as u64),
+            What::Rmw { addr, new, stored: true, .. } => self.store(event, addr, new.len() as u64),
+            What::Fence { .. } => {
+                self.fenced(event);
+                self.act(event, None)
+            }
             _ => Ok(()),
         }
     }
 
     pub fn finish(mut self) -> Result<Meetings, ScanError> {
         let (last, _) = self.versions.take(&mut self.replay)?;
-        let Self { versions, mut meetings, left_out, .. } = self;
+        let Self { versions, mut meetings, fences, left_out, .. } = self;
         meetings.retain(|meeting| !meeting.crashes.is_empty());
-        Ok(Meetings { versions, meetings, last, left_out })
+        Ok(Meetings { versions, meetings, fences, last, left_out })
+    }
+
+    fn store(&mut self, event: &Event<'_>, addr: u64, len: u64) -> Result<(), ScanError> {
+        let mut place = None;
+        let nth = self.counts.get(&(event.thread, event.site)).map_or(0, |count| count - 1);
+        let mine = self.acts.entry(event.thread).or_default();
+        mine.stored = true;
+        let others = self.all_acts - mine.count;
+        let Self { model, stored, readers, .. } = self;
+        model.spaces().locate(event.thread, addr, len, |part| {
+            let line = LineId::of(part.file, part.offset);
+            place.get_or_insert((line, part.offset, part.len as u64));
+            let stored = stored.entry(event.thread).or_default();
+            if stored.len() >= 4 * MOST_AT_RISK {
+                stored.drain(..2 * MOST_AT_RISK);
+            }
+            let Event { seq, thread, site, context, .. } = *event;
+            let end = End { thread, site, context, seq, line, offset: part.offset, len: part.len as u64 };
+            stored.push(Stored { end, nth, others });
+            for word in part.offset / 8..=(part.offset + part.len as u64 - 1) / 8 {
+                if let Some((before, since)) = readers.get_mut(&(part.file, word)) {
+                    (*before, *since) = (*before | *since, 0);
+                }
+            }
+        });
+        self.act(event, place)
     }
 
     fn load(&mut self, event: &Event<'_>, addr: u64, len: u64) -> Result<(), ScanError> {
         let mut parts = Vec::new();
         self.model.spaces().locate(event.thread, addr, len, |part| parts.push(part));
         for part in parts {
+            let sees_change = self.read(event.thread, part.file, part.offset / 8);
             let line = LineId::of(part.file, part.offset);
             // An access over two lines counts with its first.
             let within = part.len.min((line.offset() + 64 - part.offset) as usize);
@@ -141,32 +270,29 @@ impl Scanner {
             let at = (part.offset - line.offset()) as usize;
             let Some((index, bytes)) = found.writer(at, within) else { continue };
             let store = found.stores()[index];
-            if store.thread == event.thread || found.uncertain() != 0 {
+            let intra = store.thread == event.thread;
+            if found.uncertain() != 0 || intra && self.intra == MOST_INTRA {
                 continue;
             }
-            let brief = self.met.get(&(store.site, event.site)).is_some_and(|&met| met >= MOST_MEETINGS);
-            if brief && self.brief.get(&store.site).is_some_and(|&met| met >= MOST_BRIEF) {
-                continue;
-            }
-            let again =
-                |&i: &usize| self.meetings[i].store.seq == store.seq && self.meetings[i].load.site == event.site;
-            let open = self.open.get(&event.thread).map_or(&[][..], Vec::as_slice);
+            let open = self.open.entry(event.thread).or_default();
+            let again = |open: &Open| {
+                let meeting = &self.meetings[open.meeting];
+                meeting.store.seq == store.seq && meeting.load.site == event.site
+            };
             if open.iter().any(again) {
                 continue;
             }
-            if open.len() >= MOST_OPEN {
-                self.left_out += 1;
+            let met = self.met.entry((store.site, event.site)).or_insert(0);
+            let met_again = self.met_again.entry((store.seq, event.site)).or_insert(0);
+            let most = if intra { MOST_CLOSE } else { MOST_MEETINGS };
+            if *met >= most || *met_again >= MOST_AGAIN || open.len() >= MOST_OPEN {
+                self.left_out += u64::from(!intra);
                 continue;
             }
-            // One brief meeting for each store is enough: they all end with it.
-            let known = |i: &usize| self.meetings[*i].store.seq == store.seq;
-            if brief && self.open.values().flatten().any(known) {
-                continue;
-            }
-            match brief {
-                true => *self.brief.entry(store.site).or_insert(0) += 1,
-                false => *self.met.entry((store.site, event.site)).or_insert(0) += 1,
-            }
+            let close = *met < MOST_CLOSE;
+            *met += 1;
+            *met_again += 1;
+            self.intra += usize::from(intra);
             let first = u64::from(bytes.trailing_zeros());
             let end = |thread, site, context, seq| End {
                 thread,
@@ -179,91 +305,232 @@ impl Scanner {
             };
             let load = end(event.thread, event.site, event.context, self.last_seq);
             let store = end(store.thread, store.site, store.context, store.seq);
-            let patches = lost(&self.model, found, index);
-            let mut crashes = Vec::new();
-            if !brief && !patches.is_empty() {
-                let (version, _) = self.versions.take(&mut self.replay)?;
-                crashes.push(Crash { seq: self.last_seq + 1, version, patches, act: load, fenced: false });
+            let mut at_risk = vec![AtRisk { end: store, control: lost(&self.model, found, index) }];
+            if !intra {
+                at_risk.extend(self.earlier(&store));
+                self.met_stores.insert(store.seq);
             }
-            self.open.entry(event.thread).or_default().push(self.meetings.len());
-            self.meetings.push(Meeting { store, load, crashes, brief });
+            let meeting = self.meetings.len();
+            let open = self.open.entry(event.thread).or_default();
+            open.push(Open { meeting, close, acted: false, stores: 0, fences: 0 });
+            if !intra {
+                self.windows.entry(store.seq).or_insert(meeting);
+            }
+            let nth =
+                self.stored.get(&store.thread).and_then(|all| all.iter().find(|known| known.end.seq == store.seq));
+            let nth = nth.map(|known| known.nth);
+            self.meetings.push(Meeting { store, load, read: true, acts: 0, sees_change, nth, crashes: Vec::new() });
+            self.at_risk.push(at_risk);
         }
         Ok(())
     }
 
-    /// The open meetings that a fence may end, with what to write over the image to lose their stores.
-    fn ending(&self, event: &Event<'_>) -> Vec<(usize, Vec<Patch>)> {
-        if !matches!(event.what, What::Fence { .. }) || !self.model.would_persist(event) {
+    /// Notes a load of a word. Whether its thread had read the word before the last store to it.
+    fn read(&mut self, thread: ThreadId, file: FileId, word: u64) -> bool {
+        let bit = 1 << (thread.0 % 64);
+        if self.readers.len() >= MOST_WORDS && !self.readers.contains_key(&(file, word)) {
+            return false;
+        }
+        let (before, since) = self.readers.entry((file, word)).or_insert((0, 0));
+        *since |= bit;
+        *before & bit != 0
+    }
+
+    /// What the thread of a store had stored elsewhere before, and has not made persistent: who relies on the store may
+    /// rely on that, too.
+    fn earlier(&self, store: &End) -> Vec<AtRisk> {
+        let mut at_risk: Vec<AtRisk> = Vec::new();
+        for &Stored { end: End { line, seq, .. }, .. } in self.stored.get(&store.thread).into_iter().flatten().rev() {
+            let known = |at: &AtRisk| at.end.line == line;
+            if at_risk.len() == MOST_AT_RISK {
+                break;
+            }
+            if seq >= store.seq || line == store.line || at_risk.iter().any(known) {
+                continue;
+            }
+            let Some(found) = self.model.line(line).filter(|line| line.uncertain() == 0) else { continue };
+            let mine = |s: &&pmvet_model::Store| s.thread == store.thread && s.seq < store.seq;
+            let Some((index, first)) = found.stores().iter().enumerate().find(|(_, s)| mine(s)) else { continue };
+            let end = End {
+                thread: first.thread,
+                site: first.site,
+                context: first.context,
+                seq: first.seq,
+                line,
+                offset: line.offset() + first.offset() as u64,
+                len: first.len() as u64,
+            };
+            at_risk.push(AtRisk { end, control: lost(&self.model, found, index) });
+        }
+        at_risk
+    }
+
+    /// The pending stores that were met and that an event may make persistent, each with what to write over the image to
+    /// lose it.
+    fn ending(&self, event: &Event<'_>) -> Vec<(u64, Vec<Patch>)> {
+        if self.windows.is_empty() || !self.model.would_persist(event) {
             return Vec::new();
         }
-        let open = self.open.values().flatten();
-        open.filter_map(|&i| {
-            let (line, index) = pending(&self.model, &self.meetings[i])?;
-            Some((i, lost(&self.model, line, index)))
-        })
-        .collect()
+        let lost = |(&seq, &i): (&u64, &usize)| {
+            let (line, index) = pending(&self.model, &self.meetings[i].store)?;
+            Some((seq, lost(&self.model, line, index)))
+        };
+        self.windows.iter().filter_map(lost).collect()
     }
 
-    /// The fence has made stores persistent: what if the machine had failed just before? By then others have done all that
+    /// Stores have become persistent: what if the machine had failed just before? By then others have done all that
     /// they do while the store can be lost.
-    fn end(&mut self, event: &Event<'_>, ending: Vec<(usize, Vec<Patch>)>) -> Result<(), ScanError> {
+    fn end(&mut self, event: &Event<'_>, ending: Vec<(u64, Vec<Patch>)>) -> Result<(), ScanError> {
         let Event { seq, thread, site, context, .. } = *event;
-        for (i, patches) in ending {
-            if patches.is_empty() || pending(&self.model, &self.meetings[i]).is_some() {
+        for (store, patches) in ending {
+            let i = self.windows[&store];
+            if pending(&self.model, &self.meetings[i].store).is_some() {
                 continue;
             }
-            let (version, _) = self.versions.take(&mut self.replay)?;
-            let meeting = &mut self.meetings[i];
-            let act = End { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
-            meeting.crashes.push(Crash { seq, version, patches, act, fenced: true });
-        }
-        Ok(())
-    }
-
-    /// A thread has stored or fenced: what if the machine fails now?
-    fn act(&mut self, event: &Event<'_>, memory: Option<(u64, u64)>) -> Result<(), ScanError> {
-        let Some(open) = self.open.get_mut(&event.thread).filter(|open| !open.is_empty()) else { return Ok(()) };
-        let (model, meetings) = (&self.model, &mut self.meetings);
-        open.retain(|&i| pending(model, &meetings[i]).is_some());
-        let mut place = None;
-        if let Some((addr, len)) = memory {
-            model.spaces().locate(event.thread, addr, len, |part| {
-                place.get_or_insert((LineId::of(part.file, part.offset), part.offset, part.len as u64));
-            });
-        }
-        for &i in open.iter() {
-            let meeting = &mut meetings[i];
-            if meeting.brief {
-                continue;
+            self.windows.remove(&store);
+            if thread == self.meetings[i].store.thread && matches!(event.what, What::Fence { .. }) {
+                let nth = self.counts.get(&(thread, site)).copied().unwrap_or(0);
+                self.fences.insert(store, Nth { site, nth });
             }
-            let fenced = memory.is_none();
-            let most = if fenced { MOST_FENCES } else { MOST_STORES };
-            if meeting.crashes.iter().filter(|crash| crash.fenced == fenced).count() >= most {
-                continue;
-            }
-            // A store to the same line, later than the lost one, is lost with it.
-            if place.is_some_and(|(line, ..)| line == meeting.store.line) {
-                continue;
-            }
-            let Some((line, index)) = pending(model, meeting) else { continue };
-            let patches = lost(model, line, index);
             if patches.is_empty() {
                 continue;
             }
             let (version, _) = self.versions.take(&mut self.replay)?;
+            let (meeting, control) = (&mut self.meetings[i], self.at_risk[i][0].control.clone());
+            let act = End { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
+            let (lost, control_at) = (vec![meeting.store], meeting.load.seq + 1);
+            meeting.crashes.push(Crash { seq, version, patches, control, control_at, lost, act, fenced: true });
+        }
+        Ok(())
+    }
+
+    /// What a thread has stored and others may have acted on without reading it, if the event may make that persistent; each with
+    /// what to write over the image to lose it.
+    fn unread(&self, event: &Event<'_>) -> Vec<(Stored, Vec<Patch>)> {
+        let mut first: Vec<(Stored, Vec<Patch>)> = Vec::new();
+        if !matches!(event.what, What::Fence { .. }) {
+            return first;
+        }
+        let others = self.others(event.thread);
+        for store in self.stored.get(&event.thread).into_iter().flatten().filter(|store| store.others < others) {
+            let new = first.len() < MOST_AT_RISK && first.iter().all(|(known, _)| known.end.line != store.end.line);
+            let pending = pending(&self.model, &store.end).filter(|(line, _)| new && line.uncertain() == 0);
+            if let Some((line, index)) = pending {
+                first.push((*store, lost(&self.model, line, index)));
+            }
+        }
+        first
+    }
+
+    /// How many acts of other threads there were.
+    fn others(&self, thread: ThreadId) -> u64 {
+        self.all_acts - self.acts.get(&thread).map_or(0, |acts| acts.count)
+    }
+
+    /// Stores have become persistent that nobody has read: what if the machine had failed just before?
+    fn end_unread(&mut self, event: &Event<'_>, mut lost: Vec<(Stored, Vec<Patch>)>) -> Result<(), ScanError> {
+        lost.retain(|(store, _)| pending(&self.model, &store.end).is_none());
+        let patches: Vec<Patch> = lost.iter().flat_map(|(_, patches)| patches.iter().cloned()).collect();
+        let (Some(&(first, _)), Some(act)) = (lost.first(), self.last_act) else { return Ok(()) };
+        let met = self.met.entry((first.end.site, act.site)).or_insert(0);
+        let known = lost.iter().any(|(store, _)| self.met_stores.contains(&store.end.seq));
+        if act.thread == event.thread || *met >= MOST_MEETINGS || known || patches.is_empty() {
+            return Ok(());
+        }
+        *met += 1;
+        let (version, _) = self.versions.take(&mut self.replay)?;
+        let last = self.stored.get(&event.thread).and_then(|stored| stored.last());
+        let crash = Crash {
+            seq: event.seq,
+            version,
+            control: patches.clone(),
+            patches,
+            control_at: last.map_or(first.end.seq, |store| store.end.seq) + 1,
+            lost: lost.iter().map(|(store, _)| store.end).collect(),
+            act,
+            fenced: true,
+        };
+        let nth = self.counts.get(&(event.thread, event.site)).copied().unwrap_or(0);
+        self.fences.insert(first.end.seq, Nth { site: event.site, nth });
+        self.meetings.push(Meeting {
+            store: first.end,
+            load: act,
+            read: false,
+            acts: self.others(event.thread) - first.others,
+            sees_change: false,
+            nth: Some(first.nth),
+            crashes: vec![crash],
+        });
+        self.at_risk.push(Vec::new());
+        Ok(())
+    }
+
+    /// Counts an act.
+    fn fenced(&mut self, event: &Event<'_>) {
+        let acts = self.acts.entry(event.thread).or_default();
+        if std::mem::take(&mut acts.stored) {
+            acts.count += 1;
+            self.all_acts += 1;
+            let Event { seq, thread, site, context, .. } = *event;
+            let line = LineId::of(FileId(0), 0);
+            self.last_act = Some(End { thread, site, context, seq, line, offset: 0, len: 0 });
+        }
+    }
+
+    /// A thread has stored or fenced: what if the machine fails now?
+    fn act(&mut self, event: &Event<'_>, place: Option<(LineId, u64, u64)>) -> Result<(), ScanError> {
+        let Some(open) = self.open.get_mut(&event.thread).filter(|open| !open.is_empty()) else { return Ok(()) };
+        let (model, meetings) = (&self.model, &mut self.meetings);
+        let fenced = matches!(event.what, What::Fence { .. });
+        for open in open.iter_mut() {
+            let (meeting, at_risk) = (&mut meetings[open.meeting], &self.at_risk[open.meeting]);
+            match (fenced, open.acted) {
+                // A store to the same line, later than the lost one, is lost with it.
+                (false, _) if at_risk.len() == 1 && place.is_none_or(|(line, ..)| line == meeting.store.line) => {
+                    continue;
+                }
+                (false, _) => open.acted = true,
+                // A fence after nothing makes nothing persistent.
+                (true, false) => continue,
+                (true, true) => open.acted = false,
+            }
+            let count = if fenced { &mut open.fences } else { &mut open.stores };
+            *count += 1;
+            if !fenced && (!open.close || *count > MOST_STORES) {
+                continue;
+            }
+            let left: Vec<&AtRisk> = at_risk.iter().filter(|at| pending(model, &at.end).is_some()).collect();
+            if left.is_empty() {
+                open.fences = MOST_FENCES;
+                continue;
+            }
             let (line, offset, len) = place.unwrap_or((meeting.store.line, 0, 0));
             let Event { seq, thread, site, context, .. } = *event;
             let act = End { thread, site, context, seq, line, offset, len };
-            meeting.crashes.push(Crash { seq: seq + 1, version, patches, act, fenced });
+            let read = left.iter().take_while(|at| at.end.seq == meeting.store.seq).count();
+            // The store that was read, and then everything.
+            for lost in [&left[..read], &left[if read == left.len() { read } else { 0 }..]] {
+                let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| self::lost(model, line, i));
+                let patches: Vec<Patch> = lost.iter().filter_map(at).flatten().collect();
+                if patches.is_empty() {
+                    continue;
+                }
+                let (version, _) = self.versions.take(&mut self.replay)?;
+                let control = lost.iter().flat_map(|at| at.control.iter().cloned()).collect();
+                let lost = lost.iter().map(|at| at.end).collect();
+                let control_at = meeting.load.seq + 1;
+                meeting.crashes.push(Crash { seq: seq + 1, version, patches, control, control_at, lost, act, fenced });
+            }
         }
+        open.retain(|open| open.fences < MOST_FENCES);
         Ok(())
     }
 }
 
-/// The line of a meeting's store and its place among the pending stores there, if it is still pending.
-fn pending<'a>(model: &'a Model, meeting: &Meeting) -> Option<(&'a Line, usize)> {
-    let line = model.line(meeting.store.line)?;
-    let index = line.stores().iter().position(|store| store.seq == meeting.store.seq)?;
+/// The line of a store and its place among the pending stores there, if it is still pending.
+fn pending<'a>(model: &'a Model, store: &End) -> Option<(&'a Line, usize)> {
+    let line = model.line(store.line)?;
+    let index = line.stores().iter().position(|pending| pending.seq == store.seq)?;
     Some((line, index))
 }
 

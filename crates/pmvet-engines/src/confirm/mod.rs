@@ -15,11 +15,12 @@
 //! * Meetings are looked for where the lockset analysis predicts them, not everywhere: the writer is stopped after its store
 //!   by a plan that says so (`pmvet_events::plan::Stall`), and nobody else has to wait.
 //! * Recovery is the judge. A race is *confirmed* only if recovery fails on the image that has the act without the store, works on
-//!   the image with both and on the image with neither: then it is the combination that kills, not a bug of one thread alone. The
-//!   paper calls every act a bug whose bytes recovery does not overwrite.
+//!   the image with both, and on the image without the store from before the act: then it is the combination that kills, not
+//!   a bug of one thread alone. The paper calls every act a bug whose bytes recovery does not overwrite.
+//! * With the store that was read, all that its thread had stored before and not persisted may be lost. Who relies on a flag
+//!   relies on what the flag stands for.
 //!
-//! What it misses: acts that only a third thread makes, stores that the workload does not reach, crashes in which several lines
-//! are behind at once.
+//! What it misses: acts that only a third thread makes, stores that the workload does not reach.
 
 pub mod findings;
 pub mod meetings;
@@ -28,4 +29,4 @@ pub mod taint;
 pub mod verdict;
 
 pub use meetings::{Crash, End, Meeting, Meetings};
-pub use verdict::{Pair, Verdict, judge};
+pub use verdict::{Verdict, judge};

@@ -1,37 +1,83 @@
 //! Stores that other threads read: where races may be, whatever the locksets say.
 //!
-//! PMRace's priority queue of shared accesses to PM (section 4.2.2), from a recorded run: the more often threads read what an
-//! instruction of another thread has stored, the sooner it is worth a stop there.
+//! PMRace's priority queue of shared accesses to PM (section 4.2.2), from a recorded run. The paper's entries are
+//! instructions; here they are single stores, since of the many stores of an instruction only those are worth a stop that
+//! somebody is about to read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use pmvet_events::event::{Event, What};
+use pmvet_events::event::{Event, LINE, StoreKind, What};
 use pmvet_events::spaces::AddressSpaces;
 use pmvet_events::{FileId, SiteId, ThreadId};
 
 /// How many words are remembered; a bound on memory.
 const MOST_WORDS: usize = 1 << 22;
+/// How many stores of one instruction are remembered.
+const MOST_STORES: usize = 1 << 12;
+/// So many reads of a store are remembered, and so many by the same instruction of the same thread.
+const MOST_READS: usize = 32;
+const MOST_ALIKE: usize = 6;
 
-/// An instruction whose stores other threads read.
+/// The n-th time, from 0, that a thread ran an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SharedStore {
+pub struct Nth {
     pub site: SiteId,
-    /// The first fence that followed such a store in its thread.
-    pub fence: Option<SiteId>,
-    /// How often another thread read one.
-    pub reads: u64,
+    pub nth: u32,
+}
+
+/// A store that another thread reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedStore {
+    pub thread: ThreadId,
+    pub store: Nth,
+    /// The thread's fence that made it persistent.
+    pub fence: Option<Nth>,
+    pub seq: u64,
+    /// By others, before it was overwritten.
+    pub reads: Vec<Read>,
+}
+
+/// A load of a store by another thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Read {
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub seq: u64,
+    /// In how many of its operations its thread has read the store by then. An operation ends with a fence.
+    pub operations: u32,
+    /// The thread had read the word before the store, too: it can see the change.
+    pub sees_change: bool,
+    /// The number of that operation.
+    operation: u32,
+}
+
+/// The last store to a word, and who has read the word.
+#[derive(Debug, Clone, Copy)]
+struct Word {
+    store: usize,
+    /// One bit for each thread, of which some share one: before the store, and since.
+    before: u64,
+    since: u64,
 }
 
 /// Fed with the events of a run.
 #[derive(Debug, Default)]
 pub struct SharedStores {
     spaces: AddressSpaces,
-    /// Who stored to a word last.
-    words: HashMap<(FileId, u64), (ThreadId, SiteId)>,
-    reads: HashMap<SiteId, u64>,
-    fences: HashMap<SiteId, SiteId>,
-    /// The instructions by which each thread has stored since its last fence.
-    unfenced: HashMap<ThreadId, Vec<SiteId>>,
+    words: HashMap<(FileId, u64), Word>,
+    stores: Vec<SharedStore>,
+    per_site: HashMap<SiteId, usize>,
+    /// How often each thread ran an instruction.
+    counts: HashMap<(ThreadId, SiteId), u32>,
+    /// Stores that their thread has not flushed yet, by their line.
+    unflushed: HashMap<(ThreadId, FileId, u64), Vec<usize>>,
+    /// Stores that it has flushed since its last fence.
+    unfenced: HashMap<ThreadId, Vec<usize>>,
+    /// How many fences each thread has made.
+    fences: HashMap<ThreadId, u32>,
+    /// Threads that have ended: whoever reads what they have left cannot come before them.
+    gone: HashSet<ThreadId>,
+    all_stores: u64,
 }
 
 impl SharedStores {
@@ -46,13 +92,34 @@ impl SharedStores {
                     self.write(event, addr, new.len() as u64);
                 }
             }
+            What::Flush { addr, .. } => {
+                let mut lines = Vec::new();
+                self.spaces.locate(event.thread, addr & !(LINE - 1), LINE, |part| {
+                    lines.push((event.thread, part.file, part.offset / LINE));
+                });
+                for stores in lines.iter().filter_map(|line| self.unflushed.remove(line)) {
+                    self.unfenced.entry(event.thread).or_default().extend(stores);
+                }
+            }
+            What::ThreadExit => {
+                self.gone.insert(event.thread);
+            }
             What::Fence { .. } => {
-                for site in self.unfenced.remove(&event.thread).unwrap_or_default() {
-                    self.fences.entry(site).or_insert(event.site);
+                let nth = self.nth(event);
+                *self.fences.entry(event.thread).or_insert(0) += 1;
+                for store in self.unfenced.remove(&event.thread).unwrap_or_default() {
+                    self.stores[store].fence.get_or_insert(nth);
                 }
             }
             _ => {}
         }
+    }
+
+    /// Counts an instruction of a thread.
+    fn nth(&mut self, event: &Event<'_>) -> Nth {
+        let count = self.counts.entry((event.thread, event.site)).or_insert(0);
+        *count += 1;
+        Nth { site: event.site, nth: *count - 1 }
     }
 
     fn words(&self, event: &Event<'_>, addr: u64, len: u64) -> Vec<(FileId, u64)> {
@@ -64,35 +131,62 @@ impl SharedStores {
     }
 
     fn read(&mut self, event: &Event<'_>, addr: u64, len: u64) {
+        let Event { thread, site, seq, .. } = *event;
+        let operation = self.fences.get(&thread).copied().unwrap_or(0);
+        let bit = 1 << (thread.0 % 64);
         for word in self.words(event, addr, len) {
-            if let Some(&(thread, site)) = self.words.get(&word)
-                && thread != event.thread
-            {
-                *self.reads.entry(site).or_insert(0) += 1;
+            if self.words.len() >= MOST_WORDS && !self.words.contains_key(&word) {
+                continue;
             }
+            let word = self.words.entry(word).or_insert(Word { store: usize::MAX, before: 0, since: 0 });
+            word.since |= bit;
+            let Some(store) = self.stores.get_mut(word.store) else { continue };
+            if store.thread == thread || self.gone.contains(&store.thread) {
+                continue;
+            }
+            let mine = || store.reads.iter().rev().filter(|read| read.thread == thread);
+            let alike = mine().filter(|read| read.site == site).count();
+            let again = mine().any(|read| read.site == site && read.operation == operation);
+            if store.reads.len() >= MOST_READS || alike >= MOST_ALIKE || again {
+                continue;
+            }
+            let last = mine().next().map_or((0, None), |read| (read.operations, Some(read.operation)));
+            let operations = last.0 + u32::from(last.1 != Some(operation));
+            let sees_change = word.before & bit != 0;
+            store.reads.push(Read { thread, site, seq, operations, sees_change, operation });
         }
     }
 
     fn write(&mut self, event: &Event<'_>, addr: u64, len: u64) {
-        for word in self.words(event, addr, len) {
+        self.all_stores += 1;
+        let store = self.nth(event);
+        let per_site = self.per_site.entry(event.site).or_insert(0);
+        *per_site += 1;
+        let index = if *per_site <= MOST_STORES { self.stores.len() } else { usize::MAX };
+        let words = self.words(event, addr, len);
+        for &word in &words {
             if self.words.len() < MOST_WORDS || self.words.contains_key(&word) {
-                self.words.insert(word, (event.thread, event.site));
+                let before = self.words.get(&word).map_or(0, |word| word.before | word.since);
+                self.words.insert(word, Word { store: index, before, since: 0 });
             }
         }
-        let unfenced = self.unfenced.entry(event.thread).or_default();
-        if !unfenced.contains(&event.site) {
-            unfenced.push(event.site);
+        if index != usize::MAX {
+            let Event { seq, thread, .. } = *event;
+            self.stores.push(SharedStore { thread, store, fence: None, seq, reads: Vec::new() });
+            match (event.what, words.first()) {
+                (What::Store { how: StoreKind::NonTemporal, .. }, _) | (_, None) => {
+                    self.unfenced.entry(thread).or_default().push(index);
+                }
+                (_, Some(&(file, word))) => {
+                    self.unflushed.entry((thread, file, word * 8 / LINE)).or_default().push(index);
+                }
+            }
         }
     }
 
-    /// The most read first.
-    pub fn finish(self) -> Vec<SharedStore> {
-        let mut found: Vec<SharedStore> = self
-            .reads
-            .iter()
-            .map(|(&site, &reads)| SharedStore { site, fence: self.fences.get(&site).copied(), reads })
-            .collect();
-        found.sort_by_key(|store| (std::cmp::Reverse(store.reads), store.site));
-        found
+    /// In the order in which they were made; and how many stores there were in all.
+    pub fn finish(mut self) -> (Vec<SharedStore>, u64) {
+        self.stores.retain(|store| !store.reads.is_empty());
+        (self.stores, self.all_stores)
     }
 }

@@ -67,6 +67,8 @@ impl Settings {
                 forks: None,
                 stalls: Vec::new(),
                 threads: 0,
+                patience: 0,
+                in_step: false,
                 delays: false,
             },
             follow_forks: !arguments.no_follow_forks,

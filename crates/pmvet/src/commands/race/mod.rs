@@ -1,24 +1,26 @@
 //! `pmvet race`: races in which a thread acts on data that a crash may still take back, predicted from one recorded run.
 
-mod confirm;
+pub(crate) mod confirm;
 mod inferred;
 mod locks;
 mod verdicts;
 
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant, SystemTime};
 
-use pmvet_engines::confirm::shared::{SharedStore, SharedStores};
+use pmvet_engines::confirm::shared::{Nth, SharedStore, SharedStores};
 use pmvet_engines::lockset::{self, Code, Edges, Engine, Options};
 use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
-use pmvet_events::{ContextId, What};
+use pmvet_events::{ContextId, SiteId, What};
 use pmvet_findings::Coverage;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
 use pmvet_target::recording::{Follower, Recording};
 use pmvet_target::symbols::Symbolizer;
 
-use self::confirm::{Candidate, Confirm, Spot};
+use self::confirm::{Attempt, Confirm, Promise, Schedules, Spot, Stop};
 use self::locks::Restarts;
 use crate::cli::{self, RaceSwitch};
 use crate::config::{self, Config};
@@ -40,6 +42,10 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     }
     let mut workload = Workload::new(&arguments.workload, &config, &folder)?;
     workload.races = true;
+    // What is forced later depends on what overlaps here.
+    workload.in_step = arguments.confirm.confirm && !arguments.confirm.delay_injection;
+    // Threads in step may meet in ways in which the target locks itself up.
+    workload.timeout = arguments.confirm.budget;
     let install = Install::find()?;
     system::handle_signals();
     let started = Instant::now();
@@ -92,8 +98,9 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
             arguments: &arguments.confirm,
             traced,
             threads: analysed.threads,
+            stores: analysed.stores,
         };
-        let found = confirm.run(&candidates(&mut analysed), &mut held, &mut info)?;
+        let found = confirm.run(attempts(&mut analysed), &mut held, &mut info)?;
         findings = verdicts::merge(findings, &found);
         confirmed = Some(found);
     }
@@ -106,6 +113,11 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     coverage.count("locks in PM", (outcome.held.len() - unknown) as u64, Some(outcome.held.len() as u64));
     if outcome.stats.refused > 0 {
         coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
+    }
+    if let Some(confirmed) = &mut confirmed {
+        let schedules =
+            Schedules { setup: arguments.workload.setup.clone(), schedules: std::mem::take(&mut confirmed.schedules) };
+        folder.write_json(Schedules::FILE, &schedules)?;
     }
     match &confirmed {
         Some(confirmed) => verdicts::cover(confirmed, &mut coverage),
@@ -131,21 +143,53 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     reporting::report(results, &arguments.reporting)
 }
 
-/// Where races may be: first what the locksets say, then every store that other threads read. What is not proven of
-/// the latter is not reported, so there may be many.
-fn candidates(analysed: &mut Analysed) -> Vec<Candidate> {
+/// How many reads of one store are worth an attempt.
+const MOST_READS: usize = 4;
+
+/// Where races may be: what the locksets say, and every store that other threads read. What is not proven of the latter is not
+/// reported, so there may be many.
+fn attempts(analysed: &mut Analysed) -> Vec<Attempt> {
     let mut stacks = analysed.symbols.with(&analysed.places);
-    let mut candidates: Vec<Candidate> = Vec::new();
-    let races = analysed.outcome.races.iter().map(|race| (race.store.site, race.ended_by.map(|end| end.site), true));
-    let shared = analysed.shared.iter().map(|store| (store.site, store.fence, false));
-    for (store, end, predicted) in races.chain(shared) {
-        let end = end.and_then(|end| Spot::of(end, &mut stacks));
-        let Some(store) = Spot::of(store, &mut stacks) else { continue };
-        if !candidates.iter().any(|known| known.store == store && known.end == end) {
-            candidates.push(Candidate { store, end, predicted });
+    let mut spots: HashMap<SiteId, Option<Spot>> = HashMap::new();
+    let mut spot = |site| spots.entry(site).or_insert_with(|| Spot::of(site, &mut stacks)).clone();
+    let races = analysed.outcome.races.iter();
+    let pairs: BTreeSet<(Spot, Spot)> =
+        races.filter_map(|race| Some((spot(race.store.site)?, spot(race.load.site)?))).collect();
+    let stores: BTreeSet<&Spot> = pairs.iter().map(|(store, _)| store).collect();
+    let mut attempts = Vec::new();
+    for shared in &analysed.shared {
+        let stop = |nth: Nth, at: Spot| Stop { at, nth: nth.nth };
+        let Some(at) = spot(shared.store.site) else { continue };
+        let (store, end) =
+            (stop(shared.store, at), shared.fence.and_then(|fence| Some(stop(fence, spot(fence.site)?))));
+        let mut reads: Vec<Attempt> = Vec::new();
+        for read in &shared.reads {
+            let Some(load) = spot(read.site) else { continue };
+            let pair = (store.at.clone(), load);
+            let promise = Promise {
+                store: stores.contains(&store.at),
+                pair: pairs.contains(&pair),
+                sees_change: read.sees_change,
+            };
+            reads.push(Attempt {
+                thread: shared.thread,
+                store: store.clone(),
+                end: end.clone(),
+                reader: read.thread,
+                load: pair.1,
+                reads: read.operations,
+                seq: shared.seq,
+                until: read.seq,
+                promise,
+            });
         }
+        // The first of those that promise the same, in each thread.
+        reads.sort_by_key(|attempt| (Reverse(attempt.promise), attempt.until));
+        reads.dedup_by_key(|attempt| (attempt.promise, attempt.reader));
+        reads.truncate(MOST_READS);
+        attempts.extend(reads);
     }
-    candidates
+    attempts
 }
 
 fn options(arguments: &cli::Race, config: &config::Race) -> Options {
@@ -171,6 +215,8 @@ struct Analysed {
     symbols: Symbols,
     places: Definitions,
     shared: Vec<SharedStore>,
+    /// How many stores there were in all.
+    stores: u64,
     threads: u32,
     saw_pm: bool,
 }
@@ -202,6 +248,7 @@ impl Analysed {
             Code { functions: stack.into_iter().filter_map(|frame| frame.function).collect(), module }
         };
         let outcome = engine.finish_with(&mut functions);
-        Ok(Self { outcome, symbols, places, shared: shared.finish(), threads, saw_pm })
+        let (shared, stores) = shared.finish();
+        Ok(Self { outcome, symbols, places, shared, stores, threads, saw_pm })
     }
 }

@@ -56,12 +56,7 @@ fn caveat(finding: &Finding, confirmed: &Confirmed) -> String {
             (Some(why), _) => format!(
                 "Observed: the reader acted on the value before it was persistent. Whether that does harm cannot be told: {why}."
             ),
-            (None, Tally { writer_alone: true, .. }) => {
-                "Observed: recovery fails if the store is lost, whether the reader has acted on it or not. That is a bug of \
-                 the writer alone, which `pmvet check --reorder` looks for."
-                    .into()
-            }
-            (None, Tally { unfinished: true, .. }) => {
+            (None, Tally { left_out: 1.., .. }) => {
                 "Observed: the reader acted on the value before it was persistent. Not all recoveries that would show \
                  whether that does harm were tried."
                     .into()
@@ -78,7 +73,8 @@ fn caveat(finding: &Finding, confirmed: &Confirmed) -> String {
 /// What was tried, for the summary.
 pub(super) fn cover(confirmed: &Confirmed, coverage: &mut Coverage) {
     coverage.count("forced runs", u64::from(confirmed.runs), None);
-    coverage.count("pairs that met", confirmed.tallies.len() as u64, None);
+    let met = confirmed.tallies.values().filter(|tally| tally.meetings > 0).count();
+    coverage.count("pairs that met", met as u64, None);
     coverage.count("crash images", confirmed.images as u64, None);
     coverage.count("confirmed races", confirmed.findings.len() as u64, None);
     if let Some(why) = &confirmed.no_oracle {

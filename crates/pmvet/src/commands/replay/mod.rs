@@ -18,6 +18,7 @@ use pmvet_target::recording::Recording;
 use pmvet_target::sandbox::{Capture, Overlay};
 use pmvet_target::sparse;
 
+use super::race::{self, confirm::Again};
 use crate::cli;
 use crate::exit::{Error, Exit};
 use crate::reporting;
@@ -69,18 +70,34 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         most_bytes: room(versions.get(version).iter().flat_map(|v| &v.files).map(|f| f.size).sum()),
         driver: info.server.as_ref().map(|server| server.driver().map(Arc::new)).transpose()?,
     };
+    let again = race::confirm::again(&folder, &image.hash, &info, &recovery)?;
+    if again == Some(Again::Interrupted) {
+        return Ok(Exit::Interrupted);
+    }
     let trial = recovery
         .run(&mut Bench::default(), &versions, version, &witness.patches, info.usual.as_ref())
         .map_err(|e| failed("run", "the recovery", e))?;
     let Some(trial) = trial else { return Ok(Exit::Interrupted) };
     let command: Vec<_> = recorded.command.iter().map(String::as_str).collect();
     println!("{}: {}", finding.rule, finding.title);
+    match &again {
+        Some(Again::Proven { run, outcome }) => {
+            println!("schedule: forced again; in run {run} the threads met, and recovery {outcome}");
+        }
+        Some(Again::NotProven { runs }) => {
+            println!("schedule: forced again in {runs} runs, but the race did no harm in any")
+        }
+        _ => {}
+    }
     println!("crash image: {}", image.choice);
     println!("recovery: {}", command.join(" "));
     for line in String::from_utf8_lossy(&trial.output).lines() {
         println!("  | {}", line.escape_debug());
     }
-    if trial.outcome == recorded.outcome {
+    if trial.outcome == recorded.outcome && matches!(again, Some(Again::NotProven { .. })) {
+        println!("reproduced only from the recording: recovery {}", trial.outcome);
+        Ok(Exit::Findings)
+    } else if trial.outcome == recorded.outcome {
         println!("reproduced: recovery {}", trial.outcome);
         Ok(Exit::Findings)
     } else if info.usual.as_ref() == Some(&trial.outcome) {

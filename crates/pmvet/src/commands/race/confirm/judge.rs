@@ -1,9 +1,11 @@
 //! Lets recoveries judge what happened in a run.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
+use pmvet_engines::confirm::findings::How;
 use pmvet_engines::confirm::meetings::Scanner;
 use pmvet_engines::confirm::verdict::Went;
 use pmvet_engines::confirm::{self, Crash, Meeting, Meetings, Verdict};
@@ -24,18 +26,26 @@ use pmvet_target::recording::Recording;
 use pmvet_target::sandbox;
 use pmvet_target::symbols::Symbolizer;
 
-use super::{Confirm, Confirmed, Spot, Tally};
+use super::again::Forced;
+use super::{Confirm, Confirmed, Spot};
 use crate::exit::Error;
 use crate::recovery::{PATIENCE, files, usual_timeout, with_paths};
 use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
-/// Pairs have so many meetings in one run, at most; and so many are judged in all.
-const STAGES: usize = 3;
-const MOST_JUDGED: usize = 4;
+
+/// So many images are tried before it is looked what they gave.
+const BATCH: usize = 24;
+/// So many images of one run are tried; and so many of meetings that nobody predicted, if others were.
+const MOST_IMAGES: usize = 160;
+const MOST_OTHERS: usize = 16;
+/// So many bad ones of a batch are looked at closely.
+const MOST_BAD: usize = 6;
+/// Of so many meetings of a pair the first crash is tried before the second one of the first meeting.
+const LATER: usize = 4;
 
 /// A recorded run, read.
 pub(super) struct Run {
-    meetings: Meetings,
+    pub(super) meetings: Meetings,
     recording: Recording,
     symbols: Symbols,
     places: Definitions,
@@ -57,13 +67,73 @@ impl Run {
     }
 }
 
+/// A crash that may prove a race.
+struct Case<'a> {
+    meeting: &'a Meeting,
+    crash: &'a Crash,
+    pair: &'a (Spot, Spot),
+}
+
+impl<'a> Case<'a> {
+    fn job(&self) -> Job<'a> {
+        Job { version: self.crash.version, patches: &self.crash.patches }
+    }
+
+    /// With nothing lost.
+    fn whole(&self) -> Job<'a> {
+        Job { version: self.crash.version, patches: &[] }
+    }
+
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self.crash).addr()
+    }
+}
+
+/// All crashes in the order in which they are tried: predicted pairs first, readers that see a change first, fences before single
+/// stores, and all pairs in turn.
+fn in_order<'a>(meetings: &'a [(Meeting, (Spot, Spot))], confirmed: &Confirmed) -> Vec<Case<'a>> {
+    let mut order: Vec<usize> = (0..meetings.len()).collect();
+    order.sort_by_key(|&i| (!meetings[i].0.sees_change, Reverse(meetings[i].0.acts)));
+    let mut seen: HashMap<&(Spot, Spot), usize> = HashMap::new();
+    let mut cases = Vec::new();
+    for (meeting, pair) in order.into_iter().map(|i| &meetings[i]) {
+        let nth = seen.entry(pair).or_insert(0);
+        let mut crashes: Vec<&Crash> = meeting.crashes.iter().collect();
+        crashes.sort_by_key(|crash| !crash.fenced);
+        for (later, crash) in crashes.into_iter().enumerate() {
+            let turn = *nth + LATER * later;
+            let predicted = match meeting.read {
+                true if meeting.is_intra() => false,
+                true => confirmed.predicted.contains(pair),
+                false => confirmed.predicted.iter().any(|(store, _)| *store == pair.0),
+            };
+            cases.push(((!predicted, turn), Case { meeting, crash, pair }));
+        }
+        *nth += 1;
+    }
+    cases.sort_by_key(|(turn, _)| *turn);
+    let predicted = cases.iter().take_while(|((other, _), _)| !other).count();
+    let others = if confirmed.predicted.is_empty() { MOST_IMAGES } else { MOST_OTHERS };
+    cases.into_iter().take(predicted + others).map(|(_, case)| case).collect()
+}
+
+/// The instructions of all meetings.
+pub(super) fn spots(meetings: &[Meeting], run: &mut Run) -> HashMap<SiteId, Option<Spot>> {
+    let mut spots: HashMap<SiteId, Option<Spot>> = HashMap::new();
+    let mut stacks = run.symbols.with(&run.places);
+    for site in meetings.iter().flat_map(|meeting| [meeting.store.site, meeting.load.site]) {
+        spots.entry(site).or_insert_with(|| Spot::of(site, &mut stacks));
+    }
+    spots
+}
+
 /// Lets recoveries judge.
 pub(super) struct Judge<'a> {
     folder: &'a RunFolder,
     pub(super) recovery: Recovery,
     pub(super) usual: Outcome,
     journal: Journal,
-    workers: usize,
+    workers: Option<usize>,
     pub(super) deadline: Option<Instant>,
     named_timeout: Option<Duration>,
     natives: NativeStacks,
@@ -72,27 +142,29 @@ pub(super) struct Judge<'a> {
 impl<'a> Judge<'a> {
     pub(super) fn new(confirm: &Confirm<'a>) -> Result<Self, Error> {
         let (workload, arguments) = (confirm.workload, confirm.arguments);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let recovery = Recovery {
+            command: workload.recovery_command(arguments.recover.as_deref()),
+            input: workload.input.clone(),
+            variables: pm_variables().collect(),
+            timeout: arguments.recover_timeout.unwrap_or(PATIENCE),
+            oracle: arguments.oracle.as_deref().map(sandbox::shell),
+            files: workload.files.clone(),
+            most_bytes: 0,
+            driver: workload.driver.clone(),
+        };
+        let journal = Journal::open(&confirm.folder.file("tried.jsonl")).map_err(|e| output("tried.jsonl", e))?;
         Ok(Self {
-            folder: confirm.folder,
-            recovery: Recovery {
-                command: workload.recovery_command(arguments.recover.as_deref()),
-                input: workload.input.clone(),
-                variables: pm_variables().collect(),
-                timeout: arguments.recover_timeout.unwrap_or(PATIENCE),
-                oracle: arguments.oracle.as_deref().map(sandbox::shell),
-                files: workload.files.clone(),
-                most_bytes: 0,
-                driver: workload.driver.clone(),
-            },
-            usual: Outcome::Exit { status: 0 },
-            journal: Journal::open(&confirm.folder.file("tried.jsonl")).map_err(|e| output("tried.jsonl", e))?,
-            // Two servers cannot have one port.
-            workers: if workload.driver.is_some() { 1 } else { arguments.jobs.map_or(cores, usize::from) },
-            deadline: arguments.budget.map(|budget| Instant::now() + budget),
+            workers: arguments.jobs.map(usize::from),
+            deadline: Some(Instant::now() + confirm.budget()),
             named_timeout: arguments.recover_timeout,
-            natives: NativeStacks::default(),
+            ..Self::with(confirm.folder, recovery, Outcome::Exit { status: 0 }, journal)
         })
+    }
+
+    /// With a recovery that is known to work.
+    pub(super) fn with(folder: &'a RunFolder, recovery: Recovery, usual: Outcome, journal: Journal) -> Self {
+        let natives = NativeStacks::default();
+        Self { folder, recovery, usual, journal, workers: None, deadline: None, named_timeout: None, natives }
     }
 
     /// Whether recovery works on what the undisturbed run left. If it does not, it cannot judge: says why.
@@ -111,104 +183,144 @@ impl<'a> Judge<'a> {
         Ok(Err(format!("recovery {} though nothing was lost", trial.outcome)))
     }
 
-    pub(super) fn judge(&mut self, mut run: Run, name: Option<&str>, confirmed: &mut Confirmed) -> Result<(), Error> {
+    /// Lets recoveries judge what happened in a run, the most promising crashes first.
+    pub(super) fn judge(&mut self, mut run: Run, forced: &Forced, confirmed: &mut Confirmed) -> Result<(), Error> {
         let meetings = std::mem::take(&mut run.meetings.meetings);
-        let mut spots: HashMap<SiteId, Option<Spot>> = HashMap::new();
-        let mut stacks = run.symbols.with(&run.places);
-        for meeting in &meetings {
-            for site in [meeting.store.site, meeting.load.site] {
-                spots.entry(site).or_insert_with(|| Spot::of(site, &mut stacks));
-            }
-        }
+        let spots = spots(&meetings, &mut run);
         let spot = |site: SiteId| spots.get(&site).cloned().flatten();
-        // One meeting of each pair after the other: most pairs need no more than one.
-        let mut stages: Vec<Vec<Meeting>> = vec![Vec::new(); STAGES];
-        let mut seen: HashMap<_, usize> = HashMap::new();
-        for meeting in meetings {
-            let nth = seen.entry((meeting.store.site, meeting.load.site)).or_insert(0);
-            stages[(*nth).min(STAGES - 1)].push(meeting);
-            *nth += 1;
+        let known = |m: &Meeting| Some((spot(m.store.site)?, spot(m.load.site)?));
+        let meetings: Vec<(Meeting, (Spot, Spot))> =
+            meetings.into_iter().filter_map(|m| known(&m).map(|pair| (m, pair))).collect();
+        for (_, pair) in meetings.iter().filter(|(meeting, _)| meeting.read && !meeting.is_intra()) {
+            confirmed.tallies.entry(pair.clone()).or_default().meetings += 1;
         }
-        for mut stage in stages {
-            stage.retain(|m| {
-                let Some((store, load)) = spot(m.store.site).zip(spot(m.load.site)) else { return false };
-                let enough = |tally: &Tally| tally.meetings >= MOST_JUDGED;
-                let known = confirmed.tallies.get(&(store.clone(), load)).is_some_and(enough);
-                !confirmed.findings.contains_key(&store) && (m.brief || !known)
-            });
-            if stage.is_empty() || launch::stopped_by().is_some() {
-                continue;
+        if confirmed.no_oracle.is_some() {
+            return Ok(());
+        }
+        let cases = in_order(&meetings, confirmed);
+        let mut left = MOST_IMAGES;
+        let mut cases = cases.into_iter();
+        while left > 0 && launch::stopped_by().is_none() && !self.is_over() {
+            let open = |case: &Case<'_>| !confirmed.findings.contains_key(&case.pair.0);
+            let batch: Vec<Case<'_>> = cases.by_ref().filter(open).take(BATCH.min(left)).collect();
+            if batch.is_empty() {
+                break;
             }
-            for meeting in &stage {
-                if let Some(pair) = spot(meeting.store.site).zip(spot(meeting.load.site)) {
-                    confirmed.tallies.entry(pair).or_default().meetings += 1;
-                }
-            }
-            if confirmed.no_oracle.is_some() {
-                continue;
-            }
+            left -= batch.len();
+            self.judge_batch(&batch, &mut run, forced, confirmed)?;
+        }
+        for case in cases {
+            confirmed.tallies.entry(case.pair.clone()).or_default().left_out += 1;
+        }
+        // What is the writer's own fault is reported only where nothing better was found in the same run.
+        for (store, finding) in std::mem::take(&mut confirmed.alone) {
+            confirmed.findings.entry(store).or_insert(finding);
+        }
+        Ok(())
+    }
+
+    fn judge_batch(
+        &mut self,
+        batch: &[Case<'_>],
+        run: &mut Run,
+        forced: &Forced,
+        confirmed: &mut Confirmed,
+    ) -> Result<(), Error> {
+        let versions = &run.meetings.versions;
+        let jobs: Vec<Job<'_>> = batch.iter().map(Case::job).collect();
+        confirmed.images += self.recover(versions, &jobs, self.deadline)?;
+        let bad: Vec<&Case<'_>> =
+            batch.iter().filter(|case| self.went(versions, &case.job()) == Went::Badly).take(MOST_BAD).collect();
+        // What fails is looked at even if time is up: that is what all was done for.
+        let whole: Vec<Job<'_>> = bad.iter().map(|case| case.whole()).collect();
+        confirmed.images += self.recover(versions, &whole, None)?;
+        let (control, before) = self.controls(&bad, run, confirmed)?;
+        for case in batch {
             let versions = &run.meetings.versions;
-            confirmed.images += self.try_all(&stage, &run)?;
-            let neither = self.neither(&stage, &run)?;
-            let went = |crash: &Crash, patches: bool| {
-                let patches = if patches { crash.patches.as_slice() } else { &[] };
-                self.went(versions, &Job { version: crash.version, patches })
-            };
-            for (pair, verdict) in confirm::judge(&stage, |c| went(c, true), |c| went(c, false), &neither) {
-                let Some((store, load)) = spot(pair.0).zip(spot(pair.1)) else { continue };
-                let tally = confirmed.tallies.entry((store.clone(), load)).or_default();
-                match verdict {
-                    Verdict::Recovered { images } => tally.images += images,
-                    Verdict::WriterAlone { .. } => tally.writer_alone = true,
-                    Verdict::Unfinished => tally.unfinished = true,
-                    Verdict::Confirmed { meeting, crash } => {
-                        let meeting = &stage[meeting];
-                        let crash = &meeting.crashes[crash];
-                        let job = Job { version: crash.version, patches: &crash.patches };
-                        let Some(tried) = self.journal.get(&job.image(versions)) else { continue };
-                        let setting = self.setting();
-                        let mut stacks = run.symbols.with(&run.places);
-                        let mut names = Names { stacks: &mut stacks, natives: &mut self.natives };
-                        let finding =
-                            confirm::findings::confirmed(meeting, crash, tried, name.is_some(), &setting, &mut names);
-                        let witness = Witness {
-                            recording: name.map(str::to_owned),
-                            seq: Some(crash.seq),
-                            patches: crash.patches.clone(),
-                        };
-                        confirmed.witnesses.insert(tried.image.clone(), witness);
-                        confirmed.findings.entry(store).or_insert(finding);
-                    }
+            let went = |job: Job<'_>| self.went(versions, &job);
+            let of = |known: &HashMap<usize, Went>| known.get(&case.id()).copied().unwrap_or(Went::NotTried);
+            let verdict = confirm::judge(went(case.job()), went(case.whole()), of(&control), of(&before));
+            let tally = confirmed.tallies.entry(case.pair.clone()).or_default();
+            match verdict {
+                Verdict::Recovered | Verdict::Elsewhere => tally.images += 1,
+                Verdict::Unfinished => tally.left_out += 1,
+                Verdict::Confirmed | Verdict::WriterAlone => {
+                    let Some(tried) = self.journal.get(&case.job().image(versions)) else { continue };
+                    let setting = self.setting();
+                    let Case { meeting, crash, .. } = case;
+                    let mut stacks = run.symbols.with(&run.places);
+                    let how = How { forced: forced.name.is_some(), alone: verdict == Verdict::WriterAlone };
+                    let schedule = forced.schedule(meeting, case.pair, &run.meetings.fences, &mut stacks);
+                    let mut names = Names { stacks: &mut stacks, natives: &mut self.natives };
+                    let finding = confirm::findings::confirmed(meeting, crash, tried, how, &setting, &mut names);
+                    let witness = Witness {
+                        recording: forced.name.clone(),
+                        seq: Some(crash.seq),
+                        patches: crash.patches.clone(),
+                    };
+                    confirmed.witnesses.insert(tried.image.clone(), witness);
+                    confirmed.schedules.insert(tried.image.clone(), schedule);
+                    let found = if how.alone { &mut confirmed.alone } else { &mut confirmed.findings };
+                    found.entry(case.pair.0.clone()).or_insert(finding);
                 }
             }
         }
         Ok(())
     }
 
-    /// Runs the recoveries that a verdict needs: from the crashes, and where they fail from the same with nothing lost.
-    fn try_all(&mut self, meetings: &[Meeting], run: &Run) -> Result<usize, Error> {
-        let versions = &run.meetings.versions;
-        let crashes = || meetings.iter().flat_map(|m| &m.crashes);
-        let jobs: Vec<Job<'_>> = crashes().map(|c| Job { version: c.version, patches: &c.patches }).collect();
-        let tried = self.recover(versions, &jobs)?;
-        let bad = crashes().filter(|crash| self.is_bad(versions, crash));
-        let whole: Vec<Job<'_>> = bad.map(|c| Job { version: c.version, patches: &[] }).collect();
-        Ok(tried + self.recover(versions, &whole)?)
+    /// For crashes that recovery does not survive: how it goes if the same is lost before anybody has acted on it, and how just
+    /// before the store. By the ids of the cases.
+    #[allow(clippy::type_complexity, reason = "two of the same")]
+    fn controls(
+        &mut self,
+        bad: &[&Case<'_>],
+        run: &Run,
+        confirmed: &mut Confirmed,
+    ) -> Result<(HashMap<usize, Went>, HashMap<usize, Went>), Error> {
+        let (mut control, mut before) = (HashMap::new(), HashMap::new());
+        if bad.is_empty() {
+            return Ok((control, before));
+        }
+        let store = MappedFile::new(self.folder.temporary().map_err(|e| output("a temporary file", e))?);
+        let moments = bad.iter().flat_map(|case| [case.crash.control_at, case.meeting.store.seq]).collect();
+        let (versions, found) = refine::versions_at(&run.recording, &[moments], store)?;
+        let at = |moment: u64| found.iter().find(|(known, _)| *known == moment).map(|&(_, version)| version);
+        let jobs: Vec<(usize, [Job<'_>; 2])> = bad
+            .iter()
+            .filter_map(|case| {
+                let control = Job { version: at(case.crash.control_at)?, patches: &case.crash.control };
+                Some((case.id(), [control, Job { version: at(case.meeting.store.seq)?, patches: &[] }]))
+            })
+            .collect();
+        let all: Vec<Job<'_>> = jobs.iter().flat_map(|(_, jobs)| *jobs).collect();
+        confirmed.images += self.recover(&versions, &all, None)?;
+        for (id, [same, none]) in &jobs {
+            control.insert(*id, self.went(&versions, same));
+            before.insert(*id, self.went(&versions, none));
+        }
+        Ok((control, before))
     }
 
-    fn recover(&mut self, versions: &Versions, jobs: &[Job<'_>]) -> Result<usize, Error> {
+    pub(super) fn is_over(&self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// How much time is left.
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    fn recover(&mut self, versions: &Versions, jobs: &[Job<'_>], deadline: Option<Instant>) -> Result<usize, Error> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let campaign = Campaign {
             recovery: &self.recovery,
             versions,
             usual: &self.usual,
-            workers: self.workers,
-            deadline: self.deadline,
+            // Two servers cannot have one port.
+            workers: if self.recovery.driver.is_some() { 1 } else { self.workers.unwrap_or(cores) },
+            deadline,
         };
         Ok(campaign.run(jobs, &mut self.journal, &()).map_err(|e| output("a recovery", e))?.tried)
-    }
-
-    fn is_bad(&self, versions: &Versions, crash: &Crash) -> bool {
-        self.went(versions, &Job { version: crash.version, patches: &crash.patches }) == Went::Badly
     }
 
     fn went(&self, versions: &Versions, job: &Job<'_>) -> Went {
@@ -217,21 +329,6 @@ impl<'a> Judge<'a> {
             Some(_) => Went::Badly,
             None => Went::NotTried,
         }
-    }
-
-    /// For meetings with a crash that recovery does not survive: recoveries from before the store.
-    fn neither(&mut self, meetings: &[Meeting], run: &Run) -> Result<impl Fn(&Meeting) -> Went + use<>, Error> {
-        let bad = |m: &&Meeting| m.crashes.iter().any(|crash| self.is_bad(&run.meetings.versions, crash));
-        let moments: Vec<u64> = meetings.iter().filter(bad).map(|m| m.store.seq).collect();
-        let mut known: HashMap<u64, Went> = HashMap::new();
-        if !moments.is_empty() {
-            let store = MappedFile::new(self.folder.temporary().map_err(|e| output("a temporary file", e))?);
-            let (versions, found) = refine::versions_at(&run.recording, &[moments], store)?;
-            let jobs: Vec<Job<'_>> = found.iter().map(|&(_, version)| Job { version, patches: &[] }).collect();
-            self.recover(&versions, &jobs)?;
-            known = found.iter().zip(&jobs).map(|(&(moment, _), job)| (moment, self.went(&versions, job))).collect();
-        }
-        Ok(move |meeting: &Meeting| known.get(&meeting.store.seq).copied().unwrap_or(Went::NotTried))
     }
 
     fn setting(&self) -> Setting {
@@ -254,7 +351,7 @@ impl<'a> Judge<'a> {
         let (versions, found) = refine::versions_at(&self.folder.recording(), &moments, store)?;
         let Some(&(_, version)) = found.first() else { return Ok(()) };
         let job = Job { version, patches: &[] };
-        self.recover(&versions, &[job])?;
+        self.recover(&versions, &[job], self.deadline)?;
         let setting = self.setting();
         let Some(tried) = self.journal.get(&job.image(&versions)).filter(|t| t.outcome != self.usual) else {
             return Ok(());

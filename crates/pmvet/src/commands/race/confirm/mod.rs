@@ -1,41 +1,54 @@
 //! `pmvet race --confirm`: predicted races are made to happen, and recovery judges.
 
+mod again;
+mod chooser;
 mod judge;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pmvet_engines::lockset::pm_locks::HeldLock;
 use pmvet_engines::stacks::Stacks;
-use pmvet_events::file::TraceHeader;
-use pmvet_events::plan::{MAX_STALLS, Stall};
+use pmvet_events::plan::{Plan, Stall};
 use pmvet_events::{ContextId, SiteId};
 use pmvet_findings::{Finding, Frame};
 use pmvet_target::install::Install;
 use pmvet_target::launch;
 use pmvet_target::recording::Recording;
+use serde::{Deserialize, Serialize};
 
-use self::judge::{Judge, Run, output};
+pub(crate) use self::again::{Again, again};
+use self::again::{Forced, make};
+pub(super) use self::again::{Schedule, Schedules};
+use self::chooser::Chooser;
+pub(super) use self::chooser::{Attempt, Promise, Stop};
+use self::judge::{Judge, Run};
 use crate::cli;
 use crate::exit::Error;
 use crate::reporting::Witness;
 use crate::run_folder::{RunFolder, RunInfo, texts};
 use crate::workload::Workload;
 
-/// A forced run may take this many times as long as the recorded one, and so much longer.
-const SLOWER: u32 = 4;
-const LONGER: Duration = Duration::from_secs(20);
-/// In how many stores of one instruction a thread is stopped in one run.
-const STOPS: u32 = 20;
+/// A forced run may take this many times as long as the recorded one, and so much longer: stopped threads may lock the target up.
+const SLOWER: u32 = 8;
+const LONGER: Duration = Duration::from_secs(2);
 /// After so many rounds in a row without anything new there is nothing to be found.
-const FRUITLESS: u32 = 8;
-/// The first rounds try what was predicted; then every store that other threads read.
-const PREDICTED_FIRST: u32 = 2;
+const FRUITLESS: u32 = 40;
+/// ... or so many, if something was found that nobody predicted.
+const ENOUGH: u32 = 4;
+/// A stopped thread lets others make at least so many stores, and at most such a part of those of the whole run.
+const LEAST_PATIENCE: u32 = 200;
+const SHARE: u64 = 2;
+/// How long it may all take if nobody says: so long, or so many times as long as the recorded run.
+const BUDGET: Duration = Duration::from_secs(7);
+const BUDGET_RUNS: u32 = 20;
+/// The last run has at least so long.
+const LEAST_TIME: Duration = Duration::from_millis(500);
 
 /// An instruction, the same in every run.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Spot {
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(crate) struct Spot {
     module: PathBuf,
     offset: u64,
 }
@@ -53,22 +66,13 @@ impl Spot {
     }
 }
 
-/// A store that may be read too early, and what makes it persistent at last.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub(super) store: Spot,
-    pub(super) end: Option<Spot>,
-    /// The locksets say so; otherwise other threads read it, and that is all.
-    pub(super) predicted: bool,
-}
-
 /// What became of a pair of instructions, over all runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) meetings: usize,
     pub(super) images: usize,
-    pub(super) writer_alone: bool,
-    pub(super) unfinished: bool,
+    /// Images that were not tried.
+    pub(super) left_out: usize,
 }
 
 /// What confirming gave.
@@ -76,7 +80,13 @@ pub(super) struct Tally {
 pub(super) struct Confirmed {
     /// Proven races, by their store.
     pub(super) findings: BTreeMap<Spot, Finding>,
+    /// Those in which the writer itself is at fault, of the run that is being judged.
+    alone: BTreeMap<Spot, Finding>,
     pub(super) witnesses: HashMap<String, Witness>,
+    /// What led to the images that prove races.
+    pub(super) schedules: HashMap<String, Schedule>,
+    /// What the locksets predict.
+    pub(super) predicted: HashSet<(Spot, Spot)>,
     /// Everything else that happened.
     pub(super) tallies: BTreeMap<(Spot, Spot), Tally>,
     pub(super) runs: u32,
@@ -84,6 +94,8 @@ pub(super) struct Confirmed {
     /// Why races could not be judged, if so.
     pub(super) no_oracle: Option<String>,
     pub(super) notes: Vec<String>,
+    /// Forced runs in which the target failed, or took too long and was ended, and how.
+    failed: Vec<(String, String)>,
 }
 
 pub(super) struct Confirm<'a> {
@@ -92,19 +104,27 @@ pub(super) struct Confirm<'a> {
     pub(super) install: &'a Install,
     pub(super) arguments: &'a cli::Confirm,
     pub(super) traced: Duration,
-    /// How many threads the recorded run had.
+    /// How many threads and stores the recorded run had.
     pub(super) threads: u32,
+    pub(super) stores: u64,
 }
 
 impl Confirm<'_> {
+    /// How long it may all take.
+    fn budget(&self) -> Duration {
+        self.arguments.budget.unwrap_or((self.traced * BUDGET_RUNS).max(BUDGET))
+    }
+
     /// Tries to prove races of these stores, and that these locks stay held.
     pub(super) fn run(
         &self,
-        candidates: &[Candidate],
+        attempts: Vec<Attempt>,
         held: &mut [(HeldLock, Finding)],
         info: &mut RunInfo,
     ) -> Result<Confirmed, Error> {
         let mut confirmed = Confirmed::default();
+        let pairs = attempts.iter().filter(|attempt| attempt.promise.pair);
+        confirmed.predicted = pairs.map(|attempt| (attempt.store.at.clone(), attempt.load.clone())).collect();
         let mut judge = Judge::new(self)?;
         let base = Run::read(&self.folder.recording(), self.folder)?;
         confirmed.no_oracle = judge.prove(&base)?.err();
@@ -116,63 +136,79 @@ impl Confirm<'_> {
                 judge.lock(lock, finding, &mut confirmed.witnesses)?;
             }
         }
-        judge.judge(base, None, &mut confirmed)?;
-        let any_predicted = candidates.iter().any(|candidate| candidate.predicted);
+        let mut forced = Forced { name: None, plan: self.plan(Vec::new()), timeout: self.timeout() };
+        judge.judge(base, &forced, &mut confirmed)?;
+        let mut chooser = Chooser::new(attempts, self.threads);
+        let any_predicted = chooser.any_predicted(|_| true);
         let mut fruitless = 0;
         for round in 0..self.arguments.rounds {
-            let proven = |candidate: &&Candidate| confirmed.findings.contains_key(&candidate.store);
-            let mut open: Vec<&Candidate> = candidates.iter().filter(|candidate| !proven(candidate)).collect();
-            if any_predicted && !open.iter().any(|candidate| candidate.predicted) {
+            let open = |attempt: &Attempt| !confirmed.findings.contains_key(&attempt.store.at);
+            let nothing_left = match any_predicted {
+                true => !chooser.any_predicted(open),
+                false => !confirmed.findings.is_empty() && fruitless >= ENOUGH,
+            };
+            if nothing_left {
                 break;
             }
-            if any_predicted && round < PREDICTED_FIRST {
-                open.retain(|candidate| candidate.predicted);
-            }
-            let tired = fruitless >= FRUITLESS && !self.arguments.delay_injection;
-            if open.is_empty() || tired || launch::stopped_by().is_some() {
+            let stalls = chooser.next(open);
+            let done = (stalls.is_empty() || fruitless >= FRUITLESS) && !self.arguments.delay_injection;
+            if done || launch::stopped_by().is_some() {
                 break;
             }
-            if judge.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                confirmed.notes.push(format!("the budget ended after {round} forced runs"));
+            if judge.is_over() {
+                confirmed.notes.push(format!(
+                    "what more than {round} forced runs show: the budget of {:?} is used up",
+                    self.budget()
+                ));
                 break;
             }
             let name = format!("forced-{}", round + 1);
-            let Some(recording) = self.force(&open, round, &name, &mut confirmed)? else { continue };
+            forced.plan = self.plan(stalls);
+            let time = forced.timeout.min(judge.left().max(LEAST_TIME));
+            let Some(recording) = self.force(&forced.plan, time, &name, &mut confirmed)? else { continue };
+            forced.name = Some(name);
             confirmed.runs += 1;
             let before = (confirmed.findings.len(), confirmed.tallies.len());
-            judge.judge(Run::read(&recording, self.folder)?, Some(&name), &mut confirmed)?;
+            judge.judge(Run::read(&recording, self.folder)?, &forced, &mut confirmed)?;
+            if confirmed.witnesses.values().all(|witness| witness.recording != forced.name) {
+                recording.remove();
+            }
             let news = before != (confirmed.findings.len(), confirmed.tallies.len());
             fruitless = if news { 0 } else { fruitless + 1 };
+        }
+        if let Some((name, how)) = confirmed.failed.first() {
+            let (failed, runs) = (confirmed.failed.len(), confirmed.runs);
+            let note = format!(
+                "what comes after the end of {failed} of {runs} forced runs: in {name} the target ended with {how}"
+            );
+            confirmed.notes.push(note);
         }
         Ok(confirmed)
     }
 
-    /// Runs the workload with threads stopped between these stores and their persists.
+    fn plan(&self, stalls: Vec<Stall>) -> Plan {
+        let patience = u32::try_from(self.stores / SHARE).unwrap_or(u32::MAX).max(LEAST_PATIENCE);
+        let delays = self.arguments.delay_injection;
+        let stalls = if delays { Vec::new() } else { stalls };
+        Plan { threads: self.threads, patience, delays, stalls, ..self.workload.launch(true).plan }
+    }
+
+    /// How long a forced run may take.
+    fn timeout(&self) -> Duration {
+        let longer = if self.arguments.delay_injection { 100 * LONGER } else { LONGER };
+        self.traced * SLOWER + longer
+    }
+
+    /// Runs the workload with threads stopped between stores and their persists.
     fn force(
         &self,
-        candidates: &[&Candidate],
-        round: u32,
+        plan: &Plan,
+        timeout: Duration,
         name: &str,
         confirmed: &mut Confirmed,
     ) -> Result<Option<Recording>, Error> {
         let folder = self.folder.file(name);
-        std::fs::create_dir_all(&folder).map_err(|e| output(name, e))?;
-        let mut how = self.workload.launch(true);
-        how.plan.threads = self.threads;
-        match self.arguments.delay_injection {
-            true => how.plan.delays = true,
-            false => how.plan.stalls = stalls(candidates, round),
-        }
-        if let Some(private) = &mut how.sandbox {
-            let longer = if how.plan.delays { 10 * LONGER } else { LONGER };
-            private.timeout = Some(self.traced * SLOWER + longer);
-        }
-        let header = TraceHeader {
-            command: self.workload.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-            pmvet_version: env!("CARGO_PKG_VERSION").into(),
-            loads: true,
-        };
-        let (recording, ending) = Recording::make(&folder, &how, &header, self.install, None)?;
+        let (recording, ending) = make(self.workload, plan, timeout, &folder, self.install)?;
         if launch::stopped_by().is_some() {
             return Ok(None);
         }
@@ -181,39 +217,8 @@ impl Confirm<'_> {
             return Ok(None);
         }
         if ending.exit != launch::Exit::Status(0) {
-            confirmed.notes.push(format!("in run {name} the target ended with {}", ending.exit));
+            confirmed.failed.push((name.to_owned(), ending.exit.to_string()));
         }
         Ok(Some(recording))
     }
-}
-
-/// Where threads are stopped: before the persist in even rounds, since by then the writer has done all that lets others in;
-/// after the store in odd ones. Later rounds let more of them pass first, and leave some out, since a thread that is
-/// stopped elsewhere reads nothing.
-fn stalls(candidates: &[&Candidate], round: u32) -> Vec<Stall> {
-    let late = round.is_multiple_of(2);
-    let turn = round / 2;
-    let mut stalls: Vec<Stall> = Vec::new();
-    for candidate in candidates {
-        let (spot, before) = match &candidate.end {
-            Some(end) if late => (end, true),
-            _ => (&candidate.store, false),
-        };
-        let stall = Stall {
-            module: spot.module.to_string_lossy().into_owned(),
-            offset: spot.offset,
-            before,
-            skip: turn * STOPS,
-            times: STOPS * (1 + turn),
-        };
-        if !stalls.contains(&stall) {
-            stalls.push(stall);
-        }
-    }
-    if turn > 0 && stalls.len() > 1 {
-        let parity = turn as usize % 2;
-        stalls = stalls.into_iter().enumerate().filter(|(i, _)| i % 2 == parity).map(|(_, stall)| stall).collect();
-    }
-    stalls.truncate(MAX_STALLS);
-    stalls
 }

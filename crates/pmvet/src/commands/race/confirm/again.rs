@@ -1,0 +1,196 @@
+//! A schedule that proved a race, forced again.
+//!
+//! The plan of a forced run says where threads stop and whom they wait for; the rest is left to the machine. So the same plan
+//! gives the same meeting mostly, not always, and is tried some times.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use pmvet_engines::confirm::Meeting;
+use pmvet_engines::confirm::shared::Nth;
+use pmvet_engines::inject::{Journal, Recovery};
+use pmvet_engines::stacks::Stacks;
+use pmvet_events::file::TraceHeader;
+use pmvet_events::plan::{Plan, Stall, Stop};
+use pmvet_findings::{Evidence, Outcome};
+use pmvet_target::install::Install;
+use pmvet_target::launch::{self, Ending};
+use pmvet_target::recording::Recording;
+use serde::{Deserialize, Serialize};
+
+use super::judge::{Judge, Run, output, spots};
+use super::{Confirmed, Spot};
+use crate::exit::Error;
+use crate::run_folder::{RunFolder, RunInfo, words};
+use crate::workload::Workload;
+
+/// How often a schedule is tried before it is given up.
+const TRIES: usize = 12;
+
+/// The schedules of a run's proven races, by the names of their crash images.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Schedules {
+    /// The command that makes the files that the workload starts with.
+    pub(crate) setup: Option<String>,
+    pub(crate) schedules: HashMap<String, Schedule>,
+}
+
+impl Schedules {
+    /// In the run's folder.
+    pub(crate) const FILE: &str = "schedules.json";
+
+    fn read(folder: &RunFolder) -> Result<Option<Self>, Error> {
+        let path = folder.file(Self::FILE);
+        let bad = |e: &dyn std::fmt::Display| Error::Run(format!("{} cannot be used: {e}", path.display()));
+        match fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|e| bad(&e)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(bad(&e)),
+        }
+    }
+}
+
+/// All that it takes to make a race happen again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Schedule {
+    /// To be tried in turn.
+    plans: Vec<Plan>,
+    store: Spot,
+    /// Nothing: nobody reads the store, and it does not matter who goes on.
+    load: Option<Spot>,
+    timeout: Duration,
+}
+
+/// A run that is judged, and how it came about.
+pub(super) struct Forced {
+    /// Nothing: the recorded run, in which nobody was stopped.
+    pub(super) name: Option<String>,
+    pub(super) plan: Plan,
+    pub(super) timeout: Duration,
+}
+
+impl Forced {
+    /// How to make a meeting happen again: the whole plan of its run, or only the writer is stopped, for this reader.
+    pub(super) fn schedule(
+        &self,
+        meeting: &Meeting,
+        (store, load): &(Spot, Spot),
+        fences: &HashMap<u64, Nth>,
+        stacks: &mut dyn Stacks,
+    ) -> Schedule {
+        let plan = |at: &Spot, nth: u32, before: bool| {
+            let stop = Stop { thread: meeting.store.thread.0, nth, reader: meeting.load.thread.0, reads: 1 };
+            let module = at.module.to_string_lossy().into_owned();
+            let stall = Stall { module, offset: at.offset, before, stops: vec![stop] };
+            Plan { stalls: vec![stall], delays: false, ..self.plan.clone() }
+        };
+        let fence = fences.get(&meeting.store.seq);
+        let late = fence.and_then(|fence| Some(plan(&Spot::of(fence.site, stacks)?, fence.nth, true)));
+        let early = meeting.nth.map(|nth| plan(store, nth, false));
+        let whole = self.name.is_some().then(|| self.plan.clone());
+        let mut plans: Vec<Plan> = [whole.clone(), whole, late, early].into_iter().flatten().collect();
+        if plans.is_empty() {
+            plans.push(self.plan.clone());
+        }
+        Schedule { plans, store: store.clone(), load: meeting.read.then(|| load.clone()), timeout: self.timeout }
+    }
+}
+
+/// Runs a workload by a plan and records it.
+pub(super) fn make(
+    workload: &Workload,
+    plan: &Plan,
+    timeout: Duration,
+    folder: &Path,
+    install: &Install,
+) -> Result<(Recording, Ending), Error> {
+    fs::create_dir_all(folder).map_err(|e| output(&folder.display().to_string(), e))?;
+    let mut how = workload.launch(true);
+    how.plan = plan.clone();
+    if let Some(private) = &mut how.sandbox {
+        private.timeout = Some(timeout);
+    }
+    let header = TraceHeader {
+        command: workload.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        pmvet_version: env!("CARGO_PKG_VERSION").into(),
+        loads: true,
+    };
+    Ok(Recording::make(folder, &how, &header, install, None)?)
+}
+
+/// What forcing a schedule again gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// The race is proven once more, by this run, and recovery ended like this.
+    Proven {
+        run: usize,
+        outcome: Outcome,
+    },
+    /// Not in so many runs.
+    NotProven {
+        runs: usize,
+    },
+    Interrupted,
+}
+
+/// Forces the schedule that led to a crash image until its race is proven once more. Nothing if the image is not that of a
+/// race.
+pub(crate) fn again(
+    folder: &RunFolder,
+    image: &str,
+    info: &RunInfo,
+    recovery: &Recovery,
+) -> Result<Option<Again>, Error> {
+    let Some(mut all) = Schedules::read(folder)? else { return Ok(None) };
+    let Some(schedule) = all.schedules.remove(image) else { return Ok(None) };
+    let usual = info.usual.clone().unwrap_or(Outcome::Exit { status: 0 });
+    let install = Install::find()?;
+    let mut workload = Workload::again(&words(&info.command), recovery)?;
+    if let Some(line) = &all.setup {
+        workload.set_up(line)?;
+    }
+    let scratch = Scratch(folder.file("replayed"));
+    for (nth, plan) in schedule.plans.iter().cycle().take(TRIES).enumerate() {
+        let _ = fs::remove_dir_all(&scratch.0);
+        let (recording, ending) = make(&workload, plan, schedule.timeout, &scratch.0, &install)?;
+        if launch::stopped_by().is_some() {
+            return Ok(Some(Again::Interrupted));
+        }
+        if !ending.loss.is_none() {
+            continue;
+        }
+        let mut run = Run::read(&recording, folder)?;
+        let mut meetings = std::mem::take(&mut run.meetings.meetings);
+        let spots = spots(&meetings, &mut run);
+        let is = |site, spot: &Spot| spots.get(&site).is_some_and(|known| known.as_ref() == Some(spot));
+        meetings.retain(|m| {
+            let loads = schedule.load.as_ref().is_none_or(|load| m.read && is(m.load.site, load));
+            is(m.store.site, &schedule.store) && loads
+        });
+        run.meetings.meetings = meetings;
+        let journal = Journal::open(&scratch.0.join("tried.jsonl")).map_err(|e| output("tried.jsonl", e))?;
+        let mut judge = Judge::with(folder, recovery.clone(), usual.clone(), journal);
+        let mut confirmed = Confirmed::default();
+        let forced = Forced { name: None, plan: plan.clone(), timeout: schedule.timeout };
+        judge.judge(run, &forced, &mut confirmed)?;
+        let outcome = confirmed.findings.values().find_map(|finding| match &finding.evidence {
+            Evidence::Crash { recovery, .. } => Some(recovery.outcome.clone()),
+            _ => None,
+        });
+        if let Some(outcome) = outcome {
+            return Ok(Some(Again::Proven { run: nth + 1, outcome }));
+        }
+    }
+    Ok(Some(Again::NotProven { runs: TRIES }))
+}
+
+/// A folder that is removed at the end.
+struct Scratch(std::path::PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
