@@ -106,6 +106,14 @@ impl Helpers {
     }
 }
 
+impl Helpers {
+    /// Ends them. Returns how many had failed before.
+    pub(super) fn finish(mut self) -> usize {
+        let failed = |child: &mut Child| matches!(child.try_wait(), Ok(Some(status)) if !status.success());
+        self.0.iter_mut().map(failed).filter(|&failed| failed).count()
+    }
+}
+
 impl Drop for Helpers {
     fn drop(&mut self) {
         for child in &mut self.0 {

@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let checks = (!arguments.then.is_empty()).then(|| Checks::new(&arguments.then, &folder, &start));
     let mut watch = Watch::new(arguments, &corpus, checks, &start, started)?;
     let stats = campaign::run(runner, &mut start.store, &mut watch, settings)?;
-    drop(helpers);
+    let helpers_failed = helpers.finish();
     let (checks, failures) = watch.finish(&stats);
     let mut findings = failures::findings(&failures, &mut start)?;
     // The corpus has the image, and this file the rest: that is all it takes to run a case again.
@@ -99,6 +99,9 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let witness = Witness { recording: None, seq: None, patches: Vec::new() };
     let witnesses = kept.into_iter().map(|name| (name, witness.clone())).collect();
     let mut coverage = coverage(&stats);
+    if helpers_failed > 0 {
+        coverage.not_covered.push(format!("{helpers_failed} of the other processes of -j failed before the end"));
+    }
     if let Some(checks) = checks {
         let (found, left) = checks.finish();
         findings.extend(found);
