@@ -56,7 +56,7 @@ fn caveat(finding: &Finding, confirmed: &Confirmed) -> String {
             (Some(why), _) => format!(
                 "Observed: the reader acted on the value before it was persistent. Whether that does harm cannot be told: {why}."
             ),
-            (None, Tally { left_out: 1.., .. }) => {
+            (None, Tally { left_out: 1.., .. } | Tally { images: 0, .. }) => {
                 "Observed: the reader acted on the value before it was persistent. Not all recoveries that would show \
                  whether that does harm were tried."
                     .into()
