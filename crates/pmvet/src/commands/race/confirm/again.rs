@@ -27,7 +27,7 @@ use crate::run_folder::{RunFolder, RunInfo, words};
 use crate::workload::Workload;
 
 /// How often a schedule is tried before it is given up.
-const TRIES: usize = 12;
+const TRIES: usize = 40;
 
 /// The schedules of a run's proven races, by the names of their crash images.
 #[derive(Debug, Default, Serialize, Deserialize)]
