@@ -5,6 +5,7 @@ pub mod fuzz;
 pub mod inject;
 mod journal;
 pub mod lockset;
+mod losses;
 pub mod native;
 pub mod rules;
 pub mod stacks;

@@ -18,6 +18,7 @@ use pmvet_target::sandbox::driver::Driver;
 
 use crate::cli::{self, Persistency};
 use crate::exit::{Error, Exit};
+use crate::system;
 use crate::workload::{self, Workload};
 
 /// A recovery that is only to be seen to work may take this long.
@@ -51,7 +52,7 @@ impl Recovering {
                 "--setup makes private files, which --in-place does not use; leave one out".into(),
             ));
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = system::cores();
         Ok(Self {
             mode: match arguments.persistency {
                 Persistency::Adr => Mode::Adr,

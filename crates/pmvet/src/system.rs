@@ -6,6 +6,11 @@ use std::time::Duration;
 
 use pmvet_target::launch;
 
+/// How many processors pmvet may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 type Handler = extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void);
 
 extern "C" fn stop(signal: libc::c_int, info: *const libc::siginfo_t, _: *const libc::c_void) {

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
-use pmvet_model::states::Cut;
 use pmvet_model::{Line, LineId, Mode, Model};
 use pmvet_target::crash::{Patch, Replay, VersionId, Versions};
 use pmvet_target::mapped::MappedFile;
@@ -12,6 +11,7 @@ use pmvet_target::recording::Recording;
 
 use super::shared::Nth;
 use crate::inject::scan::{Newest, ScanError};
+use crate::losses;
 
 /// How many meetings of the same two instructions are looked at, and how many of those closely: after each of
 /// the first stores that follow the load. Most meetings of two instructions are harmless even where there is a bug, as when the
@@ -305,7 +305,7 @@ impl Scanner {
             };
             let load = end(event.thread, event.site, event.context, self.last_seq);
             let store = end(store.thread, store.site, store.context, store.seq);
-            let mut at_risk = vec![AtRisk { end: store, control: lost(&self.model, found, index) }];
+            let mut at_risk = vec![AtRisk { end: store, control: losses::of_store(&self.model, found, index) }];
             if !intra {
                 at_risk.extend(self.earlier(&store));
                 self.met_stores.insert(store.seq);
@@ -360,7 +360,7 @@ impl Scanner {
                 offset: line.offset() + first.offset() as u64,
                 len: first.len() as u64,
             };
-            at_risk.push(AtRisk { end, control: lost(&self.model, found, index) });
+            at_risk.push(AtRisk { end, control: losses::of_store(&self.model, found, index) });
         }
         at_risk
     }
@@ -373,7 +373,7 @@ impl Scanner {
         }
         let lost = |(&seq, &i): (&u64, &usize)| {
             let (line, index) = pending(&self.model, &self.meetings[i].store)?;
-            Some((seq, lost(&self.model, line, index)))
+            Some((seq, losses::of_store(&self.model, line, index)))
         };
         self.windows.iter().filter_map(lost).collect()
     }
@@ -416,7 +416,7 @@ impl Scanner {
             let new = first.len() < MOST_AT_RISK && first.iter().all(|(known, _)| known.end.line != store.end.line);
             let pending = pending(&self.model, &store.end).filter(|(line, _)| new && line.uncertain() == 0);
             if let Some((line, index)) = pending {
-                first.push((*store, lost(&self.model, line, index)));
+                first.push((*store, losses::of_store(&self.model, line, index)));
             }
         }
         first
@@ -510,7 +510,7 @@ impl Scanner {
             let read = left.iter().take_while(|at| at.end.seq == meeting.store.seq).count();
             // The store that was read, and then everything.
             for lost in [&left[..read], &left[if read == left.len() { read } else { 0 }..]] {
-                let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| self::lost(model, line, i));
+                let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| losses::of_store(model, line, i));
                 let patches: Vec<Patch> = lost.iter().filter_map(at).flatten().collect();
                 if patches.is_empty() {
                     continue;
@@ -532,11 +532,4 @@ fn pending<'a>(model: &'a Model, store: &End) -> Option<(&'a Line, usize)> {
     let line = model.line(store.line)?;
     let index = line.stores().iter().position(|pending| pending.seq == store.seq)?;
     Some((line, index))
-}
-
-/// What to write over the newest image so that a pending store, and what its line got after it, is not there.
-fn lost(model: &Model, line: &Line, index: usize) -> Vec<Patch> {
-    let cut = Cut { line: line.id(), kept: index };
-    let patches = model.patches(&[cut]).into_iter();
-    patches.map(|p| Patch { file: p.file, offset: p.offset, bytes: p.bytes }).collect()
 }

@@ -14,6 +14,7 @@ use pmvet_target::recording::Recording;
 
 use super::Plan;
 use super::points::{Point, Points};
+use crate::losses;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
@@ -181,11 +182,7 @@ impl Scanner {
                 self.skipped += 1;
                 continue;
             }
-            let patches: Vec<Patch> = model
-                .patches(&state.cuts)
-                .into_iter()
-                .map(|p| Patch { file: p.file, offset: p.offset, bytes: p.bytes })
-                .collect();
+            let patches = losses::of_cuts(model, &state.cuts);
             if patches.is_empty() || !self.seen.insert((version, patches.clone())) {
                 continue;
             }

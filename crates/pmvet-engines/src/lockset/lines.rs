@@ -211,6 +211,9 @@ impl Line {
         if written.waiting {
             self.fill(written.at.thread, written.bytes);
         }
+        if written.held != written.locks {
+            self.let_go |= written.bytes;
+        }
         let mut alike = 0;
         for (at, known) in self.written.iter_mut().enumerate().filter(|(_, w)| w.is_like(&written)) {
             let covered = written.bytes & !known.bytes == 0;
@@ -218,9 +221,6 @@ impl Line {
             // Only what nothing is known of yet can wait.
             if same && (known.waiting == written.waiting || covered) {
                 known.bytes |= written.bytes;
-                if written.held != written.locks {
-                    self.let_go |= written.bytes;
-                }
                 (known.at, known.ended_by) = (written.at, written.ended_by);
                 if !covered {
                     known.compared = 0;
@@ -235,9 +235,6 @@ impl Line {
         }
         if self.written.len() >= MAX_PER_LINE {
             self.written.remove(0);
-        }
-        if written.held != written.locks {
-            self.let_go |= written.bytes;
         }
         let waits = written.waiting;
         self.written.push(written);

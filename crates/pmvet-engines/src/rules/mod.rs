@@ -40,7 +40,6 @@ mod watch;
 use pmvet_events::event::{Event, FenceKind, MarkerKind, StoreKind, What};
 use pmvet_events::{ContextId, SiteId};
 use pmvet_findings::rules;
-use pmvet_model::states::Cut;
 use pmvet_model::{Bytes, Line, Mode, Model, Store};
 
 pub use raw::{Lost, RawFinding, RawFindings, RawPlace, Step, StepKind, Where};
@@ -49,6 +48,8 @@ pub use report::report;
 
 use raw::{Key, bytes_of, place_of};
 use watch::Watcher;
+
+use crate::losses;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
@@ -154,9 +155,8 @@ impl Watcher {
         found.line_flushed |= line_flushed;
         found.flusher = flusher;
         if found.lost.len() < raw::MAX_LOST {
-            let cut = Cut { line: line.id(), kept: index };
-            let without = (line.uncertain() == 0).then(|| model.patches(&[cut]));
-            found.lost.push(Lost { seq: store.seq, without });
+            let without = (line.uncertain() == 0).then(|| losses::of_store(model, line, index));
+            found.lost.push(Lost { without });
         }
         if found.count == 1 {
             let seen = self.history.of(line.id());

@@ -5,8 +5,8 @@ use std::ops::Range;
 use pmvet_events::event::LINE;
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 use pmvet_findings::{Role, Rule};
-use pmvet_model::states::Patch;
 use pmvet_model::{LineId, Mode, Store};
+use pmvet_target::crash::Patch;
 
 /// What a whole run gave.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -65,7 +65,6 @@ pub struct Where {
 /// A store that is not persistent at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    pub seq: u64,
     /// What makes the newest image one without it, and without what was stored to its line later, since the line keeps the
     /// order of its stores. Nothing if it is not known what was there before.
     pub without: Option<Vec<Patch>>,

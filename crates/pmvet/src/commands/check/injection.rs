@@ -194,9 +194,7 @@ impl<'a> Injection<'a> {
             // Most data that is never flushed is meant to be volatile: a sample will do.
             let step = if transient { finding.lost.len().saturating_sub(1).max(1) } else { 1 };
             for patches in finding.lost.iter().step_by(step).filter_map(|store| store.without.as_ref()) {
-                let own =
-                    |p: &pmvet_model::states::Patch| Patch { file: p.file, offset: p.offset, bytes: p.bytes.clone() };
-                lost.push((i, patches.iter().map(own).collect()));
+                lost.push((i, patches.clone()));
             }
         }
         lost

@@ -11,6 +11,7 @@ use super::injection::Injected;
 use super::recoveries::Twice;
 use super::settings::Settings;
 use crate::run_folder::RunInfo;
+use crate::system;
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Stats {
@@ -73,7 +74,7 @@ impl Stats {
         self.jobs = jobs;
         self.cut_short = scan.cut_short;
         self.wall_seconds = started.elapsed().as_secs_f64();
-        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(jobs) as f64;
+        let cores = system::cores().min(jobs) as f64;
         self.efficiency = match (self.native_seconds, self.mean_recovery_seconds) {
             (Some(native), Some(mean)) => Some((native + self.recoveries as f64 * mean / cores) / self.wall_seconds),
             _ => None,

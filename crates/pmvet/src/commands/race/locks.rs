@@ -20,6 +20,7 @@ use pmvet_target::{Sink, launch as launch_target};
 
 use crate::exit::Error;
 use crate::run_folder::RunFolder;
+use crate::system;
 use crate::workload::Workload;
 
 /// A restart that hangs on a lock is given up after this time.
@@ -62,7 +63,7 @@ impl Restarts<'_> {
         };
         // Two servers would want the same port.
         let alone = self.workload.driver.is_some();
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = system::cores();
         let workers = if alone { 1 } else { cores.min(tries.len()) };
         let done: Vec<Result<_, Error>> = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();

@@ -32,6 +32,7 @@ use crate::exit::Error;
 use crate::recovery::{PATIENCE, files, usual_timeout, with_paths};
 use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
+use crate::system;
 
 /// So many images are tried before it is looked what they gave.
 const BATCH: usize = 24;
@@ -311,7 +312,7 @@ impl<'a> Judge<'a> {
     }
 
     fn recover(&mut self, versions: &Versions, jobs: &[Job<'_>], deadline: Option<Instant>) -> Result<usize, Error> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = system::cores();
         let campaign = Campaign {
             recovery: &self.recovery,
             versions,
