@@ -33,7 +33,7 @@ use crate::emit::{Access, Address, Emitter, Instr, RCX};
 use crate::ffi::*;
 use crate::liveness::Live;
 use crate::thread::{mode, slot};
-use crate::{client, counts, determinism, markers, stubs};
+use crate::{client, counts, determinism, follow, markers, stubs};
 
 const LOCK_PREFIX: u32 = 1;
 
@@ -58,6 +58,8 @@ enum Body {
     Load { access: Access, ea: opnd_t, instr: Option<Instr> },
     /// An operation on PM to be counted.
     Count { access: Access, ea: opnd_t },
+    /// An instruction of a thread that may be followed.
+    Step { instr: Instr },
     /// An access that is taken apart in Rust.
     Complex { plan: Complex, instr: Instr },
 }
@@ -157,6 +159,9 @@ impl Block {
             unsafe { (instr_get_opcode(instr) as u32, instr_is_call(instr) != 0, instr_is_return(instr) != 0) };
         if !client().watches_memory() {
             return self.without_memory(instr, op, live, call, ret);
+        }
+        if client().plan.follow > 0 {
+            self.step(instr);
         }
         if self.is_stall(instr, true) {
             let access = self.access(instr, 0, 0, mode::NOTHING);
@@ -408,6 +413,20 @@ impl Block {
         self.cold.push(Cold { entry, back, rcx_saved: true, body, pending: Some(false) });
     }
 
+    /// Reports the instruction if its thread is followed.
+    fn step(&mut self, instr: Instr) {
+        let e = self.emitter(instr);
+        let (entry, none, back) = (e.label(), e.label(), e.label());
+        e.store_slot(slot::SAVED, RCX);
+        e.load_slot(RCX, slot::FOLLOW);
+        e.jump_if_rcx_zero(none);
+        e.jump(OP_jmp, entry);
+        e.put(none);
+        e.load_slot(RCX, slot::SAVED);
+        e.put(back);
+        self.cold.push(Cold { entry, back, rcx_saved: true, body: Body::Step { instr }, pending: None });
+    }
+
     fn shadow_call(&mut self, instr: Instr, live: Live) {
         let e = self.emitter(instr);
         let site = self.site(instr);
@@ -452,6 +471,7 @@ impl Block {
         e.jump(OP_jmp, over);
         for cold in std::mem::take(&mut self.cold) {
             e.put(cold.entry);
+            let follows = client().plan.follow > 0;
             let delays = client().plan.delays && matches!(cold.body, Body::Store { .. } | Body::Load { .. });
             // Where the target's rcx is in its slot, it only comes back if somebody needs it.
             let restore_rcx = || e.load_slot(RCX, slot::SAVED);
@@ -460,8 +480,12 @@ impl Block {
                 Body::Store { access, ea, instr } => {
                     if !cold.rcx_saved {
                         e.store_slot(slot::SAVED, RCX);
-                    } else if uses(ea, RCX) {
+                    } else if uses(ea, RCX) || follows {
                         restore_rcx();
+                    }
+                    if follows && reads_memory(instr) {
+                        e.keep_address(Address::Computed(ea));
+                        follow::call_loading(&e, instr, access);
                     }
                     e.call_stub_with_rcx_saved(stubs::before, access, Address::Computed(ea));
                     if let Some(register) = streamed_register(instr).filter(|_| access.todo == mode::STREAM) {
@@ -469,6 +493,9 @@ impl Block {
                     }
                     e.copy_of(instr);
                     e.call_after(writes(instr, RCX));
+                    if follows {
+                        follow::call_stored(&e);
+                    }
                     if self.is_stall(instr, false) {
                         e.call_again(stubs::stored, true);
                     }
@@ -476,8 +503,13 @@ impl Block {
                 Body::Load { access, ea, instr } => {
                     let mut at = Address::Computed(ea);
                     let mut rcx_saved = cold.rcx_saved;
-                    if rcx_saved && (instr.is_some() || uses(ea, RCX)) {
+                    if rcx_saved && (instr.is_some() || uses(ea, RCX) || follows) {
                         restore_rcx();
+                    }
+                    if let Some(instr) = instr.filter(|_| follows) {
+                        e.keep_address(at);
+                        rcx_saved = true;
+                        follow::call_loading(&e, instr, access);
                     }
                     if let Some(instr) = instr {
                         if changes_address(instr, ea) {
@@ -500,6 +532,10 @@ impl Block {
                         restore_rcx();
                     }
                     e.call_stub_with_rcx_saved(stubs::counted, access, Address::Computed(ea));
+                }
+                Body::Step { instr } => {
+                    restore_rcx();
+                    follow::call_step(&e, instr);
                 }
                 Body::Complex { plan, instr } => {
                     if cold.rcx_saved {
@@ -564,6 +600,11 @@ fn changes_address(instr: Instr, ea: opnd_t) -> bool {
 fn writes(instr: Instr, register: reg_id_t) -> bool {
     // SAFETY: a query of a valid instruction.
     unsafe { instr_writes_to_reg(instr, register, _dr_opnd_query_flags_t_DR_QUERY_INCLUDE_ALL) != 0 }
+}
+
+fn reads_memory(instr: Instr) -> bool {
+    // SAFETY: a query of a valid instruction.
+    unsafe { instr_reads_memory(instr) != 0 }
 }
 
 fn uses(operand: opnd_t, register: reg_id_t) -> bool {

@@ -11,6 +11,7 @@
 //! | [`alloc`] | memory that allocators hand out |
 //! | [`taken`] | spin locks in volatile memory: when they are given back |
 //! | [`pace`] | threads in step |
+//! | [`follow`] | the instructions of a thread that has read what a stopped one has stored |
 //! | [`schedule`] | where threads are stopped until pmvet lets them go on |
 //! | [`sync`] | locks, condition variables, barriers, semaphores, joins |
 //! | [`determinism`], [`startup`], [`markers`] | fixed time and randomness; the initial stack; requests of the target |
@@ -30,6 +31,7 @@ mod determinism;
 mod dr;
 mod emit;
 mod ffi;
+mod follow;
 mod forks;
 mod heap;
 mod instrument;
@@ -72,6 +74,7 @@ struct Client {
     sites: sites::Sites,
     hooks: sync::Hooks,
     schedule: schedule::Schedule,
+    at_risk: follow::AtRisk,
     pace: pace::Pace,
     tree: context::Tree,
     fixed: determinism::Fixed,
@@ -190,6 +193,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         pm: pm::Pm::new(&plan),
         hooks: sync::Hooks::new(&plan),
         schedule: schedule::Schedule::new(&plan),
+        at_risk: follow::AtRisk::default(),
         pace: Default::default(),
         sites: Default::default(),
         tree: Default::default(),

@@ -66,6 +66,7 @@ pub(crate) unsafe extern "C" fn paced(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     thread.pace += 1;
+    thread.follow.fenced();
     client().pace.enter(thread);
     thread.keep_pace();
 }

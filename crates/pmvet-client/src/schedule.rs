@@ -102,10 +102,12 @@ impl Thread {
         let control = client().shared.control(self.ring);
         let number = index as u32 + 1;
         client().pace.leave(self.id);
+        client().at_risk.publish(self);
         control.stalled.store(number, Ordering::Release);
         while !control.wait_at_stall(number) {
             client().check_pmvet_lives();
         }
+        client().at_risk.withdraw(self.id);
         client().pace.enter(self);
     }
 }

@@ -33,7 +33,9 @@ pub(crate) mod slot {
     pub(crate) const VALUE: usize = 6;
     /// The block before this one, for counting branches.
     pub(crate) const BLOCK: usize = VALUE + 8;
-    pub(crate) const COUNT: usize = BLOCK + 1;
+    /// Not 0 while the thread's instructions are followed.
+    pub(crate) const FOLLOW: usize = BLOCK + 1;
+    pub(crate) const COUNT: usize = FOLLOW + 1;
 }
 
 /// The largest record that a stub writes: it needs no more room than this to be left in the ring.
@@ -152,6 +154,7 @@ pub(crate) struct Thread {
     pub(crate) passed: Vec<u32>,
     /// How many fences it has made, if threads are kept in step.
     pub(crate) pace: u64,
+    pub(crate) follow: crate::follow::Follow,
     pub(crate) syscall: crate::syscalls::Pending,
     /// The thread is a child of vfork: another process that runs in this one's memory until it runs a program of its own.
     pub(crate) borrowed: bool,
@@ -251,6 +254,7 @@ impl Thread {
             ranges: Vec::new(),
             passed: Vec::new(),
             pace: 0,
+            follow: Default::default(),
             syscall: Default::default(),
             borrowed: dr::process() != client.process(),
             process: dr::process(),
@@ -268,6 +272,7 @@ impl Thread {
             *slots.add(slot::RETURN) = 0;
             *slots.add(slot::PENDING) = 0;
             *slots.add(slot::BLOCK) = 0;
+            *slots.add(slot::FOLLOW) = 0;
         }
         thread
     }

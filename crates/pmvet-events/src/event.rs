@@ -184,6 +184,14 @@ pub enum What<'a> {
         len: u64,
         text: &'a str,
     },
+    /// A thread whose data flow is followed is about to run the instruction. Reported only if the plan asks for it.
+    Step {
+        /// Bytes that it is about to read and that another thread, which is stopped, has stored; none if `len` is 0.
+        addr: u64,
+        len: u64,
+        /// A [`State`](crate::step::State).
+        state: &'a [u8],
+    },
     /// The thread was killed while it stored: the bytes may or may not have reached memory.
     Interrupted {
         addr: u64,
@@ -315,6 +323,7 @@ impl What<'_> {
             What::Exec { .. } => "exec",
             What::Module { .. } => "module",
             What::Marker { .. } => "marker",
+            What::Step { .. } => "step",
             What::Interrupted { .. } => "interrupted",
         }
     }

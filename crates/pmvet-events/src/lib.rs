@@ -4,7 +4,8 @@
 //! * [`shm`] and [`wire`] — how events travel from the target to pmvet while the target runs: rings in shared memory.
 //! * [`file`](mod@file) — how events rest: a versioned, checksummed trace file with an end record.
 //! * [`spaces`] — which file an address belongs to, in each process.
-//! * [`plan`] — what the client is told before the target starts; [`stage`] — orders to fork servers, and counter maps.
+//! * [`plan`] — what the client is told before the target starts; [`stage`] — orders to fork servers, and counter maps;
+//!   [`step`] — a followed thread before an instruction.
 //!
 //! This crate depends on no other crate of pmvet, since both sides of the process boundary link it.
 
@@ -16,6 +17,7 @@ pub mod plan;
 pub mod shm;
 pub mod spaces;
 pub mod stage;
+pub mod step;
 pub mod wire;
 
 pub use event::{Event, What};

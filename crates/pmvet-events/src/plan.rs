@@ -36,6 +36,10 @@ pub struct Plan {
     /// How many stores others may make while a thread is stopped.
     #[serde(default)]
     pub patience: u32,
+    /// Follow the data flow of threads that read what a stopped thread has stored, for so many instructions after such a load:
+    /// each is a [`crate::event::What::Step`].
+    #[serde(default)]
+    pub follow: u32,
     /// Keep threads in step: none makes many more fences than the others. Short runs have threads that take turns of a few
     /// milliseconds, so that few of their operations overlap, and other ones in each run.
     #[serde(default)]

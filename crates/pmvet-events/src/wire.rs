@@ -189,6 +189,7 @@ fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
         What::Marker { how, addr, len, text: t } => (23, [how as u64, addr, len, 0], text(t)),
         What::Interrupted { addr, size } => (24, [addr, size.into(), 0, 0], &[]),
         What::ThreadDetach { child } => (26, [child.0.into(), 0, 0, 0], &[]),
+        What::Step { addr, len, state } => (27, [addr, len, 0, 0], state),
         What::Allocate { addr, len } => (25, [addr, len, 0, 0], &[]),
         What::Store { .. }
         | What::Load { .. }
@@ -234,6 +235,7 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
         23 => What::Marker { how: MarkerKind::from_number(a as u8)?, addr: b, len: c, text: text() },
         24 => What::Interrupted { addr: a, size: b as u32 },
         26 => What::ThreadDetach { child: ThreadId(a as u32) },
+        27 => What::Step { addr: a, len: b, state: data },
         25 => What::Allocate { addr: a, len: b },
         _ => return None,
     })
@@ -335,6 +337,7 @@ mod tests {
             round_trip(What::Atomic { addr: 8, old: &[0; 4], new: &[1; 4], how });
         }
         round_trip(What::Allocate { addr: 64, len: 4096 });
+        round_trip(What::Step { addr: 64, len: 8, state: &long[..160] });
         for &how in FlushKind::ALL {
             round_trip(What::Flush { addr: 64, how, pm: true });
         }

@@ -84,6 +84,7 @@ impl Seed {
             27 => What::Atomic { addr: a, old: &self.bytes, new: &self.other, how: pick(AtomicKind::ALL, self.how) },
             29 => What::ThreadDetach { child: ThreadId(a as u32) },
             28 => What::Allocate { addr: a, len: b },
+            30 => What::Step { addr: a, len: b, state: &self.bytes },
             _ => What::Interrupted { addr: a, size: b as u32 },
         }
     }

@@ -103,6 +103,8 @@ pub enum Role {
     LastGood,
     /// The next failure point after it from which recovery works again.
     NextGood,
+    /// A store, or output, that depends on a value that was read too early.
+    SideEffect,
     /// Where the recovery failed.
     Recovery,
 }

@@ -81,7 +81,7 @@ impl<'a> Fingerprinter<'a> {
 pub fn is_decisive(role: Role) -> bool {
     match role {
         Role::Store | Role::Load | Role::Flush | Role::Fence | Role::Lock | Role::FailurePoint => true,
-        Role::LastGood | Role::NextGood | Role::Recovery => false,
+        Role::LastGood | Role::NextGood | Role::SideEffect | Role::Recovery => false,
     }
 }
 

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use pmvet_events::plan::{AllocFunction, SyncFunction};
+use pmvet_engines::confirm::sync_variables::{At, SyncVariable};
+use pmvet_events::plan::{AllocFunction, SyncFunction, SyncFunctionKind};
 use pmvet_findings::suppress::Suppress;
 use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
@@ -20,6 +21,7 @@ pub(crate) struct Config {
     /// Absolute globs.
     pub(crate) pm: Vec<String>,
     pub(crate) sync: Vec<SyncFunction>,
+    pub(crate) sync_variables: Vec<SyncVariable>,
     pub(crate) alloc: Vec<AllocFunction>,
     pub(crate) race: Race,
     pub(crate) suppress: Vec<Suppress>,
@@ -61,7 +63,7 @@ struct Raw {
     #[serde(default)]
     target: RawTarget,
     #[serde(default)]
-    sync: Vec<Spanned<SyncFunction>>,
+    sync: Vec<Spanned<RawSync>>,
     #[serde(default)]
     alloc: Vec<Spanned<AllocFunction>>,
     #[serde(default)]
@@ -73,6 +75,58 @@ struct Raw {
     suppress: Vec<Suppress>,
     #[serde(default, rename = "profile", deserialize_with = "later")]
     _profile: (),
+}
+
+/// A function that takes or gives back a lock, or a variable that stands for one.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSync {
+    function: Option<String>,
+    kind: Option<SyncFunctionKind>,
+    arg: Option<u8>,
+    shared: Option<bool>,
+    success: Option<i64>,
+    variable: Option<String>,
+    offset: Option<u64>,
+    size: Option<u64>,
+    init: Option<u64>,
+}
+
+impl RawSync {
+    fn check(self, config: &mut Config) -> Result<(), String> {
+        match (self.function, self.variable, self.offset) {
+            (Some(function), None, None) => {
+                let wrong = |what: &str| Err(format!("[[sync]] `{function}`: {what}"));
+                let Some(kind) = self.kind else { return wrong("kind is missing: acquire, try or release") };
+                let (arg, shared, success) = (self.arg.unwrap_or(0), self.shared.unwrap_or(false), self.success);
+                if function.is_empty() {
+                    return wrong("function is empty");
+                }
+                if arg > 3 {
+                    return wrong("arg must be 0, 1, 2 or 3: one of the first four arguments");
+                }
+                if self.size.is_some() || self.init.is_some() {
+                    return wrong("size and init are for variables");
+                }
+                config.sync.push(SyncFunction { function, kind, arg, shared, success });
+            }
+            (None, Some(name), None) if !name.is_empty() => {
+                config.sync_variables.push(variable(At::Member(name), self.size, self.init)?);
+            }
+            (None, None, Some(offset)) => {
+                config.sync_variables.push(variable(At::Offset(offset), self.size, self.init)?);
+            }
+            _ => return Err("[[sync]] needs one of function, variable and offset".into()),
+        }
+        Ok(())
+    }
+}
+
+fn variable(at: At, size: Option<u64>, init: Option<u64>) -> Result<SyncVariable, String> {
+    match size {
+        Some(size @ (1 | 2 | 4 | 8)) => Ok(SyncVariable { at, size, init: init.unwrap_or(0) }),
+        _ => Err(format!("[[sync]] {at}: size must be 1, 2, 4 or 8")),
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -131,15 +185,7 @@ impl Config {
         }
         for sync in raw.sync {
             let at = sync.span().start;
-            let sync = sync.into_inner();
-            let wrong = |what: &str| Err((Some(line(at)), format!("[[sync]] `{}`: {what}", sync.function)));
-            if sync.function.is_empty() {
-                return wrong("function is empty");
-            }
-            if sync.arg > 3 {
-                return wrong("arg must be 0, 1, 2 or 3: one of the first four arguments");
-            }
-            config.sync.push(sync);
+            sync.into_inner().check(&mut config).map_err(|message| (Some(line(at)), message))?;
         }
         for alloc in raw.alloc {
             let at = alloc.span().start;
@@ -163,7 +209,6 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pmvet_events::plan::SyncFunctionKind;
     use proptest::prelude::*;
 
     fn parse(text: &str) -> Result<Config, (Option<usize>, String)> {
@@ -182,6 +227,16 @@ mod tests {
         assert_eq!(config.sync[0].kind, SyncFunctionKind::Acquire);
         assert_eq!((config.sync[1].arg, config.sync[1].shared, config.sync[1].success), (1, true, Some(1)));
         assert_eq!(parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn understands_variables() {
+        let text = "[[sync]]\nvariable = \"bucket.lock\"\nsize = 8\ninit = 2\n[[sync]]\noffset = 64\nsize = 4\n";
+        let expected = [
+            SyncVariable { at: At::Member("bucket.lock".into()), size: 8, init: 2 },
+            SyncVariable { at: At::Offset(64), size: 4, init: 0 },
+        ];
+        assert_eq!(parse(text).unwrap().sync_variables, expected);
     }
 
     #[test]
@@ -209,6 +264,12 @@ mod tests {
             ("\n[[sync]]\nfunction = \"f\"\nkind = \"try\"\narg = 4\n", 2, "arg"),
             ("[[sync]]\nfunction = \"\"\nkind = \"try\"\n", 1, "function"),
             ("[[sync]]\nkind = \"try\"\n", 1, "function"),
+            ("[[sync]]\nfunction = \"f\"\n", 1, "kind"),
+            ("[[sync]]\nfunction = \"f\"\nkind = \"try\"\ninit = 1\n", 1, "init"),
+            ("[[sync]]\nvariable = \"b.lock\"\n", 1, "size"),
+            ("[[sync]]\nvariable = \"b.lock\"\nsize = 3\n", 1, "size"),
+            ("[[sync]]\nvariable = \"b.lock\"\noffset = 3\nsize = 8\n", 1, "one of"),
+            ("[[sync]]\nvariable = \"\"\nsize = 8\n", 1, "variable"),
             ("[[alloc]]\nsize = 0\n", 1, "function"),
             ("[[alloc]]\nfunction = \"\"\nsize = 0\n", 1, "function"),
             ("\n[[alloc]]\nfunction = \"f\"\n", 2, "bytes"),

@@ -54,9 +54,10 @@ pub(crate) const NAMES: [&str; COUNT] = [
     "atomic-found",
     "allocate",
     "thread-detach",
+    "step",
 ];
 
-pub(crate) const COUNT: usize = 50;
+pub(crate) const COUNT: usize = 51;
 
 /// The number of an event's kind.
 #[inline]
@@ -93,6 +94,7 @@ pub(crate) fn index(what: &What<'_>) -> usize {
         What::Atomic { how, .. } => 45 + *how as usize,
         What::Allocate { .. } => 48,
         What::ThreadDetach { .. } => 49,
+        What::Step { .. } => 50,
     }
 }
 
@@ -170,6 +172,7 @@ pub(crate) mod tests {
         all.extend(FenceKind::ALL.iter().map(|&how| What::Fence { how }));
         all.extend(SyncKind::ALL.iter().map(|&how| What::FileSync { file: FileId(1), offset: 0, len: 64, how }));
         all.push(What::Allocate { addr: 0x1000, len: 64 });
+        all.push(What::Step { addr: 0x1000, len: 8, state: &[0; 160] });
         all.extend(AtomicKind::ALL.iter().map(|&how| What::Atomic { addr: 0x99, old: &[0], new: &[1], how }));
         all.extend(SyncOp::ALL.iter().map(|&op| What::Sync { object: 0x77, op }));
         all

@@ -147,6 +147,7 @@ impl Workload {
             patience: 0,
             in_step: self.in_step,
             delays: false,
+            follow: 0,
         };
         let overlay = match self.in_place {
             // An overlay that captures nothing would still have to see every call.

@@ -9,7 +9,7 @@ use std::io::BufReader;
 
 use check_support::zoo::{Manifest, manifests};
 use check_support::{CLEAN, FOUND, Place, USAGE, both_cores, make, repository, turn};
-use pmvet_findings::{Finding, Severity, jsonl};
+use pmvet_findings::{Finding, Role, Severity, jsonl};
 
 /// Program, variant, arguments.
 type Case = (String, String, Vec<String>);
@@ -29,7 +29,7 @@ fn confirm(
     let mut command = place.pmvet(&["race", "--confirm", "--quiet"]);
     command.args(options);
     let config = repository().join("zoo").join(program).join("pmvet.toml");
-    if config.exists() {
+    if config.exists() && !options.contains(&"--config") {
         command.arg("--config").arg(config);
     }
     if !place.pools().starts_with("/dev/shm") {
@@ -71,6 +71,40 @@ fn case(program: &str, variant: &str, arguments: &str) -> Case {
 fn a_race_is_proven_and_replays() {
     let _turn = turn();
     proven(&case("bptree", "bug-1", "-n 600 -t 4"), ROUNDS).unwrap();
+}
+
+/// What the reader stored depends on what it had read too early, and the report says where.
+#[test]
+fn a_proven_race_shows_its_side_effect() {
+    let _turn = turn();
+    let place = Place::new();
+    let (code, errors, printed) = confirm(&place, &case("bptree", "bug-2", "-n 600 -t 4"), ROUNDS);
+    assert_eq!(code, Some(FOUND), "{printed}");
+    let effects: Vec<_> =
+        errors.iter().flat_map(|finding| &finding.places).filter(|place| place.role == Role::SideEffect).collect();
+    assert!(!effects.is_empty(), "{printed}");
+    for effect in effects {
+        assert!(effect.pm.as_ref().is_some_and(|pm| pm.len > 0) && !effect.stack.is_empty(), "{effect:?}");
+    }
+    assert!(printed.contains("A durable side effect: "), "{printed}");
+}
+
+/// Lock words of the buckets are freed by recovery; that of the resize is not in one of the variants.
+#[test]
+fn a_declared_variable_must_be_as_at_the_start_after_recovery() {
+    let _turn = turn();
+    let place = Place::new();
+    let config = place.pools().join("variables.toml");
+    let variable = |name: &str| format!("[[sync]]\nvariable = \"{name}\"\nsize = 8\ninit = 0\n");
+    std::fs::write(&config, variable("bucket.lock") + &variable("root.resize_lock")).unwrap();
+    let options = ["--budget", "5m", "--rounds", "0", "--config", config.to_str().unwrap()];
+    let (code, errors, printed) = confirm(&place, &case("cl_hash", "bug-7", "-n 200 -t 4"), &options);
+    assert_eq!(code, Some(FOUND), "{printed}");
+    assert!(printed.contains("`root.resize_lock` keeps its value over a crash"), "{printed}");
+    assert!(!printed.contains("`bucket.lock` keeps"), "{printed}");
+    errors.iter().try_for_each(|finding| place.replays_twice(finding)).unwrap();
+    let (code, errors, printed) = confirm(&place, &case("cl_hash", "clean", "-n 200 -t 4"), &options);
+    assert_eq!((code, errors.len()), (Some(CLEAN), 0), "{printed}");
 }
 
 /// The next enqueuer goes by the tail, which is not in PM, and never reads the link that is not persistent.

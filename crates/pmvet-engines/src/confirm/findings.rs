@@ -3,6 +3,7 @@
 use pmvet_findings::finding::CrashImage;
 use pmvet_findings::{Access, Evidence, Finding, Place, PmRange, Role, Severity, rules};
 
+use super::flow::{Flow, SideEffect};
 use super::meetings::{Crash, End, Meeting};
 use crate::inject::Tried;
 use crate::inject::findings::{Names, Setting, recovered};
@@ -86,7 +87,7 @@ pub fn confirmed(
         step(2, acted),
         Access { what: "crash".into(), ..step(2, "") },
     ];
-    Finding {
+    let mut finding = Finding {
         rule: rules::PERSISTENCY_RACE.id(),
         severity: Severity::Error,
         title: format!("{reader} acts on what {writer} has stored but not persisted, and recovery fails"),
@@ -121,6 +122,47 @@ pub fn confirmed(
         count: 1,
         fingerprint: String::new(),
         replay: None,
+    };
+    if let Some(flow) = &meeting.flow {
+        add_flow(&mut finding, flow, crash.seq, names.stacks);
+    }
+    finding
+}
+
+/// Adds to a proven race where the value went by the moment of the crash. Whether that is more than was known.
+pub fn add_flow(finding: &mut Finding, flow: &Flow, crash: u64, stacks: &mut dyn Stacks) -> bool {
+    if finding.places.iter().any(|place| place.role == Role::SideEffect) {
+        return false;
+    }
+    let Some(effect) = flow.effects.iter().find(|effect| effect.end.seq < crash) else { return false };
+    finding.places.push(side_effect(effect, stacks));
+    finding.happened.push(' ');
+    finding.happened.push_str(&describe(effect, stacks));
+    true
+}
+
+/// Where a thread stores what depends on a value that it read too early.
+pub fn side_effect(effect: &SideEffect, stacks: &mut dyn Stacks) -> Place {
+    let label = match effect {
+        SideEffect { output: true, .. } => "output that depends on the value",
+        SideEffect { content: true, address: true, .. } => "what is stored, and where, depends on the value",
+        SideEffect { content: true, .. } => "what is stored here depends on the value",
+        SideEffect { .. } => "where this stores depends on the value",
+    };
+    place(Role::SideEffect, &effect.end, label, stacks)
+}
+
+/// The same in a sentence.
+pub fn describe(effect: &SideEffect, stacks: &mut dyn Stacks) -> String {
+    let place = side_effect(effect, stacks);
+    let (who, what) = (function(&place), if effect.content { "content" } else { "place" });
+    match &place.pm {
+        Some(PmRange { file, offset, len, .. }) => format!(
+            "A durable side effect: {who} stores {len} bytes at {:#x} of {}, whose {what} depends on the value.",
+            offset,
+            file.file_name().unwrap_or(file.as_os_str()).display()
+        ),
+        None => format!("A side effect that cannot be taken back: {who} writes out what depends on the value."),
     }
 }
 

@@ -9,6 +9,7 @@ use pmvet_target::crash::{Patch, Replay, VersionId, Versions};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
 
+use super::flow::Flow;
 use super::shared::Nth;
 use crate::inject::scan::{Newest, ScanError};
 use crate::losses;
@@ -79,6 +80,8 @@ pub struct Meeting {
     pub nth: Option<u32>,
     /// The store is lost: after each act of the reader, and just before the store becomes persistent.
     pub crashes: Vec<Crash>,
+    /// Where the value went, if the reader was followed.
+    pub flow: Option<Flow>,
 }
 
 impl Meeting {
@@ -319,7 +322,16 @@ impl Scanner {
             let nth =
                 self.stored.get(&store.thread).and_then(|all| all.iter().find(|known| known.end.seq == store.seq));
             let nth = nth.map(|known| known.nth);
-            self.meetings.push(Meeting { store, load, read: true, acts: 0, sees_change, nth, crashes: Vec::new() });
+            self.meetings.push(Meeting {
+                store,
+                load,
+                read: true,
+                acts: 0,
+                sees_change,
+                nth,
+                crashes: Vec::new(),
+                flow: None,
+            });
             self.at_risk.push(at_risk);
         }
         Ok(())
@@ -460,6 +472,7 @@ impl Scanner {
             sees_change: false,
             nth: Some(first.nth),
             crashes: vec![crash],
+            flow: None,
         });
         self.at_risk.push(Vec::new());
         Ok(())

@@ -7,7 +7,9 @@
 //! * [`shared`] — where to look for races that no lockset shows.
 //! * [`meetings`] — one pass over a recorded run finds the meetings and their images.
 //! * [`verdict`] — what recoveries make of one pair of instructions.
-//! * [`taint`] — where the value goes that was read too early.
+//! * [`taint`], [`flow`] — where the value goes that was read too early.
+//! * [`overwritten`] — whether recovery undoes what was made of it.
+//! * [`sync_variables`] — declared variables that must be as at the start after recovery.
 //! * [`findings`] — a proven race in words.
 //!
 //! Where it differs from the paper:
@@ -23,10 +25,14 @@
 //! What it misses: acts that only a third thread makes, stores that the workload does not reach.
 
 pub mod findings;
+pub mod flow;
 pub mod meetings;
+pub mod overwritten;
 pub mod shared;
+pub mod sync_variables;
 pub mod taint;
 pub mod verdict;
 
+pub use flow::{Flow, Flows, SideEffect};
 pub use meetings::{Crash, End, Meeting, Meetings};
 pub use verdict::{Verdict, judge};

@@ -81,6 +81,7 @@ pub(super) mod op {
     pub(in super::super) const ATOMIC: u8 = 28;
     pub(in super::super) const ALLOCATE: u8 = 29;
     pub(in super::super) const THREAD_DETACH: u8 = 30;
+    pub(in super::super) const STEP: u8 = 31;
 }
 
 /// Flags of [`op::RMW`].
@@ -138,6 +139,7 @@ impl Shape {
             What::Exec { .. } => (op::EXEC, 0, 0),
             What::Module { .. } => (op::MODULE, 0, 0),
             What::Marker { how, .. } => (op::MARKER, how as u8, 0),
+            What::Step { .. } => (op::STEP, 0, 0),
             What::Interrupted { size, .. } => (op::INTERRUPTED, 0, u64::from(size)),
         };
         Shape { kind: op << 3 | how, size }

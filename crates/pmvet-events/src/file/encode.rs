@@ -301,6 +301,11 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
         }
         What::Map { file, addr, len, offset, .. } => numbers(&[file.0.into(), addr, len, offset]),
         What::Unmap { addr, len } => numbers(&[addr, len]),
+        What::Step { addr, len, state } => {
+            put_varint(out, addr);
+            put_varint(out, len);
+            put_bytes(out, state);
+        }
         What::FileWrite { file, offset, data } => {
             numbers(&[file.0.into(), offset]);
             put_bytes(out, data);

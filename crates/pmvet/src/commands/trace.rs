@@ -70,6 +70,7 @@ impl Settings {
                 patience: 0,
                 in_step: false,
                 delays: false,
+                follow: 0,
             },
             follow_forks: !arguments.no_follow_forks,
             bare: arguments.bare,

@@ -117,6 +117,13 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
             object.hex("addr", addr);
             object.number("len", len);
         }
+        What::Step { addr, len, state } => {
+            if len > 0 {
+                object.hex("addr", addr);
+                object.number("len", len);
+            }
+            object.bytes("state", state);
+        }
         What::FileWrite { data, .. } => {
             object.number("size", data.len() as u64);
             object.bytes("value", data);

@@ -120,6 +120,7 @@ impl Counter {
             What::Fence { .. }
             | What::Atomic { .. }
             | What::Allocate { .. }
+            | What::Step { .. }
             | What::Acquire { .. }
             | What::Release { .. }
             | What::Sync { .. } => {}

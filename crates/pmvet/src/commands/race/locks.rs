@@ -2,22 +2,19 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pmvet_engines::inject::refine;
 use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards, HeldLock};
 use pmvet_engines::stacks::Symbols;
-use pmvet_events::{Event, Places};
-use pmvet_target::collect::SinkError;
-use pmvet_target::crash::{Scratch, VersionId, Versions};
+use pmvet_events::Event;
+use pmvet_target::crash::{VersionId, Versions};
 use pmvet_target::install::Install;
-use pmvet_target::launch::{self, Exit as TargetExit};
+use pmvet_target::launch;
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
-use pmvet_target::sandbox::Capture;
-use pmvet_target::{Sink, launch as launch_target};
 
+use super::restart::{Restart, Watch, failed};
 use crate::exit::Error;
 use crate::run_folder::RunFolder;
 use crate::system;
@@ -89,33 +86,19 @@ impl Restarts<'_> {
         versions: &Versions,
         version: VersionId,
     ) -> Result<Option<Afterwards>, Error> {
-        let mut overlay = self.workload.files.above(Capture::Mappable);
-        let mut scratch = Scratch::default();
-        scratch.become_version(versions, version, &[], &mut overlay).map_err(failed)?;
-        let mut how = self.workload.launch(true);
-        let Some(private) = &mut how.sandbox else { return Ok(None) };
-        private.overlay = Arc::new(Mutex::new(overlay));
-        private.timeout = Some(PATIENCE);
-        let mut watch = Watch(Aftermath::new(lock, path));
-        let ended = launch_target(&how, self.install, &mut watch);
-        let ended_well = matches!(&ended, Ok(ending) if ending.exit == TargetExit::Status(0));
-        Ok(Some(watch.0.verdict(!ended_well)))
+        let mut aftermath = Aftermath::new(lock, path);
+        let restart = Restart { workload: self.workload, install: self.install, timeout: PATIENCE };
+        let ended_well = restart.run(None, (versions, version, &[]), &mut aftermath)?;
+        Ok(ended_well.map(|ended_well| aftermath.verdict(!ended_well)))
     }
 }
 
-fn failed(source: std::io::Error) -> Error {
-    Error::Output { action: "make", what: "a crash image".into(), source }
-}
+impl Watch for Aftermath {
+    fn event(&mut self, event: &Event<'_>) {
+        Aftermath::event(self, event);
+    }
 
-/// Lets the aftermath see the events of a restart.
-struct Watch(Aftermath);
-
-impl Sink for Watch {
-    fn event(&mut self, event: &Event<'_>, _places: &dyn Places) -> Result<(), SinkError> {
-        self.0.event(event);
-        match self.0.is_decided() {
-            true => Err(SinkError("what becomes of the lock is known".into())),
-            false => Ok(()),
-        }
+    fn is_decided(&self) -> bool {
+        Aftermath::is_decided(self)
     }
 }

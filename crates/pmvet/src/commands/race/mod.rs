@@ -3,6 +3,7 @@
 pub(crate) mod confirm;
 mod inferred;
 mod locks;
+mod restart;
 mod verdicts;
 
 use std::cmp::Reverse;
@@ -10,6 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant, SystemTime};
 
 use pmvet_engines::confirm::shared::{Nth, SharedStore, SharedStores};
+use pmvet_engines::confirm::sync_variables::{Update, Updates};
 use pmvet_engines::lockset::{self, Code, Edges, Engine, Options};
 use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
@@ -91,6 +93,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     let mut confirmed = None;
     if arguments.confirm.confirm {
         let traced = Duration::from_secs_f64(info.traced_seconds.unwrap_or_default());
+        let updates = std::mem::take(&mut analysed.updates);
         let confirm = Confirm {
             workload: &workload,
             folder: &folder,
@@ -99,9 +102,12 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
             traced,
             threads: analysed.threads,
             stores: analysed.stores,
+            variables: &config.sync_variables,
+            updates: &updates,
         };
-        let found = confirm.run(attempts(&mut analysed), &mut held, &mut info)?;
+        let mut found = confirm.run(attempts(&mut analysed), &mut held, &mut info)?;
         findings = verdicts::merge(findings, &found);
+        findings.append(&mut found.sync);
         confirmed = Some(found);
     }
     let outcome = &analysed.outcome;
@@ -122,6 +128,9 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     match &confirmed {
         Some(confirmed) => verdicts::cover(confirmed, &mut coverage),
         None => {
+            if !config.sync_variables.is_empty() {
+                coverage.not_covered.push("declared synchronisation variables, which --confirm tries".into());
+            }
             let missing = "whether recovery copes with a race: predicted races are not confirmed (--confirm)";
             coverage.not_covered.push(missing.into());
         }
@@ -215,6 +224,7 @@ struct Analysed {
     symbols: Symbols,
     places: Definitions,
     shared: Vec<SharedStore>,
+    updates: Vec<Update>,
     /// How many stores there were in all.
     stores: u64,
     threads: u32,
@@ -230,6 +240,7 @@ impl Analysed {
         let mut engine = Engine::new(options);
         let mut saw_pm = false;
         let mut shared = SharedStores::default();
+        let mut updates = Updates::default();
         let mut threads = 0;
         while let Some(event) = reader.next().map_err(failed)? {
             symbols.event(&event);
@@ -237,6 +248,7 @@ impl Analysed {
             engine.event(&event);
             if confirm {
                 shared.event(&event);
+                updates.event(&event);
             }
             threads += u32::from(matches!(event.what, What::ThreadStart { .. }));
         }
@@ -249,6 +261,6 @@ impl Analysed {
         };
         let outcome = engine.finish_with(&mut functions);
         let (shared, stores) = shared.finish();
-        Ok(Self { outcome, symbols, places, shared, stores, threads, saw_pm })
+        Ok(Self { outcome, symbols, places, shared, updates: updates.finish(), stores, threads, saw_pm })
     }
 }

@@ -36,38 +36,68 @@ pub(super) fn merge(predicted: Vec<Finding>, confirmed: &Confirmed) -> Vec<Findi
             known.count += finding.count;
             continue;
         }
-        finding.caveat = Some(caveat(&finding, confirmed));
+        let tally = tally(&finding, confirmed);
+        finding.caveat = Some(caveat(tally, confirmed));
+        finding.places.extend(tally.and_then(|tally| Some(tally.effect.as_ref()?.0.clone())));
         left.push(finding);
     }
     proven.extend(left);
     proven
 }
 
-fn caveat(finding: &Finding, confirmed: &Confirmed) -> String {
+fn tally<'a>(finding: &Finding, confirmed: &'a Confirmed) -> Option<&'a Tally> {
     let spot = |role| end(finding, role).and_then(|place| Spot::of_frame(place.stack.first()?));
     let tally = spot(Role::Store).zip(spot(Role::Load)).and_then(|pair| confirmed.tallies.get(&pair));
-    let runs = confirmed.runs;
-    match tally {
-        None | Some(Tally { meetings: 0, .. }) => format!(
-            "Not reproduced: in {runs} runs in which the writer was stopped after its store, the reader did not come before the \
-             value was persistent and act on it. Something that leaves no trace in persistent memory may keep the two apart."
+    tally.filter(|tally| tally.meetings > 0)
+}
+
+fn caveat(tally: Option<&Tally>, confirmed: &Confirmed) -> String {
+    let Some(tally) = tally else {
+        return format!(
+            "Not reproduced: in {} runs in which the writer was stopped after its store, the reader did not come before the \
+             value was persistent and act on it. Something that leaves no trace in persistent memory may keep the two apart.",
+            confirmed.runs
+        );
+    };
+    let acted = match (&tally.effect, tally.followed) {
+        (Some((_, effect)), _) => format!("the reader acted on the value before it was persistent. {effect}"),
+        (None, 0) => "the reader went on with the value before it was persistent.".into(),
+        (None, followed) => format!(
+            "the reader read the value before it was persistent. In {followed} times that it was followed, nothing that it \
+             stored depended on the value by data{}.",
+            if tally.branched { ", though a branch did" } else { "" }
         ),
-        Some(tally) => match (&confirmed.no_oracle, tally) {
-            (Some(why), _) => format!(
-                "Observed: the reader acted on the value before it was persistent. Whether that does harm cannot be told: {why}."
-            ),
-            (None, Tally { left_out: 1.., .. } | Tally { images: 0, .. }) => {
-                "Observed: the reader acted on the value before it was persistent. Not all recoveries that would show \
-                 whether that does harm were tried."
-                    .into()
-            }
-            (None, tally) => format!(
-                "Benign (recovered): the reader was seen {} times to act on the value before it was persistent, and recovery \
-                 works on all {} images in which the act survives a crash and the value does not.",
-                tally.meetings, tally.images
-            ),
-        },
+    };
+    if let Some(why) = &confirmed.no_oracle {
+        return format!("Observed: {acted} Whether that does harm cannot be told: {why}.");
     }
+    if tally.left_out >= tally.images {
+        return format!("Observed: {acted} Not all recoveries that would show whether that does harm were tried.");
+    }
+    let bytes = match tally.inconsistent {
+        None => String::new(),
+        Some((all, 0)) => format!(" Recovery overwrites all {all} bytes that depend on it."),
+        Some((all, left)) if confirmed.has_oracle => {
+            format!(
+                " Of {all} bytes that depend on it, recovery leaves {left} as they are, and the oracle accepts them."
+            )
+        }
+        Some((all, left)) => {
+            return format!(
+                "Observed: {acted} Recovery works on all images that were tried, but of {all} bytes that depend on the lost \
+                 value it leaves {left} as they are, and no --oracle says whether they are right."
+            );
+        }
+    };
+    let left_out = match tally.left_out {
+        0 => String::new(),
+        left_out => format!(" {left_out} more were not tried."),
+    };
+    let (meetings, images) = (tally.meetings, tally.images);
+    format!(
+        "Benign (recovered): {acted} That happened {meetings} times, and recovery works on all {images} images in which what the \
+         reader did survives a crash and the value does not.{left_out}{bytes}"
+    )
 }
 
 /// What was tried, for the summary.

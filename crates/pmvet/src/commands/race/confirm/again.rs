@@ -63,6 +63,32 @@ pub(crate) struct Schedule {
     timeout: Duration,
 }
 
+impl Schedule {
+    /// The store is read by somebody.
+    pub(super) fn is_read(&self) -> bool {
+        self.load.is_some()
+    }
+
+    /// In the order in which they are tried.
+    pub(super) fn plans(&self) -> impl Iterator<Item = &Plan> {
+        self.plans.iter()
+    }
+}
+
+impl Run {
+    /// The meetings, taken out of a run, that a schedule is for.
+    pub(super) fn meetings_of(&mut self, schedule: &Schedule) -> Vec<Meeting> {
+        let mut meetings = std::mem::take(&mut self.meetings.meetings);
+        let spots = spots(&meetings, self);
+        let is = |site, spot: &Spot| spots.get(&site).is_some_and(|known| known.as_ref() == Some(spot));
+        meetings.retain(|m| {
+            let loads = schedule.load.as_ref().is_none_or(|load| m.read && is(m.load.site, load));
+            is(m.store.site, &schedule.store) && loads
+        });
+        meetings
+    }
+}
+
 /// A run that is judged, and how it came about.
 pub(super) struct Forced {
     /// Nothing: the recorded run, in which nobody was stopped.
@@ -151,10 +177,10 @@ pub(crate) fn again(
     if let Some(line) = &all.setup {
         workload.set_up(line)?;
     }
-    let scratch = Scratch(folder.file("replayed"));
+    let scratch = Scratch::new(folder.file("replayed"));
     for (nth, plan) in schedule.plans.iter().cycle().take(TRIES).enumerate() {
-        let _ = fs::remove_dir_all(&scratch.0);
-        let (recording, ending) = make(&workload, plan, schedule.timeout, &scratch.0, &install)?;
+        let _ = fs::remove_dir_all(scratch.path());
+        let (recording, ending) = make(&workload, plan, schedule.timeout, scratch.path(), &install)?;
         if launch::stopped_by().is_some() {
             return Ok(Some(Again::Interrupted));
         }
@@ -162,15 +188,8 @@ pub(crate) fn again(
             continue;
         }
         let mut run = Run::read(&recording, folder)?;
-        let mut meetings = std::mem::take(&mut run.meetings.meetings);
-        let spots = spots(&meetings, &mut run);
-        let is = |site, spot: &Spot| spots.get(&site).is_some_and(|known| known.as_ref() == Some(spot));
-        meetings.retain(|m| {
-            let loads = schedule.load.as_ref().is_none_or(|load| m.read && is(m.load.site, load));
-            is(m.store.site, &schedule.store) && loads
-        });
-        run.meetings.meetings = meetings;
-        let journal = Journal::open(&scratch.0.join("tried.jsonl")).map_err(|e| output("tried.jsonl", e))?;
+        run.meetings.meetings = run.meetings_of(&schedule);
+        let journal = Journal::open(&scratch.path().join("tried.jsonl")).map_err(|e| output("tried.jsonl", e))?;
         let mut judge = Judge::with(folder, recovery.clone(), usual.clone(), journal);
         let mut confirmed = Confirmed::default();
         let forced = Forced { name: None, plan: plan.clone(), timeout: schedule.timeout };
@@ -187,7 +206,17 @@ pub(crate) fn again(
 }
 
 /// A folder that is removed at the end.
-struct Scratch(std::path::PathBuf);
+pub(super) struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    pub(super) fn new(path: std::path::PathBuf) -> Self {
+        Self(path)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
 
 impl Drop for Scratch {
     fn drop(&mut self) {

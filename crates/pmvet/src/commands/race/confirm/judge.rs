@@ -7,25 +7,28 @@ use std::time::{Duration, Instant, SystemTime};
 
 use pmvet_engines::confirm::findings::How;
 use pmvet_engines::confirm::meetings::Scanner;
+use pmvet_engines::confirm::overwritten::Overwritten;
+use pmvet_engines::confirm::sync_variables::{Restarted, SyncVariable, Update};
 use pmvet_engines::confirm::verdict::Went;
-use pmvet_engines::confirm::{self, Crash, Meeting, Meetings, Verdict};
+use pmvet_engines::confirm::{self, Crash, Flows, Meeting, Meetings, Verdict};
 use pmvet_engines::inject::findings::{Names, Setting};
 use pmvet_engines::inject::trial::{Bench, room};
 use pmvet_engines::inject::{Campaign, Job, Journal, Recovery, refine};
 use pmvet_engines::lockset::pm_locks::HeldLock;
 use pmvet_engines::native::NativeStacks;
 use pmvet_engines::stacks::Symbols;
-use pmvet_events::SiteId;
 use pmvet_events::file::Definitions;
+use pmvet_events::{Event, SiteId};
 use pmvet_findings::{Finding, Outcome};
 use pmvet_model::Mode;
-use pmvet_target::crash::Versions;
+use pmvet_target::crash::{Patch, VersionId, Versions};
 use pmvet_target::launch::{self, pm_variables};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
 use pmvet_target::sandbox;
 use pmvet_target::symbols::Symbolizer;
 
+use super::super::restart::{Restart, Watch};
 use super::again::Forced;
 use super::{Confirm, Confirmed, Spot};
 use crate::exit::Error;
@@ -48,8 +51,8 @@ const LATER: usize = 4;
 pub(super) struct Run {
     pub(super) meetings: Meetings,
     recording: Recording,
-    symbols: Symbols,
-    places: Definitions,
+    pub(super) symbols: Symbols,
+    pub(super) places: Definitions,
 }
 
 impl Run {
@@ -60,11 +63,15 @@ impl Run {
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
         let mut scanner = Scanner::new(recording, Mode::Adr, store);
+        let mut flows = Flows::default();
         while let Some(event) = reader.next().map_err(failed)? {
             symbols.event(&event);
+            flows.event(&event);
             scanner.event(&event)?;
         }
-        Ok(Self { meetings: scanner.finish()?, recording: recording.clone(), symbols, places: reader.into_places() })
+        let mut meetings = scanner.finish()?;
+        flows.attach(&mut meetings.meetings);
+        Ok(Self { meetings, recording: recording.clone(), symbols, places: reader.into_places() })
     }
 }
 
@@ -130,14 +137,26 @@ pub(super) fn spots(meetings: &[Meeting], run: &mut Run) -> HashMap<SiteId, Opti
 
 /// Lets recoveries judge.
 pub(super) struct Judge<'a> {
-    folder: &'a RunFolder,
+    pub(super) folder: &'a RunFolder,
     pub(super) recovery: Recovery,
     pub(super) usual: Outcome,
-    journal: Journal,
+    pub(super) journal: Journal,
     workers: Option<usize>,
     pub(super) deadline: Option<Instant>,
     named_timeout: Option<Duration>,
-    natives: NativeStacks,
+    pub(super) natives: NativeStacks,
+    /// To see what a recovery does. Nothing: that is not wanted.
+    restart: Option<Restart<'a>>,
+}
+
+impl Watch for Overwritten {
+    fn event(&mut self, event: &Event<'_>) {
+        Overwritten::event(self, event);
+    }
+
+    fn is_decided(&self) -> bool {
+        Overwritten::is_decided(self)
+    }
 }
 
 impl<'a> Judge<'a> {
@@ -158,6 +177,7 @@ impl<'a> Judge<'a> {
             workers: arguments.jobs.map(usize::from),
             deadline: Some(Instant::now() + confirm.budget()),
             named_timeout: arguments.recover_timeout,
+            restart: Some(Restart { workload, install: confirm.install, timeout: PATIENCE }),
             ..Self::with(confirm.folder, recovery, Outcome::Exit { status: 0 }, journal)
         })
     }
@@ -165,7 +185,17 @@ impl<'a> Judge<'a> {
     /// With a recovery that is known to work.
     pub(super) fn with(folder: &'a RunFolder, recovery: Recovery, usual: Outcome, journal: Journal) -> Self {
         let natives = NativeStacks::default();
-        Self { folder, recovery, usual, journal, workers: None, deadline: None, named_timeout: None, natives }
+        Self {
+            folder,
+            recovery,
+            usual,
+            journal,
+            workers: None,
+            deadline: None,
+            named_timeout: None,
+            natives,
+            restart: None,
+        }
     }
 
     /// Whether recovery works on what the undisturbed run left. If it does not, it cannot judge: says why.
@@ -192,8 +222,17 @@ impl<'a> Judge<'a> {
         let known = |m: &Meeting| Some((spot(m.store.site)?, spot(m.load.site)?));
         let meetings: Vec<(Meeting, (Spot, Spot))> =
             meetings.into_iter().filter_map(|m| known(&m).map(|pair| (m, pair))).collect();
-        for (_, pair) in meetings.iter().filter(|(meeting, _)| meeting.read && !meeting.is_intra()) {
-            confirmed.tallies.entry(pair.clone()).or_default().meetings += 1;
+        for (meeting, pair) in meetings.iter().filter(|(meeting, _)| meeting.read && !meeting.is_intra()) {
+            let tally = confirmed.tallies.entry(pair.clone()).or_default();
+            tally.meetings += 1;
+            let Some(flow) = &meeting.flow else { continue };
+            tally.followed += 1;
+            tally.branched |= flow.branched;
+            if let (None, Some(effect)) = (&tally.effect, flow.effects.first()) {
+                let mut stacks = run.symbols.with(&run.places);
+                let place = confirm::findings::side_effect(effect, &mut stacks);
+                tally.effect = Some((place, confirm::findings::describe(effect, &mut stacks)));
+            }
         }
         if confirmed.no_oracle.is_some() {
             return Ok(());
@@ -243,7 +282,13 @@ impl<'a> Judge<'a> {
             let verdict = confirm::judge(went(case.job()), went(case.whole()), of(&control), of(&before));
             let tally = confirmed.tallies.entry(case.pair.clone()).or_default();
             match verdict {
-                Verdict::Recovered | Verdict::Elsewhere => tally.images += 1,
+                Verdict::Recovered => {
+                    tally.images += 1;
+                    if tally.inconsistent.is_none() && confirmed.predicted.contains(case.pair) {
+                        tally.inconsistent = self.survivors(case, run)?;
+                    }
+                }
+                Verdict::Elsewhere => tally.images += 1,
                 Verdict::Unfinished => tally.left_out += 1,
                 Verdict::Confirmed | Verdict::WriterAlone => {
                     let Some(tried) = self.journal.get(&case.job().image(versions)) else { continue };
@@ -267,6 +312,35 @@ impl<'a> Judge<'a> {
             }
         }
         Ok(())
+    }
+
+    /// How many bytes of a crash image depend on the value that is lost there, and how many of those recovery leaves as they are.
+    /// Nothing if none are known, or time is up.
+    fn survivors(&self, case: &Case<'_>, run: &Run) -> Result<Option<(usize, usize)>, Error> {
+        let effects = case.meeting.flow.iter().flat_map(|flow| &flow.effects);
+        let stores: Vec<_> = effects.filter(|e| !e.output && e.end.seq < case.crash.seq).map(|e| e.end).collect();
+        let Some(restart) = self.restart.as_ref().filter(|_| !stores.is_empty() && !self.is_over()) else {
+            return Ok(None);
+        };
+        let ranges = stores.iter().map(|end| (run.symbols.path(end.line.file), end.offset, end.len));
+        let mut watch = Overwritten::new(ranges);
+        let image = (&run.meetings.versions, case.crash.version, &case.crash.patches[..]);
+        restart.run(Some(&self.recovery.command), image, &mut watch)?;
+        Ok(Some(watch.result()))
+    }
+
+    /// What a variable holds after a restart that goes by it and never sets it to its initial value.
+    pub(super) fn left_in(
+        &self,
+        variable: &SyncVariable,
+        update: &Update,
+        run: &Run,
+        image: (&Versions, VersionId, &[Patch]),
+    ) -> Result<Option<u64>, Error> {
+        let Some(restart) = &self.restart else { return Ok(None) };
+        let mut watch = Restarted::new(&run.symbols.path(update.end.line.file), variable, update);
+        restart.run(Some(&self.recovery.command), image, &mut watch)?;
+        Ok(watch.kept())
     }
 
     /// For crashes that recovery does not survive: how it goes if the same is lost before anybody has acted on it, and how just
@@ -311,7 +385,12 @@ impl<'a> Judge<'a> {
         self.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    fn recover(&mut self, versions: &Versions, jobs: &[Job<'_>], deadline: Option<Instant>) -> Result<usize, Error> {
+    pub(super) fn recover(
+        &mut self,
+        versions: &Versions,
+        jobs: &[Job<'_>],
+        deadline: Option<Instant>,
+    ) -> Result<usize, Error> {
         let cores = system::cores();
         let campaign = Campaign {
             recovery: &self.recovery,
@@ -324,7 +403,7 @@ impl<'a> Judge<'a> {
         Ok(campaign.run(jobs, &mut self.journal, &()).map_err(|e| output("a recovery", e))?.tried)
     }
 
-    fn went(&self, versions: &Versions, job: &Job<'_>) -> Went {
+    pub(super) fn went(&self, versions: &Versions, job: &Job<'_>) -> Went {
         match self.journal.get(&job.image(versions)) {
             Some(tried) if tried.outcome == self.usual => Went::Well,
             Some(_) => Went::Badly,
@@ -332,7 +411,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn setting(&self) -> Setting {
+    pub(super) fn setting(&self) -> Setting {
         Setting {
             recovery: self.recovery.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
             usual: self.usual.clone(),

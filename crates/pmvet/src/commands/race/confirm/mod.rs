@@ -3,16 +3,19 @@
 mod again;
 mod chooser;
 mod judge;
+mod sync;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pmvet_engines::confirm;
+use pmvet_engines::confirm::sync_variables::{SyncVariable, Update};
 use pmvet_engines::lockset::pm_locks::HeldLock;
 use pmvet_engines::stacks::Stacks;
 use pmvet_events::plan::{Plan, Stall};
 use pmvet_events::{ContextId, SiteId};
-use pmvet_findings::{Finding, Frame};
+use pmvet_findings::{Evidence, Finding, Frame, Place, Role};
 use pmvet_target::install::Install;
 use pmvet_target::launch;
 use pmvet_target::recording::Recording;
@@ -43,6 +46,11 @@ const SHARE: u64 = 2;
 /// How long it may all take if nobody says: so long, or so many times as long as the recorded run.
 const BUDGET: Duration = Duration::from_secs(7);
 const BUDGET_RUNS: u32 = 20;
+/// So many instructions after a load of what may still be lost are followed.
+const FOLLOWED: u32 = 2000;
+/// Every so many runs are followed, and so many once more for the sake of a proven race: that takes time.
+const FOLLOWS: u32 = 4;
+const MOST_AGAIN: usize = 3;
 /// The last run has at least so long.
 const LEAST_TIME: Duration = Duration::from_millis(500);
 
@@ -67,12 +75,19 @@ impl Spot {
 }
 
 /// What became of a pair of instructions, over all runs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) meetings: usize,
     pub(super) images: usize,
     /// Images that were not tried.
     pub(super) left_out: usize,
+    /// Meetings whose reader was followed; a branch of it depended on the value.
+    pub(super) followed: usize,
+    pub(super) branched: bool,
+    /// A side effect that was seen, and in a sentence.
+    pub(super) effect: Option<(Place, String)>,
+    /// How many bytes depend on the value, and how many of those recovery leaves as they are.
+    pub(super) inconsistent: Option<(usize, usize)>,
 }
 
 /// What confirming gave.
@@ -83,6 +98,8 @@ pub(super) struct Confirmed {
     /// Those in which the writer itself is at fault, of the run that is being judged.
     alone: BTreeMap<Spot, Finding>,
     pub(super) witnesses: HashMap<String, Witness>,
+    /// Synchronisation variables that keep their value over a crash.
+    pub(super) sync: Vec<Finding>,
     /// What led to the images that prove races.
     pub(super) schedules: HashMap<String, Schedule>,
     /// What the locksets predict.
@@ -91,6 +108,8 @@ pub(super) struct Confirmed {
     pub(super) tallies: BTreeMap<(Spot, Spot), Tally>,
     pub(super) runs: u32,
     pub(super) images: usize,
+    /// Somebody beside recovery looks at what it leaves.
+    pub(super) has_oracle: bool,
     /// Why races could not be judged, if so.
     pub(super) no_oracle: Option<String>,
     pub(super) notes: Vec<String>,
@@ -107,6 +126,9 @@ pub(super) struct Confirm<'a> {
     /// How many threads and stores the recorded run had.
     pub(super) threads: u32,
     pub(super) stores: u64,
+    /// Synchronisation variables that the configuration declares, and stores that may be to them.
+    pub(super) variables: &'a [SyncVariable],
+    pub(super) updates: &'a [Update],
 }
 
 impl Confirm<'_> {
@@ -122,11 +144,11 @@ impl Confirm<'_> {
         held: &mut [(HeldLock, Finding)],
         info: &mut RunInfo,
     ) -> Result<Confirmed, Error> {
-        let mut confirmed = Confirmed::default();
+        let mut confirmed = Confirmed { has_oracle: self.arguments.oracle.is_some(), ..Confirmed::default() };
         let pairs = attempts.iter().filter(|attempt| attempt.promise.pair);
         confirmed.predicted = pairs.map(|attempt| (attempt.store.at.clone(), attempt.load.clone())).collect();
         let mut judge = Judge::new(self)?;
-        let base = Run::read(&self.folder.recording(), self.folder)?;
+        let mut base = Run::read(&self.folder.recording(), self.folder)?;
         confirmed.no_oracle = judge.prove(&base)?.err();
         info.recover = texts(&judge.recovery.command);
         info.oracle = judge.recovery.oracle.as_deref().map(texts);
@@ -135,6 +157,9 @@ impl Confirm<'_> {
             for (lock, finding) in held {
                 judge.lock(lock, finding, &mut confirmed.witnesses)?;
             }
+        }
+        if confirmed.no_oracle.is_none() && !self.variables.is_empty() {
+            confirmed.sync = judge.sync_variables(self.variables, self.updates, &mut base, &mut confirmed)?;
         }
         let mut forced = Forced { name: None, plan: self.plan(Vec::new()), timeout: self.timeout() };
         judge.judge(base, &forced, &mut confirmed)?;
@@ -164,6 +189,8 @@ impl Confirm<'_> {
             }
             let name = format!("forced-{}", round + 1);
             forced.plan = self.plan(stalls);
+            let follows = !self.arguments.delay_injection && round % FOLLOWS == FOLLOWS - 1;
+            forced.plan.follow = if follows { FOLLOWED } else { 0 };
             let time = forced.timeout.min(judge.left().max(LEAST_TIME));
             let Some(recording) = self.force(&forced.plan, time, &name, &mut confirmed)? else { continue };
             forced.name = Some(name);
@@ -176,6 +203,7 @@ impl Confirm<'_> {
             let news = before != (confirmed.findings.len(), confirmed.tallies.len());
             fruitless = if news { 0 } else { fruitless + 1 };
         }
+        self.follow(&judge, &mut confirmed)?;
         if let Some((name, how)) = confirmed.failed.first() {
             let (failed, runs) = (confirmed.failed.len(), confirmed.runs);
             let note = format!(
@@ -184,6 +212,39 @@ impl Confirm<'_> {
             confirmed.notes.push(note);
         }
         Ok(confirmed)
+    }
+
+    /// Makes proven races happen once more to see where their values go, as far as that is not known and time is left.
+    fn follow(&self, judge: &Judge<'_>, confirmed: &mut Confirmed) -> Result<(), Error> {
+        let open = |finding: &&mut Finding| !finding.places.iter().any(|place| place.role == Role::SideEffect);
+        for finding in confirmed.findings.values_mut().filter(open).take(MOST_AGAIN) {
+            let Evidence::Crash { image, .. } = &finding.evidence else { continue };
+            let Some(schedule) = confirmed.schedules.get(&image.hash).filter(|schedule| schedule.is_read()) else {
+                continue;
+            };
+            if judge.is_over() || launch::stopped_by().is_some() || self.arguments.delay_injection {
+                break;
+            }
+            for plan in schedule.plans().take(MOST_AGAIN) {
+                let folder = again::Scratch::new(self.folder.file("followed"));
+                let plan = Plan { follow: FOLLOWED, ..plan.clone() };
+                let time = self.timeout().min(judge.left());
+                let (recording, ending) = make(self.workload, &plan, time, folder.path(), self.install)?;
+                if !ending.loss.is_none() {
+                    continue;
+                }
+                let mut run = Run::read(&recording, self.folder)?;
+                let meetings = run.meetings_of(schedule);
+                let mut stacks = run.symbols.with(&run.places);
+                let mut flows = meetings.iter().filter_map(|meeting| meeting.flow.as_ref());
+                if flows.any(|flow| confirm::findings::add_flow(finding, flow, u64::MAX, &mut stacks))
+                    || judge.is_over()
+                {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn plan(&self, stalls: Vec<Stall>) -> Plan {

@@ -1,0 +1,342 @@
+//! Synchronisation variables that the user declares (PMRace's annotations, sections 4.3 and 5): after recovery each must hold the
+//! value that it starts with, since the threads that it stood for are gone.
+//!
+//! A variable is known by its place in the pool, or by the name of a member as the source has it. Of the updates of a variable
+//! each call path is tried once, as in the paper; what is tried is a crash just after the update.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use pmvet_events::event::{Event, What};
+use pmvet_events::spaces::AddressSpaces;
+use pmvet_events::{ContextId, FileId, SiteId};
+use pmvet_findings::finding::CrashImage;
+use pmvet_findings::{Evidence, Finding, Outcome, Place, PmRange, Role, Severity, Sources, Stack, rules};
+use pmvet_model::LineId;
+
+use super::meetings::End;
+use crate::inject::Tried;
+use crate::inject::findings::{Names, Setting, recovered};
+
+/// So many updates of a call path are remembered, if they store different values; and so many call paths.
+const MOST_VALUES: usize = 4;
+const MOST_PATHS: usize = 1 << 14;
+/// In so many calls around a store the variable may be named.
+const CALLS: usize = 3;
+
+/// What the user says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyncVariable {
+    pub at: At,
+    /// In bytes, up to 8.
+    pub size: u64,
+    /// Its value when nobody holds it.
+    pub init: u64,
+}
+
+/// Where a variable is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum At {
+    /// The name of a member; what comes before a dot is the struct's and only for the reader.
+    Member(String),
+    /// In the PM file.
+    Offset(u64),
+}
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            At::Member(name) => write!(f, "`{name}`"),
+            At::Offset(offset) => write!(f, "the variable at {offset:#x}"),
+        }
+    }
+}
+
+impl SyncVariable {
+    /// Whether a store is one to this variable.
+    pub fn is(&self, update: &Update, stack: &Stack, sources: &Sources) -> bool {
+        update.end.len == self.size
+            && match &self.at {
+                At::Offset(offset) => update.end.offset == *offset,
+                At::Member(name) => names(stack, name.rsplit(['.', '>']).next().unwrap_or(name), sources),
+            }
+    }
+}
+
+/// Whether the line that stores, or one that calls it, names the member.
+fn names(stack: &Stack, member: &str, sources: &Sources) -> bool {
+    let line =
+        |frame: &pmvet_findings::Frame| Some(sources.file(frame.file.as_deref()?)?.line(frame.line?)?.to_owned());
+    stack.iter().filter_map(line).take(1 + CALLS).any(|line| has_member(&line, member))
+}
+
+/// Whether a line of source has `->member` or `.member` in it.
+fn has_member(line: &str, member: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(member).any(|(at, _)| {
+        let before = line[..at].trim_end();
+        let after = line[at + member.len()..].chars().next();
+        (before.ends_with("->") || before.ends_with('.')) && !after.is_some_and(is_part)
+    })
+}
+
+/// A store that may be one to a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Update {
+    pub end: End,
+    pub value: u64,
+}
+
+/// Remembers stores of words, fed with the events of a run.
+#[derive(Debug, Default)]
+pub struct Updates {
+    spaces: AddressSpaces,
+    found: HashMap<(SiteId, ContextId), Vec<Update>>,
+}
+
+impl Updates {
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.spaces.update(event);
+        let (addr, value) = match event.what {
+            What::Store { addr, value, .. } => (addr, value),
+            What::Rmw { addr, new, stored: true, .. } => (addr, new),
+            _ => return,
+        };
+        if value.len() > 8 || self.found.len() >= MOST_PATHS {
+            return;
+        }
+        let number = number(value);
+        let Event { seq, thread, site, context, .. } = *event;
+        let known = self.found.entry((site, context)).or_default();
+        if known.len() == MOST_VALUES || known.iter().any(|update| update.value == number) {
+            return;
+        }
+        self.spaces.locate(thread, addr, value.len() as u64, |part| {
+            let line = LineId::of(part.file, part.offset);
+            let end = End { thread, site, context, seq, line, offset: part.offset, len: part.len as u64 };
+            known.push(Update { end, value: number });
+        });
+    }
+
+    /// In the order in which they were made.
+    pub fn finish(self) -> Vec<Update> {
+        let mut all: Vec<Update> = self.found.into_values().flatten().collect();
+        all.sort_by_key(|update| update.end.seq);
+        all
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().take(8).rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// Watches a restart: is a variable set to its initial value before anybody goes by it? What is never looked at is of no
+/// account: it may lie in memory that is not in use any more.
+#[derive(Debug)]
+pub struct Restarted {
+    init: u64,
+    looked: bool,
+    reset: bool,
+    spaces: AddressSpaces,
+    path: PathBuf,
+    offset: u64,
+    file: Option<FileId>,
+    bytes: Vec<u8>,
+}
+
+impl Restarted {
+    /// `path` is the file, as the target names it.
+    pub fn new(path: &Path, variable: &SyncVariable, update: &Update) -> Self {
+        let bytes = update.value.to_le_bytes()[..(variable.size as usize).min(8)].to_vec();
+        let (init, path, offset) = (variable.init, path.into(), update.end.offset);
+        Self { init, looked: false, reset: false, spaces: AddressSpaces::default(), path, offset, file: None, bytes }
+    }
+
+    /// The value that it has kept, if anybody goes by that.
+    pub fn kept(&self) -> Option<u64> {
+        (self.looked && !self.reset).then(|| number(&self.bytes))
+    }
+
+    pub fn is_decided(&self) -> bool {
+        self.reset
+    }
+
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.spaces.update(event);
+        match event.what {
+            What::File { file, path, .. } if Path::new(path) == self.path => self.file = Some(file),
+            What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. } => {
+                let mut parts = Vec::new();
+                self.spaces.locate(event.thread, addr, value.len() as u64, |part| parts.push(part));
+                for part in parts {
+                    self.written(part.file, part.offset, &value[part.first..part.first + part.len]);
+                }
+            }
+            What::Load { addr, size } => self.spaces.locate(event.thread, addr, size.into(), |part| {
+                let end = self.offset + self.bytes.len() as u64;
+                let overlaps = part.offset < end && self.offset < part.offset + part.len as u64;
+                self.looked |= Some(part.file) == self.file && overlaps;
+            }),
+            What::FileWrite { file, offset, data } => self.written(file, offset, data),
+            What::FileZero { file, offset, len } if Some(file) == self.file => {
+                let zeroed = offset..offset.saturating_add(len);
+                for (at, byte) in (self.offset..).zip(&mut self.bytes) {
+                    *byte = if zeroed.contains(&at) { 0 } else { *byte };
+                }
+                self.reset |= number(&self.bytes) == self.init;
+            }
+            _ => {}
+        }
+    }
+
+    fn written(&mut self, file: FileId, offset: u64, data: &[u8]) {
+        if Some(file) != self.file {
+            return;
+        }
+        for (at, byte) in (self.offset..).zip(&mut self.bytes) {
+            let new = at.checked_sub(offset).and_then(|i| data.get(usize::try_from(i).ok()?));
+            *byte = new.copied().unwrap_or(*byte);
+        }
+        let end = self.offset + self.bytes.len() as u64;
+        let hit = offset < end && self.offset < offset.saturating_add(data.len() as u64);
+        self.reset |= hit && number(&self.bytes) == self.init;
+    }
+}
+
+/// What a restart made of a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// Recovery, or what comes after it, fails with this value and not with the initial one.
+    Fails,
+    /// Recovery works, but never sets it to the initial value, and goes by this one.
+    Holds(u64),
+}
+
+/// A variable that keeps its value over a crash, in words.
+pub fn finding(
+    variable: &SyncVariable,
+    update: &Update,
+    left: Left,
+    tried: &Tried,
+    setting: &Setting,
+    names: &mut Names<'_>,
+) -> Finding {
+    let stack = names.stacks.stack(update.end.site, update.end.context);
+    let pm = PmRange {
+        file: names.stacks.file(update.end.line.file),
+        offset: update.end.offset,
+        len: variable.size,
+        object: None,
+    };
+    let (at, value, init) = (&variable.at, update.value, variable.init);
+    let happened = match left {
+        Left::Fails => format!(
+            "After a crash just after that, recovery {}. It works if the variable is {init} instead.",
+            tried.outcome
+        ),
+        Left::Holds(kept) => format!(
+            "After a crash just after that, the program goes by what is left of it, and it is {kept} when all is done."
+        ),
+    };
+    let native = names.natives.stack(&tried.stack);
+    let mut places = vec![Place {
+        role: Role::Lock,
+        stack,
+        thread: Some(update.end.thread.0),
+        pm: Some(pm),
+        seq: Some(update.end.seq),
+        label: format!("this sets a synchronisation variable to {value}, and a crash keeps it"),
+    }];
+    if !native.is_empty() && tried.outcome != (Outcome::Exit { status: 0 }) {
+        let label = format!("recovery {}", tried.outcome);
+        places.push(Place { role: Role::Recovery, stack: native.clone(), thread: None, pm: None, seq: None, label });
+    }
+    Finding {
+        rule: rules::LOCK_IN_PM.id(),
+        severity: Severity::Error,
+        title: format!("{at} keeps its value over a crash"),
+        places,
+        expected: format!("A synchronisation variable is {init} again after recovery, as the configuration declares."),
+        happened: format!("Confirmed: {at} is set to {value} by a thread that a crash ends. {happened}"),
+        fix: "Set the variable to its initial value when the pool is opened, before any thread can use it, or keep it in \
+              ordinary memory."
+            .into(),
+        caveat: None,
+        evidence: Evidence::Crash {
+            image: CrashImage {
+                seq: update.end.seq + 1,
+                unpersisted: Vec::new(),
+                unpersisted_total: 0,
+                lost: Vec::new(),
+                choice: "every store so far is in PM".into(),
+                hash: tried.image.clone(),
+                diff: Vec::new(),
+            },
+            recovery: recovered(tried, setting, native),
+            timeline: Vec::new(),
+        },
+        count: 1,
+        fingerprint: String::new(),
+        replay: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmvet_events::ThreadId;
+    use pmvet_events::event::StoreKind;
+
+    use super::*;
+
+    #[test]
+    fn a_member_is_found_by_its_whole_name() {
+        assert!(has_member("    if (try_lock(&b->lock, HELD))", "lock"));
+        assert!(has_member("root.lock = 1;", "lock"));
+        assert!(has_member("b -> lock = 1;", "lock"));
+        assert!(!has_member("b->locks = 1;", "lock"));
+        assert!(!has_member("b->resize_lock = 1; lock(b)", "lock"));
+        assert!(!has_member("", "lock"));
+    }
+
+    #[test]
+    fn updates_and_what_is_left_of_them() {
+        let thread = ThreadId(1);
+        let event = |seq, what| Event { seq, thread, site: SiteId(3), context: ContextId(4), what };
+        let start = [
+            What::ThreadStart { process: 1, os_thread: 1 },
+            What::File { file: FileId(2), size: 4096, device: 0, inode: 0, path: "/pool" },
+            What::Map { file: FileId(2), addr: 0x1000, len: 4096, offset: 0, writable: true },
+        ];
+        let store = |addr, value| What::Store { addr, value, how: StoreKind::Regular };
+        let mut updates = Updates::default();
+        start.iter().for_each(|what| updates.event(&event(1, *what)));
+        // The second is like the first, and the fourth is no word.
+        for (seq, what) in
+            [store(0x1100, &[1, 0]), store(0x1108, &[1, 0]), store(0x1100, &[0, 2]), store(0x1100, &[0; 9])]
+                .into_iter()
+                .enumerate()
+        {
+            updates.event(&event(seq as u64 + 4, what));
+        }
+        let updates = updates.finish();
+        assert_eq!(
+            updates.iter().map(|u| (u.end.seq, u.end.offset, u.value)).collect::<Vec<_>>(),
+            [(4, 0x100, 1), (6, 0x100, 0x200)]
+        );
+        let variable = SyncVariable { at: At::Offset(0x100), size: 2, init: 0 };
+        assert!(variable.is(&updates[0], &Stack::new(), &Sources::new([] as [PathBuf; 0])));
+        let mut restart = Restarted::new(Path::new("/pool"), &variable, &updates[0]);
+        start.iter().for_each(|what| restart.event(&event(1, *what)));
+        restart.event(&event(2, What::Load { addr: 0x1102, size: 8 }));
+        assert_eq!(restart.kept(), None, "nobody has looked");
+        restart.event(&event(2, What::Load { addr: 0x1100, size: 8 }));
+        assert_eq!(restart.kept(), Some(1));
+        restart.event(&event(2, store(0x1101, &[7, 9])));
+        assert_eq!(restart.kept(), Some(0x701));
+        restart.event(&event(3, What::FileZero { file: FileId(2), offset: 0x101, len: 9 }));
+        restart.event(&event(4, store(0x1200, &[0; 8])));
+        assert_eq!((restart.kept(), restart.is_decided()), (Some(1), false));
+        restart.event(&event(4, store(0x1100, &[0])));
+        assert_eq!((restart.kept(), restart.is_decided()), (None, true));
+    }
+}

@@ -1,0 +1,85 @@
+//! Declared synchronisation variables: what a restart makes of them.
+
+use pmvet_engines::confirm::sync_variables::{Left, Restarted, SyncVariable, Update, finding};
+use pmvet_engines::confirm::verdict::Went;
+use pmvet_engines::inject::findings::Names;
+use pmvet_engines::inject::{Job, refine};
+use pmvet_engines::stacks::Stacks;
+use pmvet_events::Event;
+use pmvet_findings::{Finding, Sources};
+use pmvet_target::crash::Patch;
+use pmvet_target::mapped::MappedFile;
+
+use super::super::restart::Watch;
+use super::Confirmed;
+use super::judge::{Judge, Run, output};
+use crate::exit::Error;
+use crate::reporting::Witness;
+
+impl Watch for Restarted {
+    fn event(&mut self, event: &Event<'_>) {
+        Restarted::event(self, event);
+    }
+
+    fn is_decided(&self) -> bool {
+        Restarted::is_decided(self)
+    }
+}
+
+impl Judge<'_> {
+    /// Tries a crash after each kind of update of each variable.
+    pub(super) fn sync_variables(
+        &mut self,
+        variables: &[SyncVariable],
+        updates: &[Update],
+        run: &mut Run,
+        confirmed: &mut Confirmed,
+    ) -> Result<Vec<Finding>, Error> {
+        let sources = Sources::new(std::env::current_dir());
+        let mut chosen: Vec<(&SyncVariable, &Update)> = Vec::new();
+        let mut stacks = run.symbols.with(&run.places);
+        for variable in variables {
+            let is = |update: &&Update| {
+                let set = update.value != variable.init;
+                set && variable.is(update, &stacks.stack(update.end.site, update.end.context), &sources)
+            };
+            let known: Vec<&Update> = updates.iter().filter(is).collect();
+            if known.is_empty() {
+                confirmed.notes.push(format!("{}: no store of this run sets it", variable.at));
+            }
+            chosen.extend(known.into_iter().map(|update| (variable, update)));
+        }
+        let store = MappedFile::new(self.folder.temporary().map_err(|e| output("a temporary file", e))?);
+        let moments = [chosen.iter().map(|(_, update)| update.end.seq + 1).collect()];
+        let (versions, found) = refine::versions_at(&self.folder.recording(), &moments, store)?;
+        let mut findings = Vec::new();
+        for (variable, update) in chosen {
+            let at = found.iter().find(|(moment, _)| *moment == update.end.seq + 1);
+            let Some(&(_, version)) = at else { continue };
+            if self.is_over() {
+                confirmed.notes.push(format!("{}: not all crashes were tried in time", variable.at));
+                break;
+            }
+            let bytes = variable.init.to_le_bytes()[..(variable.size as usize).min(8)].to_vec();
+            let free = [Patch { file: update.end.line.file, offset: update.end.offset, bytes }];
+            let (held, control) = (Job { version, patches: &[] }, Job { version, patches: &free });
+            confirmed.images += self.recover(&versions, &[held, control], None)?;
+            let left = match (self.went(&versions, &held), self.went(&versions, &control)) {
+                (Went::Badly, Went::Well) => Left::Fails,
+                (Went::Well, _) => match self.left_in(variable, update, run, (&versions, version, &[]))? {
+                    Some(value) => Left::Holds(value),
+                    None => continue,
+                },
+                _ => continue,
+            };
+            let Some(tried) = self.journal.get(&held.image(&versions)) else { continue };
+            let setting = self.setting();
+            let mut stacks = run.symbols.with(&run.places);
+            let mut names = Names { stacks: &mut stacks, natives: &mut self.natives };
+            findings.push(finding(variable, update, left, tried, &setting, &mut names));
+            let witness = Witness { recording: None, seq: Some(update.end.seq + 1), patches: Vec::new() };
+            confirmed.witnesses.insert(tried.image.clone(), witness);
+        }
+        Ok(findings)
+    }
+}
