@@ -3,6 +3,7 @@
 pub mod confirm;
 pub mod fuzz;
 pub mod inject;
+pub mod interleave;
 mod journal;
 pub mod lockset;
 mod losses;

@@ -338,6 +338,10 @@ pub(crate) struct Confirm {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), requires = "confirm")]
     pub(crate) jobs: Option<u16>,
 
+    /// With --confirm: go on only while runs cover something new, and say in this file what they cover
+    #[arg(long, value_name = "FILE", requires = "confirm", hide = true)]
+    pub(crate) explored: Option<PathBuf>,
+
     /// With --confirm: stop after this time, and say what was not tried
     #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "confirm")]
     pub(crate) budget: Option<Duration>,
@@ -396,6 +400,22 @@ pub(crate) struct Fuzz {
     /// The number of a process that another one started
     #[arg(long, value_name = "N", hide = true)]
     pub(crate) helper: Option<u16>,
+
+    /// Explore thread schedules too: make values be read before they are persistent, crash, and let recovery judge
+    #[arg(long, conflicts_with_all = ["then", "rebuild", "paths_of", "cmin", "tmin", "exchange"])]
+    pub(crate) interleave: bool,
+
+    /// With --interleave: instead of stopping writers, let each access to PM wait for a random time (a baseline to compare with)
+    #[arg(long, requires = "interleave")]
+    pub(crate) delay_injection: bool,
+
+    /// With --interleave: how the program recovers, as a shell command [default: the program's own command line]
+    #[arg(long, value_name = "CMD", requires = "interleave")]
+    pub(crate) recover: Option<String>,
+
+    /// With --interleave: run after a recovery that succeeded, with the paths of the PM files as arguments; 0 means consistent
+    #[arg(long, value_name = "CMD", requires = "interleave")]
+    pub(crate) oracle: Option<String>,
 
     /// Stop at the first finding that counts (see --fail-on)
     #[arg(long)]

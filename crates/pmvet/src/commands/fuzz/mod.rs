@@ -3,6 +3,7 @@
 mod count;
 mod exchange;
 mod failures;
+mod interleave;
 mod minimise;
 mod native;
 mod rebuild;
@@ -17,6 +18,7 @@ use pmvet_engines::fuzz::campaign::{self, Settings, Stats};
 use pmvet_engines::fuzz::operations::Operations;
 use pmvet_engines::fuzz::runner::Runner;
 use pmvet_engines::fuzz::tokens;
+use pmvet_engines::interleave::seeds::Seeds;
 use pmvet_findings::Coverage;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
@@ -50,6 +52,12 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let install = Install::find()?;
     system::handle_signals();
     let started = Instant::now();
+    if arguments.interleave {
+        let seeds = seeds(arguments)?;
+        let operations = operations(arguments, &seeds)?;
+        let seeds = Seeds::new(seeds, operations, arguments.longest as usize);
+        return interleave::run(arguments, config, &workload, seeds);
+    }
     if let Some(line) = &arguments.workload.setup {
         workload.set_up(line)?;
     }
@@ -169,17 +177,19 @@ fn seeds(arguments: &cli::Fuzz) -> Result<Vec<Vec<u8>>, Error> {
     }
 }
 
+fn read(path: &Path, flag: &str) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|e| Error::Usage(format!("{flag}: {}: {e}", path.display())))
+}
+
+/// What inputs are made of.
+fn operations(arguments: &cli::Fuzz, seeds: &[Vec<u8>]) -> Result<Option<Operations>, Error> {
+    let Some(path) = &arguments.ops else { return Ok(Operations::of_seeds(seeds.iter().map(Vec::as_slice))) };
+    let parsed = Operations::parse(&read(path, "--ops")?);
+    parsed.map(Some).map_err(|e| Error::Usage(format!("--ops: {}: {e}", path.display())))
+}
+
 fn settings(arguments: &cli::Fuzz, start: &Start, seeds: Vec<Vec<u8>>) -> Result<Settings, Error> {
-    let read = |path: &Path, flag: &str| {
-        std::fs::read_to_string(path).map_err(|e| Error::Usage(format!("{flag}: {}: {e}", path.display())))
-    };
-    let operations = match &arguments.ops {
-        Some(path) => {
-            let parsed = Operations::parse(&read(path, "--ops")?);
-            Some(parsed.map_err(|e| Error::Usage(format!("--ops: {}: {e}", path.display())))?)
-        }
-        None => Operations::of_seeds(seeds.iter().map(Vec::as_slice)),
-    };
+    let operations = operations(arguments, &seeds)?;
     let mut words =
         std::fs::read(&start.workload.program.executable).map_or_else(|_| Vec::new(), |b| tokens::of_binary(&b));
     if let Some(path) = &arguments.dict {

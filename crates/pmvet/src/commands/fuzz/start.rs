@@ -32,7 +32,7 @@ pub(super) struct Start {
 }
 
 /// What stands for the input file in a command line.
-const INPUT: &str = "@@";
+pub(super) const INPUT: &str = "@@";
 
 impl Start {
     /// Runs the target once to learn which files are PM. Returns how pmvet ends if there is nothing to fuzz.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use pmvet_engines::confirm::shared::{Nth, SharedStore, SharedStores};
 use pmvet_engines::confirm::sync_variables::{Update, Updates};
+use pmvet_engines::interleave::alias::Covered;
 use pmvet_engines::lockset::{self, Code, Edges, Engine, Options};
 use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
@@ -21,6 +22,7 @@ use pmvet_target::install::Install;
 use pmvet_target::launch;
 use pmvet_target::recording::{Follower, Recording};
 use pmvet_target::symbols::Symbolizer;
+use serde::{Deserialize, Serialize};
 
 use self::confirm::{Attempt, Confirm, Promise, Schedules, Spot, Stop};
 use self::locks::Restarts;
@@ -31,6 +33,13 @@ use crate::reporting::{self, Results};
 use crate::run_folder::{RunFolder, RunInfo};
 use crate::system;
 use crate::workload::Workload;
+
+/// What the runs for one input have covered, for `pmvet fuzz --interleave`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Explored {
+    pub(crate) runs: u32,
+    pub(crate) covered: Covered,
+}
 
 pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     let folder = std::env::current_dir().map_err(|source| Error::Output {
@@ -107,6 +116,15 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         };
         let mut found = confirm.run(attempts(&mut analysed), &mut held, &mut info)?;
         findings = verdicts::merge(findings, &found);
+        if let Some(path) = &arguments.confirm.explored {
+            let explored = Explored { runs: found.runs, covered: std::mem::take(&mut found.covered) };
+            let bytes = serde_json::to_vec(&explored).unwrap_or_default();
+            std::fs::write(path, bytes).map_err(|source| Error::Output {
+                action: "write",
+                what: path.display().to_string(),
+                source,
+            })?;
+        }
         findings.append(&mut found.sync);
         confirmed = Some(found);
     }

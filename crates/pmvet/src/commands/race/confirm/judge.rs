@@ -14,6 +14,7 @@ use pmvet_engines::confirm::{self, Crash, Flows, Meeting, Meetings, Verdict};
 use pmvet_engines::inject::findings::{Names, Setting};
 use pmvet_engines::inject::trial::{Bench, room};
 use pmvet_engines::inject::{Campaign, Job, Journal, Recovery, refine};
+use pmvet_engines::interleave::alias::{Aliases, Covered};
 use pmvet_engines::lockset::pm_locks::HeldLock;
 use pmvet_engines::native::NativeStacks;
 use pmvet_engines::stacks::Symbols;
@@ -50,6 +51,7 @@ const LATER: usize = 4;
 /// A recorded run, read.
 pub(super) struct Run {
     pub(super) meetings: Meetings,
+    covered: Covered,
     recording: Recording,
     pub(super) symbols: Symbols,
     pub(super) places: Definitions,
@@ -63,15 +65,18 @@ impl Run {
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
         let mut scanner = Scanner::new(recording, Mode::Adr, store);
-        let mut flows = Flows::default();
+        let (mut flows, mut aliases) = (Flows::default(), Aliases::default());
         while let Some(event) = reader.next().map_err(failed)? {
             symbols.event(&event);
             flows.event(&event);
+            aliases.event(&event);
             scanner.event(&event)?;
         }
         let mut meetings = scanner.finish()?;
         flows.attach(&mut meetings.meetings);
-        Ok(Self { meetings, recording: recording.clone(), symbols, places: reader.into_places() })
+        let places = reader.into_places();
+        let covered = aliases.finish(&places);
+        Ok(Self { meetings, covered, recording: recording.clone(), symbols, places })
     }
 }
 
@@ -216,6 +221,7 @@ impl<'a> Judge<'a> {
 
     /// Lets recoveries judge what happened in a run, the most promising crashes first.
     pub(super) fn judge(&mut self, mut run: Run, forced: &Forced, confirmed: &mut Confirmed) -> Result<(), Error> {
+        confirmed.covered.add(std::mem::take(&mut run.covered));
         let meetings = std::mem::take(&mut run.meetings.meetings);
         let spots = spots(&meetings, &mut run);
         let spot = |site: SiteId| spots.get(&site).cloned().flatten();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use pmvet_engines::confirm;
 use pmvet_engines::confirm::sync_variables::{SyncVariable, Update};
+use pmvet_engines::interleave::alias::Covered;
 use pmvet_engines::lockset::pm_locks::HeldLock;
 use pmvet_engines::stacks::Stacks;
 use pmvet_events::plan::{Plan, Stall};
@@ -38,6 +39,8 @@ const SLOWER: u32 = 8;
 const LONGER: Duration = Duration::from_secs(2);
 /// After so many rounds in a row without anything new there is nothing to be found.
 const FRUITLESS: u32 = 40;
+/// ... or so many, if other inputs are waiting for their turn.
+const COVERED: u32 = 3;
 /// ... or so many, if something was found that nobody predicted.
 const ENOUGH: u32 = 4;
 /// A stopped thread lets others make at least so many stores, and at most such a part of those of the whole run.
@@ -106,6 +109,8 @@ pub(super) struct Confirmed {
     pub(super) predicted: HashSet<(Spot, Spot)>,
     /// Everything else that happened.
     pub(super) tallies: BTreeMap<(Spot, Spot), Tally>,
+    /// What all runs have covered.
+    pub(super) covered: Covered,
     pub(super) runs: u32,
     pub(super) images: usize,
     /// Somebody beside recovery looks at what it leaves.
@@ -176,7 +181,8 @@ impl Confirm<'_> {
                 break;
             }
             let stalls = chooser.next(open);
-            let done = (stalls.is_empty() || fruitless >= FRUITLESS) && !self.arguments.delay_injection;
+            let most = if self.arguments.explored.is_some() { COVERED } else { FRUITLESS };
+            let done = (stalls.is_empty() || fruitless >= most) && !self.arguments.delay_injection;
             if done || launch::stopped_by().is_some() {
                 break;
             }
@@ -195,12 +201,16 @@ impl Confirm<'_> {
             let Some(recording) = self.force(&forced.plan, time, &name, &mut confirmed)? else { continue };
             forced.name = Some(name);
             confirmed.runs += 1;
-            let before = (confirmed.findings.len(), confirmed.tallies.len());
+            let known = |confirmed: &Confirmed| {
+                let covered = if self.arguments.explored.is_some() { confirmed.covered.len() } else { 0 };
+                (confirmed.findings.len(), confirmed.tallies.len(), covered)
+            };
+            let before = known(&confirmed);
             judge.judge(Run::read(&recording, self.folder)?, &forced, &mut confirmed)?;
             if confirmed.witnesses.values().all(|witness| witness.recording != forced.name) {
                 recording.remove();
             }
-            let news = before != (confirmed.findings.len(), confirmed.tallies.len());
+            let news = before != known(&confirmed);
             fruitless = if news { 0 } else { fruitless + 1 };
         }
         self.follow(&judge, &mut confirmed)?;

@@ -1,0 +1,144 @@
+//! Inputs for programs with threads: those that are worth something, and new ones made of them.
+
+use crate::fuzz::operations::{Chance, Operations};
+
+/// Of so many turns one is for a seed as it is, if its last one gave anything new.
+const AGAIN: usize = 3;
+/// So many turns in a row without anything new, and a store is filled instead.
+const STUCK: u32 = 6;
+
+/// An input, and what its turns have given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seed {
+    input: Vec<u8>,
+    /// Its last turn covered something new.
+    fresh: bool,
+}
+
+/// The inputs so far.
+#[derive(Debug)]
+pub struct Seeds {
+    known: Vec<Seed>,
+    /// The seeds of the user that have had no turn yet.
+    waiting: Vec<Vec<u8>>,
+    operations: Option<Operations>,
+    longest: usize,
+    fruitless: u32,
+}
+
+impl Seeds {
+    pub fn new(seeds: Vec<Vec<u8>>, operations: Option<Operations>, longest: usize) -> Self {
+        let mut waiting = seeds;
+        waiting.reverse();
+        Self { known: Vec::new(), waiting, operations, longest, fruitless: 0 }
+    }
+
+    /// The input for the next turn.
+    pub fn next(&mut self, below: Chance<'_>) -> Vec<u8> {
+        if let Some(input) = self.waiting.pop() {
+            return input;
+        }
+        let Some(count) = std::num::NonZero::new(self.known.len()) else { return Vec::new() };
+        let fresh = self.known.iter().rposition(|seed| seed.fresh);
+        if let Some(at) = fresh.filter(|_| below(AGAIN) == 0) {
+            self.known[at].fresh = false;
+            return self.known[at].input.clone();
+        }
+        let mut input = self.known[below(count.get())].input.clone();
+        let other = self.known[below(count.get())].input.clone();
+        // Some steps at a time if nothing has come of single ones.
+        let steps = 1 + (self.fruitless / STUCK).min(8);
+        for _ in 0..steps {
+            let changed = self.operations.as_ref().is_some_and(|ops| ops.mutate(&mut input, &other, below));
+            if !changed {
+                change_bytes(&mut input, &other, below);
+            }
+        }
+        input.truncate(self.longest);
+        input
+    }
+
+    /// Says what a turn gave.
+    pub fn done(&mut self, input: Vec<u8>, is_new: bool) {
+        self.fruitless = if is_new { 0 } else { self.fruitless + 1 };
+        // The first one is kept in any case: there must be something to start from.
+        match self.known.iter().position(|seed| seed.input == input) {
+            Some(at) => self.known[at].fresh = is_new,
+            None if is_new || self.known.is_empty() => self.known.push(Seed { input, fresh: is_new }),
+            None => {}
+        }
+    }
+
+    /// How many are worth something.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+}
+
+/// For inputs that are no lines of text.
+fn change_bytes(input: &mut Vec<u8>, other: &[u8], below: Chance<'_>) {
+    let at = below(input.len() + 1);
+    match below(4) {
+        0 if at < input.len() => input[at] = below(256) as u8,
+        1 if at < input.len() => {
+            input.remove(at);
+        }
+        2 if !other.is_empty() => {
+            let from = below(other.len());
+            let count = 1 + below(other.len() - from);
+            input.splice(at..at, other[from..from + count].iter().copied());
+        }
+        _ => input.insert(at, below(256) as u8),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chance(mut state: u64) -> impl FnMut(usize) -> usize {
+        move |below| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        }
+    }
+
+    #[test]
+    fn seeds_come_first_and_what_is_worth_nothing_is_dropped() {
+        let mut seeds = Seeds::new(vec![b"a".to_vec(), b"b".to_vec()], None, 10);
+        let mut below = chance(1);
+        assert_eq!(seeds.next(&mut below), b"a");
+        seeds.done(b"a".to_vec(), true);
+        assert_eq!(seeds.next(&mut below), b"b");
+        seeds.done(b"b".to_vec(), false);
+        assert_eq!(seeds.len(), 1);
+        for _ in 0..200 {
+            let input = seeds.next(&mut below);
+            assert!(input.len() <= 10);
+            seeds.done(input, false);
+        }
+        assert_eq!(seeds.len(), 1);
+    }
+
+    /// Which thread an operation goes to is a parameter like others, so that mutants distribute operations over threads.
+    #[test]
+    fn operations_go_to_other_threads() {
+        let text = "operations = ['{thread} set', '{thread} get']\n[parameters]\nthread = { min = 0, max = 3 }\n";
+        let mut seeds = Seeds::new(vec![b"0 set\n0 get\n".to_vec()], Operations::parse(text).ok(), 1 << 12);
+        let mut below = chance(7);
+        let first = seeds.next(&mut below);
+        seeds.done(first, true);
+        let mutants: Vec<String> =
+            (0..50).map(|_| String::from_utf8_lossy(&seeds.next(&mut below)).into_owned()).collect();
+        let apart = |text: &&String| {
+            let of =
+                |what: &str| text.lines().find(|line| line.ends_with(what)).and_then(|line| line.split(' ').next());
+            of("set").zip(of("get")).is_some_and(|(set, get)| set != get)
+        };
+        assert!(mutants.iter().filter(apart).count() >= 5, "{mutants:?}");
+    }
+}

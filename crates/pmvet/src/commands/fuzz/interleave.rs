@@ -1,0 +1,354 @@
+//! `pmvet fuzz --interleave`: inputs and thread schedules that make a value be read before it is persistent.
+//!
+//! Each turn gives one input to a worker, a `pmvet race --confirm` of its own that records a run, forces schedules as long as they cover
+//! anything new, and lets recovery judge. What it has covered tells whether the input is worth more turns and mutants.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pmvet_engines::interleave::alias::Covered;
+use pmvet_engines::interleave::seeds::Seeds;
+use pmvet_findings::token::Token;
+use pmvet_findings::{Coverage, Finding, Place, Role, Severity, jsonl};
+use pmvet_target::launch;
+
+use super::start::INPUT;
+use crate::cli;
+use crate::commands::race::Explored;
+use crate::config::Config;
+use crate::exit::{Error, Exit};
+use crate::reporting::{self, Results};
+use crate::run_folder::{RunFolder, RunInfo};
+use crate::system;
+use crate::workload::Workload;
+
+/// What one turn may take, and in how many forced runs. A worker that takes much longer is ended.
+const TURN: Duration = Duration::from_secs(6);
+const ROUNDS: &str = "8";
+const PATIENCE: u32 = 5;
+/// How long a campaign takes if nobody says.
+const BUDGET: Duration = Duration::from_secs(60);
+/// What is under way at the end of the budget may take so much longer.
+const GRACE: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(10);
+
+pub(super) fn run(arguments: &cli::Fuzz, config: Config, workload: &Workload, seeds: Seeds) -> Result<Exit, Error> {
+    let started = Instant::now();
+    let folder = RunFolder::create(&arguments.workload.runs)?;
+    let mut campaign = Campaign::new(arguments, &folder, workload, seeds, started);
+    let ended = campaign.run()?;
+    let mut info = RunInfo::new(&workload.command, &workload.program.arguments);
+    info.complete = true;
+    folder.write_info(&info)?;
+    campaign.clean_up();
+    if let Some(exit) = ended {
+        return Ok(exit);
+    }
+    let coverage = campaign.coverage();
+    let results = Results {
+        folder: &folder,
+        info: &info,
+        findings: campaign.findings(),
+        suppress: config.suppress,
+        witnesses: Default::default(),
+        coverage,
+        tree: None,
+        engines: vec!["fuzz".into()],
+        seconds: started.elapsed().as_secs_f64(),
+        phases: Vec::new(),
+    };
+    let exit = reporting::report(results, &arguments.reporting)?;
+    Ok(match launch::stopped_by() {
+        Some(_) => exit.max(Exit::Interrupted),
+        None => exit,
+    })
+}
+
+/// A turn under way.
+struct Worker {
+    child: Child,
+    started: Instant,
+    input: Vec<u8>,
+    folder: PathBuf,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Campaign<'a> {
+    arguments: &'a cli::Fuzz,
+    workload: &'a Workload,
+    /// Of all turns.
+    folder: PathBuf,
+    /// Where runs are kept that found something, so that tokens lead there.
+    keep: PathBuf,
+    seeds: Seeds,
+    covered: Covered,
+    found: Vec<Finding>,
+    known: HashSet<String>,
+    deadline: Instant,
+    chance: u64,
+    /// Turns that were begun, and those that failed, and forced runs of all.
+    turns: u64,
+    failed: u64,
+    runs: u64,
+    /// How the last turn that failed ended, and what it said.
+    failure: Option<(Option<i32>, String)>,
+}
+
+impl<'a> Campaign<'a> {
+    fn new(
+        arguments: &'a cli::Fuzz,
+        folder: &RunFolder,
+        workload: &'a Workload,
+        seeds: Seeds,
+        started: Instant,
+    ) -> Self {
+        Self {
+            arguments,
+            workload,
+            folder: folder.path.join("turns"),
+            keep: folder.path.parent().unwrap_or(&folder.path).into(),
+            seeds,
+            covered: Covered::default(),
+            found: Vec::new(),
+            known: HashSet::new(),
+            deadline: started + arguments.budget.unwrap_or(BUDGET),
+            chance: arguments.seed,
+            turns: 0,
+            failed: 0,
+            runs: 0,
+            failure: None,
+        }
+    }
+
+    /// Turn after turn. Returns how pmvet ends if there is nothing to report on.
+    fn run(&mut self) -> Result<Option<Exit>, Error> {
+        let mut workers: Vec<Worker> = Vec::new();
+        loop {
+            // What is under way when time is up has a little longer: its own time was cut to what was left.
+            let over = self.is_over();
+            if over && (self.is_done() || Instant::now() >= self.deadline + GRACE) {
+                break;
+            }
+            let may_start = !over && self.arguments.executions.is_none_or(|most| self.turns < most);
+            // The first one alone: it shows whether the program works at all.
+            let most = if self.seeds.is_empty() { 1 } else { usize::from(self.arguments.jobs) };
+            if may_start && workers.len() < most {
+                let worker = self.start().map_err(|source| output("a worker", source))?;
+                workers.push(worker);
+            }
+            if workers.is_empty() {
+                break;
+            }
+            for at in (0..workers.len()).rev() {
+                let late = workers[at].started.elapsed() > TURN * PATIENCE;
+                let ended = workers[at].child.try_wait().map_err(|e| output("a worker", e))?;
+                if ended.is_none() && !late {
+                    continue;
+                }
+                let worker = workers.swap_remove(at);
+                if let Some(exit) = self.take(worker, ended.and_then(|status| status.code())) {
+                    return Ok(Some(exit));
+                }
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(None)
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_done() || Instant::now() >= self.deadline
+    }
+
+    /// Nothing more is wanted.
+    fn is_done(&self) -> bool {
+        let least = reporting::severity(self.arguments.reporting.fail_on);
+        let found = self.arguments.until_finding && self.found.iter().any(|finding| finding.severity >= least);
+        found || launch::stopped_by().is_some()
+    }
+
+    /// Starts a turn.
+    fn start(&mut self) -> io::Result<Worker> {
+        let mut state = self.chance;
+        let mut below = |below: usize| {
+            // Steele's splitmix: one addition and a scramble.
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut random = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((random ^ random >> 31) % below as u64) as usize
+        };
+        let input = self.seeds.next(&mut below);
+        self.chance = state;
+        self.turns += 1;
+        let folder = self.folder.join(self.turns.to_string());
+        fs::create_dir_all(&folder)?;
+        let folder = folder.canonicalize()?;
+        let file = folder.join("input");
+        fs::write(&file, &input)?;
+        let left = self.deadline.saturating_duration_since(Instant::now()).min(TURN).max(Duration::from_secs(1));
+        let arguments = self.arguments;
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["race", "--confirm", "--quiet", "--rounds", ROUNDS, "--budget"]);
+        command.arg(format!("{}ms", left.as_millis())).arg("--explored").arg(folder.join("explored"));
+        command.arg("--runs").arg(folder.join("runs"));
+        if arguments.jobs > 1 {
+            command.args(["-j", "1"]);
+        }
+        if arguments.delay_injection {
+            command.arg("--delay-injection");
+        }
+        let texts = [
+            ("--recover", &arguments.recover),
+            ("--oracle", &arguments.oracle),
+            ("--setup", &arguments.workload.setup),
+        ];
+        for (flag, text) in texts.into_iter().filter_map(|(flag, text)| Some((flag, text.as_ref()?))) {
+            command.arg(flag).arg(text);
+        }
+        if let Some(config) = &arguments.workload.config {
+            command.arg("--config").arg(config);
+        }
+        for glob in &arguments.workload.pm {
+            command.arg("--pm").arg(glob);
+        }
+        let words = self.workload.command.iter();
+        let words = words.map(|word| if word == INPUT { file.clone().into_os_string() } else { word.clone() });
+        command.arg("--").args(words.collect::<Vec<OsString>>());
+        let errors = File::create(folder.join("errors"))?;
+        command.stdin(File::open(&file)?).stdout(Stdio::null()).stderr(errors);
+        system::die_with_us(&mut command);
+        Ok(Worker { child: command.spawn()?, started: Instant::now(), input, folder })
+    }
+
+    /// Takes what a turn gave. Returns how pmvet ends if the first one shows that nothing can be done.
+    fn take(&mut self, worker: Worker, code: Option<i32>) -> Option<Exit> {
+        let explored: Option<Explored> =
+            fs::read(worker.folder.join("explored")).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let mut kept = false;
+        match explored {
+            Some(explored) => {
+                self.runs += u64::from(explored.runs);
+                let (pairs, paths) = self.covered.add(explored.covered);
+                self.seeds.done(worker.input.clone(), pairs + paths > 0);
+                kept = self.take_findings(&worker.folder.join("runs"));
+                if !self.arguments.reporting.quiet {
+                    let (turn, input) = (self.turns, worker.input.len());
+                    eprintln!(
+                        "pmvet: turn {turn}: an input of {input} bytes, {} runs: {pairs} new alias pairs, {paths} new call paths",
+                        explored.runs
+                    );
+                }
+            }
+            None => {
+                self.failed += 1;
+                let mut said = String::new();
+                let _ = File::open(worker.folder.join("errors")).and_then(|mut file| file.read_to_string(&mut said));
+                self.failure = Some((code, said));
+            }
+        }
+        // A kept run may name the input in its command.
+        kept &= self.workload.command.iter().any(|word| word == INPUT);
+        for rest in ["runs", "explored", "errors"].iter().chain((!kept).then_some(&"input")) {
+            let path = worker.folder.join(rest);
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+        let _ = fs::remove_dir(&worker.folder);
+        // As long as nothing has worked, mutants will not either.
+        match &self.failure {
+            Some((code, said)) if self.seeds.is_empty() && self.turns == 1 && launch::stopped_by().is_none() => {
+                eprint!("{said}");
+                Some(match code {
+                    Some(2) => Exit::Usage,
+                    Some(3) => Exit::TargetFailed,
+                    Some(4) => Exit::NothingAnalysed,
+                    _ => Exit::Internal,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes the findings of a turn. Its run is kept if any is new that can be replayed; says whether.
+    fn take_findings(&mut self, runs: &Path) -> bool {
+        let Ok(run) = runs.join("latest").canonicalize() else { return false };
+        let Ok(file) = File::open(run.join("findings.jsonl")) else { return false };
+        let all = jsonl::read(io::BufReader::new(file)).flatten();
+        let mut fresh: Vec<Finding> = all.filter(|finding| self.known.insert(finding.fingerprint.clone())).collect();
+        let proven = fresh.iter().any(|finding| finding.replay.is_some());
+        let kept = proven.then(|| self.keep(&run)).flatten();
+        for finding in &mut fresh {
+            let token = finding.replay.take().and_then(|token| token.parse::<Token>().ok());
+            finding.replay = token.zip(kept.clone()).map(|(token, run)| Token { run, ..token }.to_string());
+        }
+        let kept = kept.is_some();
+        self.found.extend(fresh);
+        kept
+    }
+
+    /// Moves a run to where runs are kept, under a name that is free there.
+    fn keep(&self, run: &Path) -> Option<String> {
+        let name = run.file_name()?.to_str()?;
+        (0..1000).map(|n| if n == 0 { name.to_owned() } else { format!("{name}-{n}") }).find(|name| {
+            let place = self.keep.join(name);
+            // To make it is to claim it; an empty folder can be replaced.
+            fs::create_dir(&place).is_ok() && fs::rename(run, place).is_ok()
+        })
+    }
+
+    /// All findings, but predictions of stores with which a race is proven.
+    fn findings(&mut self) -> Vec<Finding> {
+        fn store(finding: &Finding) -> Option<&Place> {
+            finding.places.iter().find(|place| place.role == Role::Store)
+        }
+        let mut found = std::mem::take(&mut self.found);
+        let proven: Vec<Place> =
+            found.iter().filter(|f| f.severity == Severity::Error).filter_map(store).cloned().collect();
+        let frame = |place: &Place| place.frame().map(|frame| (frame.module.clone(), frame.file.clone(), frame.line));
+        found.retain(|finding| {
+            let same = |known: &Place| store(finding).is_some_and(|place| frame(place) == frame(known));
+            finding.severity == Severity::Error || !proven.iter().any(same)
+        });
+        found
+    }
+
+    fn coverage(&self) -> Coverage {
+        let mut coverage = Coverage::default();
+        coverage.count("turns", self.turns, None);
+        coverage.count("forced runs", self.runs, None);
+        coverage.count("seeds that cover something", self.seeds.len() as u64, None);
+        coverage.count("PM alias pairs", self.covered.pairs.len() as u64, None);
+        coverage.count("call paths", self.covered.paths.len() as u64, None);
+        if self.failed > 0 {
+            let how = self.failure.as_ref().map_or(String::new(), |(code, _)| match code {
+                Some(code) => format!("; the last ended with exit code {code}"),
+                None => "; the last took too long".into(),
+            });
+            coverage.not_covered.push(format!("{} inputs with which the program fails by itself{how}", self.failed));
+        }
+        coverage
+    }
+
+    /// Removes what turns that were ended early have left.
+    fn clean_up(&self) {
+        for turn in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            if turn.path().join("runs").exists() {
+                let _ = fs::remove_dir_all(turn.path());
+            }
+        }
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+fn output(what: &str, source: io::Error) -> Error {
+    Error::Output { action: "run", what: what.into(), source }
+}
