@@ -1,7 +1,6 @@
 //! The few services of DynamoRIO and the kernel that the client needs, as safe functions.
 
 use core::ffi::c_void;
-use std::arch::x86_64::__cpuid_count;
 
 use dynamorio_sys::*;
 
@@ -210,13 +209,6 @@ fn map_file_low(bytes: usize, fd: i32, how: i32) -> *mut c_void {
 pub(crate) fn free_pages(memory: *mut u8, bytes: usize) {
     // SAFETY: from `alloc_pages` with the same size.
     unsafe { dr_raw_mem_free(memory.cast(), bytes) };
-}
-
-/// The register sets that Rust code and the C library may change: x87, SSE, AVX, AVX-512, as far as the machine has them.
-pub(crate) fn xsave_mask() -> u64 {
-    const USED: u64 = 0b1110_0111;
-    let leaf = __cpuid_count(0xd, 0);
-    (u64::from(leaf.eax) | u64::from(leaf.edx) << 32) & USED
 }
 
 /// Drops all code that was made. Other threads leave theirs at the end of the block they are in.

@@ -23,6 +23,7 @@
 //! panic cannot unwind here: what cannot be done is reported by [`dr::fail`].
 
 mod alloc;
+mod bytes;
 mod complex;
 mod context;
 mod counted;

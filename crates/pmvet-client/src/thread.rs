@@ -70,9 +70,6 @@ pub(crate) struct Thread {
     pub(crate) rsp: u64,
     /// Top of the stack that stubs run on.
     pub(crate) stack: u64,
-    /// For the extended registers, while Rust code runs.
-    pub(crate) xsave: u64,
-    pub(crate) xsave_mask: u64,
 
     /// The segment slots.
     pub(crate) slots: *mut u64,
@@ -129,6 +126,9 @@ pub(crate) struct Thread {
     /// Where operations are numbered, and where the run is to end: a [`pmvet_events::stage::Stop`].
     pub(crate) stop: u64,
 
+    /// The low halves of the vector registers, while Rust code runs.
+    pub(crate) vectors: [u128; 16],
+
     // From here on Rust only.
     pub(crate) id: ThreadId,
     pub(crate) ring: usize,
@@ -165,7 +165,6 @@ pub(crate) struct Thread {
 }
 
 const STACK_BYTES: usize = 64 << 10;
-const XSAVE_BYTES: usize = 8 << 10;
 
 impl Thread {
     /// Prepares everything a thread needs and points its segment slots at it.
@@ -193,7 +192,7 @@ impl Thread {
         control.in_flight.store(0, Ordering::Relaxed);
         control.ready.store(1, Ordering::Release);
 
-        let stack_memory = dr::alloc_pages(STACK_BYTES + XSAVE_BYTES);
+        let stack_memory = dr::alloc_pages(STACK_BYTES);
         let frames = context::ShadowStack::new();
         let first_frame = frames.bottom();
         let remembered = context::Paths::new();
@@ -205,9 +204,7 @@ impl Thread {
             rdi: 0,
             flags: 0,
             rsp: 0,
-            stack: stack_memory as u64 + (STACK_BYTES + XSAVE_BYTES) as u64,
-            xsave: stack_memory as u64,
-            xsave_mask: dr::xsave_mask(),
+            stack: stack_memory as u64 + STACK_BYTES as u64,
             slots,
             site: 0,
             kind: 0,
@@ -238,6 +235,7 @@ impl Thread {
             stop: client.forks.as_ref().map_or(0, |forks| &raw const forks.stage().stop as u64),
             taken: [Taken::default(); TAKEN],
             taken_count: 0,
+            vectors: [0; 16],
             id,
             ring,
             buffer,
@@ -259,7 +257,7 @@ impl Thread {
             borrowed: dr::process() != client.process(),
             process: dr::process(),
             replaced: Vec::new(),
-            stack_memory: (stack_memory, STACK_BYTES + XSAVE_BYTES),
+            stack_memory: (stack_memory, STACK_BYTES),
         });
         let thread = Box::into_raw(thread);
         // SAFETY: `thread` was just made, and the slots are this thread's own.
@@ -370,6 +368,9 @@ impl Thread {
         record.clear();
         wire::write(&Event { seq: 0, thread: self.id, site, context, what }, &mut record);
         self.make_room(record.len());
+        if wire::is_rare(&record) {
+            client().shared.header().rare_begun.fetch_add(1, Ordering::AcqRel);
+        }
         let seq = if what.is_numbered() {
             client().shared.header().next_seq.0.fetch_add(1, Ordering::AcqRel)
         } else {

@@ -53,6 +53,8 @@ pub struct Header {
     pub next_context: AtomicU32,
     pub next_file: AtomicU32,
     pub next_module: AtomicU32,
+    /// Rare events that were begun: a thread counts its own before it numbers it.
+    pub rare_begun: AtomicU64,
     /// Rings that were ever used: the consumer looks no further.
     pub rings_used: AtomicU32,
     /// Set when the client cannot go on; the text is in the target's standard error.

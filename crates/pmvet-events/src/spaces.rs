@@ -87,6 +87,7 @@ impl AddressSpaces {
     }
 
     /// Calls `found` for each part of an address range that is in a file.
+    #[inline]
     pub fn locate(&self, thread: ThreadId, addr: u64, len: u64, mut found: impl FnMut(Located)) {
         let Some(space) = self.space_of.get(thread.0 as usize).and_then(|&i| self.spaces.get(i)) else { return };
         let end = addr.saturating_add(len);
@@ -96,9 +97,17 @@ impl AddressSpaces {
         {
             return found(Located { file: m.file, offset: m.offset + (addr - m.start), first: 0, len: len as usize });
         }
-        let first = space.mappings.partition_point(|m| m.end <= addr);
-        space.last.set(first);
-        for m in space.mappings[first..].iter().take_while(|m| m.start < end) {
+        space.locate(addr, end, &mut found);
+    }
+}
+
+impl Space {
+    /// As [`AddressSpaces::locate`], for a range that is not all in the mapping that was hit last.
+    #[cold]
+    fn locate(&self, addr: u64, end: u64, found: &mut dyn FnMut(Located)) {
+        let first = self.mappings.partition_point(|m| m.end <= addr);
+        self.last.set(first);
+        for m in self.mappings[first..].iter().take_while(|m| m.start < end) {
             let (from, to) = (m.start.max(addr), m.end.min(end));
             found(Located {
                 file: m.file,
@@ -108,9 +117,7 @@ impl AddressSpaces {
             });
         }
     }
-}
 
-impl Space {
     fn remove(&mut self, from: u64, to: u64) {
         let mut left = Vec::with_capacity(self.mappings.len() + 1);
         for m in self.mappings.drain(..) {

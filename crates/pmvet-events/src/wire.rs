@@ -93,6 +93,11 @@ pub fn peek(word: u64) -> (u64, u8) {
     }
 }
 
+/// Whether a record is of the kind that all rare events share.
+pub fn is_rare(record: &[u8]) -> bool {
+    record.get(6) == Some(&RARE)
+}
+
 /// Reads the record at the start of `bytes`, which ends where the ring's published part ends.
 // Inlined, so that the event is made where the reader wants it: to copy one takes longer than to read its record.
 #[inline(always)]
@@ -137,6 +142,52 @@ pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
     };
     let event = parse().ok_or(BadRecord { kind })?;
     Ok(Front::Record { event, len: bytes.len() - input.0.len() })
+}
+
+/// A record of a frequent kind without its values: enough to count it, at half the cost of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Brief {
+    pub kind: u8,
+    /// As in the record's first word.
+    pub size: u8,
+    pub site: SiteId,
+    /// Meaningless for a fence.
+    pub addr: u64,
+    /// Of the whole record.
+    pub len: usize,
+}
+
+/// How many words the record of a frequent kind has before the data, and how many values of its size the data has.
+const LAYOUT: [(u8, u8); 256] = {
+    let mut layout = [(0, 0); 256];
+    let mut kind = STORE as usize;
+    while kind <= FENCE_SERIALIZING as usize {
+        layout[kind] = (3, 0);
+        kind += 1;
+    }
+    layout[STORE as usize].1 = 1;
+    layout[STORE_NT as usize].1 = 1;
+    layout[RMW as usize].1 = 2;
+    layout[RMW_FAILED as usize].1 = 2;
+    layout[NEAR_LOAD as usize] = (2, 0);
+    layout
+};
+
+/// As [`read`], for the kinds that accesses, flushes and fences have. `None` for others, and for what `read` refuses.
+#[inline(always)]
+pub fn brief(bytes: &[u8]) -> Option<Brief> {
+    let word = |i: usize| Some(u64::from_le_bytes(*bytes.get(8 * i..)?.first_chunk()?));
+    let first = word(0)?;
+    let (kind, size) = ((first >> SEQ_BITS) as u8, (first >> 56) as u8);
+    let (words, values) = LAYOUT[usize::from(kind)];
+    if words == 0 {
+        return None;
+    }
+    let len = 8 * usize::from(words) + padded(size.into()) * usize::from(values);
+    let near = kind == NEAR_LOAD;
+    let addr = if near { first & ((1 << SEQ_BITS) - 1) } else { word(2)? };
+    let kind = if near { LOAD } else { kind };
+    (len <= bytes.len()).then_some(Brief { kind, size, site: SiteId(word(1)? as u32), addr, len })
 }
 
 struct Input<'a>(&'a [u8]);
@@ -318,8 +369,23 @@ mod tests {
         let len = bytes.len();
         bytes.extend_from_slice(&[0xee; 16]);
         assert_eq!(read(&bytes, ThreadId(3)), Ok(Front::Record { event, len }));
+        let (addr, size) = match what {
+            What::Store { addr, value, how } if value.len() <= 64 && how != StoreKind::Kernel => (addr, value.len()),
+            What::Load { addr, size } => (addr, size as usize),
+            What::Rmw { addr, new, .. } => (addr, new.len()),
+            What::Flush { addr, pm, .. } => (addr, pm.into()),
+            What::Fence { .. } => (0, 0),
+            _ => {
+                assert_eq!(brief(&bytes), None, "{what:?}");
+                return;
+            }
+        };
+        let kind = bytes[6];
+        let expected = Brief { kind, size: size as u8, site: SiteId(5), addr, len };
+        assert_eq!(brief(&bytes), Some(expected), "{what:?}");
         for cut in 0..len / 8 {
             assert!(read(&bytes[..cut * 8], ThreadId(3)).is_err(), "{what:?} cut to {cut} words");
+            assert_eq!(brief(&bytes[..cut * 8]), None, "{what:?} cut to {cut} words");
         }
     }
 

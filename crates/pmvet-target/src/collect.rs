@@ -12,13 +12,21 @@ use pmvet_events::event::{Event, LINE, What};
 use pmvet_events::ids::{ContextId, FileId, SiteId, ThreadId};
 use pmvet_events::places::Places;
 use pmvet_events::shm::{RING_BYTES, RingBuffer, RingState, Shared};
-use pmvet_events::wire::{self, BadRecord, Front};
+use pmvet_events::wire::{self, BadRecord, Brief, Front};
 
 use crate::schedule::{self, Director};
 
 /// Whoever wants to see the events of a run.
 pub trait Sink {
     fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError>;
+
+    /// Whether it only counts. Then accesses, flushes and fences come by [`count`](Sink::count), and what different threads
+    /// do between two rare events comes in any order.
+    fn counts(&self) -> bool {
+        false
+    }
+
+    fn count(&mut self, _thread: ThreadId, _record: &Brief, _places: &dyn Places) {}
 }
 
 /// A sink could not do its work; the run makes no sense any more.
@@ -65,11 +73,23 @@ struct Ring {
     dead: bool,
 }
 
+/// How events are passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Exact,
+    /// In order, but frequent ones need only be counted.
+    Counted,
+    /// As `Counted`, each ring by itself: nothing rare is among them.
+    Any,
+}
+
 pub(crate) struct Collector<'a> {
     shared: &'a Shared,
     rings: Vec<Ring>,
-    /// The client's number of the next event.
+    /// The client's number of the next event: one more than were passed on.
     next: u64,
+    /// How many rare events were passed on.
+    rare: u64,
     /// The number the sink sees.
     sent: u64,
     files: Files,
@@ -84,6 +104,7 @@ impl<'a> Collector<'a> {
             shared,
             rings: Vec::new(),
             next: 1,
+            rare: 0,
             sent: 0,
             files: Files::default(),
             loss: Loss::default(),
@@ -94,7 +115,9 @@ impl<'a> Collector<'a> {
 
     /// A collector for what comes after the events so far, which somebody else has passed on.
     pub(crate) fn from_now(shared: &'a Shared) -> Self {
-        Self { next: shared.header().next_seq.0.load(Ordering::Acquire), ..Self::new(shared) }
+        let header = shared.header();
+        let (next, rare) = (header.next_seq.0.load(Ordering::Acquire), header.rare_begun.load(Ordering::Acquire));
+        Self { next, rare, ..Self::new(shared) }
     }
 
     /// Passes on the events that can be, within bounds. Returns how many bytes of them there were.
@@ -105,11 +128,17 @@ impl<'a> Collector<'a> {
         for ring in &mut self.rings {
             ring.head = self.shared.control(ring.index).head.0.load(Ordering::Acquire);
         }
+        let order = match sink.counts() {
+            false => Order::Exact,
+            // Asked after the heads: what is before those then comes before any rare event that is still to come.
+            true if self.shared.header().rare_begun.load(Ordering::Acquire) == self.rare => Order::Any,
+            true => Order::Counted,
+        };
         while total < ENOUGH {
             let mut moved = 0;
             for i in 0..self.rings.len() {
                 if self.rings[i].blocked_until <= self.next {
-                    moved += self.drain(i, sink)?;
+                    moved += self.drain(i, sink, order)?;
                 }
             }
             if moved == 0 {
@@ -152,8 +181,8 @@ impl<'a> Collector<'a> {
     }
 
     /// Passes on the events at the front of one ring, as far as they are next. Returns how many bytes they took.
-    fn drain(&mut self, i: usize, sink: &mut dyn Sink) -> Result<u64, CollectError> {
-        let Self { shared, rings, next, sent, files, .. } = self;
+    fn drain(&mut self, i: usize, sink: &mut dyn Sink, order: Order) -> Result<u64, CollectError> {
+        let Self { shared, rings, next, rare, sent, files, .. } = self;
         let ring = &mut rings[i];
         let control = shared.control(ring.index);
         let first = ring.tail;
@@ -170,25 +199,35 @@ impl<'a> Collector<'a> {
             let (word, _) = bytes.split_first_chunk().ok_or(damaged(BadRecord { kind: 0 }))?;
             let (seq, kind) = wire::peek(u64::from_le_bytes(*word));
             let wants = if kind == wire::LOAD { seq + 1 } else { seq };
-            if kind != wire::PAD && wants > *next {
+            if wants > *next && kind != wire::PAD && order != Order::Any {
                 ring.blocked_until = wants;
                 break;
             }
-            match wire::read(bytes, ring.thread).map_err(damaged)? {
-                Front::Pad => ring.tail += (RING_BYTES - ring.tail as usize % RING_BYTES) as u64,
-                Front::Record { mut event, len } => {
-                    let numbered = kind != wire::LOAD;
-                    *next += u64::from(numbered);
-                    if files.canonical(&mut event.what) {
-                        *sent += u64::from(numbered);
-                        event.seq = *sent;
-                        sink.event(&event, *shared)?;
-                    }
-                    ring.tail += len as u64;
+            let numbered = u64::from(kind != wire::LOAD);
+            if order != Order::Exact
+                && let Some(record) = wire::brief(bytes)
+            {
+                *next += numbered;
+                *sent += numbered;
+                sink.count(ring.thread, &record, *shared);
+                ring.tail += record.len as u64;
+            } else if let Front::Record { mut event, len } = wire::read(bytes, ring.thread).map_err(damaged)? {
+                *next += numbered;
+                // Only rare events are about files and processes.
+                if kind != wire::RARE || files.canonical(&mut event.what) {
+                    *sent += numbered;
+                    event.seq = *sent;
+                    sink.event(&event, *shared)?;
+                }
+                ring.tail += len as u64;
+                if kind == wire::RARE {
+                    *rare += 1;
                     if let What::ProcessStart { process, .. } = event.what {
                         replaced = Some((process, ring.thread));
                     }
                 }
+            } else {
+                ring.tail += (RING_BYTES - ring.tail as usize % RING_BYTES) as u64;
             }
             if ring.tail - start > (RING_BYTES / 4) as u64 {
                 // The producer may be waiting for room.

@@ -159,16 +159,15 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
     let mut collector = Collector::new(&shared);
     let director = (!launch.plan.stalls.is_empty()).then(|| Director::new(&launch.plan));
     let mut directed = Directed { sink, director };
-    let sink: &mut Directed<'_> = &mut directed;
     let mut exit = None;
     let mut stopping: Option<Instant> = None;
     let mut idle = 0u32;
     let result = loop {
-        let moved = match collector.pump(sink) {
+        let moved = match collector.pump(directed.sink()) {
             Ok(moved) => moved,
             Err(e) => break Err(e),
         };
-        if let Some(director) = &mut sink.director {
+        if let Some(director) = &mut directed.director {
             collector.direct(director);
         }
         if let Some(signal) = stopped_by() {
@@ -212,7 +211,7 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
         return Err(e.into());
     }
     let time = started.elapsed();
-    let loss = collector.finish(sink)?;
+    let loss = collector.finish(directed.sink())?;
     if shared.header().client_failed.load(Ordering::Acquire) != 0 {
         return Err(LaunchError::ClientFailed);
     }
@@ -226,6 +225,13 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
 struct Directed<'a> {
     sink: &'a mut dyn Sink,
     director: Option<Director>,
+}
+
+impl Directed<'_> {
+    /// Where events go first.
+    fn sink(&mut self) -> &mut dyn Sink {
+        if self.director.is_some() { self } else { self.sink }
+    }
 }
 
 impl Sink for Directed<'_> {

@@ -18,6 +18,7 @@ pub mod guard;
 pub mod image;
 pub mod install;
 pub mod launch;
+pub mod live;
 pub mod mapped;
 pub mod program;
 pub mod recording;

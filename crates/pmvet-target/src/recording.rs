@@ -2,12 +2,10 @@
 //! moment of the run, in any process, as often as it is needed.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read};
+use std::io::{self, BufReader, BufWriter};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::file::{TraceEnd, TraceError, TraceHeader, TraceReader, TraceWriter};
@@ -17,6 +15,7 @@ use pmvet_events::places::Places;
 use crate::collect::{Sink, SinkError};
 use crate::install::Install;
 use crate::launch::{Ending, Launch, LaunchError, launch};
+use crate::live::Feed;
 use crate::sandbox::Overlay;
 use crate::sparse;
 
@@ -37,13 +36,14 @@ pub enum RecordError {
 }
 
 impl Recording {
-    /// Runs a target and records it in `folder`, which exists. With a follower, it goes on only as fast as that reads.
+    /// Runs a target and records it in `folder`, which exists. With a feed, it goes on only as fast as that is
+    /// emptied.
     pub fn make(
         folder: &Path,
         how: &Launch,
         header: &TraceHeader,
         install: &Install,
-        follower: Option<&Follower>,
+        feed: Option<Feed>,
     ) -> Result<(Self, Ending), RecordError> {
         let recording = Self { folder: folder.to_owned() };
         let mut recorder = Recorder {
@@ -51,8 +51,7 @@ impl Recording {
             recording: &recording,
             overlay: how.sandbox.as_ref().map(|s| Arc::clone(&s.overlay)),
             failure: None,
-            follower,
-            events: 0,
+            feed,
         };
         let ending = match launch(how, install, &mut recorder) {
             Ok(ending) => ending,
@@ -63,6 +62,9 @@ impl Recording {
             exit: ending.exit.to_string(),
             complete: ending.loss.is_none() && ending.interrupted.is_none(),
         };
+        if let Some(feed) = recorder.feed {
+            feed.end(recorder.writer.places().clone());
+        }
         recorder.writer.finish(&end)?;
         Ok((recording, ending))
     }
@@ -85,94 +87,18 @@ impl Recording {
         TraceReader::open(self.trace())
     }
 
-    /// Reads a run while it is being recorded.
-    pub fn follow<'a>(&self, follower: &'a Follower) -> Result<TraceReader<BufReader<Following<'a>>>, TraceError> {
-        TraceReader::new(BufReader::with_capacity(64 << 10, Following { path: self.trace(), file: None, follower }))
-    }
-
     /// A PM file as it was when the target first touched it.
     pub fn base(&self, file: FileId) -> PathBuf {
         self.folder.join(format!("base-{file}"))
     }
 }
 
-/// What the recorder of a run and somebody who reads it meanwhile know of each other.
-///
-/// A target with many threads takes all cores, and whoever analyses it falls behind, only to need a core for itself
-/// when the run is over. So the recorder waits, and with it the target, once it is too far ahead.
-#[derive(Debug, Default)]
-pub struct Follower {
-    over: AtomicBool,
-    read: AtomicU64,
-    gone: AtomicBool,
-}
-
-/// How many bytes of the trace the recorder may be ahead: one or two million events. With less, threads that spin on a lock whose owner
-/// waits for the recorder cost more than is gained.
-const AHEAD: u64 = 2 << 20;
-/// How many events are written between two looks at the follower.
-const LOOK: u64 = 4096;
-
-impl Follower {
-    /// Nothing is written any more.
-    pub fn end(&self) {
-        self.over.store(true, Ordering::Release);
-    }
-
-    fn wait_for(&self, trace: &Path) {
-        let Ok(written) = trace.metadata().map(|file| file.len()) else { return };
-        while written > self.read.load(Ordering::Relaxed) + AHEAD && !self.gone.load(Ordering::Relaxed) {
-            std::thread::sleep(ROUND);
-        }
-    }
-}
-
-/// A file that somebody else is still writing.
-#[derive(Debug)]
-pub struct Following<'a> {
-    path: PathBuf,
-    /// Nothing until there is one.
-    file: Option<File>,
-    follower: &'a Follower,
-}
-
-impl Drop for Following<'_> {
-    fn drop(&mut self) {
-        self.follower.gone.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Read for Following<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        loop {
-            // Asked first: what is written before it is set is there afterwards.
-            let over = self.follower.over.load(Ordering::Acquire);
-            if self.file.is_none() {
-                match File::open(&self.path) {
-                    Err(e) if e.kind() == io::ErrorKind::NotFound && !over => {}
-                    opened => self.file = Some(opened?),
-                }
-            }
-            let read = self.file.as_mut().map_or(Ok(0), |file| file.read(into))?;
-            if read > 0 || over {
-                self.follower.read.fetch_add(read as u64, Ordering::Relaxed);
-                return Ok(read);
-            }
-            std::thread::sleep(ROUND);
-        }
-    }
-}
-
-/// How often is looked whether there is more.
-const ROUND: Duration = Duration::from_millis(1);
-
 struct Recorder<'a> {
     writer: TraceWriter<BufWriter<File>>,
     recording: &'a Recording,
     overlay: Option<Arc<Mutex<Overlay>>>,
     failure: Option<RecordError>,
-    follower: Option<&'a Follower>,
-    events: u64,
+    feed: Option<Feed>,
 }
 
 impl Recorder<'_> {
@@ -202,11 +128,8 @@ impl Sink for Recorder<'_> {
             self.failure = Some(RecordError::Base { path: path.into(), source });
             return Err(SinkError(message));
         }
-        self.events += 1;
-        if self.events.is_multiple_of(LOOK)
-            && let Some(follower) = self.follower
-        {
-            follower.wait_for(&self.recording.trace());
+        if let Some(feed) = &mut self.feed {
+            feed.event(event);
         }
         self.writer.write(event, places).map_err(|e| {
             let message = e.to_string();

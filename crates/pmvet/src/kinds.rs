@@ -1,6 +1,6 @@
 //! Kinds of events as small numbers, so that counting them is an addition.
 
-use pmvet_events::What;
+use pmvet_events::{What, wire};
 
 /// The name of each kind, by number.
 pub(crate) const NAMES: [&str; COUNT] = [
@@ -98,6 +98,24 @@ pub(crate) fn index(what: &What<'_>) -> usize {
     }
 }
 
+/// By the kind of a record in a ring: the number of the event's kind, for accesses, flushes and fences.
+pub(crate) const OF_RECORD: [u8; 256] = {
+    let mut numbers = [0; 256];
+    numbers[wire::STORE as usize] = 0;
+    numbers[wire::STORE_NT as usize] = 1;
+    numbers[wire::LOAD as usize] = 3;
+    numbers[wire::RMW as usize] = 4;
+    numbers[wire::RMW_FAILED as usize] = 4;
+    numbers[wire::CLFLUSH as usize] = 5;
+    numbers[wire::CLFLUSHOPT as usize] = 6;
+    numbers[wire::CLWB as usize] = 7;
+    numbers[wire::SFENCE as usize] = 8;
+    numbers[wire::MFENCE as usize] = 9;
+    numbers[wire::FENCE_LOCKED as usize] = 10;
+    numbers[wire::FENCE_SERIALIZING as usize] = 11;
+    numbers
+};
+
 /// What a kind does to PM, coarsely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
@@ -112,16 +130,28 @@ pub(crate) enum Class {
 impl Class {
     pub(crate) const NAMES: [&str; 6] = ["store", "load", "rmw", "flush", "fence", "other"];
 
+    pub(crate) const COUNT: usize = Self::NAMES.len();
+
+    /// By kind.
+    const OF: [Class; COUNT] = {
+        let mut of = [Class::Other; COUNT];
+        let mut kind = 0;
+        while kind < 12 {
+            of[kind] = match kind {
+                0..=2 => Class::Store,
+                3 => Class::Load,
+                4 => Class::Rmw,
+                5..=7 => Class::Flush,
+                _ => Class::Fence,
+            };
+            kind += 1;
+        }
+        of
+    };
+
     #[inline]
     pub(crate) fn of(kind: usize) -> Self {
-        match kind {
-            0..=2 => Class::Store,
-            3 => Class::Load,
-            4 => Class::Rmw,
-            5..=7 => Class::Flush,
-            8..=11 => Class::Fence,
-            _ => Class::Other,
-        }
+        Self::OF[kind]
     }
 }
 

@@ -14,8 +14,9 @@ use pmvet_events::plan::{AllocFunction, Plan, SyncFunction};
 use pmvet_target::Launch;
 use pmvet_target::install::Install;
 use pmvet_target::launch::{Exit as TargetExit, Private, pm_variables, stopped_by};
+use pmvet_target::live::Feed;
 use pmvet_target::program::Program;
-use pmvet_target::recording::{Follower, Recording};
+use pmvet_target::recording::Recording;
 use pmvet_target::sandbox::driver::Driver;
 use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, Unwinder};
 
@@ -171,14 +172,14 @@ impl Workload {
         info: &mut RunInfo,
         loads: bool,
         install: &Install,
-        follower: Option<&Follower>,
+        feed: Option<Feed>,
     ) -> Result<Option<Exit>, Error> {
         let header = TraceHeader {
             command: self.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             pmvet_version: env!("CARGO_PKG_VERSION").into(),
             loads,
         };
-        let (_, ending) = Recording::make(&folder.path, &self.launch(loads), &header, install, follower)?;
+        let (_, ending) = Recording::make(&folder.path, &self.launch(loads), &header, install, feed)?;
         if stopped_by().is_some() {
             return Ok(Some(Exit::Interrupted));
         }

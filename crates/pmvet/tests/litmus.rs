@@ -228,7 +228,8 @@ fn exec() {
 /// Each read-modify-write starts from what the one before left, and stores replay to what is there at the end.
 fn check_race(arguments: &[&str]) {
     let how = Tracing { no_stacks: true, ..Tracing::default() };
-    let traced = Litmus::compile("race.c").unwrap().run(&how, arguments);
+    let litmus = Litmus::compile("race.c").unwrap();
+    let traced = litmus.run(&how, arguments);
     let mut word = 0u64;
     let mut by_thread: BTreeMap<u32, u64> = BTreeMap::new();
     let mut next: BTreeMap<u32, u64> = BTreeMap::new();
@@ -247,6 +248,12 @@ fn check_race(arguments: &[&str]) {
     }
     assert_eq!(by_thread.values().collect::<Vec<_>>(), [&20_000; 4]);
     assert_eq!(next.values().collect::<Vec<_>>(), [&20_000; 4]);
+    // Whoever only counts does not wait for one thread to look at the other's events, and misses none.
+    let counted = litmus.count(arguments);
+    let file = &counted["files"][0];
+    let numbers = [&counted["kinds"]["rmw"], &counted["kinds"]["store"], &file["rmw"], &file["stores"]];
+    assert_eq!(numbers, [80_000; 4], "{counted}");
+    assert_eq!((&counted["lost_events"], &file["stored_bytes"]), (&0.into(), &640_000.into()));
 }
 
 /// A little-endian number in hexadecimal.

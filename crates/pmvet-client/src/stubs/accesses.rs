@@ -20,6 +20,8 @@ stubs! {
         save!(),
         still_taken!(),
         address_in_pm!(),
+        // What follows takes the time that the line needs to come, or else the number would wait for it.
+        "prefetchw [rax]",
         context_and_room!(),
         write_place!(),
         "

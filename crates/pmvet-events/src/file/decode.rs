@@ -10,10 +10,10 @@ use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
 use crate::places::{Context, Places, Site};
 
 /// The places that a trace has defined so far: at least those that its events so far refer to.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Definitions {
-    sites: HashMap<SiteId, Site>,
-    contexts: HashMap<ContextId, Context>,
+    pub(super) sites: HashMap<SiteId, Site>,
+    pub(super) contexts: HashMap<ContextId, Context>,
 }
 
 impl Places for Definitions {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::codec::*;
+use super::decode::Definitions;
 use super::model::{Model, Slot, Thread, expected_seq};
 use crate::event::{Event, What};
 use crate::ids::{ContextId, SiteId, ThreadId};
@@ -41,6 +42,7 @@ pub(super) struct Encoder {
     /// By site, and one bit for loads.
     slots: IdMap<u64, u32>,
     sites: IdMap<SiteId, ()>,
+    pub(super) definitions: Definitions,
     /// The last site defined, and its instruction: the next one is often close.
     last_site: u32,
     last_pc: u64,
@@ -54,6 +56,7 @@ impl Encoder {
             contexts: IdMap::from_iter([(ContextId(0), 0)]),
             slots: IdMap::from_iter([(0, 0)]),
             sites: IdMap::from_iter([(SiteId(0), ())]),
+            definitions: Definitions::default(),
             last_site: 0,
             last_pc: 0,
         }
@@ -228,6 +231,7 @@ impl Encoder {
         }
         // A site that nobody can resolve needs no definition: it stays unknown to the reader as well.
         let Some(site) = places.site(id) else { return };
+        self.definitions.sites.insert(id, site);
         out.push(DEFINE_SITE);
         put_varint(out, zigzag(u64::from(id.0).wrapping_sub(u64::from(self.last_site))));
         put_varint(out, u64::from(site.module.0));
@@ -259,6 +263,7 @@ impl Encoder {
             put_varint(out, node.map_or(0, |node| u64::from(node.parent.0) + 1));
             if let Some(node) = node {
                 put_varint(out, u64::from(node.call.0));
+                self.definitions.contexts.insert(id, node);
             }
             self.contexts.insert(id, self.model.contexts.len() as u32);
             self.model.contexts.push(id);

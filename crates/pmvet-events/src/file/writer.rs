@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use super::decode::Definitions;
 use super::encode::Encoder;
 use super::frame::{Fields, FrameWriter, Kind};
 use super::{TraceEnd, TraceError, TraceHeader};
@@ -85,6 +86,11 @@ impl<W: Write> TraceWriter<W> {
         let done = self.frames.block(Kind::End, &fields.0).and_then(|()| self.frames.flush());
         self.check(done)?;
         Ok(self.frames.into_inner())
+    }
+
+    /// The places that the events so far refer to, as a reader of the trace would know them.
+    pub fn places(&self) -> &Definitions {
+        &self.encoder.definitions
     }
 
     /// How many events were written.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use pmvet_events::file::{TraceEnd, TraceError, TraceHeader, TraceReader, TraceWriter};
 use pmvet_events::plan::Plan;
-use pmvet_events::{Event, Places, What};
+use pmvet_events::wire::Brief;
+use pmvet_events::{Event, Places, ThreadId, What};
 use pmvet_target::collect::{CollectError, SinkError};
 use pmvet_target::image::Images;
 use pmvet_target::install::Install;
@@ -300,6 +301,14 @@ impl Sink for Recorder {
             Some(images) if !matches!(event.what, What::Load { .. }) => images.event(event, places),
             _ => Ok(()),
         }
+    }
+
+    fn counts(&self) -> bool {
+        self.writer.is_none() && self.images.is_none()
+    }
+
+    fn count(&mut self, thread: ThreadId, record: &Brief, places: &dyn Places) {
+        self.counter.record(thread, record, places);
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use pmvet_events::wire::Brief;
 use pmvet_events::{Event, FileId, ModuleId, Places, Site, SiteId, ThreadId, What};
 use pmvet_target::symbols::Symbolizer;
 use serde::Serialize;
@@ -50,7 +51,7 @@ impl Default for ThreadCount {
 pub(crate) struct SiteCount {
     /// Known from the first event on.
     pub(crate) site: Option<Site>,
-    pub(crate) classes: [u64; Class::NAMES.len()],
+    pub(crate) classes: [u64; Class::COUNT],
 }
 
 #[derive(Debug, Clone, Default)]
@@ -61,11 +62,32 @@ pub(crate) struct FileCount {
     pub(crate) unlinked: bool,
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) mapped: u64,
-    pub(crate) traffic: Traffic,
+    /// Accesses and flushes by [`Class`], and how many bytes they were about.
+    pub(crate) accesses: [u64; Class::COUNT],
+    pub(crate) bytes: [u64; Class::COUNT],
+    pub(crate) writes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) syncs: u64,
+}
+
+impl FileCount {
+    pub(crate) fn traffic(&self) -> Traffic {
+        let of = |class: Class| self.accesses[class as usize];
+        Traffic {
+            stores: of(Class::Store),
+            stored_bytes: self.bytes[Class::Store as usize],
+            loads: of(Class::Load),
+            flushes: of(Class::Flush),
+            rmw: of(Class::Rmw),
+            writes: self.writes,
+            written_bytes: self.written_bytes,
+            syncs: self.syncs,
+        }
+    }
 }
 
 /// What happened to a file.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Traffic {
     pub(crate) stores: u64,
     pub(crate) stored_bytes: u64,
@@ -89,42 +111,53 @@ impl Counter {
     #[inline]
     pub(crate) fn event(&mut self, event: &Event<'_>, places: &dyn Places) {
         let kind = kinds::index(&event.what);
-        self.thread(event.thread).kinds[kind] += 1;
-        if event.site != SiteId::default() {
-            self.count_site(event.site, kind, places);
-        }
-        match event.what {
-            What::Store { addr, value, .. } => {
-                let bytes = value.len() as u64;
-                if let Some(file) = self.file_at(event.thread, addr, bytes) {
-                    file.traffic.stores += 1;
-                    file.traffic.stored_bytes += bytes;
-                }
-            }
-            What::Load { addr, size } => {
-                if let Some(file) = self.file_at(event.thread, addr, size.into()) {
-                    file.traffic.loads += 1;
-                }
-            }
-            What::Flush { pm: false, .. } => self.volatile_flushes += 1,
-            What::Flush { addr, .. } => {
-                if let Some(file) = self.file_at(event.thread, addr, 1) {
-                    file.traffic.flushes += 1;
-                }
-            }
-            What::Rmw { addr, new, .. } => {
-                if let Some(file) = self.file_at(event.thread, addr, new.len() as u64) {
-                    file.traffic.rmw += 1;
-                }
-            }
+        let (addr, len) = match event.what {
+            What::Store { addr, value, .. } => (addr, value.len() as u64),
+            What::Load { addr, size } => (addr, size.into()),
+            What::Flush { addr, pm, .. } => (addr, pm.into()),
+            What::Rmw { addr, new, .. } => (addr, new.len() as u64),
             What::Fence { .. }
             | What::Atomic { .. }
             | What::Allocate { .. }
             | What::Step { .. }
             | What::Acquire { .. }
             | What::Release { .. }
-            | What::Sync { .. } => {}
-            _ => self.rare(event),
+            | What::Sync { .. } => (0, 0),
+            _ => {
+                self.rare(event);
+                (0, 0)
+            }
+        };
+        self.access(event.thread, event.site, kind, (addr, len), places);
+    }
+
+    /// The same for a record that need not become an event.
+    #[inline]
+    pub(crate) fn record(&mut self, thread: ThreadId, record: &Brief, places: &dyn Places) {
+        let kind = kinds::OF_RECORD[usize::from(record.kind)].into();
+        self.access(thread, record.site, kind, (record.addr, record.size.into()), places);
+    }
+
+    /// A flush of volatile memory has no length.
+    // Without a look at the kind, as far as that goes: it comes as a surprise to the processor each time.
+    #[inline(always)]
+    fn access(&mut self, thread: ThreadId, site: SiteId, kind: usize, at: (u64, u64), places: &dyn Places) {
+        self.thread(thread).kinds[kind] += 1;
+        let class = Class::of(kind);
+        if site != SiteId::default() {
+            self.count_site(site, class, places);
+        }
+        let (addr, len) = at;
+        if matches!(class, Class::Fence | Class::Other) {
+            return;
+        }
+        if class == Class::Flush && len == 0 {
+            self.volatile_flushes += 1;
+            return;
+        }
+        if let Some(file) = self.file_at(thread, addr, len) {
+            file.accesses[class as usize] += 1;
+            file.bytes[class as usize] += len;
         }
     }
 
@@ -138,7 +171,7 @@ impl Counter {
     }
 
     #[inline]
-    fn count_site(&mut self, id: SiteId, kind: usize, places: &dyn Places) {
+    fn count_site(&mut self, id: SiteId, class: Class, places: &dyn Places) {
         let slot = id.0 as usize;
         if slot >= self.sites.len() {
             // An id that stands for nothing must not cost memory.
@@ -151,7 +184,7 @@ impl Counter {
         if site.site.is_none() {
             site.site = places.site(id);
         }
-        site.classes[Class::of(kind) as usize] += 1;
+        site.classes[class as usize] += 1;
     }
 
     #[inline]
@@ -188,17 +221,17 @@ impl Counter {
             }
             What::FileWrite { file, offset, data } => {
                 let file = self.file(file);
-                file.traffic.writes += 1;
-                file.traffic.written_bytes += data.len() as u64;
+                file.writes += 1;
+                file.written_bytes += data.len() as u64;
                 file.size = file.size.max(offset.saturating_add(data.len() as u64));
             }
             What::FileZero { file, len, .. } => {
                 let file = self.file(file);
-                file.traffic.writes += 1;
-                file.traffic.written_bytes += len;
+                file.writes += 1;
+                file.written_bytes += len;
             }
             What::FileResize { file, size } => self.file(file).size = size,
-            What::FileSync { file, .. } => self.file(file).traffic.syncs += 1,
+            What::FileSync { file, .. } => self.file(file).syncs += 1,
             What::FileRename { file, to } => self.file(file).path = Some(to.to_owned()),
             What::FileUnlink { file } => self.file(file).unlinked = true,
             What::Unsupported { why, .. } => match self.unsupported.get_mut(why) {
@@ -243,7 +276,7 @@ mod tests {
     use super::*;
     use crate::kinds::tests::every_kind;
     use pmvet_events::event::{FlushKind, StoreKind};
-    use pmvet_events::{Context, ContextId};
+    use pmvet_events::{Context, ContextId, wire};
 
     struct Sites;
 
@@ -281,17 +314,33 @@ mod tests {
         feed(&mut counter, 1, 8, What::Load { addr: 0x1010, size: 8 });
         feed(&mut counter, 1, 9, What::Flush { addr: 0x1010, how: FlushKind::Clwb, pm: true });
         feed(&mut counter, 1, 9, What::Flush { addr: 0x99, how: FlushKind::Clwb, pm: false });
-        let file = &counter.files[1];
-        assert_eq!(
-            (file.traffic.stores, file.traffic.stored_bytes, file.traffic.loads, file.traffic.flushes),
-            (2, 32, 1, 1)
-        );
+        let traffic = counter.files[1].traffic();
+        assert_eq!((traffic.stores, traffic.stored_bytes, traffic.loads, traffic.flushes), (2, 32, 1, 1));
         assert_eq!(counter.volatile_flushes, 1);
         assert_eq!(counter.sites[7].classes[Class::Store as usize], 2);
         assert_eq!(counter.sites[9].classes[Class::Flush as usize], 2);
         let kinds = counter.kinds();
         assert_eq!((kinds[0], kinds[1], kinds[3], kinds[7]), (1, 1, 1, 2));
         assert_eq!(kinds.iter().sum::<u64>(), 8);
+    }
+
+    #[test]
+    fn records_count_as_events_do() {
+        let (mut events, mut records) = (mapped(), mapped());
+        for what in every_kind() {
+            let event = Event { seq: 1, thread: ThreadId(1), site: SiteId(7), context: ContextId(0), what };
+            let mut bytes = Vec::new();
+            wire::write(&event, &mut bytes);
+            if let Some(record) = wire::brief(&bytes) {
+                events.event(&event, &Sites);
+                records.record(event.thread, &record, &Sites);
+            }
+        }
+        assert_eq!(events.kinds(), records.kinds());
+        assert_eq!(events.kinds()[..12].iter().filter(|&&count| count > 0).count(), 11, "all but stores by the kernel");
+        assert_eq!(events.sites[7].classes, records.sites[7].classes);
+        assert_eq!(events.files[1].traffic(), records.files[1].traffic());
+        assert_eq!(events.volatile_flushes, records.volatile_flushes);
     }
 
     #[test]
@@ -320,6 +369,6 @@ mod tests {
             counter.event(&event, &Sites);
         }
         println!("{:.1} ns per event", start.elapsed().as_secs_f64() * 1e9 / count as f64);
-        assert_eq!(counter.files[1].traffic.loads, count);
+        assert_eq!(counter.files[1].traffic().loads, count);
     }
 }

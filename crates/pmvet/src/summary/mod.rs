@@ -248,11 +248,11 @@ impl File {
         let mapping = |m: &count::Mapping| Mapping { addr: m.addr, len: m.len, offset: m.offset, writable: m.writable };
         Self {
             mappings: count.mappings.iter().map(mapping).collect(),
+            traffic: count.traffic(),
             path: count.path.unwrap_or_default(),
             size: count.size,
             unlinked: count.unlinked,
             mapped: count.mapped,
-            traffic: count.traffic,
             image,
         }
     }

@@ -6,6 +6,7 @@ mod source;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -56,14 +57,30 @@ impl Litmus {
     }
 
     pub(crate) fn run_in(&self, pools: &Path, how: &Tracing, arguments: &[&str]) -> Traced {
+        let traced = support::trace(how, &self.command(pools, arguments), self.scratch.path());
+        check_numbers(&traced.events);
+        traced
+    }
+
+    /// Runs it with nothing but counting to do, and returns the summary.
+    pub(crate) fn count(&self, arguments: &[&str]) -> serde_json::Value {
+        let pools = support::pm_dir();
+        let summary = self.scratch.path().join("summary");
+        let mut pmvet = Command::new(env!("CARGO_BIN_EXE_pmvet"));
+        pmvet.args(["trace", "--format", "json", "--summary"]).arg(&summary).arg("--");
+        let output = pmvet.args(self.command(pools.path(), arguments)).output().expect("pmvet must start");
+        assert!(output.status.success(), "{}: {}", self.name, String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&std::fs::read(summary).expect("a summary")).expect("JSON")
+    }
+
+    /// The program's command line, with fresh pools.
+    fn command<'a>(&'a self, pools: &'a Path, arguments: &[&'a str]) -> Vec<&'a OsStr> {
         for name in ["pool", "pool2"] {
             std::fs::write(pools.join(name), [0; 4 * 4096]).expect("a pool on tmpfs");
         }
         let mut command = vec![self.program.as_os_str(), pools.as_os_str(), self.scratch.path().as_os_str()];
-        command.extend(arguments.iter().map(OsStr::new));
-        let traced = support::trace(how, &command, self.scratch.path());
-        check_numbers(&traced.events);
-        traced
+        command.extend(arguments.iter().copied().map(OsStr::new));
+        command
     }
 
     /// The locks and other objects that the program itself uses. The C library has some of its own, which it takes when it

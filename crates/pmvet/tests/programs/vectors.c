@@ -1,8 +1,12 @@
 /* SSE, AVX, AVX2 and AVX-512 where the processor has them, x87, string instructions, flags and atomics. */
+#include <fcntl.h>
 #include <immintrin.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static unsigned char from[4096], to[4096];
 
@@ -81,10 +85,54 @@ __attribute__((noinline)) static long red_zone(long x) {
     return answer;
 }
 
+/* Every part of every vector and mask register survives stores to PM: the first to a page, one across two lines, a
+   read-modify-write of an odd size. `table` is what is loaded and then what is found. */
+#define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
+#define EACH_MORE(X) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31)
+#define STORES "movq %%rax, (%2); movq %%rax, 60(%2); lock addw $3, 130(%2); lock cmpxchg16b 192(%2);"
+
+#define LOAD_YMM(n) "vmovdqu " #n "*64(%0), %%ymm" #n ";"
+#define SAVE_YMM(n) "vmovdqu %%ymm" #n ", " #n "*64(%1);"
+__attribute__((target("avx2"))) static void kept_ymm(const char *table, char *found, char *pm) {
+    __asm__ volatile(EACH(LOAD_YMM) STORES EACH(SAVE_YMM) "vzeroupper" ::"r"(table), "r"(found), "r"(pm)
+                     : "memory", "cc", "rax", "rdx");
+}
+
+#define LOAD_ZMM(n) "vmovdqu64 " #n "*64(%0), %%zmm" #n ";"
+#define SAVE_ZMM(n) "vmovdqu64 %%zmm" #n ", " #n "*64(%1);"
+#define LOAD_K(n) "kmovq 2048+" #n "*8(%0), %%k" #n ";"
+#define SAVE_K(n) "kmovq %%k" #n ", 2048+" #n "*8(%1);"
+#define EACH_K(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+__attribute__((target("avx512f,avx512bw"))) static void kept_zmm(const char *table, char *found, char *pm) {
+    __asm__ volatile(EACH(LOAD_ZMM) EACH_MORE(LOAD_ZMM) EACH_K(LOAD_K) STORES EACH(SAVE_ZMM) EACH_MORE(SAVE_ZMM)
+                         EACH_K(SAVE_K) "vzeroupper" ::"r"(table), "r"(found), "r"(pm)
+                     : "memory", "cc", "rax", "rdx");
+}
+
+static void kept(void) {
+    static char table[2112], found[2112];
+    char path[] = "/dev/shm/pmvet-vectors-XXXXXX";
+    int fd = mkstemp(path);
+    char *pm = ftruncate(fd, 1 << 16) == 0 ? mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : NULL;
+    int changed = 0;
+    for (int page = 0; page < 16; page++) {
+        for (size_t i = 0; i < sizeof table; i++) table[i] = (char)(i * 13 + page * 29 + 1);
+        memcpy(found, table, sizeof table);
+        if (__builtin_cpu_supports("avx512bw"))
+            kept_zmm(table, found, pm + page * 4096);
+        else if (__builtin_cpu_supports("avx2"))
+            kept_ymm(table, found, pm + page * 4096);
+        changed += memcmp(found, table, sizeof table) != 0;
+    }
+    unlink(path);
+    printf("kept, but for %d\n", changed);
+}
+
 int main(void) {
     for (int i = 0; i < 4096; i++) from[i] = (unsigned char)(i * 7 + (i >> 5));
     strings();
     flags();
+    kept();
     printf("red zone %ld\n", red_zone(14));
     if (__builtin_cpu_supports("avx2")) avx2();
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) avx512();

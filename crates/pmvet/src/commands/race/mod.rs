@@ -20,7 +20,7 @@ use pmvet_events::{ContextId, SiteId, What};
 use pmvet_findings::Coverage;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
-use pmvet_target::recording::{Follower, Recording};
+use pmvet_target::live::{Live, live};
 use pmvet_target::symbols::Symbolizer;
 use serde::{Deserialize, Serialize};
 
@@ -68,11 +68,10 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     workload.keep_input(&folder.file("input"))?;
     let recording = folder.recording();
     let options = options(arguments, &config.race);
-    let follower = Follower::default();
-    let (recorded, analysed) = std::thread::scope(|scope| {
-        let analysis = scope.spawn(|| Analysed::new(&recording, &follower, options, arguments.confirm.confirm));
-        let recorded = workload.record(&folder, &mut info, true, &install, Some(&follower));
-        follower.end();
+    let (feed, live) = live();
+    let (recorded, mut analysed) = std::thread::scope(|scope| {
+        let analysis = scope.spawn(move || Analysed::new(live, options, arguments.confirm.confirm));
+        let recorded = workload.record(&folder, &mut info, true, &install, Some(feed));
         (recorded, analysis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     if let Some(end) = recorded? {
@@ -81,7 +80,6 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         }
         return Ok(end);
     }
-    let mut analysed = analysed?;
     if !analysed.saw_pm {
         return Ok(workload.no_pm());
     }
@@ -251,26 +249,25 @@ struct Analysed {
 
 impl Analysed {
     /// Analyses a run while it is recorded. `confirm`: stores that other threads read are wanted, too.
-    fn new(recording: &Recording, follower: &Follower, options: Options, confirm: bool) -> Result<Self, Error> {
-        let failed = |source| Error::Trace { path: recording.trace(), source };
-        let mut reader = recording.follow(follower).map_err(failed)?;
+    fn new(live: Live, options: Options, confirm: bool) -> Self {
         let mut symbols = Symbols::new(Symbolizer::of_recording(SystemTime::now()));
         let mut engine = Engine::new(options);
         let mut saw_pm = false;
         let mut shared = SharedStores::default();
         let mut updates = Updates::default();
         let mut threads = 0;
-        while let Some(event) = reader.next().map_err(failed)? {
-            symbols.event(&event);
+        let places = live.for_each(|event| {
+            symbols.event(event);
             saw_pm |= matches!(event.what, What::Map { .. });
-            engine.event(&event);
+            engine.event(event);
             if confirm {
-                shared.event(&event);
-                updates.event(&event);
+                shared.event(event);
+                updates.event(event);
             }
             threads += u32::from(matches!(event.what, What::ThreadStart { .. }));
-        }
-        let places = reader.into_places();
+        });
+        // Without places the recording has failed, which ends the command.
+        let places = places.unwrap_or_default();
         let mut functions = |site| {
             let stack = symbols.with(&places).stack(site, ContextId::default());
             let module = stack.first().and_then(|frame| frame.module.as_deref()?.file_name());
@@ -279,6 +276,6 @@ impl Analysed {
         };
         let outcome = engine.finish_with(&mut functions);
         let (shared, stores) = shared.finish();
-        Ok(Self { outcome, symbols, places, shared, updates: updates.finish(), stores, threads, saw_pm })
+        Self { outcome, symbols, places, shared, updates: updates.finish(), stores, threads, saw_pm }
     }
 }

@@ -1,0 +1,100 @@
+//! Copying, filling and comparing bytes, in place of the C library's functions.
+//!
+//! A stub that leaves the rest to Rust keeps the low halves of the vector registers for the target, and no more: code for
+//! any x86-64 leaves everything else alone. The C library's own versions of these functions would not, because they use
+//! whatever the processor has. Nothing else that runs on behalf of a stub comes from the C library but system calls;
+//! pmvet's test `client_code` looks at all code of the client.
+
+use std::arch::global_asm;
+
+global_asm!(
+    "
+    .macro function name
+    .globl \\name
+    .hidden \\name
+    .type \\name, @function
+    .p2align 4
+    \\name:
+    .endm
+
+    function memcpy
+    function memmove
+        mov rax, rdi
+        mov rcx, rdi
+        sub rcx, rsi
+        cmp rcx, rdx
+        jb 5f
+        cmp rdx, 512
+        jae 4f
+    1:
+        sub rdx, 8
+        jb 2f
+        mov rcx, [rsi]
+        mov [rdi], rcx
+        add rsi, 8
+        add rdi, 8
+        jmp 1b
+    2:
+        add rdx, 8
+        jz 3f
+        mov cl, [rsi]
+        mov [rdi], cl
+        inc rsi
+        inc rdi
+        sub rdx, 9
+        jmp 2b
+    3:
+        ret
+    4:
+        mov rcx, rdx
+        rep movsb
+        ret
+        // The target begins within the source: from its end.
+    5:
+        sub rdx, 8
+        jb 6f
+        mov rcx, [rsi + rdx]
+        mov [rdi + rdx], rcx
+        jmp 5b
+    6:
+        add rdx, 8
+    7:
+        sub rdx, 1
+        jb 3b
+        mov cl, [rsi + rdx]
+        mov [rdi + rdx], cl
+        jmp 7b
+
+    function memset
+        mov r8, rdi
+        mov eax, esi
+        mov rcx, rdx
+        rep stosb
+        mov rax, r8
+        ret
+
+    function bcmp
+    function memcmp
+        xor ecx, ecx
+    1:
+        cmp rcx, rdx
+        je 2f
+        movzx eax, byte ptr [rdi + rcx]
+        movzx r8d, byte ptr [rsi + rcx]
+        inc rcx
+        sub eax, r8d
+        je 1b
+        ret
+    2:
+        xor eax, eax
+        ret
+
+    function strlen
+        mov rax, -1
+    1:
+        inc rax
+        cmp byte ptr [rdi + rax], 0
+        jne 1b
+        ret
+    "
+);
