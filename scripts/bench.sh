@@ -111,4 +111,5 @@ echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) co
 echo "n 400000" >"$files/stdin"
 bench "mapcli btree, 400,000 keys inserted" "$PWD/target/pmdk/mapcli" btree "{pool}" 42
 : >"$files/stdin"
+bench "undo_btree with 4 threads, 500,000 operations" "$PWD/target/zoo/undo_btree/clean" "{pool}" -n 500000 -t 4
 bench "cl_hash with 4 threads, 4,000,000 operations" "$PWD/target/zoo/cl_hash/clean" "{pool}" -n 4000000 -t 4
