@@ -1,7 +1,8 @@
 #!/bin/sh
 # `pmvet fuzz` against AFL++ with compile-time instrumentation: PMDK's mapcli with each of its maps, T seconds each
-# (default 600) on one core, the same seed, the same pool to start from. The PM paths of both are counted by the same
-# tool, `pmvet fuzz --paths-of`. Last, the rates on a program of the zoo with a pool of a mebibyte.
+# (default 600) on one core, the same seed, the same pool to start from. What both reach is counted by the same tool, `pmvet
+# fuzz --paths-of`: PM paths as PMFuzz counts them, which are test cases whose sequences of operations on PM differ, and the
+# transitions between operations that they consist of. Last, the rates on a program of the zoo with a pool of a mebibyte.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -32,10 +33,13 @@ fuzz() {
 	"$pmvet" fuzz --seeds seeds --corpus corpus --budget "${time}s" -- "$@" 2> log > /dev/null || [ $? -eq 1 ]
 	rate=$(sed -nE 's@.*runs \(([0-9]+)/s.*@\1@p' log | tail -n 1)
 }
-paths() { sed -nE 's/.*: ([0-9]+) PM paths.*/\1/p'; }
+# PM paths and transitions, in two words.
+reached() { sed -nE 's/.*: ([0-9]+) PM paths, ([0-9]+) transitions.*/\1 \2/p'; }
+row() { printf '%-16s %9s %9s %9s %9s %7s %9s %9s %7s\n' "$@"; }
+mean() { awk -v at="$1" '{ sum += log($at) } END { printf "%.2f", exp(sum / NR) }' factors; }
 
-printf '%-16s %10s %10s %10s %10s %8s\n' map 'AFL++ /s' 'pmvet /s' 'AFL++' 'pmvet' 'factor'
-printf '%-16s %10s %10s %10s %10s\n' '' '' '' 'PM paths' 'PM paths'
+row '' 'runs/s' 'runs/s' 'PM paths' 'PM paths' '' 'transit.' 'transit.' ''
+row map 'AFL++' 'pmvet' 'AFL++' 'pmvet' 'factor' 'AFL++' 'pmvet' 'factor'
 : > factors
 for map in $maps; do
 	rm -rf pool start.pool corpus counted out
@@ -45,13 +49,13 @@ for map in $maps; do
 	afl afl/mapcli "$map" "$place/afl.pool" 17
 	set -- -- "$root/target/pmdk/mapcli" "$map" "$place/pool" 17
 	fuzz "$root/target/pmdk/mapcli" "$map" "$place/pool" 17
-	afl_paths=$("$pmvet" fuzz --quiet --corpus counted --paths-of out/default/queue "$@" | paths)
-	own_paths=$("$pmvet" fuzz --quiet --corpus corpus --paths-of corpus "$@" | paths)
-	factor=$(echo "$own_paths $afl_paths" | awk '{ printf "%.2f", $1 / $2 }')
-	echo "$factor" >> factors
-	printf '%-16s %10s %10s %10s %10s %8s\n' "$map" "$afl_rate" "$rate" "$afl_paths" "$own_paths" "$factor"
+	afl_reached=$("$pmvet" fuzz --quiet --corpus counted --paths-of out/default/queue "$@" | reached)
+	own_reached=$("$pmvet" fuzz --quiet --corpus corpus --paths-of corpus "$@" | reached)
+	echo "$own_reached $afl_reached" | awk '{ printf "%.2f %.2f\n", $1 / $3, $2 / $4 }' >> factors
+	set -- $afl_reached $own_reached $(tail -n 1 factors)
+	row "$map" "$afl_rate" "$rate" "$1" "$3" "$5" "$2" "$4" "$6"
 done
-awk '{ sum += log($1) } END { printf "geometric mean: %.2f times the PM paths of AFL++\n", exp(sum / NR) }' factors
+echo "geometric mean: $(mean 1) times the PM paths of AFL++, $(mean 2) times the transitions"
 
 # A program of the zoo, with a pool of a mebibyte.
 rm -rf pool corpus out
@@ -61,4 +65,4 @@ afl-clang-fast -g -O2 -pthread -mclwb -mclflushopt -I "$root/zoo/common" -o afl/
 "$root/target/zoo/tx_maps/clean" "$place/pool" -i < seeds/seed > /dev/null
 afl afl/tx_maps "$place/afl.pool" -i
 fuzz "$root/target/zoo/tx_maps/clean" "$place/pool" -i
-printf '%-16s %10s %10s\n' 'zoo tx_maps' "$afl_rate" "$rate"
+row 'zoo tx_maps' "$afl_rate" "$rate" '' '' '' '' '' ''

@@ -4,6 +4,7 @@
 //! reserved, which would fill a file in memory with zeros. The end of the input is where a run may be cut short.
 
 use core::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dynamorio_sys::*;
 use pmvet_events::plan::INPUT_LABEL;
@@ -72,6 +73,8 @@ pub(crate) fn after(dc: *mut c_void, arguments: &Arguments, number: i64, result:
             // SAFETY: from within a post-syscall event.
             unsafe { dr_syscall_set_result(dc, PROCESS as u64) };
         }
+        libc::SYS_mmap if arguments.get(3) as i32 & PRIVATE == PRIVATE => populate(result as u64, arguments.get(1)),
+        libc::SYS_brk => grown(result as u64),
         libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 if result == 0 => {
             if let Some(forks) = &client().forks
                 && forks.may_pause()
@@ -81,5 +84,28 @@ pub(crate) fn after(dc: *mut c_void, arguments: &Arguments, number: i64, result:
             }
         }
         _ => {}
+    }
+}
+
+const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+/// What is larger is often reserved rather than used.
+const MOST_POPULATED: u64 = 1 << 20;
+
+/// Gives memory that the target has just been promised to it at once: it takes the kernel a fraction of the time that a fault
+/// for each page takes.
+fn populate(start: u64, len: u64) {
+    if len <= MOST_POPULATED {
+        // SAFETY: touches memory that has just been mapped; fails without harm if that cannot be written to.
+        unsafe { libc::madvise(start as *mut c_void, len as usize, libc::MADV_POPULATE_WRITE) };
+    }
+}
+
+/// The heap ends here now.
+fn grown(end: u64) {
+    static END: AtomicU64 = AtomicU64::new(0);
+    const PAGE: u64 = 4096;
+    let (from, to) = (END.swap(end, Ordering::Relaxed).next_multiple_of(PAGE), end & !(PAGE - 1));
+    if from > PAGE && from < to {
+        populate(from, to - from);
     }
 }

@@ -453,7 +453,7 @@ pub(crate) struct Fuzz {
     #[arg(long, value_name = "N")]
     pub(crate) rebuild: Option<usize>,
 
-    /// Instead of fuzzing: run the inputs in a folder on the first image, or the test cases if it is the corpus, and count PM paths
+    /// Instead of fuzzing: run the inputs in a folder on the first image, or the test cases if it is the corpus, and count PM paths and transitions
     #[arg(long, value_name = "DIR", conflicts_with = "rebuild")]
     pub(crate) paths_of: Option<PathBuf>,
 

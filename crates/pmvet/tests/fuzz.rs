@@ -91,7 +91,7 @@ fn a_corpus_and_a_test_case_get_smaller() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pmvet"));
         command.current_dir(place.folder.path()).args(["fuzz", "--quiet", "--corpus", corpus, "--paths-of", corpus]);
         let shown = text(&command.arg("--").arg(&place.program).arg(place.path("pool")).output().unwrap());
-        shown.split_once("test cases: ").map(|(_, counts)| counts.to_owned()).unwrap_or(shown)
+        shown.split_once(" PM paths, ").map(|(_, counts)| counts.to_owned()).unwrap_or(shown)
     };
     let output = place.fuzz(&["--cmin", "fewer"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));

@@ -6,11 +6,12 @@
 //!
 //! * [`content`] — the content of PM; [`store`] — the tree of images, kept as pages that differ from a parent's.
 //! * [`runner`] — runs a test case in a fork server and says what it did.
-//! * [`paths`] — which PM paths have been seen, and how much a test case adds (the paper's algorithm 2).
+//! * [`paths`] — what PM paths are, and how much a test case adds to what was seen (the paper's algorithm 2).
 //! * [`cuts`] — which runs need not go on when their input is at an end.
 //! * [`operations`] — inputs made of operations, after PMRace's section 4.5 (Chen and others, ASPLOS 2022); [`tokens`] — words
 //!   of the binary.
-//! * [`campaign`] — LibAFL around all that: corpus, scheduler, mutators, loop.
+//! * [`campaign`] — LibAFL around all that: corpus, scheduler, loop; `stages` — the parts that it is given; `world` — the state
+//!   that they share.
 //!
 //! Where this departs from the papers: operations are single stores, flushes and fences with their callers, not calls of a
 //! library that somebody annotated; a crash image is what PM holds if the run stops before a fence, so it takes a run of its own
@@ -26,5 +27,7 @@ pub mod cuts;
 pub mod operations;
 pub mod paths;
 pub mod runner;
+mod stages;
 pub mod store;
 pub mod tokens;
+mod world;

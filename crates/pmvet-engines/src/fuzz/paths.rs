@@ -1,6 +1,11 @@
-//! Which PM paths and branches have been seen, and how much a run adds (PMFuzz, algorithm 2).
+//! Which transitions between operations on PM, and which branches, have been seen, and how much a run adds (PMFuzz,
+//! algorithm 2).
+//!
+//! A *PM path* is, as in section 3.3 of the paper, all of the sequence of operations on PM that a run goes through. Two runs
+//! take the same one if their counters cannot be told apart.
 
 use pmvet_events::stage::MAP;
+use xxhash_rust::xxh3::Xxh3;
 
 /// How much a test case is worth: the paper's `Favored`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -20,14 +25,14 @@ pub enum Favour {
 pub struct Seen {
     /// For each counter, the classes of counts that were seen.
     classes: Vec<u8>,
-    paths: usize,
-    path_counts: usize,
+    transitions: usize,
+    transition_counts: usize,
     branches: usize,
 }
 
 impl Default for Seen {
     fn default() -> Self {
-        Self { classes: vec![0; 2 * MAP], paths: 0, path_counts: 0, branches: 0 }
+        Self { classes: vec![0; 2 * MAP], transitions: 0, transition_counts: 0, branches: 0 }
     }
 }
 
@@ -35,44 +40,55 @@ impl Seen {
     /// Takes notice of a run.
     pub fn add(&mut self, counts: &[u8]) -> Favour {
         let mut favour = Favour::None;
-        // Most counters are 0, and a line of them is passed over at a glance.
-        const LINE: usize = 64;
-        for (line, (seen, counts)) in self.classes.chunks_mut(LINE).zip(counts.chunks(LINE)).enumerate() {
-            if counts.iter().all(|&count| count == 0) {
-                continue;
-            }
-            for (seen, &count) in seen.iter_mut().zip(counts) {
-                let class = class(count);
-                if *seen & class != class {
-                    let (pm, first) = (line * LINE < MAP, *seen == 0);
-                    favour = favour.max(match (pm, first) {
-                        (true, true) => Favour::Path,
-                        (true, false) => Favour::Count,
-                        (false, _) => Favour::Branch,
-                    });
-                    self.paths += usize::from(pm && first);
-                    self.path_counts += usize::from(pm);
-                    self.branches += usize::from(!pm && first);
-                    *seen |= class;
-                }
+        for (at, count) in counted(counts) {
+            let (seen, class) = (&mut self.classes[at], class(count));
+            if *seen & class != class {
+                let (pm, first) = (at < MAP, *seen == 0);
+                favour = favour.max(match (pm, first) {
+                    (true, true) => Favour::Path,
+                    (true, false) => Favour::Count,
+                    (false, _) => Favour::Branch,
+                });
+                self.transitions += usize::from(pm && first);
+                self.transition_counts += usize::from(pm);
+                self.branches += usize::from(!pm && first);
+                *seen |= class;
             }
         }
         favour
     }
 
     /// Transitions between operations on PM.
-    pub fn paths(&self) -> usize {
-        self.paths
+    pub fn transitions(&self) -> usize {
+        self.transitions
     }
 
     /// Transitions, each as often as there are classes of how often it was taken.
-    pub fn path_counts(&self) -> usize {
-        self.path_counts
+    pub fn transition_counts(&self) -> usize {
+        self.transition_counts
     }
 
     pub fn branches(&self) -> usize {
         self.branches
     }
+}
+
+/// The counters that are not 0, with their positions. Most are, and eight of those are passed over at a glance.
+fn counted(counts: &[u8]) -> impl Iterator<Item = (usize, u8)> {
+    const WORD: usize = 8;
+    let words = counts.chunks(WORD).enumerate().filter(|(_, word)| **word != [0; WORD]);
+    words.flat_map(|(i, word)| {
+        word.iter().enumerate().filter(|(_, count)| **count != 0).map(move |(k, &count)| (i * WORD + k, count))
+    })
+}
+
+/// The PM path of a run that counted this, as a hash.
+pub fn path(counts: &[u8]) -> u64 {
+    let mut hash = Xxh3::new();
+    for (at, count) in counted(&counts[..MAP.min(counts.len())]) {
+        hash.update(&[at as u8, (at >> 8) as u8, class(count)]);
+    }
+    hash.digest()
 }
 
 /// Counts that differ little are in one class, as AFL has it.
@@ -111,6 +127,14 @@ mod tests {
         assert_eq!(seen.add(&counts(&[(5, 9), (MAP + 1, 1)])), Favour::Count);
         assert_eq!(seen.add(&counts(&[(5, 10), (MAP + 2, 1)])), Favour::Branch);
         assert_eq!(seen.add(&counts(&[(5, 3), (6, 1)])), Favour::Path);
-        assert_eq!((seen.paths(), seen.branches(), seen.path_counts()), (2, 3, 5));
+        assert_eq!((seen.transitions(), seen.branches(), seen.transition_counts()), (2, 3, 5));
+    }
+    #[test]
+    fn a_path_is_told_by_transitions_and_about_how_often() {
+        let one = path(&counts(&[(5, 8), (9, 1)]));
+        assert_eq!(one, path(&counts(&[(5, 15), (9, 1), (MAP, 1)])), "a like count, and a branch");
+        assert_ne!(one, path(&counts(&[(5, 16), (9, 1)])));
+        assert_ne!(one, path(&counts(&[(5, 8)])));
+        assert_ne!(one, path(&counts(&[(6, 8), (9, 1)])));
     }
 }

@@ -128,7 +128,7 @@ pub struct Runner {
     /// Images on which the program does not get as far as its input.
     closed: HashMap<ImageId, ()>,
     clock: u64,
-    /// How long runs that are judged took of late, and how many there were.
+    /// How long runs that are judged took of late, and how many of those there were.
     usual: Duration,
     judged: u32,
     /// How often both ways were compared, and how often they differed.
@@ -143,9 +143,10 @@ const COMPARED_AT_FIRST: u32 = 6;
 const COMPARED_LATER: u64 = 50;
 /// So many differences, and it is given up.
 const MOST_DIFFERENCES: u32 = 2;
-/// A run that is judged may take so many times as long as usual, once that is known from so many runs, and always this long.
+/// A run that is judged may take so many times as long as the last of them on average, once there were a few, and always this long.
 const PATIENCE: u32 = 20;
-const KNOWN_FROM: u32 = 32;
+const OF_LATE: u32 = 32;
+const KNOWN_FROM: u32 = 4;
 const SHORTEST_LIMIT: Duration = Duration::from_millis(100);
 
 impl Runner {
@@ -269,8 +270,8 @@ impl Runner {
         let limits = if judged { self.limits() } else { self.target.limits };
         let run = self.server.run_judged(server, &limits, &mut Nobody, judge)?;
         if judged && matches!(run.end, End::Exit(_)) {
-            self.usual = self.usual.mul_f32(31.0 / 32.0) + run.time / 32;
-            self.judged = self.judged.saturating_add(1);
+            self.judged = (self.judged + 1).min(OF_LATE);
+            self.usual = (self.usual * (self.judged - 1) + run.time) / self.judged;
         }
         let (operations, fences, stopped) = self.server.operations();
         let content = order.keep.then(|| self.content(order.content)).transpose()?;

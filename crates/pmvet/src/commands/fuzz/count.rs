@@ -1,10 +1,11 @@
 //! `--paths-of`: how much a set of inputs covers, whoever made it.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use pmvet_engines::fuzz::campaign::FuzzError;
 use pmvet_engines::fuzz::case::Case;
-use pmvet_engines::fuzz::paths::Seen;
+use pmvet_engines::fuzz::paths::{Seen, path};
 use pmvet_engines::fuzz::runner::{Order, Runner};
 
 use super::start::Start;
@@ -22,17 +23,21 @@ pub(super) fn run(start: &mut Start, folder: &Path) -> Result<Exit, Error> {
     }
     let mut runner = Runner::new(start.target.clone()).map_err(FuzzError::from)?;
     let mut seen = Seen::default();
+    let mut paths = HashSet::new();
     for case in &cases {
         let content = start.store.get(case.image).map_err(FuzzError::Corpus)?;
         let order =
             Order { image: case.image, content: &content, input: &case.input, stop: (0, 0), keep: false, once: own };
-        seen.add(&runner.run(&order, None).map_err(FuzzError::from)?.counts);
+        let counts = runner.run(&order, None).map_err(FuzzError::from)?.counts;
+        paths.insert(path(&counts));
+        seen.add(&counts);
     }
     println!(
-        "{} test cases: {} PM paths, {} of them and how often each, {} branches",
+        "{} test cases: {} PM paths, {} transitions, {} with how often each, {} branches",
         cases.len(),
-        seen.paths(),
-        seen.path_counts(),
+        paths.len(),
+        seen.transitions(),
+        seen.transition_counts(),
         seen.branches()
     );
     Ok(Exit::Ok)

@@ -214,6 +214,7 @@ fn coverage(stats: &Stats) -> Coverage {
     coverage.count("runs that were cut where their input ended", stats.cut, None);
     coverage.count("test cases", stats.cases as u64, None);
     coverage.count("PM paths", stats.paths as u64, None);
+    coverage.count("transitions between operations on PM", stats.transitions as u64, None);
     coverage.count("images", stats.images as u64, None);
     coverage.count("crash images", stats.crash_images as u64, None);
     coverage.count("stable test cases", stats.stable, Some(stats.repeated));

@@ -14,7 +14,7 @@ use pmvet_events::{Event, Places, What};
 use pmvet_target::collect::{Sink, SinkError};
 use pmvet_target::forkserver::Limits;
 use pmvet_target::install::Install;
-use pmvet_target::launch::{Launch, launch, stopped_by};
+use pmvet_target::launch::{self, Launch};
 use pmvet_target::sandbox::{Capture, Overlay};
 use pmvet_target::sparse;
 
@@ -54,8 +54,12 @@ impl Start {
         launch.plan.snapshots = false;
         let found = discover(&mut launch, &overlay, seeds.first(), input.as_deref(), arguments, &install)?;
         let files = match found {
-            Some(files) if files.is_empty() => return Ok(Err(workload.no_pm())),
-            Some(files) => files,
+            Some((files, ended @ launch::Exit::Signal(_))) if files.is_empty() => {
+                eprintln!("pmvet: the target ended ({ended}) on its first input before it mapped a PM file");
+                return Ok(Err(Exit::TargetFailed));
+            }
+            Some((files, _)) if files.is_empty() => return Ok(Err(workload.no_pm())),
+            Some((files, _)) => files,
             None => return Ok(Err(Exit::Interrupted)),
         };
         let limits = Limits { time: arguments.timeout, bytes: arguments.memory << 20 };
@@ -80,7 +84,7 @@ impl Start {
     }
 }
 
-/// The PM files of a run on a seed. Nothing if pmvet was interrupted.
+/// The PM files of a run on a seed, and how that ended. Nothing if pmvet was interrupted.
 fn discover(
     how: &mut Launch,
     overlay: &Overlay,
@@ -88,7 +92,7 @@ fn discover(
     input: Option<&Path>,
     arguments: &cli::Fuzz,
     install: &Install,
-) -> Result<Option<Vec<PathBuf>>, Error> {
+) -> Result<Option<(Vec<PathBuf>, launch::Exit)>, Error> {
     let failed = |source| Error::Output { action: "make", what: "an input".into(), source };
     let file = Arc::new(sparse::input().map_err(failed)?);
     file.write_all_at(seed.map_or(&[], Vec::as_slice), 0).map_err(failed)?;
@@ -101,12 +105,12 @@ fn discover(
     private.input = Some(file);
     private.timeout = Some(arguments.timeout.max(std::time::Duration::from_secs(20)));
     let mut files = Files::default();
-    launch(how, install, &mut files).map_err(Error::Launch)?;
+    let ending = launch::launch(how, install, &mut files).map_err(Error::Launch)?;
     if let Some(private) = &mut how.sandbox {
         private.timeout = None;
         private.input = None;
     }
-    Ok(stopped_by().is_none().then_some(files.0))
+    Ok(launch::stopped_by().is_none().then_some((files.0, ending.exit)))
 }
 
 #[derive(Default)]

@@ -132,13 +132,14 @@ impl Watch {
         let stable = if stats.repeated == 0 { 100.0 } else { stats.stable as f64 * 100.0 / stats.repeated as f64 };
         let checks = self.checks.as_ref().map_or(String::new(), |checks| format!(", {checks}"));
         format!(
-            "{:.0} s: {} runs ({:.0}/s), {} test cases, {} PM paths, {} images ({} of crashes), {:.1} % stable, \
+            "{:.0} s: {} runs ({:.0}/s), {} test cases, {} PM paths ({} transitions), {} images ({} of crashes), {:.1} % stable, \
              {} failures{checks}, last new {:.0} s ago",
             self.started.elapsed().as_secs_f64(),
             stats.runs,
             stats.runs as f64 / seconds,
             stats.cases,
             stats.paths,
+            stats.transitions,
             stats.images,
             stats.crash_images,
             stable,

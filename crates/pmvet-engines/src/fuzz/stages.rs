@@ -1,0 +1,272 @@
+//! What LibAFL is given: an executor, a feedback, stages and a mutator for test cases with images.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::num::NonZeroUsize;
+use std::rc::Rc;
+
+use libafl::corpus::{Corpus, CorpusId, Testcase};
+use libafl::executors::{Executor, ExitKind, HasObservers};
+use libafl::feedbacks::{Feedback, StateInitializer};
+use libafl::mutators::{MutationResult, Mutator};
+use libafl::schedulers::TestcaseScore;
+use libafl::stages::{Restartable, Stage};
+use libafl::state::{HasCorpus, HasExecutions, HasRand};
+use libafl::{Error as AflError, Evaluator, HasMetadata};
+use libafl_bolts::rands::Rand;
+use libafl_bolts::tuples::RefIndexable;
+use libafl_bolts::{Named, impl_serdeany};
+use serde::{Deserialize, Serialize};
+
+use super::campaign::Shared;
+use super::case::Case;
+use super::operations::Operations;
+use super::paths::Favour;
+
+pub(super) struct CaseExecutor<'a> {
+    world: Shared<'a>,
+    observers: (),
+    /// Runs so far.
+    runs: u64,
+}
+
+impl<'a> CaseExecutor<'a> {
+    pub(super) fn new(world: &Shared<'a>) -> Self {
+        Self { world: Rc::clone(world), observers: (), runs: 0 }
+    }
+}
+
+impl<EM, S: HasExecutions, Z> Executor<EM, Case, S, Z> for CaseExecutor<'_> {
+    fn run_target(&mut self, _: &mut Z, state: &mut S, _: &mut EM, case: &Case) -> Result<ExitKind, AflError> {
+        *state.executions_mut() += 1;
+        let mut world = self.world.borrow_mut();
+        // Looking takes longer than the shortest runs.
+        if self.runs.is_multiple_of(8) {
+            world.look()?;
+        }
+        self.runs += 1;
+        world.evaluate(case).map_err(|e| world.give_up(e))
+    }
+}
+
+impl HasObservers for CaseExecutor<'_> {
+    type Observers = ();
+
+    fn observers(&self) -> RefIndexable<&(), ()> {
+        RefIndexable::from(&self.observers)
+    }
+
+    fn observers_mut(&mut self) -> RefIndexable<&mut (), ()> {
+        RefIndexable::from(&mut self.observers)
+    }
+}
+
+/// How much a kept case is worth, as the scheduler sees it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Weight(f64);
+impl_serdeany!(Weight);
+
+/// A case is chosen in proportion to its weight.
+#[derive(Debug)]
+pub(super) struct Worth;
+
+impl<S> TestcaseScore<Case, S> for Worth {
+    fn compute(_: &S, entry: &mut Testcase<Case>) -> Result<f64, AflError> {
+        Ok(entry.metadata_map().get::<Weight>().map_or(1.0, |weight| weight.0))
+    }
+}
+
+/// Keeps what takes a new PM path, or a new branch.
+pub(super) struct PathFeedback<'a> {
+    world: Shared<'a>,
+}
+
+impl<'a> PathFeedback<'a> {
+    pub(super) fn new(world: &Shared<'a>) -> Self {
+        Self { world: Rc::clone(world) }
+    }
+}
+
+impl Named for PathFeedback<'_> {
+    fn name(&self) -> &Cow<'static, str> {
+        static NAME: Cow<'static, str> = Cow::Borrowed("pm-paths");
+        &NAME
+    }
+}
+
+impl<S> StateInitializer<S> for PathFeedback<'_> {}
+
+impl<EM, OT, S> Feedback<EM, Case, OT, S> for PathFeedback<'_> {
+    fn is_interesting(&mut self, _: &mut S, _: &mut EM, _: &Case, _: &OT, _: &ExitKind) -> Result<bool, AflError> {
+        Ok(self.world.borrow().is_new())
+    }
+
+    fn append_metadata(
+        &mut self,
+        _: &mut S,
+        _: &mut EM,
+        _: &OT,
+        testcase: &mut Testcase<Case>,
+    ) -> Result<(), AflError> {
+        let Some(case) = testcase.input().clone() else { return Ok(()) };
+        let mut world = self.world.borrow_mut();
+        let favour = world.keep(&case).map_err(|e| world.give_up(e))?;
+        let weight = match favour {
+            Favour::Path => 16.0,
+            Favour::Count => 4.0,
+            Favour::Branch | Favour::None => 1.0,
+        };
+        testcase.add_metadata(Weight(weight));
+        Ok(())
+    }
+}
+
+fn below(state: &mut impl HasRand, n: usize) -> usize {
+    state.rand_mut().below(NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN))
+}
+
+/// Gives images to cases that were kept, and tries inputs on them; or tries what others have found.
+pub(super) struct Growth<'a, E, EM, S, Z> {
+    world: Shared<'a>,
+    arrivals: bool,
+    phantom: PhantomData<(E, EM, S, Z)>,
+}
+
+impl<'a, E, EM, S, Z> Growth<'a, E, EM, S, Z>
+where
+    S: HasRand,
+    Z: Evaluator<E, EM, Case, S>,
+{
+    pub(super) fn of_own(world: &Shared<'a>) -> Self {
+        Self { world: Rc::clone(world), arrivals: false, phantom: PhantomData }
+    }
+
+    pub(super) fn of_others(world: &Shared<'a>) -> Self {
+        Self { world: Rc::clone(world), arrivals: true, phantom: PhantomData }
+    }
+
+    fn try_all(
+        &self,
+        cases: &[Case],
+        fuzzer: &mut Z,
+        executor: &mut E,
+        state: &mut S,
+        manager: &mut EM,
+    ) -> Result<(), AflError> {
+        for case in cases {
+            self.world.borrow_mut().once = true;
+            fuzzer.evaluate_input(state, executor, manager, case)?;
+        }
+        Ok(())
+    }
+}
+
+impl<E, EM, S, Z> Stage<E, EM, S, Z> for Growth<'_, E, EM, S, Z>
+where
+    S: HasRand,
+    Z: Evaluator<E, EM, Case, S>,
+{
+    fn perform(&mut self, fuzzer: &mut Z, executor: &mut E, state: &mut S, manager: &mut EM) -> Result<(), AflError> {
+        if self.arrivals {
+            let mut world = self.world.borrow_mut();
+            let cases = world.arrived().map_err(|e| world.give_up(e))?;
+            drop(world);
+            return self.try_all(&cases, fuzzer, executor, state, manager);
+        }
+        loop {
+            let mut world = self.world.borrow_mut();
+            world.look()?;
+            let fresh = if world.may_grow() { world.next_fresh() } else { None };
+            let Some(fresh) = fresh else { return Ok(()) };
+            let cases = world.grow(&fresh, &mut |n| below(state, n)).map_err(|e| world.give_up(e))?;
+            drop(world);
+            self.try_all(&cases, fuzzer, executor, state, manager)?;
+        }
+    }
+}
+
+impl<E, EM, S, Z> Restartable<S> for Growth<'_, E, EM, S, Z> {
+    fn should_restart(&mut self, _: &mut S) -> Result<bool, AflError> {
+        Ok(true)
+    }
+
+    fn clear_progress(&mut self, _: &mut S) -> Result<(), AflError> {
+        Ok(())
+    }
+}
+
+/// Chooses the image for the mutants of the next stage.
+pub(super) struct Elsewhere<'a, E, EM, S, Z> {
+    world: Shared<'a>,
+    phantom: PhantomData<(E, EM, S, Z)>,
+}
+
+impl<'a, E, EM, S, Z> Elsewhere<'a, E, EM, S, Z> {
+    pub(super) fn new(world: &Shared<'a>) -> Self {
+        Self { world: Rc::clone(world), phantom: PhantomData }
+    }
+}
+
+impl<E, EM, S: HasRand, Z> Stage<E, EM, S, Z> for Elsewhere<'_, E, EM, S, Z> {
+    fn perform(&mut self, _: &mut Z, _: &mut E, state: &mut S, _: &mut EM) -> Result<(), AflError> {
+        self.world.borrow_mut().choose_image(&mut |n| below(state, n));
+        Ok(())
+    }
+}
+
+impl<E, EM, S, Z> Restartable<S> for Elsewhere<'_, E, EM, S, Z> {
+    fn should_restart(&mut self, _: &mut S) -> Result<bool, AflError> {
+        Ok(true)
+    }
+
+    fn clear_progress(&mut self, _: &mut S) -> Result<(), AflError> {
+        Ok(())
+    }
+}
+
+/// Operations if there are any, bytes now and then or else.
+pub(super) struct CaseMutator<'a, M> {
+    world: Shared<'a>,
+    operations: Option<Operations>,
+    bytes: M,
+    longest: usize,
+}
+
+impl<'a, M> CaseMutator<'a, M> {
+    pub(super) fn new(world: &Shared<'a>, operations: Option<Operations>, bytes: M, longest: usize) -> Self {
+        Self { world: Rc::clone(world), operations, bytes, longest }
+    }
+}
+
+impl<M> Named for CaseMutator<'_, M> {
+    fn name(&self) -> &Cow<'static, str> {
+        static NAME: Cow<'static, str> = Cow::Borrowed("operations-or-bytes");
+        &NAME
+    }
+}
+
+impl<M, S> Mutator<Case, S> for CaseMutator<'_, M>
+where
+    M: Mutator<Case, S>,
+    S: HasRand + HasCorpus<Case>,
+{
+    fn mutate(&mut self, state: &mut S, case: &mut Case) -> Result<MutationResult, AflError> {
+        case.image = self.world.borrow().elsewhere.unwrap_or(case.image);
+        let Some(operations) = self.operations.as_ref().filter(|_| below(state, 8) != 0) else {
+            return self.bytes.mutate(state, case);
+        };
+        let other = below(state, usize::MAX);
+        let count = state.corpus().count().max(1);
+        let other = match state.corpus().get(state.corpus().nth(other % count)) {
+            Ok(testcase) => testcase.borrow().input().as_ref().map(|case| case.input.clone()).unwrap_or_default(),
+            Err(_) => Vec::new(),
+        };
+        let changed = operations.mutate(&mut case.input, &other, &mut |n| below(state, n));
+        case.input.truncate(self.longest);
+        Ok(if changed { MutationResult::Mutated } else { MutationResult::Skipped })
+    }
+
+    fn post_exec(&mut self, state: &mut S, id: Option<CorpusId>) -> Result<(), AflError> {
+        self.bytes.post_exec(state, id)
+    }
+}

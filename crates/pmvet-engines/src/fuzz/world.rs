@@ -1,0 +1,302 @@
+//! The state of a campaign that executor, feedback and stages share: what has been run, what that did, what is to be kept.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use libafl::Error as AflError;
+use libafl::executors::ExitKind;
+use pmvet_target::forkserver::{End, ForkError, Judge};
+use pmvet_target::launch::Exit;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::campaign::{Failure, FuzzError, Settings, Stats, Watcher};
+use super::case::Case;
+use super::content::{Content, ImageId};
+use super::cuts::{Cuts, Rest};
+use super::operations::Chance;
+use super::paths::{Favour, Seen, path};
+use super::runner::{Order, Outcome, RunError, Runner};
+use super::store::{Origin, Store};
+
+/// A case that has just been kept.
+#[derive(Debug, Clone)]
+pub(super) struct Fresh {
+    case: Case,
+    favour: Favour,
+    /// A hash of what it counted, if it ran to its end.
+    counts: Option<u64>,
+}
+
+/// What the run before did, if it did not fail.
+#[derive(Debug, Clone, Copy, Default)]
+struct Last {
+    favour: Favour,
+    /// Its PM path, and a hash of all that it counted, if it ran to its end.
+    path: Option<u64>,
+    counts: Option<u64>,
+}
+
+pub(super) struct World<'a> {
+    runner: Runner,
+    store: &'a mut Store,
+    watcher: &'a mut dyn Watcher,
+    settings: Settings,
+    seen: Seen,
+    cuts: Cuts,
+    /// The PM paths of cases that were kept.
+    paths: HashSet<u64>,
+    last: Option<Last>,
+    fresh: Vec<Fresh>,
+    /// Images of this campaign, the oldest first.
+    images: Vec<ImageId>,
+    /// Runs that gave images to cases or tried cases on new images.
+    grown: u64,
+    /// The image that mutants of the next case are tried on instead of its own.
+    pub(super) elsewhere: Option<ImageId>,
+    /// By what they did, and whether they hung.
+    failures: HashMap<u64, bool>,
+    stats: Stats,
+    /// The next run is on an image that may not be of further use.
+    pub(super) once: bool,
+    /// The watcher has had enough.
+    over: bool,
+    /// What ended the campaign.
+    error: Option<FuzzError>,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(runner: Runner, store: &'a mut Store, watcher: &'a mut dyn Watcher, settings: Settings) -> Self {
+        Self {
+            runner,
+            store,
+            watcher,
+            settings,
+            seen: Seen::default(),
+            cuts: Cuts::default(),
+            paths: HashSet::new(),
+            last: None,
+            fresh: Vec::new(),
+            images: Vec::new(),
+            grown: 0,
+            elsewhere: None,
+            failures: HashMap::new(),
+            stats: Stats::default(),
+            once: false,
+            over: false,
+            error: None,
+        }
+    }
+
+    pub(super) fn error(&mut self) -> Option<FuzzError> {
+        self.error.take()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        !self.failures.is_empty()
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        Stats {
+            images: self.store.len(),
+            paths: self.paths.len(),
+            transitions: self.seen.transitions(),
+            branches: self.seen.branches(),
+            failures: self.failures.len(),
+            bytes: self.store.bytes(),
+            short: self.runner.is_short(),
+            ..self.stats
+        }
+    }
+
+    fn content(&mut self, image: ImageId) -> Result<Arc<Content>, FuzzError> {
+        self.store.get(image).map_err(FuzzError::Corpus)
+    }
+
+    fn run_case(
+        &mut self,
+        case: &Case,
+        stop: (u64, u64),
+        keep: bool,
+        judge: Option<Judge<'_>>,
+    ) -> Result<Outcome, FuzzError> {
+        let content = self.content(case.image)?;
+        let order = Order {
+            image: case.image,
+            content: &content,
+            input: &case.input,
+            stop,
+            keep,
+            once: std::mem::take(&mut self.once),
+        };
+        let outcome = self.runner.run(&order, judge)?;
+        self.stats.runs += 1;
+        self.stats.cut += u64::from(outcome.cut);
+        self.stats.strays += outcome.strays as u64;
+        Ok(outcome)
+    }
+
+    /// Runs a case and takes notice of what it did.
+    pub(super) fn evaluate(&mut self, case: &Case) -> Result<ExitKind, FuzzError> {
+        let mut cuts = std::mem::take(&mut self.cuts);
+        let mut rest = Rest::Wanted;
+        let outcome = self.run_case(
+            case,
+            (0, 0),
+            false,
+            Some(&mut |maps| {
+                rest = cuts.at_end(&maps.copy());
+                !matches!(rest, Rest::Cut(_))
+            }),
+        );
+        self.cuts = cuts;
+        let outcome = outcome?;
+        if matches!(outcome.end, End::Exit(Exit::Status(_))) {
+            let last = match rest {
+                Rest::Cut(favour) => Last { favour, ..Last::default() },
+                _ => Last {
+                    favour: self.seen.add(&outcome.counts),
+                    path: Some(path(&outcome.counts)),
+                    counts: Some(xxh3_64(&outcome.counts)),
+                },
+            };
+            if rest == Rest::Sampled {
+                self.cuts.learn(last.favour);
+            }
+            self.last = Some(last);
+            return Ok(ExitKind::Ok);
+        }
+        self.last = None;
+        // The same death on the same PM path is the same failure, as far as can be told here.
+        // Most that take too long only do more than others.
+        let (hang, most) = match outcome.end {
+            End::Exit(_) => (false, 256),
+            End::Timeout | End::Runaway => (true, 16),
+        };
+        let paths: Vec<u8> = outcome.counts[..pmvet_events::stage::MAP].iter().map(|&c| u8::from(c != 0)).collect();
+        let key = xxh3_64(&paths) ^ xxh3_64(format!("{:?}", outcome.end).as_bytes());
+        if self.failures.values().filter(|&&h| h == hang).count() < most && self.failures.insert(key, hang).is_none() {
+            let failure = Failure { case: case.clone(), end: outcome.end };
+            self.watcher.failed(&failure, self.store).map_err(FuzzError::Corpus)?;
+        }
+        Ok(ExitKind::Crash)
+    }
+
+    /// Keeps the case that ran last.
+    pub(super) fn keep(&mut self, case: &Case) -> Result<Favour, FuzzError> {
+        let Last { favour, path, counts } = self.last.unwrap_or_default();
+        self.stats.cases += 1;
+        self.paths.extend(path);
+        self.watcher.kept(case, favour, self.store).map_err(FuzzError::Corpus)?;
+        self.fresh.push(Fresh { case: case.clone(), favour, counts });
+        Ok(favour)
+    }
+
+    /// The case that is given images next: the oldest of those that add most.
+    pub(super) fn next_fresh(&mut self) -> Option<Fresh> {
+        let best = self.fresh.iter().map(|fresh| fresh.favour).max()?;
+        let at = self.fresh.iter().position(|fresh| fresh.favour == best)?;
+        Some(self.fresh.remove(at))
+    }
+
+    /// Makes images from a case that has just been kept: the one it leaves, and those of crashes on the way. Returns cases to
+    /// try on them.
+    pub(super) fn grow(&mut self, fresh: &Fresh, below: Chance<'_>) -> Result<Vec<Case>, FuzzError> {
+        let before = self.stats.runs;
+        let case = &fresh.case;
+        let outcome = self.run_case(case, (0, 0), true, None)?;
+        if let Some(counts) = fresh.counts {
+            self.stats.repeated += 1;
+            self.stats.stable += u64::from(xxh3_64(&outcome.counts) == counts);
+        }
+        self.seen.add(&outcome.counts);
+        self.paths.insert(path(&outcome.counts));
+        let mut cases = Vec::new();
+        let (operations, fences) = outcome.operations;
+        self.add_image(outcome, case, (0, 0), &mut cases, below)?;
+        let many = match fresh.favour {
+            Favour::Path => self.settings.crashes,
+            Favour::Count => self.settings.crashes.div_ceil(4),
+            Favour::Branch | Favour::None => 1,
+        };
+        for _ in 0..many.min(operations) {
+            let stop = if below(100) < self.settings.anywhere || fences == 0 {
+                (1 + below(operations as usize) as u64, 0)
+            } else {
+                (0, 1 + below(fences as usize) as u64)
+            };
+            let outcome = self.run_case(case, stop, true, None)?;
+            if outcome.stopped {
+                self.add_image(outcome, case, stop, &mut cases, below)?;
+            }
+        }
+        self.grown += self.stats.runs - before + cases.len() as u64;
+        Ok(cases)
+    }
+
+    fn add_image(
+        &mut self,
+        outcome: Outcome,
+        case: &Case,
+        stop: (u64, u64),
+        cases: &mut Vec<Case>,
+        below: Chance<'_>,
+    ) -> Result<(), FuzzError> {
+        let Some(content) = outcome.content else { return Ok(()) };
+        let origin = Origin { parent: Some(case.image), input: case.input.clone(), stop };
+        let crash = origin.is_crash();
+        let (image, new) = self.store.add(content, origin).map_err(FuzzError::Corpus)?;
+        if new {
+            self.stats.crash_images += usize::from(crash);
+            self.images.push(image);
+            // On what a crash left, what the crash interrupted is tried again, or something plain.
+            let seeds = &self.settings.seeds;
+            let seed = seeds.get(below(seeds.len().max(1))).filter(|_| below(2) == 0);
+            cases.push(Case { image, input: seed.unwrap_or(&case.input).clone() });
+        }
+        Ok(())
+    }
+
+    /// Whether the last run is worth keeping.
+    pub(super) fn is_new(&self) -> bool {
+        self.last.is_some_and(|last| last.favour > Favour::None)
+    }
+
+    pub(super) fn arrived(&mut self) -> Result<Vec<Case>, FuzzError> {
+        self.watcher.arrived(self.store).map_err(FuzzError::Corpus)
+    }
+
+    /// Whether new cases are to be given images before others are mutated. That has half of the runs at most.
+    pub(super) fn may_grow(&self) -> bool {
+        self.grown * 2 <= self.stats.runs
+    }
+
+    /// Now and then a case is tried on another image than its own: a newer one rather than an older one.
+    pub(super) fn choose_image(&mut self, below: Chance<'_>) {
+        let many = self.images.len();
+        self.elsewhere = (many > 0 && below(3) == 0).then(|| {
+            let range = below(many) + 1;
+            let back = below(range);
+            self.images[many - 1 - back]
+        });
+    }
+
+    /// Between runs: whether there is to be another.
+    pub(super) fn look(&mut self) -> Result<(), AflError> {
+        let stats = self.stats();
+        self.over = self.over || !self.watcher.goes_on(&stats);
+        if self.over { Err(AflError::shutting_down()) } else { Ok(()) }
+    }
+
+    /// Remembers what went wrong. LibAFL only has to stop.
+    pub(super) fn give_up(&mut self, error: FuzzError) -> AflError {
+        let interrupted = matches!(error, FuzzError::Run(RunError::Fork(ForkError::Interrupted)));
+        if !interrupted && self.error.is_none() {
+            self.error = Some(error);
+        }
+        AflError::shutting_down()
+    }
+}
