@@ -86,6 +86,8 @@ pub struct ForkServer {
     counts: bool,
     /// By number; the process of each server that is there.
     servers: [Option<libc::pid_t>; SERVERS],
+    /// The server whose last run was cut short and may not have ended yet.
+    ending: Option<usize>,
     modules: Modules,
 }
 
@@ -114,6 +116,7 @@ impl ForkServer {
             tracees,
             counts,
             servers: [None; SERVERS],
+            ending: None,
             modules: Modules::default(),
         };
         this.arrive(FIRST, None)?;
@@ -203,13 +206,13 @@ impl ForkServer {
         sink: &mut dyn Sink,
         mut judge: Option<Judge<'_>>,
     ) -> Result<Run, ForkError> {
+        let mut left = self.settle()?;
         let process = self.servers[server].ok_or(ForkError::Died)?;
         let control = self.stage.server(server);
         let started = Instant::now();
         let mut collector = (!self.counts).then(|| Collector::from_now(&self.shared));
         let mut killed = None;
         let mut cut = false;
-        let mut left = 0;
         self.stage.pauses.store(judge.is_some().into(), Ordering::Relaxed);
         if !self.counts {
             self.modules.tell(sink, &self.shared)?;
@@ -229,6 +232,12 @@ impl ForkServer {
                     cut = judge.as_mut().is_some_and(|judge| !judge(&self.stage.maps));
                     self.stage.enough.store(cut.into(), Ordering::Relaxed);
                     control.answer();
+                    if cut && self.counts && self.is_alone() {
+                        // It does nothing but end, which is waited for before the next run: the caller has other things to do.
+                        self.ending = Some(server);
+                        let (end, time) = (End::Exit(Exit::Status(0)), started.elapsed());
+                        return Ok(Run { end, cut, strays: left, loss: Loss::default(), time });
+                    }
                     continue;
                 }
                 _ => {}
@@ -264,9 +273,36 @@ impl ForkServer {
         Ok(Run { end, cut, strays, loss, time: started.elapsed() })
     }
 
+    /// Whether the run under way has one process with one thread.
+    fn is_alone(&self) -> bool {
+        self.tracees.others(&self.processes()).len() == 1
+    }
+
+    /// Waits for the end of a run that was cut short. Returns how many threads it left behind.
+    fn settle(&mut self) -> Result<usize, ForkError> {
+        let Some(server) = self.ending.take() else { return Ok(0) };
+        let process = self.servers[server].ok_or(ForkError::Died)?;
+        let control = self.stage.server(server);
+        while control.wait_while(turn::ORDERED, ROUND) != turn::READY {
+            if !self.tracees.contains(process) {
+                self.servers[server] = None;
+                return Err(ForkError::Died);
+            }
+            if stopped_by().is_some() {
+                return Err(ForkError::Interrupted);
+            }
+        }
+        Ok(self.kill_all_but_servers(control.child.load(Ordering::Relaxed)))
+    }
+
+    fn processes(&self) -> Vec<libc::pid_t> {
+        self.servers.iter().copied().flatten().collect()
+    }
+
     /// Lets a server fork a child that goes on to the next fork point and becomes a server there. `None` if it never came
     /// there, or there are too many servers.
     pub fn branch(&mut self, server: usize) -> Result<Option<usize>, ForkError> {
+        self.settle()?;
         let Some(number) = self.servers.iter().position(Option::is_none) else { return Ok(None) };
         self.servers[server].ok_or(ForkError::Died)?;
         let control = self.stage.server(server);
@@ -287,6 +323,8 @@ impl ForkServer {
 
     /// Ends a server.
     pub fn end(&mut self, server: usize) {
+        // What went wrong shows at the next run.
+        let _ = self.settle();
         if let Some(process) = self.servers[server].take() {
             self.tracees.kill(process);
             self.kill_all_but_servers(process as u32);
@@ -295,7 +333,7 @@ impl ForkServer {
 
     /// Ends what a run left behind. Returns how many threads that were, besides the run's own process.
     fn kill_all_but_servers(&self, child: u32) -> usize {
-        let servers: Vec<libc::pid_t> = self.servers.iter().copied().flatten().collect();
+        let servers = self.processes();
         // The supervisor needs a moment to notice that the run has ended.
         if self.tracees.wait_for_others(&servers, ROUND) {
             return 0;

@@ -102,7 +102,7 @@ pub enum FuzzError {
 pub(super) type Shared<'a> = Rc<RefCell<World<'a>>>;
 /// No more mutants than this are made of a case before the next has its turn. Not much fewer either: its image has to be
 /// opened for them.
-const MUTANTS: usize = 96;
+const MUTANTS: usize = 192;
 
 type State = StdState<InMemoryCorpus<Case>, Case, StdRand, InMemoryCorpus<Case>>;
 

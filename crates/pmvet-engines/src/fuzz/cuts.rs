@@ -1,10 +1,10 @@
 //! Runs that are cut short where their input ends.
 //!
 //! What a program does after it has read all of its input is mostly to close its pool and to free its memory: the same
-//! in every run, and in a run from an open pool most of the time. So a run that has done nothing new up to there is not let
-//! go on. Whether that loses anything is measured: some such runs are let go on all the same, and while more than one of the
-//! last of them did something new to PM then, as those of a program do that reads its input first and works on it later, none is
-//! cut.
+//! in every run, and in a run from an open pool most of the time. So a run is judged by what it has done up to there; one that is
+//! kept is run to its end when images are made of it. Whether that loses anything is measured: some runs that have done nothing
+//! new are let go on all the same, and while more than one of the last of them did something new to PM then, as those of a program
+//! do that reads its input first and works on it later, none is cut.
 
 use super::paths::{Favour, Seen};
 
@@ -25,11 +25,11 @@ const SAMPLE: u64 = 64;
 /// What becomes of a run at the end of its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// It goes on, since it has done something new.
+    /// It goes on, since it has done something new and it is not known yet what the rest is worth.
     Wanted,
     /// It goes on, to see what would be lost otherwise.
     Sampled,
-    /// It ends here. It may have taken a new branch, which is worth keeping but not worth the time.
+    /// It ends here, and this is what it is worth.
     Cut(Favour),
 }
 
@@ -39,7 +39,7 @@ impl Cuts {
         let favour = self.seen.add(counts);
         let known = self.went_on >= u32::BITS && self.missed.count_ones() <= 1;
         if favour > Favour::Branch || favour > Favour::None && !known {
-            return Rest::Wanted;
+            return if known { Rest::Cut(favour) } else { Rest::Wanted };
         }
         self.same += 1;
         if known && !self.same.is_multiple_of(SAMPLE) { Rest::Cut(favour) } else { Rest::Sampled }
@@ -78,5 +78,7 @@ mod tests {
         let counts = vec![1; 2 * MAP];
         let rests: Vec<Rest> = (0..3).map(|_| fresh.at_end(&counts)).collect();
         assert_eq!(rests, [Rest::Wanted, Rest::Sampled, Rest::Sampled], "nothing is known yet");
+        (0..100).for_each(|_| fresh.learn(Favour::None));
+        assert_eq!(fresh.at_end(&vec![2; 2 * MAP]), Rest::Cut(Favour::Count), "what is new is cut, too");
     }
 }

@@ -266,10 +266,10 @@ impl Runner {
     }
 
     fn finish(&mut self, server: usize, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
-        let judged = judge.is_some();
-        let limits = if judged { self.limits() } else { self.target.limits };
+        let hurried = judge.is_some() && !order.keep;
+        let limits = if hurried { self.limits() } else { self.target.limits };
         let run = self.server.run_judged(server, &limits, &mut Nobody, judge)?;
-        if judged && matches!(run.end, End::Exit(_)) {
+        if hurried && matches!(run.end, End::Exit(_)) {
             self.judged = (self.judged + 1).min(OF_LATE);
             self.usual = (self.usual * (self.judged - 1) + run.time) / self.judged;
         }

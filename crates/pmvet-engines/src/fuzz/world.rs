@@ -1,10 +1,11 @@
 //! The state of a campaign that executor, feedback and stages share: what has been run, what that did, what is to be kept.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use libafl::Error as AflError;
 use libafl::executors::ExitKind;
+use pmvet_events::stage::Maps;
 use pmvet_target::forkserver::{End, ForkError, Judge};
 use pmvet_target::launch::Exit;
 use xxhash_rust::xxh3::xxh3_64;
@@ -22,17 +23,18 @@ use super::store::{Origin, Store};
 #[derive(Debug, Clone)]
 pub(super) struct Fresh {
     case: Case,
-    favour: Favour,
-    /// A hash of what it counted, if it ran to its end.
-    counts: Option<u64>,
+    last: Last,
 }
 
 /// What the run before did, if it did not fail.
 #[derive(Debug, Clone, Copy, Default)]
 struct Last {
     favour: Favour,
-    /// Its PM path, and a hash of all that it counted, if it ran to its end.
+    /// It was cut short where its input ended.
+    cut: bool,
+    /// Its PM path, if it was not cut.
     path: Option<u64>,
+    /// A hash of all that it counted.
     counts: Option<u64>,
 }
 
@@ -155,18 +157,16 @@ impl<'a> World<'a> {
         self.cuts = cuts;
         let outcome = outcome?;
         if matches!(outcome.end, End::Exit(Exit::Status(_))) {
-            let last = match rest {
-                Rest::Cut(favour) => Last { favour, ..Last::default() },
-                _ => Last {
-                    favour: self.seen.add(&outcome.counts),
-                    path: Some(path(&outcome.counts)),
-                    counts: Some(xxh3_64(&outcome.counts)),
-                },
+            let in_all = self.seen.add(&outcome.counts);
+            let (cut, favour) = match rest {
+                Rest::Cut(favour) => (true, favour),
+                _ => (false, in_all),
             };
             if rest == Rest::Sampled {
-                self.cuts.learn(last.favour);
+                self.cuts.learn(favour);
             }
-            self.last = Some(last);
+            let path = (!cut).then(|| path(&outcome.counts));
+            self.last = Some(Last { favour, cut, path, counts: Some(xxh3_64(&outcome.counts)) });
             return Ok(ExitKind::Ok);
         }
         self.last = None;
@@ -187,18 +187,18 @@ impl<'a> World<'a> {
 
     /// Keeps the case that ran last.
     pub(super) fn keep(&mut self, case: &Case) -> Result<Favour, FuzzError> {
-        let Last { favour, path, counts } = self.last.unwrap_or_default();
+        let last = self.last.unwrap_or_default();
         self.stats.cases += 1;
-        self.paths.extend(path);
-        self.watcher.kept(case, favour, self.store).map_err(FuzzError::Corpus)?;
-        self.fresh.push(Fresh { case: case.clone(), favour, counts });
-        Ok(favour)
+        self.paths.extend(last.path);
+        self.watcher.kept(case, last.favour, self.store).map_err(FuzzError::Corpus)?;
+        self.fresh.push(Fresh { case: case.clone(), last });
+        Ok(last.favour)
     }
 
     /// The case that is given images next: the oldest of those that add most.
     pub(super) fn next_fresh(&mut self) -> Option<Fresh> {
-        let best = self.fresh.iter().map(|fresh| fresh.favour).max()?;
-        let at = self.fresh.iter().position(|fresh| fresh.favour == best)?;
+        let best = self.fresh.iter().map(|fresh| fresh.last.favour).max()?;
+        let at = self.fresh.iter().position(|fresh| fresh.last.favour == best)?;
         Some(self.fresh.remove(at))
     }
 
@@ -207,27 +207,28 @@ impl<'a> World<'a> {
     pub(super) fn grow(&mut self, fresh: &Fresh, below: Chance<'_>) -> Result<Vec<Case>, FuzzError> {
         let before = self.stats.runs;
         let case = &fresh.case;
-        let outcome = self.run_case(case, (0, 0), true, None)?;
-        if let Some(counts) = fresh.counts {
+        let mut at_end = None;
+        let mut go_on = |maps: &Maps| {
+            at_end = Some(xxh3_64(&maps.copy()));
+            true
+        };
+        let outcome = self.run_case(case, (0, 0), true, Some(&mut go_on))?;
+        let again = if fresh.last.cut { at_end } else { Some(xxh3_64(&outcome.counts)) };
+        if let (Some(counts), Some(again)) = (fresh.last.counts, again) {
             self.stats.repeated += 1;
-            self.stats.stable += u64::from(xxh3_64(&outcome.counts) == counts);
+            self.stats.stable += u64::from(counts == again);
         }
         self.seen.add(&outcome.counts);
         self.paths.insert(path(&outcome.counts));
         let mut cases = Vec::new();
         let (operations, fences) = outcome.operations;
         self.add_image(outcome, case, (0, 0), &mut cases, below)?;
-        let many = match fresh.favour {
+        let many = match fresh.last.favour {
             Favour::Path => self.settings.crashes,
             Favour::Count => self.settings.crashes.div_ceil(4),
             Favour::Branch | Favour::None => 1,
         };
-        for _ in 0..many.min(operations) {
-            let stop = if below(100) < self.settings.anywhere || fences == 0 {
-                (1 + below(operations as usize) as u64, 0)
-            } else {
-                (0, 1 + below(fences as usize) as u64)
-            };
+        for stop in self.crash_points(many, operations, fences, below) {
             let outcome = self.run_case(case, stop, true, None)?;
             if outcome.stopped {
                 self.add_image(outcome, case, stop, &mut cases, below)?;
@@ -235,6 +236,26 @@ impl<'a> World<'a> {
         }
         self.grown += self.stats.runs - before + cases.len() as u64;
         Ok(cases)
+    }
+
+    /// Where a run with so many operations and fences is to crash: different points, at most so many.
+    fn crash_points(&self, many: u64, operations: u64, fences: u64, below: Chance<'_>) -> BTreeSet<(u64, u64)> {
+        let mut points = BTreeSet::new();
+        if operations == 0 {
+            return points;
+        }
+        // A point may be drawn twice.
+        for _ in 0..4 * many {
+            if points.len() as u64 == many {
+                break;
+            }
+            points.insert(if below(100) < self.settings.anywhere || fences == 0 {
+                (1 + below(operations as usize) as u64, 0)
+            } else {
+                (0, 1 + below(fences as usize) as u64)
+            });
+        }
+        points
     }
 
     fn add_image(
@@ -269,9 +290,11 @@ impl<'a> World<'a> {
         self.watcher.arrived(self.store).map_err(FuzzError::Corpus)
     }
 
-    /// Whether new cases are to be given images before others are mutated. That has half of the runs at most.
+    /// Whether new cases are to be given images before others are mutated. The first are, and then that has an eighth of the
+    /// runs, which are long ones.
     pub(super) fn may_grow(&self) -> bool {
-        self.grown * 2 <= self.stats.runs
+        const AT_FIRST: u64 = 16;
+        self.grown < AT_FIRST || self.grown * 8 <= self.stats.runs
     }
 
     /// Now and then a case is tried on another image than its own: a newer one rather than an older one.
