@@ -76,16 +76,42 @@ global_asm!(
     function bcmp
     function memcmp
         xor ecx, ecx
+        // A line at a time: whole pages are compared.
     1:
+        lea r8, [rcx + 64]
+        cmp r8, rdx
+        ja 2f
+        movdqu xmm0, [rdi + rcx]
+        movdqu xmm1, [rdi + rcx + 16]
+        movdqu xmm2, [rdi + rcx + 32]
+        movdqu xmm3, [rdi + rcx + 48]
+        movdqu xmm4, [rsi + rcx]
+        movdqu xmm5, [rsi + rcx + 16]
+        movdqu xmm6, [rsi + rcx + 32]
+        movdqu xmm7, [rsi + rcx + 48]
+        pcmpeqb xmm0, xmm4
+        pcmpeqb xmm1, xmm5
+        pcmpeqb xmm2, xmm6
+        pcmpeqb xmm3, xmm7
+        pand xmm0, xmm1
+        pand xmm2, xmm3
+        pand xmm0, xmm2
+        pmovmskb eax, xmm0
+        cmp eax, 0xffff
+        jne 2f
+        mov rcx, r8
+        jmp 1b
+        // What is left, or where the difference is.
+    2:
         cmp rcx, rdx
-        je 2f
+        je 3f
         movzx eax, byte ptr [rdi + rcx]
         movzx r8d, byte ptr [rsi + rcx]
         inc rcx
         sub eax, r8d
-        je 1b
+        je 2b
         ret
-    2:
+    3:
         xor eax, eax
         ret
 

@@ -54,3 +54,56 @@ fn no_function_of_the_c_library_moves_bytes() {
     let found: Vec<_> = foreign.into_iter().filter(|name| moves(name)).collect();
     assert!(found.is_empty(), "{found:?} may use registers that no stub keeps");
 }
+
+/// The client's own versions of these functions, which this test then uses as the client does.
+#[path = "../../pmvet-client/src/bytes.rs"]
+mod bytes;
+
+mod moved {
+    use proptest::prelude::*;
+
+    /// Somewhere in the middle, so that what must not be touched is there on both sides.
+    fn room() -> impl Strategy<Value = (Vec<u8>, usize, usize, usize)> {
+        (prop::collection::vec(any::<u8>(), 2048), 0..200usize, 0..200usize, prop_oneof![0..80usize, 0..1600usize])
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_move((mut room, from, to, len) in room()) {
+            let mut expected = room.clone();
+            for (i, byte) in room[from..from + len].iter().enumerate() {
+                expected[to + i] = *byte;
+            }
+            room.copy_within(from..from + len, to);
+            prop_assert!(room.iter().eq(&expected));
+            let mut other = vec![0; len];
+            other.copy_from_slice(&room[to..to + len]);
+            prop_assert!(other.iter().eq(&expected[to..to + len]));
+        }
+
+        #[test]
+        fn bytes_are_filled((mut room, at, _, len) in room(), value: u8) {
+            let before = room.clone();
+            room[at..at + len].fill(value);
+            let is_right = |(i, byte): (usize, &u8)| *byte == if (at..at + len).contains(&i) { value } else { before[i] };
+            prop_assert!(room.iter().enumerate().all(is_right));
+        }
+
+        #[test]
+        fn bytes_are_compared((room, at, _, len) in room(), difference: Option<(prop::sample::Index, u8)>) {
+            let (one, mut other) = (&room[at..at + len], room[at..at + len].to_vec());
+            if let Some((index, value)) = difference.filter(|_| len > 0) {
+                other[index.index(len)] = value;
+            }
+            prop_assert_eq!(one == other, one.iter().eq(&other));
+            prop_assert_eq!(one.cmp(&other), one.iter().cmp(&other));
+        }
+
+        #[test]
+        fn strings_end_at_their_zero(text in "[a-z]{0,90}") {
+            let text = std::ffi::CString::new(text).unwrap_or_default();
+            // SAFETY: it ends with a zero.
+            prop_assert_eq!(unsafe { libc::strlen(text.as_ptr()) }, text.as_bytes().len());
+        }
+    }
+}
