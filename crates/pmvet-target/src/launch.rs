@@ -46,6 +46,8 @@ pub struct Private {
     pub driver: Option<Arc<Driver>>,
     /// It is killed if it takes longer.
     pub timeout: Option<Duration>,
+    /// Also on a machine that is busy with something else.
+    pub by_the_clock: bool,
 }
 
 /// How a run went.
@@ -348,6 +350,7 @@ impl Sandbox {
                 stop: Some(&stopped),
                 driver: private.driver.as_deref(),
                 timeout: private.timeout,
+                by_the_clock: private.by_the_clock,
                 tracees: Some(&tracees),
                 ..Job::new(&arguments)
             };

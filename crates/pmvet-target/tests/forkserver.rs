@@ -55,6 +55,7 @@ fn serve(count: bool) -> Served {
             output: Output::Tail(1024),
             driver: None,
             timeout: None,
+            by_the_clock: false,
         }),
     };
     let points = Forks { files: vec![pool.clone()], count, ..Forks::default() };

@@ -161,6 +161,7 @@ impl Workload {
             output: Output::Tail(TAIL),
             driver: self.driver.clone(),
             timeout: self.timeout,
+            by_the_clock: self.timeout.is_some(),
         });
         Launch { program: self.program.clone(), plan, follow_forks: true, bare: false, sandbox }
     }
@@ -184,6 +185,13 @@ impl Workload {
             return Ok(Some(Exit::Interrupted));
         }
         info.traced_seconds = Some(ending.time.as_secs_f64());
+        if let Some(timeout) = self.timeout.filter(|timeout| ending.time >= *timeout) {
+            eprintln!(
+                "pmvet: the target did not end within the budget of {timeout:?}, so nothing was analysed. It may hang, or be slow \
+                 while it is traced"
+            );
+            return Ok(Some(Exit::TargetFailed));
+        }
         if ending.exit != TargetExit::Status(0) {
             return Ok(Some(failed("the target itself fails", &ending.exit, &ending.output)));
         }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::BufReader;
 
 use check_support::zoo::{Manifest, manifests};
-use check_support::{CLEAN, FOUND, Place, USAGE, both_cores, make, repository, turn};
+use check_support::{CLEAN, FOUND, Place, USAGE, both_cores, finish, make, repository, turn};
 use pmvet_findings::{Finding, Role, Severity, jsonl};
 
 /// Program, variant, arguments.
@@ -127,6 +127,24 @@ fn a_race_that_recovery_copes_with_is_benign() {
     let (code, errors, printed) = confirm(&place, &case("atomic_hash", "bug-19", "-n 400 -t 4"), ROUNDS);
     assert_eq!((code, errors.len()), (Some(CLEAN), 0), "{printed}");
     assert!(printed.contains("Benign (recovered)"), "{printed}");
+}
+
+/// Its threads spin and yield, which on a busy machine looks like waiting for a processor; the budget counts all the same.
+#[test]
+fn a_program_that_hangs_is_given_up_when_the_budget_ends() {
+    let _turn = turn();
+    let place = Place::new();
+    let zoo = make("zoo", "zoo");
+    let mut command = place.pmvet(&["race", "--confirm", "--quiet", "--budget", "2s"]);
+    if !place.pools().starts_with("/dev/shm") {
+        command.arg("--pm").arg(place.pools());
+    }
+    command.arg("--").arg(zoo.join("cl_hash/bug-15")).arg(place.pool()).args(["-n", "200", "-t", "4"]);
+    let output = finish(command, None).expect("pmvet hangs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("did not end within the budget of 2s"), "{said}");
+    place.assert_clean(&[]);
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! * [`taint`], [`flow`] — where the value goes that was read too early.
 //! * [`overwritten`] — whether recovery undoes what was made of it.
 //! * [`sync_variables`] — declared variables that must be as at the start after recovery.
+//! * [`allowed`] — what is known to do no harm.
 //! * [`findings`] — a proven race in words.
 //!
 //! Where it differs from the paper:
@@ -24,6 +25,7 @@
 //!
 //! What it misses: acts that only a third thread makes, stores that the workload does not reach.
 
+pub mod allowed;
 pub mod findings;
 pub mod flow;
 pub mod meetings;

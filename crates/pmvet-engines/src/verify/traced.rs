@@ -225,6 +225,7 @@ impl Traced<'_> {
                 output: Output::Tail(0),
                 driver: None,
                 timeout: None,
+                by_the_clock: false,
             }),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pmvet_engines::inject::refine;
 use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards, HeldLock};
@@ -29,6 +29,8 @@ pub(super) struct Restarts<'a> {
     pub(super) folder: &'a RunFolder,
     pub(super) recording: &'a Recording,
     pub(super) install: &'a Install,
+    /// What is not tried by then is not known.
+    pub(super) deadline: Option<Instant>,
 }
 
 impl Restarts<'_> {
@@ -86,8 +88,13 @@ impl Restarts<'_> {
         versions: &Versions,
         version: VersionId,
     ) -> Result<Option<Afterwards>, Error> {
+        let left = self.deadline.map_or(PATIENCE, |deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = left.min(PATIENCE);
+        if timeout.is_zero() {
+            return Ok(None);
+        }
         let mut aftermath = Aftermath::new(lock, path);
-        let restart = Restart { workload: self.workload, install: self.install, timeout: PATIENCE };
+        let restart = Restart { workload: self.workload, install: self.install, timeout };
         let ended_well = restart.run(None, (versions, version, &[]), &mut aftermath)?;
         Ok(ended_well.map(|ended_well| aftermath.verdict(!ended_well)))
     }

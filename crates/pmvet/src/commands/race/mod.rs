@@ -83,7 +83,9 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     if !analysed.saw_pm {
         return Ok(workload.no_pm());
     }
-    let restarts = Restarts { workload: &workload, folder: &folder, recording: &recording, install: &install };
+    let deadline = arguments.confirm.budget.map(|budget| Instant::now() + budget);
+    let restarts =
+        Restarts { workload: &workload, folder: &folder, recording: &recording, install: &install, deadline };
     let (held, unknown) = restarts.left_held(&analysed.outcome.held, &analysed.symbols)?;
     let outcome = &analysed.outcome;
     let listed = inferred::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
@@ -107,6 +109,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
             install: &install,
             arguments: &arguments.confirm,
             traced,
+            deadline,
             threads: analysed.threads,
             stores: analysed.stores,
             variables: &config.sync_variables,

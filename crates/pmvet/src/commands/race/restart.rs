@@ -47,7 +47,7 @@ impl Restart<'_> {
         }
         let Some(private) = &mut how.sandbox else { return Ok(None) };
         private.overlay = Arc::new(Mutex::new(overlay));
-        private.timeout = Some(self.timeout);
+        (private.timeout, private.by_the_clock) = (Some(self.timeout), false);
         let ended = launch_target(&how, self.install, &mut Watched(watch));
         Ok(Some(matches!(&ended, Ok(ending) if ending.exit == TargetExit::Status(0))))
     }

@@ -136,7 +136,7 @@ pub(super) fn make(
     let mut how = workload.launch(true);
     how.plan = plan.clone();
     if let Some(private) = &mut how.sandbox {
-        private.timeout = Some(timeout);
+        (private.timeout, private.by_the_clock) = (Some(timeout), true);
     }
     let header = TraceHeader {
         command: workload.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),

@@ -17,7 +17,7 @@ use pmvet_engines::inject::{Campaign, Job, Journal, Recovery, refine};
 use pmvet_engines::interleave::alias::{Aliases, Covered};
 use pmvet_engines::lockset::pm_locks::HeldLock;
 use pmvet_engines::native::NativeStacks;
-use pmvet_engines::stacks::Symbols;
+use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
 use pmvet_events::{Event, SiteId};
 use pmvet_findings::{Finding, Outcome};
@@ -43,6 +43,8 @@ const BATCH: usize = 24;
 /// So many images of one run are tried; and so many of meetings that nobody predicted, if others were.
 const MOST_IMAGES: usize = 160;
 const MOST_OTHERS: usize = 16;
+/// How much longer than the budget it may take to finish what was begun.
+const GRACE: Duration = Duration::from_secs(3);
 /// So many bad ones of a batch are looked at closely.
 const MOST_BAD: usize = 6;
 /// Of so many meetings of a pair the first crash is tried before the second one of the first meeting.
@@ -180,7 +182,7 @@ impl<'a> Judge<'a> {
         let journal = Journal::open(&confirm.folder.file("tried.jsonl")).map_err(|e| output("tried.jsonl", e))?;
         Ok(Self {
             workers: arguments.jobs.map(usize::from),
-            deadline: Some(Instant::now() + confirm.budget()),
+            deadline: Some(confirm.deadline.unwrap_or_else(|| Instant::now() + confirm.budget())),
             named_timeout: arguments.recover_timeout,
             restart: Some(Restart { workload, install: confirm.install, timeout: PATIENCE }),
             ..Self::with(confirm.folder, recovery, Outcome::Exit { status: 0 }, journal)
@@ -226,8 +228,14 @@ impl<'a> Judge<'a> {
         let spots = spots(&meetings, &mut run);
         let spot = |site: SiteId| spots.get(&site).cloned().flatten();
         let known = |m: &Meeting| Some((spot(m.store.site)?, spot(m.load.site)?));
-        let meetings: Vec<(Meeting, (Spot, Spot))> =
+        let mut meetings: Vec<(Meeting, (Spot, Spot))> =
             meetings.into_iter().filter_map(|m| known(&m).map(|pair| (m, pair))).collect();
+        let mut stacks = run.symbols.with(&run.places);
+        meetings.retain(|(meeting, _)| {
+            let [store, load] = [meeting.store, meeting.load].map(|end| stacks.stack(end.site, end.context));
+            let reason = confirm::allowed::reason(&store, &load);
+            reason.map(|reason| *confirmed.allowed.entry(reason).or_default() += 1).is_none()
+        });
         for (meeting, pair) in meetings.iter().filter(|(meeting, _)| meeting.read && !meeting.is_intra()) {
             let tally = confirmed.tallies.entry(pair.clone()).or_default();
             tally.meetings += 1;
@@ -277,9 +285,9 @@ impl<'a> Judge<'a> {
         confirmed.images += self.recover(versions, &jobs, self.deadline)?;
         let bad: Vec<&Case<'_>> =
             batch.iter().filter(|case| self.went(versions, &case.job()) == Went::Badly).take(MOST_BAD).collect();
-        // What fails is looked at even if time is up: that is what all was done for.
+        // What fails is looked at even if time is just up: that is what all was done for.
         let whole: Vec<Job<'_>> = bad.iter().map(|case| case.whole()).collect();
-        confirmed.images += self.recover(versions, &whole, None)?;
+        confirmed.images += self.recover(versions, &whole, self.grace())?;
         let (control, before) = self.controls(&bad, run, confirmed)?;
         for case in batch {
             let versions = &run.meetings.versions;
@@ -374,12 +382,17 @@ impl<'a> Judge<'a> {
             })
             .collect();
         let all: Vec<Job<'_>> = jobs.iter().flat_map(|(_, jobs)| *jobs).collect();
-        confirmed.images += self.recover(&versions, &all, None)?;
+        confirmed.images += self.recover(&versions, &all, self.grace())?;
         for (id, [same, none]) in &jobs {
             control.insert(*id, self.went(&versions, same));
             before.insert(*id, self.went(&versions, none));
         }
         Ok((control, before))
+    }
+
+    /// What has been begun may be done until then.
+    pub(super) fn grace(&self) -> Option<Instant> {
+        self.deadline.map(|deadline| deadline + GRACE)
     }
 
     pub(super) fn is_over(&self) -> bool {

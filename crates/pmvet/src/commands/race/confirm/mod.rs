@@ -7,7 +7,7 @@ mod sync;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pmvet_engines::confirm;
 use pmvet_engines::confirm::sync_variables::{SyncVariable, Update};
@@ -109,6 +109,8 @@ pub(super) struct Confirmed {
     pub(super) predicted: HashSet<(Spot, Spot)>,
     /// Everything else that happened.
     pub(super) tallies: BTreeMap<(Spot, Spot), Tally>,
+    /// How many meetings were left out, and why.
+    allowed: BTreeMap<&'static str, usize>,
     /// What all runs have covered.
     pub(super) covered: Covered,
     pub(super) runs: u32,
@@ -128,6 +130,8 @@ pub(super) struct Confirm<'a> {
     pub(super) install: &'a Install,
     pub(super) arguments: &'a cli::Confirm,
     pub(super) traced: Duration,
+    /// When it must be over, if the user says so.
+    pub(super) deadline: Option<Instant>,
     /// How many threads and stores the recorded run had.
     pub(super) threads: u32,
     pub(super) stores: u64,
@@ -214,6 +218,8 @@ impl Confirm<'_> {
             fruitless = if news { 0 } else { fruitless + 1 };
         }
         self.follow(&judge, &mut confirmed)?;
+        let allowed = confirmed.allowed.iter().map(|(reason, count)| format!("{count} meetings of threads: {reason}"));
+        confirmed.notes.extend(allowed);
         if let Some((name, how)) = confirmed.failed.first() {
             let (failed, runs) = (confirmed.failed.len(), confirmed.runs);
             let note = format!(

@@ -63,7 +63,7 @@ impl Judge<'_> {
             let bytes = variable.init.to_le_bytes()[..(variable.size as usize).min(8)].to_vec();
             let free = [Patch { file: update.end.line.file, offset: update.end.offset, bytes }];
             let (held, control) = (Job { version, patches: &[] }, Job { version, patches: &free });
-            confirmed.images += self.recover(&versions, &[held, control], None)?;
+            confirmed.images += self.recover(&versions, &[held, control], self.grace())?;
             let left = match (self.went(&versions, &held), self.went(&versions, &control)) {
                 (Went::Badly, Went::Well) => Left::Fails,
                 (Went::Well, _) => match self.left_in(variable, update, run, (&versions, version, &[]))? {
