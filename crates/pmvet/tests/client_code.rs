@@ -102,8 +102,10 @@ mod moved {
         #[test]
         fn strings_end_at_their_zero(text in "[a-z]{0,90}") {
             let text = std::ffi::CString::new(text).unwrap_or_default();
+            #[allow(clippy::strlen_on_c_strings, reason = "it is what is tested")]
             // SAFETY: it ends with a zero.
-            prop_assert_eq!(unsafe { libc::strlen(text.as_ptr()) }, text.as_bytes().len());
+            let len = unsafe { libc::strlen(text.as_ptr()) };
+            prop_assert_eq!(len, text.as_bytes().len());
         }
     }
 }
