@@ -7,7 +7,7 @@
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid_count, _mm_clflush, _mm_sfence, _mm_stream_si64};
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,6 +19,8 @@ use std::thread;
 pub const LINE: usize = 64;
 /// The unit of access.
 pub const WORD: usize = 8;
+/// So many bytes of input are looked at.
+const MOST_INPUT: u64 = 1 << 12;
 
 /// The bug to build in: the value of `ZOO_BUG` at compile time, 0 for the clean program.
 pub const fn bug_number(env: Option<&str>) -> u32 {
@@ -34,7 +36,7 @@ pub const fn bug_number(env: Option<&str>) -> u32 {
     number
 }
 
-/// What every program accepts: `POOL [-n OPS] [-t THREADS] [-s SEED] [-m MIX]`.
+/// What every program accepts: `POOL [-n OPS] [-t THREADS] [-s SEED] [-m MIX] [-i]`.
 #[derive(Debug)]
 pub struct Opts {
     pub pool: PathBuf,
@@ -43,22 +45,25 @@ pub struct Opts {
     pub seed: u64,
     /// Program specific: shares of its operations, as in `40/20/30/10`.
     pub mix: Option<String>,
+    /// Random numbers are made of the bytes of standard input, one of each, so that a fuzzer can choose them.
+    pub input: bool,
 }
 
 impl Opts {
     fn parse(mut args: impl Iterator<Item = String>) -> Option<Self> {
-        let (mut pool, mut ops, mut threads, mut seed, mut mix) = (None, 100, 1, 1, None);
+        let (mut pool, mut ops, mut threads, mut seed, mut mix, mut input) = (None, 100, 1, 1, None, false);
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "-n" => ops = args.next()?.parse().ok()?,
                 "-t" => threads = args.next()?.parse().ok()?,
                 "-s" => seed = args.next()?.parse().ok()?,
                 "-m" => mix = Some(args.next()?),
+                "-i" => input = true,
                 _ if arg.starts_with('-') || pool.is_some() => return None,
                 _ => pool = Some(PathBuf::from(arg)),
             }
         }
-        (1..=64).contains(&threads).then_some(Self { pool: pool?, ops, threads, seed, mix })
+        (1..=64).contains(&threads).then_some(Self { pool: pool?, ops, threads, seed, mix, input })
     }
 
     /// The shares of a program's operations: from the command line, or its defaults.
@@ -73,6 +78,14 @@ impl Opts {
 
     /// Splits the operations among the threads, calling `step` for each with the random numbers of its thread.
     pub fn run_ops(&self, step: impl Fn(&mut Rng) -> Result<(), String> + Sync) -> Result<(), String> {
+        if self.input {
+            // Read here and not earlier: the pool is open by now. Two bytes make an operation.
+            let mut bytes = Vec::new();
+            io::stdin().lock().take(MOST_INPUT).read_to_end(&mut bytes).map_err(|e| format!("standard input: {e}"))?;
+            let ops = bytes.len() / 2;
+            let mut rng = Rng::Input(bytes.into_iter());
+            return (0..ops).try_for_each(|_| step(&mut rng));
+        }
         let work = |id: u64| {
             let mut rng = Rng::new(self.seed + id);
             let ops = self.ops / self.threads + u64::from(id < self.ops % self.threads);
@@ -96,7 +109,7 @@ pub fn run(program: impl FnOnce(&Opts) -> Result<String, String>) -> ExitCode {
     let mut args = std::env::args();
     let name = args.next().unwrap_or_default();
     let Some(opts) = Opts::parse(args) else {
-        eprintln!("usage: {name} POOL [-n OPS] [-t THREADS] [-s SEED] [-m MIX]");
+        eprintln!("usage: {name} POOL [-n OPS] [-t THREADS] [-s SEED] [-m MIX] [-i]");
         return ExitCode::from(2);
     };
     match program(&opts) {
@@ -226,18 +239,28 @@ pub const fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A deterministic random number generator (splitmix64).
+/// Random numbers.
 #[derive(Debug)]
-pub struct Rng(u64);
+pub enum Rng {
+    /// Deterministic ones (splitmix64).
+    State(u64),
+    /// Such as somebody has chosen, a byte each.
+    Input(std::vec::IntoIter<u8>),
+}
 
 impl Rng {
     pub fn new(seed: u64) -> Self {
-        Self(mix(seed))
+        Self::State(mix(seed))
     }
 
     pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        match self {
+            Self::State(state) => {
+                *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                mix(*state)
+            }
+            Self::Input(bytes) => mix(bytes.next().unwrap_or(0).into()),
+        }
     }
 
     pub fn below(&mut self, bound: u64) -> u64 {
