@@ -3,10 +3,15 @@
 //! What a program does after it has read all of its input is mostly to close its pool and to free its memory: the same
 //! in every run, and in a run from an open pool most of the time. So a run is judged by what it has done up to there; one that is
 //! kept is run to its end when images are made of it. Whether that loses anything is measured: some runs that have done nothing
-//! new are let go on all the same, and while more than one of the last of them did something new to PM then, as those of a program
-//! do that reads its input first and works on it later, none is cut.
+//! new are let go on all the same. None is cut while more than one of the last of them did something new to PM then, or while what
+//! they did then differs from run to run as much as what they did before, as with a program that reads its input first and works
+//! on it later.
 
-use super::paths::{Favour, Seen};
+use std::collections::{HashSet, VecDeque};
+
+use pmvet_events::stage::MAP;
+
+use super::paths::{Favour, Seen, path};
 
 #[derive(Debug, Default)]
 pub struct Cuts {
@@ -14,13 +19,18 @@ pub struct Cuts {
     seen: Seen,
     /// Runs that had done nothing new by then.
     same: u64,
-    /// How many of them went on, and which of the last of those did something new to PM after all, a bit each.
-    went_on: u32,
-    missed: u32,
+    /// What the run that goes on had done to PM by then.
+    before: Vec<u8>,
+    /// The last that went on: their PM paths up to there and from there, and whether they did something new after all.
+    went_on: VecDeque<(u64, u64, bool)>,
 }
 
 /// One in so many goes on once it is known that little is lost.
 const SAMPLE: u64 = 64;
+/// How many of the last that went on tell.
+const TELLING: usize = 32;
+/// So many kinds of rests are still much the same rest: a pool may be closed in more than one state.
+const MOST_RESTS: usize = 6;
 
 /// What becomes of a run at the end of its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,48 +47,83 @@ impl Cuts {
     /// A run has read all of its input and done this.
     pub fn at_end(&mut self, counts: &[u8]) -> Rest {
         let favour = self.seen.add(counts);
-        let known = self.went_on >= u32::BITS && self.missed.count_ones() <= 1;
-        if favour > Favour::Branch || favour > Favour::None && !known {
-            return if known { Rest::Cut(favour) } else { Rest::Wanted };
+        let known = self.lose_little();
+        let new = favour > Favour::Branch || favour > Favour::None && !known;
+        self.same += u64::from(!new);
+        let rest = match (known, new) {
+            (false, true) => Rest::Wanted,
+            (false, false) => Rest::Sampled,
+            (true, false) if self.same.is_multiple_of(SAMPLE) => Rest::Sampled,
+            (true, _) => Rest::Cut(favour),
+        };
+        if rest == Rest::Sampled {
+            self.before.clear();
+            self.before.extend_from_slice(&counts[..MAP.min(counts.len())]);
         }
-        self.same += 1;
-        if known && !self.same.is_multiple_of(SAMPLE) { Rest::Cut(favour) } else { Rest::Sampled }
+        rest
     }
 
     /// What came of a run that went on although it had done nothing new.
-    pub fn learn(&mut self, favour: Favour) {
-        self.went_on = self.went_on.saturating_add(1);
-        self.missed = self.missed << 1 | u32::from(favour > Favour::Branch);
+    pub fn learn(&mut self, favour: Favour, counts: &[u8]) {
+        let rest: Vec<u8> = self.before.iter().zip(counts).map(|(before, all)| all.saturating_sub(*before)).collect();
+        self.went_on.truncate(TELLING - 1);
+        self.went_on.push_front((path(&self.before), path(&rest), favour > Favour::Branch));
+    }
+
+    /// Whether little is lost if runs are cut, as far as is known.
+    fn lose_little(&self) -> bool {
+        let befores: HashSet<u64> = self.went_on.iter().map(|run| run.0).collect();
+        let rests: HashSet<u64> = self.went_on.iter().map(|run| run.1).collect();
+        self.went_on.len() == TELLING
+            && self.went_on.iter().filter(|run| run.2).count() <= 1
+            && rests.len() <= MOST_RESTS
+            && rests.len() < befores.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pmvet_events::stage::MAP;
-
     use super::*;
 
-    /// How many of 640 equal runs are cut, after as many of which these did something new at their end.
-    fn cut(missed: impl Fn(u64) -> bool) -> usize {
+    /// Counts of a run that did this before the end of its input.
+    fn done(what: u8) -> Vec<u8> {
+        let mut counts = vec![0; 2 * MAP];
+        counts[usize::from(what)] = 1;
+        counts
+    }
+
+    /// How many of 640 runs are cut, after a hundred that did these things before and after the end of their input, of which
+    /// some were new.
+    fn cut(before: impl Fn(u8) -> u8, after: impl Fn(u8) -> u8, new: impl Fn(u8) -> bool) -> usize {
         let mut cuts = Cuts::default();
-        let counts = vec![1; 2 * MAP];
-        assert_eq!(cuts.at_end(&counts), Rest::Wanted, "the first is new");
         for i in 0..100 {
-            cuts.learn(if missed(i) { Favour::Count } else { Favour::Branch });
+            let mut counts = done(before(i));
+            while cuts.at_end(&counts) != Rest::Sampled {}
+            counts[1000 + usize::from(after(i))] += 1;
+            cuts.learn(if new(i) { Favour::Count } else { Favour::Branch }, &counts);
         }
-        (0..640).filter(|_| cuts.at_end(&counts) == Rest::Cut(Favour::None)).count()
+        (0..640).filter(|_| cuts.at_end(&done(0)) == Rest::Cut(Favour::None)).count()
     }
 
     #[test]
     fn runs_are_cut_if_that_loses_little() {
-        assert_eq!(cut(|_| false), 630);
-        assert_eq!(cut(|i| i < 50 || i == 99), 630, "what was new at the start is not any more");
-        assert_eq!(cut(|i| i >= 98), 0);
-        let mut fresh = Cuts::default();
-        let counts = vec![1; 2 * MAP];
-        let rests: Vec<Rest> = (0..3).map(|_| fresh.at_end(&counts)).collect();
+        assert_eq!(cut(|i| i % 20, |_| 0, |_| false), 630);
+        assert_eq!(cut(|i| i % 20, |i| i % 3, |i| i < 50 || i == 99), 630, "what was new at the start is not any more");
+        assert_eq!(cut(|i| i % 20, |_| 0, |i| i >= 98), 0);
+        assert_eq!(cut(|_| 0, |i| i % 20, |_| false), 0, "the work is done after the input was read");
+        assert_eq!(cut(|i| i % 2, |i| i % 3, |_| false), 0);
+    }
+
+    #[test]
+    fn what_is_new_goes_on_only_while_little_is_known() {
+        let mut cuts = Cuts::default();
+        let rests: Vec<Rest> = (0..3).map(|_| cuts.at_end(&done(0))).collect();
         assert_eq!(rests, [Rest::Wanted, Rest::Sampled, Rest::Sampled], "nothing is known yet");
-        (0..100).for_each(|_| fresh.learn(Favour::None));
-        assert_eq!(fresh.at_end(&vec![2; 2 * MAP]), Rest::Cut(Favour::Count), "what is new is cut, too");
+        for i in 1..100 {
+            cuts.at_end(&done(i));
+            cuts.before = done(i);
+            cuts.learn(Favour::None, &done(i));
+        }
+        assert_eq!(cuts.at_end(&done(200)), Rest::Cut(Favour::Path), "what is new is cut, too");
     }
 }

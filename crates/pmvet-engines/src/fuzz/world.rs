@@ -163,7 +163,7 @@ impl<'a> World<'a> {
                 _ => (false, in_all),
             };
             if rest == Rest::Sampled {
-                self.cuts.learn(favour);
+                self.cuts.learn(favour, &outcome.counts);
             }
             let path = (!cut).then(|| path(&outcome.counts));
             self.last = Some(Last { favour, cut, path, counts: Some(xxh3_64(&outcome.counts)) });
