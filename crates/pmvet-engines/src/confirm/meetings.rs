@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use pmvet_events::event::{Event, What};
-use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
+use pmvet_events::{SiteId, ThreadId};
 use pmvet_model::{Line, LineId, Mode, Model};
-use pmvet_target::crash::{Patch, Replay, VersionId, Versions};
+use pmvet_target::crash::{Patch, Replay, Versions};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
 
-use super::flow::Flow;
+use super::history::{History, Readers, Stored};
+pub use super::meeting::{Crash, End, Meeting, Meetings};
 use super::shared::Nth;
 use crate::inject::scan::{Newest, ScanError};
 use crate::losses;
@@ -30,79 +31,6 @@ const MOST_AGAIN: usize = 12;
 const MOST_OPEN: usize = 256;
 /// How many of a thread's last stores are at risk beside the one that is read.
 const MOST_AT_RISK: usize = 16;
-/// How many words are remembered with those who have read them.
-const MOST_WORDS: usize = 1 << 20;
-
-/// One side of a meeting, or an act.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
-    pub thread: ThreadId,
-    pub site: SiteId,
-    pub context: ContextId,
-    /// For a load, the number of the last event before it.
-    pub seq: u64,
-    pub line: LineId,
-    /// In the file.
-    pub offset: u64,
-    pub len: u64,
-}
-
-/// A crash image: the content of PM before the event `seq`, with some bytes as they were before.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Crash {
-    pub seq: u64,
-    pub version: VersionId,
-    pub patches: Vec<Patch>,
-    /// The same loss when nobody has acted on it yet: before the event `control_at`.
-    pub control: Vec<Patch>,
-    pub control_at: u64,
-    /// The stores that are lost: the one that was read, or all that its thread had not persisted by then.
-    pub lost: Vec<End>,
-    /// What the reader has just done.
-    pub act: End,
-    /// The act is a fence: what came before it is persistent.
-    pub fenced: bool,
-}
-
-/// A thread read what another, or itself, had stored, before it was persistent; or went on meanwhile without reading it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Meeting {
-    pub store: End,
-    /// The load; or what another thread did last before the store became persistent.
-    pub load: End,
-    /// The store was read. If it was not, what others know of it they know from ordinary memory.
-    pub read: bool,
-    /// How many acts of others there are between the store and its persist, as far as that was counted.
-    pub acts: u64,
-    /// The reader had read the word before the store, too.
-    pub sees_change: bool,
-    /// How often the writer had run the store's instruction before, if that is known.
-    pub nth: Option<u32>,
-    /// The store is lost: after each act of the reader, and just before the store becomes persistent.
-    pub crashes: Vec<Crash>,
-    /// Where the value went, if the reader was followed.
-    pub flow: Option<Flow>,
-}
-
-impl Meeting {
-    /// A thread met itself.
-    pub fn is_intra(&self) -> bool {
-        self.store.thread == self.load.thread
-    }
-}
-
-/// All meetings of a run.
-#[derive(Debug)]
-pub struct Meetings {
-    pub versions: Versions,
-    pub meetings: Vec<Meeting>,
-    /// The fences that made stores persistent which were met, by the number of the store, if it was the writer who fenced.
-    pub fences: HashMap<u64, Nth>,
-    /// The content at the end.
-    pub last: VersionId,
-    /// Meetings left out because there were too many at a time.
-    pub left_out: u64,
-}
 
 /// Makes [`Meetings`] out of events.
 #[derive(Debug)]
@@ -122,34 +50,12 @@ pub struct Scanner {
     met_stores: HashSet<u64>,
     /// How many meetings of a thread with itself there are.
     intra: usize,
-    /// The last stores of each thread.
-    stored: HashMap<ThreadId, Vec<Stored>>,
-    /// How many acts of each thread there were, that is, fences after stores; and the last one of all.
-    acts: HashMap<ThreadId, Acts>,
-    all_acts: u64,
-    last_act: Option<End>,
-    /// How often each thread has run each instruction that stores or fences.
-    counts: HashMap<(ThreadId, SiteId), u32>,
+    /// What each thread has stored, and done otherwise.
+    history: History,
     fences: HashMap<u64, Nth>,
-    /// Who has read a word before its last store, and since: one bit for each thread, of which some share one.
-    readers: HashMap<(FileId, u64), (u64, u64)>,
+    readers: Readers,
     last_seq: u64,
     left_out: u64,
-}
-
-/// A store, and how often its instruction had run before; `others` counts the acts of other threads by then.
-#[derive(Debug, Clone, Copy)]
-struct Stored {
-    end: End,
-    nth: u32,
-    others: u64,
-}
-
-#[derive(Debug, Default)]
-struct Acts {
-    count: u64,
-    /// It has stored since its last fence.
-    stored: bool,
 }
 
 /// A store of the writer that was pending at the load.
@@ -186,13 +92,9 @@ impl Scanner {
             met_again: HashMap::new(),
             met_stores: HashSet::new(),
             intra: 0,
-            stored: HashMap::new(),
-            acts: HashMap::new(),
-            all_acts: 0,
-            last_act: None,
-            counts: HashMap::new(),
+            history: History::default(),
             fences: HashMap::new(),
-            readers: HashMap::new(),
+            readers: Readers::default(),
             last_seq: 0,
             left_out: 0,
         }
@@ -215,13 +117,13 @@ impl Scanner {
         self.replay.apply(event)?;
         self.last_seq = event.seq;
         if matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. } | What::Fence { .. }) {
-            *self.counts.entry((event.thread, event.site)).or_insert(0) += 1;
+            self.history.ran(event);
         }
         match event.what {
             What::Store { addr, value, .. } => self.store(event, addr, value.len() as u64),
             What::Rmw { addr, new, stored: true, .. } => self.store(event, addr, new.len() as u64),
             What::Fence { .. } => {
-                self.fenced(event);
+                self.history.fenced(event);
                 self.act(event, None)
             }
             _ => Ok(()),
@@ -237,26 +139,15 @@ impl Scanner {
 
     fn store(&mut self, event: &Event<'_>, addr: u64, len: u64) -> Result<(), ScanError> {
         let mut place = None;
-        let nth = self.counts.get(&(event.thread, event.site)).map_or(0, |count| count - 1);
-        let mine = self.acts.entry(event.thread).or_default();
-        mine.stored = true;
-        let others = self.all_acts - mine.count;
-        let Self { model, stored, readers, .. } = self;
+        let Self { model, history, readers, .. } = self;
+        let new = history.begin(event);
         model.spaces().locate(event.thread, addr, len, |part| {
             let line = LineId::of(part.file, part.offset);
             place.get_or_insert((line, part.offset, part.len as u64));
-            let stored = stored.entry(event.thread).or_default();
-            if stored.len() >= 4 * MOST_AT_RISK {
-                stored.drain(..2 * MOST_AT_RISK);
-            }
             let Event { seq, thread, site, context, .. } = *event;
             let end = End { thread, site, context, seq, line, offset: part.offset, len: part.len as u64 };
-            stored.push(Stored { end, nth, others });
-            for word in part.offset / 8..=(part.offset + part.len as u64 - 1) / 8 {
-                if let Some((before, since)) = readers.get_mut(&(part.file, word)) {
-                    (*before, *since) = (*before | *since, 0);
-                }
-            }
+            history.stored(end, new);
+            readers.stored(&end);
         });
         self.act(event, place)
     }
@@ -265,7 +156,7 @@ impl Scanner {
         let mut parts = Vec::new();
         self.model.spaces().locate(event.thread, addr, len, |part| parts.push(part));
         for part in parts {
-            let sees_change = self.read(event.thread, part.file, part.offset / 8);
+            let sees_change = self.readers.read(event.thread, part.file, part.offset / 8);
             let line = LineId::of(part.file, part.offset);
             // An access over two lines counts with its first.
             let within = part.len.min((line.offset() + 64 - part.offset) as usize);
@@ -319,9 +210,7 @@ impl Scanner {
             if !intra {
                 self.windows.entry(store.seq).or_insert(meeting);
             }
-            let nth =
-                self.stored.get(&store.thread).and_then(|all| all.iter().find(|known| known.end.seq == store.seq));
-            let nth = nth.map(|known| known.nth);
+            let nth = self.history.nth_of(&store);
             self.meetings.push(Meeting {
                 store,
                 load,
@@ -337,22 +226,11 @@ impl Scanner {
         Ok(())
     }
 
-    /// Notes a load of a word. Whether its thread had read the word before the last store to it.
-    fn read(&mut self, thread: ThreadId, file: FileId, word: u64) -> bool {
-        let bit = 1 << (thread.0 % 64);
-        if self.readers.len() >= MOST_WORDS && !self.readers.contains_key(&(file, word)) {
-            return false;
-        }
-        let (before, since) = self.readers.entry((file, word)).or_insert((0, 0));
-        *since |= bit;
-        *before & bit != 0
-    }
-
     /// What the thread of a store had stored elsewhere before, and has not made persistent: who relies on the store may
     /// rely on that, too.
     fn earlier(&self, store: &End) -> Vec<AtRisk> {
         let mut at_risk: Vec<AtRisk> = Vec::new();
-        for &Stored { end: End { line, seq, .. }, .. } in self.stored.get(&store.thread).into_iter().flatten().rev() {
+        for &Stored { end: End { line, seq, .. }, .. } in self.history.of(store.thread).iter().rev() {
             let known = |at: &AtRisk| at.end.line == line;
             if at_risk.len() == MOST_AT_RISK {
                 break;
@@ -401,7 +279,7 @@ impl Scanner {
             }
             self.windows.remove(&store);
             if thread == self.meetings[i].store.thread && matches!(event.what, What::Fence { .. }) {
-                let nth = self.counts.get(&(thread, site)).copied().unwrap_or(0);
+                let nth = self.history.count(thread, site);
                 self.fences.insert(store, Nth { site, nth });
             }
             if patches.is_empty() {
@@ -423,8 +301,8 @@ impl Scanner {
         if !matches!(event.what, What::Fence { .. }) {
             return first;
         }
-        let others = self.others(event.thread);
-        for store in self.stored.get(&event.thread).into_iter().flatten().filter(|store| store.others < others) {
+        let others = self.history.others(event.thread);
+        for store in self.history.of(event.thread).iter().filter(|store| store.others < others) {
             let new = first.len() < MOST_AT_RISK && first.iter().all(|(known, _)| known.end.line != store.end.line);
             let pending = pending(&self.model, &store.end).filter(|(line, _)| new && line.uncertain() == 0);
             if let Some((line, index)) = pending {
@@ -434,16 +312,11 @@ impl Scanner {
         first
     }
 
-    /// How many acts of other threads there were.
-    fn others(&self, thread: ThreadId) -> u64 {
-        self.all_acts - self.acts.get(&thread).map_or(0, |acts| acts.count)
-    }
-
     /// Stores have become persistent that nobody has read: what if the machine had failed just before?
     fn end_unread(&mut self, event: &Event<'_>, mut lost: Vec<(Stored, Vec<Patch>)>) -> Result<(), ScanError> {
         lost.retain(|(store, _)| pending(&self.model, &store.end).is_none());
         let patches: Vec<Patch> = lost.iter().flat_map(|(_, patches)| patches.iter().cloned()).collect();
-        let (Some(&(first, _)), Some(act)) = (lost.first(), self.last_act) else { return Ok(()) };
+        let (Some(&(first, _)), Some(act)) = (lost.first(), self.history.last_act()) else { return Ok(()) };
         let met = self.met.entry((first.end.site, act.site)).or_insert(0);
         let known = lost.iter().any(|(store, _)| self.met_stores.contains(&store.end.seq));
         if act.thread == event.thread || *met >= MOST_MEETINGS || known || patches.is_empty() {
@@ -451,7 +324,7 @@ impl Scanner {
         }
         *met += 1;
         let (version, _) = self.versions.take(&mut self.replay)?;
-        let last = self.stored.get(&event.thread).and_then(|stored| stored.last());
+        let last = self.history.of(event.thread).last();
         let crash = Crash {
             seq: event.seq,
             version,
@@ -462,13 +335,13 @@ impl Scanner {
             act,
             fenced: true,
         };
-        let nth = self.counts.get(&(event.thread, event.site)).copied().unwrap_or(0);
+        let nth = self.history.count(event.thread, event.site);
         self.fences.insert(first.end.seq, Nth { site: event.site, nth });
         self.meetings.push(Meeting {
             store: first.end,
             load: act,
             read: false,
-            acts: self.others(event.thread) - first.others,
+            acts: self.history.others(event.thread) - first.others,
             sees_change: false,
             nth: Some(first.nth),
             crashes: vec![crash],
@@ -476,18 +349,6 @@ impl Scanner {
         });
         self.at_risk.push(Vec::new());
         Ok(())
-    }
-
-    /// Counts an act.
-    fn fenced(&mut self, event: &Event<'_>) {
-        let acts = self.acts.entry(event.thread).or_default();
-        if std::mem::take(&mut acts.stored) {
-            acts.count += 1;
-            self.all_acts += 1;
-            let Event { seq, thread, site, context, .. } = *event;
-            let line = LineId::of(FileId(0), 0);
-            self.last_act = Some(End { thread, site, context, seq, line, offset: 0, len: 0 });
-        }
     }
 
     /// A thread has stored or fenced: what if the machine fails now?

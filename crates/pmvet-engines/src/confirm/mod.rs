@@ -28,6 +28,8 @@
 pub mod allowed;
 pub mod findings;
 pub mod flow;
+mod history;
+mod meeting;
 pub mod meetings;
 pub mod overwritten;
 pub mod shared;

@@ -153,6 +153,7 @@ impl Confirm<'_> {
         held: &mut [(HeldLock, Finding)],
         info: &mut RunInfo,
     ) -> Result<Confirmed, Error> {
+        let nothing_shared = attempts.is_empty();
         let mut confirmed = Confirmed { has_oracle: self.arguments.oracle.is_some(), ..Confirmed::default() };
         let pairs = attempts.iter().filter(|attempt| attempt.promise.pair);
         confirmed.predicted = pairs.map(|attempt| (attempt.store.at.clone(), attempt.load.clone())).collect();
@@ -218,6 +219,11 @@ impl Confirm<'_> {
             fruitless = if news { 0 } else { fruitless + 1 };
         }
         self.follow(&judge, &mut confirmed)?;
+        if nothing_shared {
+            let note = "races of stores that others read: in the recorded run no thread read what another had stored while that one lived. \
+                        Perhaps they did not overlap; run it again, or with more to do";
+            confirmed.notes.push(note.into());
+        }
         let allowed = confirmed.allowed.iter().map(|(reason, count)| format!("{count} meetings of threads: {reason}"));
         confirmed.notes.extend(allowed);
         if let Some((name, how)) = confirmed.failed.first() {

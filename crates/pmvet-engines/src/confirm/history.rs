@@ -1,0 +1,133 @@
+//! What each thread has stored and who has read what, as far as meetings need it.
+
+use std::collections::HashMap;
+
+use pmvet_events::event::Event;
+use pmvet_events::{FileId, SiteId, ThreadId};
+use pmvet_model::LineId;
+
+use super::meeting::End;
+
+/// So many of the last stores of a thread are remembered, and at times twice as many.
+const MOST_STORES: usize = 32;
+/// How many words are remembered with those who have read them.
+const MOST_WORDS: usize = 1 << 20;
+
+/// A store, and how often its instruction had run before; `others` counts the acts of other threads by then.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stored {
+    pub(super) end: End,
+    pub(super) nth: u32,
+    pub(super) others: u64,
+}
+
+/// What a store that is being noted has in common with its parts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct New {
+    nth: u32,
+    others: u64,
+}
+
+#[derive(Debug, Default)]
+struct Acts {
+    count: u64,
+    /// It has stored since its last fence.
+    stored: bool,
+}
+
+/// The last stores of all threads, and their acts: fences after stores.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    stored: HashMap<ThreadId, Vec<Stored>>,
+    acts: HashMap<ThreadId, Acts>,
+    all_acts: u64,
+    last_act: Option<End>,
+    /// How often each thread has run each instruction that stores or fences.
+    counts: HashMap<(ThreadId, SiteId), u32>,
+}
+
+impl History {
+    /// Counts an instruction.
+    pub(super) fn ran(&mut self, event: &Event<'_>) {
+        *self.counts.entry((event.thread, event.site)).or_insert(0) += 1;
+    }
+
+    /// How often a thread has run an instruction.
+    pub(super) fn count(&self, thread: ThreadId, site: SiteId) -> u32 {
+        self.counts.get(&(thread, site)).copied().unwrap_or(0)
+    }
+
+    /// A store that has been counted already.
+    pub(super) fn begin(&mut self, event: &Event<'_>) -> New {
+        let nth = self.count(event.thread, event.site).saturating_sub(1);
+        let mine = self.acts.entry(event.thread).or_default();
+        mine.stored = true;
+        New { nth, others: self.all_acts - mine.count }
+    }
+
+    /// A part of it.
+    pub(super) fn stored(&mut self, end: End, New { nth, others }: New) {
+        let stored = self.stored.entry(end.thread).or_default();
+        if stored.len() >= 2 * MOST_STORES {
+            stored.drain(..MOST_STORES);
+        }
+        stored.push(Stored { end, nth, others });
+    }
+
+    /// Counts an act.
+    pub(super) fn fenced(&mut self, event: &Event<'_>) {
+        let acts = self.acts.entry(event.thread).or_default();
+        if std::mem::take(&mut acts.stored) {
+            acts.count += 1;
+            self.all_acts += 1;
+            let Event { seq, thread, site, context, .. } = *event;
+            let line = LineId::of(FileId(0), 0);
+            self.last_act = Some(End { thread, site, context, seq, line, offset: 0, len: 0 });
+        }
+    }
+
+    /// The last stores of a thread, oldest first.
+    pub(super) fn of(&self, thread: ThreadId) -> &[Stored] {
+        self.stored.get(&thread).map_or(&[], Vec::as_slice)
+    }
+
+    /// How often the instruction of a store had run before, if that is known.
+    pub(super) fn nth_of(&self, store: &End) -> Option<u32> {
+        self.of(store.thread).iter().find(|known| known.end.seq == store.seq).map(|known| known.nth)
+    }
+
+    /// How many acts of other threads there were.
+    pub(super) fn others(&self, thread: ThreadId) -> u64 {
+        self.all_acts - self.acts.get(&thread).map_or(0, |acts| acts.count)
+    }
+
+    /// Of whomever.
+    pub(super) fn last_act(&self) -> Option<End> {
+        self.last_act
+    }
+}
+
+/// Who has read a word before its last store, and since: one bit for each thread, of which some share one.
+#[derive(Debug, Default)]
+pub(super) struct Readers(HashMap<(FileId, u64), (u64, u64)>);
+
+impl Readers {
+    /// Notes a load of a word. Whether its thread had read the word before the last store to it.
+    pub(super) fn read(&mut self, thread: ThreadId, file: FileId, word: u64) -> bool {
+        let bit = 1 << (thread.0 % 64);
+        if self.0.len() >= MOST_WORDS && !self.0.contains_key(&(file, word)) {
+            return false;
+        }
+        let (before, since) = self.0.entry((file, word)).or_insert((0, 0));
+        *since |= bit;
+        *before & bit != 0
+    }
+
+    pub(super) fn stored(&mut self, store: &End) {
+        for word in store.offset / 8..=(store.offset + store.len.max(1) - 1) / 8 {
+            if let Some((before, since)) = self.0.get_mut(&(store.line.file, word)) {
+                (*before, *since) = (*before | *since, 0);
+            }
+        }
+    }
+}

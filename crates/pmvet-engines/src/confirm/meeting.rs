@@ -1,0 +1,81 @@
+//! What is known of a race that happened, and of the crashes that would show whether it does harm.
+
+use std::collections::HashMap;
+
+use pmvet_events::{ContextId, SiteId, ThreadId};
+use pmvet_model::LineId;
+use pmvet_target::crash::{Patch, VersionId, Versions};
+
+use super::flow::Flow;
+use super::shared::Nth;
+
+/// One side of a meeting, or an act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
+    /// For a load, the number of the last event before it.
+    pub seq: u64,
+    pub line: LineId,
+    /// In the file.
+    pub offset: u64,
+    pub len: u64,
+}
+
+/// A crash image: the content of PM before the event `seq`, with some bytes as they were before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Crash {
+    pub seq: u64,
+    pub version: VersionId,
+    pub patches: Vec<Patch>,
+    /// The same loss when nobody has acted on it yet: before the event `control_at`.
+    pub control: Vec<Patch>,
+    pub control_at: u64,
+    /// The stores that are lost: the one that was read, or all that its thread had not persisted by then.
+    pub lost: Vec<End>,
+    /// What the reader has just done.
+    pub act: End,
+    /// The act is a fence: what came before it is persistent.
+    pub fenced: bool,
+}
+
+/// A thread read what another, or itself, had stored, before it was persistent; or went on meanwhile without reading it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meeting {
+    pub store: End,
+    /// The load; or what another thread did last before the store became persistent.
+    pub load: End,
+    /// The store was read. If it was not, what others know of it they know from ordinary memory.
+    pub read: bool,
+    /// How many acts of others there are between the store and its persist, as far as that was counted.
+    pub acts: u64,
+    /// The reader had read the word before the store, too.
+    pub sees_change: bool,
+    /// How often the writer had run the store's instruction before, if that is known.
+    pub nth: Option<u32>,
+    /// The store is lost: after each act of the reader, and just before the store becomes persistent.
+    pub crashes: Vec<Crash>,
+    /// Where the value went, if the reader was followed.
+    pub flow: Option<Flow>,
+}
+
+impl Meeting {
+    /// A thread met itself.
+    pub fn is_intra(&self) -> bool {
+        self.store.thread == self.load.thread
+    }
+}
+
+/// All meetings of a run.
+#[derive(Debug)]
+pub struct Meetings {
+    pub versions: Versions,
+    pub meetings: Vec<Meeting>,
+    /// The fences that made stores persistent which were met, by the number of the store, if it was the writer who fenced.
+    pub fences: HashMap<u64, Nth>,
+    /// The content at the end.
+    pub last: VersionId,
+    /// Meetings left out because there were too many at a time.
+    pub left_out: u64,
+}
