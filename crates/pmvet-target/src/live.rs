@@ -3,7 +3,6 @@
 //! They travel as in a ring, in batches: to read them from the trace that is being written would cost the reader, who
 //! mostly is the slower one, a third of its time.
 
-use std::mem::take;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use pmvet_events::event::Event;
@@ -83,7 +82,7 @@ impl Live {
                         bytes = &record[len..];
                     }
                     batch.clear();
-                    let _ = self.empty.send(take(&mut batch));
+                    let _ = self.empty.send(batch);
                 }
             }
         }

@@ -1,5 +1,9 @@
 //! Inputs for programs with threads: those that are worth something, and new ones made of them.
 
+use std::num::NonZeroUsize;
+
+use libafl_bolts::rands::{Rand, StdRand};
+
 use crate::fuzz::operations::{Chance, Operations};
 
 /// Of so many turns one is for a seed as it is, if its last one gave anything new.
@@ -24,28 +28,35 @@ pub struct Seeds {
     operations: Option<Operations>,
     longest: usize,
     fruitless: u32,
+    random: StdRand,
 }
 
 impl Seeds {
-    pub fn new(seeds: Vec<Vec<u8>>, operations: Option<Operations>, longest: usize) -> Self {
+    /// `random` begins the sequence of random choices.
+    pub fn new(seeds: Vec<Vec<u8>>, operations: Option<Operations>, longest: usize, random: u64) -> Self {
         let mut waiting = seeds;
         waiting.reverse();
-        Self { known: Vec::new(), waiting, operations, longest, fruitless: 0 }
+        Self { known: Vec::new(), waiting, operations, longest, fruitless: 0, random: StdRand::with_seed(random) }
     }
 
     /// The input for the next turn.
-    pub fn next(&mut self, below: Chance<'_>) -> Vec<u8> {
+    pub fn next_input(&mut self) -> Vec<u8> {
+        let random = &mut self.random;
+        let below: Chance<'_> = &mut |n| random.below(NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN));
         if let Some(input) = self.waiting.pop() {
             return input;
         }
-        let Some(count) = std::num::NonZero::new(self.known.len()) else { return Vec::new() };
+        let count = self.known.len();
+        if count == 0 {
+            return Vec::new();
+        }
         let fresh = self.known.iter().rposition(|seed| seed.fresh);
         if let Some(at) = fresh.filter(|_| below(AGAIN) == 0) {
             self.known[at].fresh = false;
             return self.known[at].input.clone();
         }
-        let mut input = self.known[below(count.get())].input.clone();
-        let other = self.known[below(count.get())].input.clone();
+        let mut input = self.known[below(count)].input.clone();
+        let other = self.known[below(count)].input.clone();
         // Some steps at a time if nothing has come of single ones.
         let steps = 1 + (self.fruitless / STUCK).min(8);
         for _ in 0..steps {
@@ -100,24 +111,16 @@ fn change_bytes(input: &mut Vec<u8>, other: &[u8], below: Chance<'_>) {
 mod tests {
     use super::*;
 
-    fn chance(mut state: u64) -> impl FnMut(usize) -> usize {
-        move |below| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % below
-        }
-    }
-
     #[test]
     fn seeds_come_first_and_what_is_worth_nothing_is_dropped() {
-        let mut seeds = Seeds::new(vec![b"a".to_vec(), b"b".to_vec()], None, 10);
-        let mut below = chance(1);
-        assert_eq!(seeds.next(&mut below), b"a");
+        let mut seeds = Seeds::new(vec![b"a".to_vec(), b"b".to_vec()], None, 10, 1);
+        assert_eq!(seeds.next_input(), b"a");
         seeds.done(b"a".to_vec(), true);
-        assert_eq!(seeds.next(&mut below), b"b");
+        assert_eq!(seeds.next_input(), b"b");
         seeds.done(b"b".to_vec(), false);
         assert_eq!(seeds.len(), 1);
         for _ in 0..200 {
-            let input = seeds.next(&mut below);
+            let input = seeds.next_input();
             assert!(input.len() <= 10);
             seeds.done(input, false);
         }
@@ -128,12 +131,10 @@ mod tests {
     #[test]
     fn operations_go_to_other_threads() {
         let text = "operations = ['{thread} set', '{thread} get']\n[parameters]\nthread = { min = 0, max = 3 }\n";
-        let mut seeds = Seeds::new(vec![b"0 set\n0 get\n".to_vec()], Operations::parse(text).ok(), 1 << 12);
-        let mut below = chance(7);
-        let first = seeds.next(&mut below);
+        let mut seeds = Seeds::new(vec![b"0 set\n0 get\n".to_vec()], Operations::parse(text).ok(), 1 << 12, 7);
+        let first = seeds.next_input();
         seeds.done(first, true);
-        let mutants: Vec<String> =
-            (0..50).map(|_| String::from_utf8_lossy(&seeds.next(&mut below)).into_owned()).collect();
+        let mutants: Vec<String> = (0..50).map(|_| String::from_utf8_lossy(&seeds.next_input()).into_owned()).collect();
         let apart = |text: &&String| {
             let of =
                 |what: &str| text.lines().find(|line| line.ends_with(what)).and_then(|line| line.split(' ').next());

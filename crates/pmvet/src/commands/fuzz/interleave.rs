@@ -62,11 +62,7 @@ pub(super) fn run(arguments: &cli::Fuzz, config: Config, workload: &Workload, se
         seconds: started.elapsed().as_secs_f64(),
         phases: Vec::new(),
     };
-    let exit = reporting::report(results, &arguments.reporting)?;
-    Ok(match launch::stopped_by() {
-        Some(_) => exit.max(Exit::Interrupted),
-        None => exit,
-    })
+    super::report(results, arguments)
 }
 
 /// A turn under way.
@@ -96,7 +92,6 @@ struct Campaign<'a> {
     found: Vec<Finding>,
     known: HashSet<String>,
     deadline: Instant,
-    chance: u64,
     /// Turns that were begun, and those that failed, and forced runs of all.
     turns: u64,
     failed: u64,
@@ -123,7 +118,6 @@ impl<'a> Campaign<'a> {
             found: Vec::new(),
             known: HashSet::new(),
             deadline: started + arguments.budget.unwrap_or(BUDGET),
-            chance: arguments.seed,
             turns: 0,
             failed: 0,
             runs: 0,
@@ -179,16 +173,7 @@ impl<'a> Campaign<'a> {
 
     /// Starts a turn.
     fn start(&mut self) -> io::Result<Worker> {
-        let mut state = self.chance;
-        let mut below = |below: usize| {
-            // Steele's splitmix: one addition and a scramble.
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut random = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((random ^ random >> 31) % below as u64) as usize
-        };
-        let input = self.seeds.next(&mut below);
-        self.chance = state;
+        let input = self.seeds.next_input();
         self.turns += 1;
         let folder = self.folder.join(self.turns.to_string());
         fs::create_dir_all(&folder)?;

@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     if arguments.interleave {
         let seeds = seeds(arguments)?;
         let operations = operations(arguments, &seeds)?;
-        let seeds = Seeds::new(seeds, operations, arguments.longest as usize);
+        let seeds = Seeds::new(seeds, operations, arguments.longest as usize, arguments.seed);
         return interleave::run(arguments, config, &workload, seeds);
     }
     if let Some(line) = &arguments.workload.setup {
@@ -131,6 +131,11 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
         seconds: started.elapsed().as_secs_f64(),
         phases: Vec::new(),
     };
+    report(results, arguments)
+}
+
+/// Reports what a campaign has found. One that was interrupted says so by its exit code.
+fn report(results: Results<'_>, arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let exit = reporting::report(results, &arguments.reporting)?;
     Ok(match launch::stopped_by() {
         Some(_) => exit.max(Exit::Interrupted),
