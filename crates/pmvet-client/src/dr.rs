@@ -265,20 +265,45 @@ fn follows_call(at: u64) -> bool {
     before[2] == 0xe8 || [5, 4, 3, 1, 0].iter().any(|&i| before[i] == 0xff && before[i + 1] & 0x38 == 0x10)
 }
 
+/// What the kernel does with a signal.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Action {
+    pub(crate) handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+impl Action {
+    pub(crate) const DEFAULT: Self = Self { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+
+    /// The one that the target has at `addr`.
+    pub(crate) fn read(addr: u64) -> Option<Self> {
+        let mut words = [0; 4];
+        for (word, addr) in words.iter_mut().zip((addr..).step_by(8)) {
+            *word = (addr >= 8).then(|| read_word(addr)).flatten()?;
+        }
+        let [handler, flags, restorer, mask] = words;
+        Some(Self { handler: handler as usize, flags, restorer: restorer as usize, mask })
+    }
+}
+
+/// The kernel's action for a signal, which becomes `new` if that is given.
+pub(crate) fn act(signal: i32, new: Option<&Action>) -> Action {
+    let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
+    let mut old = Action::DEFAULT;
+    // SAFETY: a plain system call; both actions are laid out as the kernel's.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, &raw mut old, 8) };
+    old
+}
+
 /// Ends the process by a signal, at once.
 pub(crate) fn die_of(signal: i32) {
-    #[repr(C)]
-    struct Action {
-        handler: usize,
-        flags: u64,
-        restorer: usize,
-        mask: u64,
-    }
-    let action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    act(signal, Some(&Action::DEFAULT));
     let nothing = 0u64;
     // SAFETY: plain system calls with valid arguments.
     unsafe {
-        libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, 0, 8);
         libc::syscall(libc::SYS_kill, process(), signal);
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const nothing, 0, 8);
         libc::syscall(libc::SYS_exit_group, 128 + signal);

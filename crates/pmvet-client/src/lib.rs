@@ -43,6 +43,7 @@ mod pace;
 mod pm;
 mod processes;
 mod schedule;
+mod signals;
 mod sites;
 mod slow;
 mod startup;
@@ -79,6 +80,7 @@ struct Client {
     pace: pace::Pace,
     tree: context::Tree,
     fixed: determinism::Fixed,
+    signals: signals::Signals,
     pmvet: u32,
     /// The process that this memory belongs to. A child of vfork runs in it under another number.
     process: AtomicU32,
@@ -199,6 +201,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         sites: Default::default(),
         tree: Default::default(),
         fixed: Default::default(),
+        signals: signals::Signals::new(),
         pmvet: pmvet.parse().unwrap_or(0),
         process: AtomicU32::new(dr::process()),
         threads: Mutex::default(),
@@ -279,7 +282,11 @@ unsafe extern "C" fn thread_ends(dc: *mut c_void) {
             return;
         }
     }
-    client().threads().alive.retain(|&t| t != pointer as usize);
+    let mut threads = client().threads();
+    threads.alive.retain(|&t| t != pointer as usize);
+    // What it blocked, nobody may block now.
+    client().signals.settle(&threads);
+    drop(threads);
     // SAFETY: as above.
     unsafe {
         if !(*pointer).borrowed {
@@ -317,6 +324,7 @@ unsafe extern "C" fn forked(dc: *mut c_void) {
         if !pointer.is_null() {
             // The child goes on in the middle of its parent's calls.
             std::mem::swap(&mut (*fresh).frames, &mut (*pointer).frames);
+            (*fresh).blocked = (*pointer).blocked;
             (*fresh).set_slot(thread::slot::FRAME, frame);
             Thread::abandon(pointer);
         }

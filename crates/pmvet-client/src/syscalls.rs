@@ -140,6 +140,8 @@ pub(crate) unsafe extern "C" fn is_interesting(_dc: *mut c_void, number: i32) ->
                 | libc::SYS_faccessat2
                 | libc::SYS_io_uring_setup
                 | libc::SYS_io_setup
+                | libc::SYS_rt_sigaction
+                | libc::SYS_rt_sigprocmask
         )
         || deterministic && matches!(number, libc::SYS_clock_gettime | libc::SYS_gettimeofday | libc::SYS_time);
     yes.into()
@@ -193,6 +195,12 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     let takes_lock = thread.waits.sp != 0;
     if !takes_lock {
         client().pace.leave(thread.id);
+    }
+    client().signals.started();
+    match number {
+        libc::SYS_rt_sigaction => client().signals.before_sigaction(thread, &arguments),
+        libc::SYS_rt_sigprocmask => client().signals.before_sigprocmask(thread, &arguments),
+        _ => {}
     }
     if let Some(forks) = &client().forks {
         forks.before(dc, &arguments, number);

@@ -158,6 +158,8 @@ pub(crate) struct Thread {
     pub(crate) syscall: crate::syscalls::Pending,
     /// The thread is a child of vfork: another process that runs in this one's memory until it runs a program of its own.
     pub(crate) borrowed: bool,
+    /// The signals that it blocks.
+    pub(crate) blocked: u64,
     process: u32,
     /// The argument of the system call under way that the kernel sees another value of.
     pub(crate) replaced: Vec<(i32, u64)>,
@@ -255,6 +257,7 @@ impl Thread {
             follow: Default::default(),
             syscall: Default::default(),
             borrowed: dr::process() != client.process(),
+            blocked: 0,
             process: dr::process(),
             replaced: Vec::new(),
             stack_memory: (stack_memory, STACK_BYTES),

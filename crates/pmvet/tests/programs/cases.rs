@@ -191,6 +191,7 @@ fn compiled(bin: &Path) -> Vec<Case> {
     let plain = [
         "segv",
         "children",
+        "parents",
         "coroutines",
         "signals",
         "threads",

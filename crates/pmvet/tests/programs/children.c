@@ -88,8 +88,17 @@ int main(void) {
     }
     say("an empty environment", wait_for(child));
 
+    /* Killed where it waits, so that nothing it did is left half told. */
+    char ready;
+    if (pipe(ends)) return 6;
     child = fork();
-    if (child == 0) for (;;) pause();
+    if (child == 0) {
+        if (write(ends[1], "x", 1) != 1) _exit(1);
+        for (;;) pause();
+    }
+    if (read(ends[0], &ready, 1) != 1) return 7;
+    close(ends[0]);
+    close(ends[1]);
     kill(child, SIGKILL);
     say("killed child", wait_for(child));
 

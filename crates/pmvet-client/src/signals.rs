@@ -1,0 +1,87 @@
+//! Signals that do nothing unless the target asks for them.
+//!
+//! DynamoRIO catches these too. When several come while a system call waits, the call may end with EINTR, which it never
+//! does without DynamoRIO. So the kernel is told to drop them, as it does natively, while the target neither handles nor
+//! blocks them. (What is blocked can be waited for, and DynamoRIO, which does the blocking, must see it.)
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::dr::{self, Action};
+use crate::syscalls::Arguments;
+use crate::thread::Thread;
+use crate::{Threads, client};
+
+/// Those that are ignored by default and that DynamoRIO catches.
+const SIGNALS: [i32; 3] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH];
+
+pub(crate) struct Signals {
+    /// What the target asked for, or was started with.
+    asked: Mutex<[Action; 3]>,
+    /// DynamoRIO's own actions, which it sets when it starts the target.
+    caught: OnceLock<[Action; 3]>,
+}
+
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+impl Signals {
+    /// While DynamoRIO has not started the target.
+    pub(crate) fn new() -> Self {
+        Self { asked: Mutex::new(SIGNALS.map(|signal| dr::act(signal, None))), caught: OnceLock::new() }
+    }
+
+    /// DynamoRIO has started the target: from now on the signals are dropped.
+    pub(crate) fn started(&self) {
+        if self.caught.get().is_none() && self.caught.set(SIGNALS.map(|signal| dr::act(signal, None))).is_ok() {
+            self.settle(&client().threads());
+        }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, [Action; 3]> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The target changes what a signal does.
+    pub(crate) fn before_sigaction(&self, thread: &Thread, arguments: &Arguments) {
+        let index = SIGNALS.iter().position(|&signal| signal == arguments.fd(0));
+        let (Some(index), Some(action)) = (index, Action::read(arguments.get(1))) else { return };
+        // A child of vfork has actions of its own, which end with the program that it starts.
+        if !thread.borrowed {
+            self.asked()[index] = action;
+            self.settle(&client().threads());
+        }
+    }
+
+    /// The target changes what the thread blocks.
+    pub(crate) fn before_sigprocmask(&self, thread: &mut Thread, arguments: &Arguments) {
+        let (how, set) = (arguments.fd(0), arguments.get(1));
+        let Some(set) = (set != 0).then(|| dr::read_word(set)).flatten() else { return };
+        if thread.borrowed {
+            return;
+        }
+        thread.blocked = match how {
+            libc::SIG_BLOCK => thread.blocked | set,
+            libc::SIG_UNBLOCK => thread.blocked & !set,
+            libc::SIG_SETMASK => set,
+            _ => return,
+        };
+        self.settle(&client().threads());
+    }
+
+    /// Tells the kernel what to do with these signals now.
+    pub(crate) fn settle(&self, threads: &Threads) {
+        // SAFETY: threads in the list are alive; a word is read as a whole.
+        let blocks = |&thread: &usize| unsafe { (&raw const (*(thread as *const Thread)).blocked).read_volatile() };
+        let blocked = threads.alive.iter().map(blocks).fold(0, |all, mask| all | mask);
+        let Some(caught) = self.caught.get() else { return };
+        for ((&signal, caught), asked) in SIGNALS.iter().zip(caught).zip(&*self.asked()) {
+            let drops = match asked.handler {
+                libc::SIG_IGN => true,
+                libc::SIG_DFL => blocked & bit(signal) == 0,
+                _ => false,
+            };
+            dr::act(signal, Some(if drops { asked } else { caught }));
+        }
+    }
+}
