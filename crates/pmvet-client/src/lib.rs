@@ -197,7 +197,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         hooks: sync::Hooks::new(&plan),
         schedule: schedule::Schedule::new(&plan),
         at_risk: follow::AtRisk::default(),
-        pace: Default::default(),
+        pace: pace::Pace::new(&plan),
         sites: Default::default(),
         tree: Default::default(),
         fixed: Default::default(),

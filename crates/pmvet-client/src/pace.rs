@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pmvet_events::ThreadId;
+use pmvet_events::plan::{Lead, Plan};
 
 use crate::thread::Thread;
 use crate::{client, dr};
@@ -23,22 +24,31 @@ const SLEEPS: u32 = 20;
 /// One that is so far behind was stopped. It is waited for as long as it catches up.
 const STOPPED: u64 = 24;
 const SLEEP: u64 = 50_000;
+/// Where threads start: one that is to be ahead starts so much lower, so that the others wait for it.
+const START: u64 = 1 << 32;
 /// The thread is not waited for.
 const AWAY: u64 = u64::MAX;
 
-/// How many fences each thread has made; and how many it had made when others went on without it.
 #[derive(Debug)]
-pub(crate) struct Pace([(AtomicU64, AtomicU64); PLACES]);
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| (AtomicU64::new(AWAY), AtomicU64::new(AWAY))))
-    }
+pub(crate) struct Pace {
+    /// Where each thread is, which grows with every fence; and where it was when others went on without it.
+    places: [(AtomicU64, AtomicU64); PLACES],
+    leads: Vec<Lead>,
 }
 
 impl Pace {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let place = |_| (AtomicU64::new(AWAY), AtomicU64::new(AWAY));
+        Self { places: std::array::from_fn(place), leads: plan.leads.clone() }
+    }
+
     fn place(&self, thread: ThreadId) -> &AtomicU64 {
-        &self.0[thread.0 as usize % PLACES].0
+        &self.places[thread.0 as usize % PLACES].0
+    }
+
+    fn of(&self, thread: &Thread) -> u64 {
+        let lead = self.leads.iter().find(|lead| lead.thread == thread.id.0).map_or(0, |lead| lead.fences);
+        START + thread.pace - u64::from(lead)
     }
 
     /// The thread is not waited for until it is back.
@@ -47,13 +57,13 @@ impl Pace {
     }
 
     pub(crate) fn enter(&self, thread: &Thread) {
-        self.place(thread.id).store(thread.pace, Ordering::Relaxed);
+        self.place(thread.id).store(self.of(thread), Ordering::Relaxed);
     }
 
     /// Those who are behind and may still move. One for whom others have waited in vain, and who has not moved since, may
     /// wait for them: for a lock that they hold and on which it spins, say.
     fn behind(&self, mine: u64) -> impl Iterator<Item = (u64, &AtomicU64)> {
-        self.0.iter().filter_map(move |(other, passed)| {
+        self.places.iter().filter_map(move |(other, passed)| {
             let other = other.load(Ordering::Relaxed);
             let behind = other.saturating_add(AHEAD) < mine && other.saturating_add(FAR) >= mine;
             (behind && passed.load(Ordering::Relaxed) != other).then_some((other, passed))
@@ -84,13 +94,13 @@ impl Thread {
             return;
         }
         let pace = &client().pace;
-        let (mut sleeps, mut seen) = (0, u64::MAX);
+        let (mine, mut sleeps, mut seen) = (pace.of(self), 0, u64::MAX);
         while sleeps < SLEEPS {
-            let Some(last) = pace.behind(self.pace).map(|(other, _)| other).min() else { return };
-            let catches_up = last + STOPPED < self.pace && last != seen;
+            let Some(last) = pace.behind(mine).map(|(other, _)| other).min() else { return };
+            let catches_up = last + STOPPED < mine && last != seen;
             (sleeps, seen) = (if catches_up { 0 } else { sleeps + 1 }, last);
             dr::sleep(SLEEP);
         }
-        pace.behind(self.pace).for_each(|(other, passed)| passed.store(other, Ordering::Relaxed));
+        pace.behind(mine).for_each(|(other, passed)| passed.store(other, Ordering::Relaxed));
     }
 }

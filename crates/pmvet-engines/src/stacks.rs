@@ -53,6 +53,12 @@ impl Symbols {
         }
     }
 
+    /// Goes on with another run of the same program. What is known of its files on disk stays known.
+    pub fn go_on_with(&mut self, other: Self) {
+        self.symbolizer.go_on_with(other.symbolizer);
+        self.files = other.files;
+    }
+
     fn foreign(&mut self, path: &Path, base: u64) -> ModuleId {
         let next = ModuleId(u32::MAX - self.foreign.len() as u32);
         *self.foreign.entry((path.into(), base)).or_insert_with(|| {

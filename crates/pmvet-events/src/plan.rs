@@ -44,6 +44,9 @@ pub struct Plan {
     /// milliseconds, so that few of their operations overlap, and other ones in each run.
     #[serde(default)]
     pub in_step: bool,
+    /// ... but for these, which are ahead of the others.
+    #[serde(default)]
+    pub leads: Vec<Lead>,
     /// Let each access to PM wait for up to a millisecond, at random: what forced schedules are compared with.
     #[serde(default)]
     pub delays: bool,
@@ -103,6 +106,13 @@ pub struct Stop {
     pub reader: u32,
     /// In how many of its operations. An operation ends with a fence.
     pub reads: u32,
+}
+
+/// A thread that is kept ahead of the others by so many fences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lead {
+    pub thread: u32,
+    pub fences: u32,
 }
 
 /// How many sync points a plan may have: each has one bit of a word in shared memory that keeps it on.

@@ -36,6 +36,13 @@ pub struct Launch {
     pub sandbox: Option<Private>,
 }
 
+impl Launch {
+    fn is_cancelled(&self) -> bool {
+        let cancel = self.sandbox.as_ref().and_then(|private| private.cancel.as_ref());
+        cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    }
+}
+
 /// What a target gets that must not touch the user's files.
 #[derive(Debug, Clone)]
 pub struct Private {
@@ -48,6 +55,8 @@ pub struct Private {
     pub timeout: Option<Duration>,
     /// Also on a machine that is busy with something else.
     pub by_the_clock: bool,
+    /// It is killed as soon as this is set: what it does is not wanted any more.
+    pub cancel: Option<Arc<AtomicBool>>,
 }
 
 /// How a run went.
@@ -182,6 +191,9 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
             if since.elapsed() > GRACE {
                 keeper.kill_target();
             }
+        }
+        if launch.is_cancelled() {
+            keeper.kill_target();
         }
         idle = if moved > 0 { 0 } else { idle + 1 };
         // Events gather while pmvet sleeps, which costs the target less than being watched at every step.

@@ -56,6 +56,7 @@ fn serve(count: bool) -> Served {
             driver: None,
             timeout: None,
             by_the_clock: false,
+            cancel: None,
         }),
     };
     let points = Forks { files: vec![pool.clone()], count, ..Forks::default() };

@@ -147,6 +147,7 @@ impl Workload {
             threads: 0,
             patience: 0,
             in_step: self.in_step,
+            leads: Vec::new(),
             delays: false,
             follow: 0,
         };
@@ -162,6 +163,7 @@ impl Workload {
             driver: self.driver.clone(),
             timeout: self.timeout,
             by_the_clock: self.timeout.is_some(),
+            cancel: None,
         });
         Launch { program: self.program.clone(), plan, follow_forks: true, bare: false, sandbox }
     }

@@ -10,6 +10,8 @@ use pmvet_events::event::{Event, LINE, StoreKind, What};
 use pmvet_events::spaces::AddressSpaces;
 use pmvet_events::{FileId, SiteId, ThreadId};
 
+use super::changes::{Change, Visits};
+
 /// How many words are remembered; a bound on memory.
 const MOST_WORDS: usize = 1 << 22;
 /// How many stores of one instruction are remembered.
@@ -17,6 +19,8 @@ const MOST_STORES: usize = 1 << 12;
 /// So many reads of a store are remembered, and so many by the same instruction of the same thread.
 const MOST_READS: usize = 32;
 const MOST_ALIKE: usize = 6;
+/// How many of the last stores to a word are remembered.
+const MOST_LAST: usize = 4;
 
 /// The n-th time, from 0, that a thread ran an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,8 +37,28 @@ pub struct SharedStore {
     /// The thread's fence that made it persistent.
     pub fence: Option<Nth>,
     pub seq: u64,
-    /// By others, before it was overwritten.
+    /// By others, before another thread has overwritten it.
     pub reads: Vec<Read>,
+    /// To whom it would be a change in another schedule.
+    pub changes: Vec<Change>,
+    word: Option<(FileId, u64)>,
+    /// The number of its thread's operation, and of the one with the thread's last store to the word before.
+    operation: u32,
+    previous: Option<u32>,
+}
+
+impl SharedStore {
+    fn read(&mut self, thread: ThreadId, site: SiteId, seq: u64, operation: u32, sees_change: bool) {
+        let mine = || self.reads.iter().rev().filter(|read| read.thread == thread);
+        let alike = mine().filter(|read| read.site == site).count();
+        let again = mine().any(|read| read.site == site && read.operation == operation);
+        if self.reads.len() >= MOST_READS || alike >= MOST_ALIKE || again {
+            return;
+        }
+        let last = mine().next().map_or((0, None), |read| (read.operations, Some(read.operation)));
+        let operations = last.0 + u32::from(last.1 != Some(operation));
+        self.reads.push(Read { thread, site, seq, operations, sees_change, operation });
+    }
 }
 
 /// A load of a store by another thread.
@@ -51,13 +75,20 @@ pub struct Read {
     operation: u32,
 }
 
-/// The last store to a word, and who has read the word.
-#[derive(Debug, Clone, Copy)]
+/// What is known of a word.
+#[derive(Debug, Clone, Default)]
 struct Word {
+    /// Its last stores, all by one thread: if that had been stopped at one of them, it would not have made those after it.
+    stores: Vec<Last>,
+    /// Who has read it: one bit for each thread, of which some share one.
+    readers: u64,
+}
+
+/// One of the last stores to a word, and who had read the word before.
+#[derive(Debug, Clone, Copy)]
+struct Last {
     store: usize,
-    /// One bit for each thread, of which some share one: before the store, and since.
-    before: u64,
-    since: u64,
+    readers: u64,
 }
 
 /// Fed with the events of a run.
@@ -77,6 +108,7 @@ pub struct SharedStores {
     fences: HashMap<ThreadId, u32>,
     /// Threads that have ended: whoever reads what they have left cannot come before them.
     gone: HashSet<ThreadId>,
+    visits: Visits,
     all_stores: u64,
 }
 
@@ -138,22 +170,15 @@ impl SharedStores {
             if self.words.len() >= MOST_WORDS && !self.words.contains_key(&word) {
                 continue;
             }
-            let word = self.words.entry(word).or_insert(Word { store: usize::MAX, before: 0, since: 0 });
-            word.since |= bit;
-            let Some(store) = self.stores.get_mut(word.store) else { continue };
-            if store.thread == thread || self.gone.contains(&store.thread) {
-                continue;
+            self.visits.read(event, operation, word);
+            let word = self.words.entry(word).or_default();
+            word.readers |= bit;
+            for last in &word.stores {
+                let store = &mut self.stores[last.store];
+                if store.thread != thread && !self.gone.contains(&store.thread) {
+                    store.read(thread, site, seq, operation, last.readers & bit != 0);
+                }
             }
-            let mine = || store.reads.iter().rev().filter(|read| read.thread == thread);
-            let alike = mine().filter(|read| read.site == site).count();
-            let again = mine().any(|read| read.site == site && read.operation == operation);
-            if store.reads.len() >= MOST_READS || alike >= MOST_ALIKE || again {
-                continue;
-            }
-            let last = mine().next().map_or((0, None), |read| (read.operations, Some(read.operation)));
-            let operations = last.0 + u32::from(last.1 != Some(operation));
-            let sees_change = word.before & bit != 0;
-            store.reads.push(Read { thread, site, seq, operations, sees_change, operation });
         }
     }
 
@@ -162,17 +187,36 @@ impl SharedStores {
         let store = self.nth(event);
         let per_site = self.per_site.entry(event.site).or_insert(0);
         *per_site += 1;
-        let index = if *per_site <= MOST_STORES { self.stores.len() } else { usize::MAX };
+        let known = *per_site <= MOST_STORES;
+        let index = self.stores.len();
         let words = self.words(event, addr, len);
+        let last = words.first().and_then(|word| self.words.get(word)?.stores.last());
+        let previous = last.map(|last| &self.stores[last.store]).filter(|store| store.thread == event.thread);
+        let previous = previous.map(|store| store.operation);
         for &word in &words {
             if self.words.len() < MOST_WORDS || self.words.contains_key(&word) {
-                let before = self.words.get(&word).map_or(0, |word| word.before | word.since);
-                self.words.insert(word, Word { store: index, before, since: 0 });
+                let Word { stores, readers } = self.words.entry(word).or_default();
+                let oldest = stores.len().saturating_sub(MOST_LAST - 1);
+                stores.drain(..oldest);
+                stores.retain(|last| self.stores[last.store].thread == event.thread);
+                if known {
+                    stores.push(Last { store: index, readers: *readers });
+                }
             }
         }
-        if index != usize::MAX {
+        if known {
             let Event { seq, thread, .. } = *event;
-            self.stores.push(SharedStore { thread, store, fence: None, seq, reads: Vec::new() });
+            self.stores.push(SharedStore {
+                thread,
+                store,
+                fence: None,
+                seq,
+                reads: Vec::new(),
+                changes: Vec::new(),
+                word: words.first().copied(),
+                operation: self.fences.get(&thread).copied().unwrap_or(0),
+                previous,
+            });
             match (event.what, words.first()) {
                 (What::Store { how: StoreKind::NonTemporal, .. }, _) | (_, None) => {
                     self.unfenced.entry(thread).or_default().push(index);
@@ -186,7 +230,12 @@ impl SharedStores {
 
     /// In the order in which they were made; and how many stores there were in all.
     pub fn finish(mut self) -> (Vec<SharedStore>, u64) {
-        self.stores.retain(|store| !store.reads.is_empty());
+        for store in &mut self.stores {
+            let SharedStore { thread, operation, previous, .. } = *store;
+            store.changes =
+                store.word.map_or(Vec::new(), |word| self.visits.changes(word, thread, operation, previous));
+        }
+        self.stores.retain(|store| !store.reads.is_empty() || !store.changes.is_empty());
         (self.stores, self.all_stores)
     }
 }

@@ -226,6 +226,7 @@ impl Traced<'_> {
                 driver: None,
                 timeout: None,
                 by_the_clock: false,
+                cancel: None,
             }),
         }
     }

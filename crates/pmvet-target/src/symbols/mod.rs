@@ -72,10 +72,22 @@ impl Symbolizer {
     ///
     /// The file is read later, and only if it is still the same by then.
     pub fn add_module(&mut self, id: ModuleId, base: u64, path: &Path) {
-        let announced = Announced { base, path: Arc::from(path), stamp: Stamp::of(path) };
+        self.announce(id, Announced { base, path: Arc::from(path), stamp: Stamp::of(path) });
+    }
+
+    fn announce(&mut self, id: ModuleId, announced: Announced) {
+        if self.modules.announced.get(&id) == Some(&announced) {
+            return;
+        }
         if self.modules.announced.insert(id, announced).is_some() {
             self.frames.retain(|&(module, _), _| module != id);
         }
+    }
+
+    /// Goes on with the sites of another run, most of which are known already if it loaded the same files.
+    pub fn go_on_with(&mut self, other: Self) {
+        self.modules.recorded = other.modules.recorded;
+        other.modules.announced.into_iter().for_each(|(id, announced)| self.announce(id, announced));
     }
 
     /// The functions around an instruction: innermost inlined one first, the one with the stack frame last. There is
@@ -124,7 +136,7 @@ struct Modules {
     open: HashMap<(Arc<Path>, Option<Stamp>), Module>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Announced {
     base: u64,
     path: Arc<Path>,

@@ -70,6 +70,7 @@ impl Settings {
                 threads: 0,
                 patience: 0,
                 in_step: false,
+                leads: Vec::new(),
                 delays: false,
                 follow: 0,
             },

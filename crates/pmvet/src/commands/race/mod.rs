@@ -115,7 +115,9 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
             variables: &config.sync_variables,
             updates: &updates,
         };
-        let mut found = confirm.run(attempts(&mut analysed), &mut held, &mut info)?;
+        let attempts = attempts(&mut analysed);
+        let symbols = std::mem::take(&mut analysed.symbols);
+        let mut found = confirm.run(attempts, &mut held, symbols, &mut info)?;
         findings = verdicts::merge(findings, &found);
         if let Some(path) = &arguments.confirm.explored {
             let explored = Explored { runs: found.runs, covered: std::mem::take(&mut found.covered) };
@@ -190,26 +192,31 @@ fn attempts(analysed: &mut Analysed) -> Vec<Attempt> {
         let Some(at) = spot(shared.store.site) else { continue };
         let (store, end) =
             (stop(shared.store, at), shared.fence.and_then(|fence| Some(stop(fence, spot(fence.site)?))));
-        let mut reads: Vec<Attempt> = Vec::new();
-        for read in &shared.reads {
-            let Some(load) = spot(read.site) else { continue };
+        let attempt = |reader, load: Spot, reads, sees_change| {
             let pair = (store.at.clone(), load);
-            let promise = Promise {
-                store: stores.contains(&store.at),
-                pair: pairs.contains(&pair),
-                sees_change: read.sees_change,
-            };
-            reads.push(Attempt {
+            let promise = Promise { store: stores.contains(&store.at), pair: pairs.contains(&pair), sees_change };
+            Attempt {
                 thread: shared.thread,
                 store: store.clone(),
                 end: end.clone(),
-                reader: read.thread,
+                reader,
                 load: pair.1,
-                reads: read.operations,
+                reads,
                 seq: shared.seq,
-                until: read.seq,
+                until: shared.seq,
                 promise,
-            });
+                change: None,
+            }
+        };
+        let mut reads: Vec<Attempt> = Vec::new();
+        for read in &shared.reads {
+            let Some(load) = spot(read.site) else { continue };
+            reads.push(Attempt { until: read.seq, ..attempt(read.thread, load, read.operations, read.sees_change) });
+        }
+        for change in &shared.changes {
+            let Some(load) = spot(change.site) else { continue };
+            let change_of = |attempt| Attempt { change: Some(change.clone()), ..attempt };
+            attempts.push(change_of(attempt(change.reader, load, change.reads, true)));
         }
         // The first of those that promise the same, in each thread.
         reads.sort_by_key(|attempt| (Reverse(attempt.promise), attempt.until));

@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use pmvet_engines::confirm::Meeting;
@@ -131,12 +133,13 @@ pub(super) fn make(
     timeout: Duration,
     folder: &Path,
     install: &Install,
+    cancel: Option<Arc<AtomicBool>>,
 ) -> Result<(Recording, Ending), Error> {
     fs::create_dir_all(folder).map_err(|e| output(&folder.display().to_string(), e))?;
     let mut how = workload.launch(true);
     how.plan = plan.clone();
     if let Some(private) = &mut how.sandbox {
-        (private.timeout, private.by_the_clock) = (Some(timeout), true);
+        (private.timeout, private.by_the_clock, private.cancel) = (Some(timeout), true, cancel);
     }
     let header = TraceHeader {
         command: workload.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -180,7 +183,7 @@ pub(crate) fn again(
     let scratch = Scratch::new(folder.file("replayed"));
     for (nth, plan) in schedule.plans.iter().cycle().take(TRIES).enumerate() {
         let _ = fs::remove_dir_all(scratch.path());
-        let (recording, ending) = make(&workload, plan, schedule.timeout, scratch.path(), &install)?;
+        let (recording, ending) = make(&workload, plan, schedule.timeout, scratch.path(), &install, None)?;
         if launch::stopped_by().is_some() {
             return Ok(Some(Again::Interrupted));
         }

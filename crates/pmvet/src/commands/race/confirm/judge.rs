@@ -152,6 +152,8 @@ pub(super) struct Judge<'a> {
     pub(super) deadline: Option<Instant>,
     named_timeout: Option<Duration>,
     pub(super) natives: NativeStacks,
+    /// What is known of the program's files, unless a run has it.
+    symbols: Option<Symbols>,
     /// To see what a recovery does. Nothing: that is not wanted.
     restart: Option<Restart<'a>>,
 }
@@ -167,7 +169,7 @@ impl Watch for Overwritten {
 }
 
 impl<'a> Judge<'a> {
-    pub(super) fn new(confirm: &Confirm<'a>) -> Result<Self, Error> {
+    pub(super) fn new(confirm: &Confirm<'a>, symbols: Symbols) -> Result<Self, Error> {
         let (workload, arguments) = (confirm.workload, confirm.arguments);
         let recovery = Recovery {
             command: workload.recovery_command(arguments.recover.as_deref()),
@@ -184,6 +186,7 @@ impl<'a> Judge<'a> {
             workers: arguments.jobs.map(usize::from),
             deadline: Some(confirm.deadline.unwrap_or_else(|| Instant::now() + confirm.budget())),
             named_timeout: arguments.recover_timeout,
+            symbols: Some(symbols),
             restart: Some(Restart { workload, install: confirm.install, timeout: PATIENCE }),
             ..Self::with(confirm.folder, recovery, Outcome::Exit { status: 0 }, journal)
         })
@@ -201,6 +204,7 @@ impl<'a> Judge<'a> {
             deadline: None,
             named_timeout: None,
             natives,
+            symbols: None,
             restart: None,
         }
     }
@@ -223,9 +227,24 @@ impl<'a> Judge<'a> {
 
     /// Lets recoveries judge what happened in a run, the most promising crashes first.
     pub(super) fn judge(&mut self, mut run: Run, forced: &Forced, confirmed: &mut Confirmed) -> Result<(), Error> {
+        self.lend_symbols(&mut run);
+        let judged = self.judge_run(&mut run, forced, confirmed);
+        self.symbols = Some(run.symbols);
+        judged
+    }
+
+    /// What is known of the program's files does not have to be read again.
+    pub(super) fn lend_symbols(&mut self, run: &mut Run) {
+        if let Some(known) = self.symbols.take() {
+            let own = std::mem::replace(&mut run.symbols, known);
+            run.symbols.go_on_with(own);
+        }
+    }
+
+    fn judge_run(&mut self, run: &mut Run, forced: &Forced, confirmed: &mut Confirmed) -> Result<(), Error> {
         confirmed.covered.add(std::mem::take(&mut run.covered));
         let meetings = std::mem::take(&mut run.meetings.meetings);
-        let spots = spots(&meetings, &mut run);
+        let spots = spots(&meetings, run);
         let spot = |site: SiteId| spots.get(&site).cloned().flatten();
         let known = |m: &Meeting| Some((spot(m.store.site)?, spot(m.load.site)?));
         let mut meetings: Vec<(Meeting, (Spot, Spot))> =
@@ -261,7 +280,7 @@ impl<'a> Judge<'a> {
                 break;
             }
             left -= batch.len();
-            self.judge_batch(&batch, &mut run, forced, confirmed)?;
+            self.judge_batch(&batch, run, forced, confirmed)?;
         }
         for case in cases {
             confirmed.tallies.entry(case.pair.clone()).or_default().left_out += 1;

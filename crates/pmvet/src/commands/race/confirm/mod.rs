@@ -1,6 +1,7 @@
 //! `pmvet race --confirm`: predicted races are made to happen, and recovery judges.
 
 mod again;
+mod ahead;
 mod chooser;
 mod judge;
 mod sync;
@@ -13,18 +14,18 @@ use pmvet_engines::confirm;
 use pmvet_engines::confirm::sync_variables::{SyncVariable, Update};
 use pmvet_engines::interleave::alias::Covered;
 use pmvet_engines::lockset::pm_locks::HeldLock;
-use pmvet_engines::stacks::Stacks;
+use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::plan::{Plan, Stall};
 use pmvet_events::{ContextId, SiteId};
 use pmvet_findings::{Evidence, Finding, Frame, Place, Role};
 use pmvet_target::install::Install;
 use pmvet_target::launch;
-use pmvet_target::recording::Recording;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::again::{Again, again};
 use self::again::{Forced, make};
 pub(super) use self::again::{Schedule, Schedules};
+use self::ahead::{Ahead, Made, Order};
 use self::chooser::Chooser;
 pub(super) use self::chooser::{Attempt, Promise, Stop};
 use self::judge::{Judge, Run};
@@ -146,19 +147,21 @@ impl Confirm<'_> {
         self.arguments.budget.unwrap_or((self.traced * BUDGET_RUNS).max(BUDGET))
     }
 
-    /// Tries to prove races of these stores, and that these locks stay held.
+    /// Tries to prove races of these stores, and that these locks stay held. `symbols`: what is known of the program's files.
     pub(super) fn run(
         &self,
         attempts: Vec<Attempt>,
         held: &mut [(HeldLock, Finding)],
+        symbols: Symbols,
         info: &mut RunInfo,
     ) -> Result<Confirmed, Error> {
         let nothing_shared = attempts.is_empty();
         let mut confirmed = Confirmed { has_oracle: self.arguments.oracle.is_some(), ..Confirmed::default() };
         let pairs = attempts.iter().filter(|attempt| attempt.promise.pair);
         confirmed.predicted = pairs.map(|attempt| (attempt.store.at.clone(), attempt.load.clone())).collect();
-        let mut judge = Judge::new(self)?;
+        let mut judge = Judge::new(self, symbols)?;
         let mut base = Run::read(&self.folder.recording(), self.folder)?;
+        judge.lend_symbols(&mut base);
         confirmed.no_oracle = judge.prove(&base)?.err();
         info.recover = texts(&judge.recovery.command);
         info.oracle = judge.recovery.oracle.as_deref().map(texts);
@@ -171,54 +174,11 @@ impl Confirm<'_> {
         if confirmed.no_oracle.is_none() && !self.variables.is_empty() {
             confirmed.sync = judge.sync_variables(self.variables, self.updates, &mut base, &mut confirmed)?;
         }
-        let mut forced = Forced { name: None, plan: self.plan(Vec::new()), timeout: self.timeout() };
+        let forced = Forced { name: None, plan: self.plan(Vec::new()), timeout: self.timeout() };
         judge.judge(base, &forced, &mut confirmed)?;
-        let mut chooser = Chooser::new(attempts, self.threads);
-        let any_predicted = chooser.any_predicted(|_| true);
-        let mut fruitless = 0;
-        for round in 0..self.arguments.rounds {
-            let open = |attempt: &Attempt| !confirmed.findings.contains_key(&attempt.store.at);
-            let nothing_left = match any_predicted {
-                true => !chooser.any_predicted(open),
-                false => !confirmed.findings.is_empty() && fruitless >= ENOUGH,
-            };
-            if nothing_left {
-                break;
-            }
-            let stalls = chooser.next(open);
-            let most = if self.arguments.explored.is_some() { COVERED } else { FRUITLESS };
-            let done = (stalls.is_empty() || fruitless >= most) && !self.arguments.delay_injection;
-            if done || launch::stopped_by().is_some() {
-                break;
-            }
-            if judge.is_over() {
-                confirmed.notes.push(format!(
-                    "what more than {round} forced runs show: the budget of {:?} is used up",
-                    self.budget()
-                ));
-                break;
-            }
-            let name = format!("forced-{}", round + 1);
-            forced.plan = self.plan(stalls);
-            let follows = !self.arguments.delay_injection && round % FOLLOWS == FOLLOWS - 1;
-            forced.plan.follow = if follows { FOLLOWED } else { 0 };
-            let time = forced.timeout.min(judge.left().max(LEAST_TIME));
-            let Some(recording) = self.force(&forced.plan, time, &name, &mut confirmed)? else { continue };
-            forced.name = Some(name);
-            confirmed.runs += 1;
-            let known = |confirmed: &Confirmed| {
-                let covered = if self.arguments.explored.is_some() { confirmed.covered.len() } else { 0 };
-                (confirmed.findings.len(), confirmed.tallies.len(), covered)
-            };
-            let before = known(&confirmed);
-            judge.judge(Run::read(&recording, self.folder)?, &forced, &mut confirmed)?;
-            if confirmed.witnesses.values().all(|witness| witness.recording != forced.name) {
-                recording.remove();
-            }
-            let news = before != known(&confirmed);
-            fruitless = if news { 0 } else { fruitless + 1 };
-        }
-        self.follow(&judge, &mut confirmed)?;
+        let chooser = Chooser::new(attempts, self.threads);
+        std::thread::scope(|scope| self.explore(Ahead::new(scope, self), chooser, &mut judge, &mut confirmed))?;
+        self.follow(&mut judge, &mut confirmed)?;
         if nothing_shared {
             let note = "races of stores that others read: in the recorded run no thread read what another had stored while that one lived. \
                         Perhaps they did not overlap; run it again, or with more to do";
@@ -236,8 +196,82 @@ impl Confirm<'_> {
         Ok(confirmed)
     }
 
+    /// Forces one schedule after the other, and lets recovery judge what happens.
+    fn explore(
+        &self,
+        mut ahead: Ahead<'_, '_>,
+        mut chooser: Chooser,
+        judge: &mut Judge<'_>,
+        confirmed: &mut Confirmed,
+    ) -> Result<(), Error> {
+        let any_predicted = chooser.any_predicted(|_| true);
+        let most = if self.arguments.explored.is_some() { COVERED } else { FRUITLESS };
+        let (mut begun, mut fruitless) = (0, 0);
+        loop {
+            let open = |attempt: &Attempt| !confirmed.findings.contains_key(&attempt.store.at);
+            let nothing_left = match any_predicted {
+                true => !chooser.any_predicted(open),
+                false => !confirmed.findings.is_empty() && fruitless >= ENOUGH,
+            };
+            let enough = nothing_left || fruitless >= most && !self.arguments.delay_injection;
+            if enough || launch::stopped_by().is_some() {
+                return Ok(());
+            }
+            if judge.is_over() {
+                let (runs, budget) = (confirmed.runs, self.budget());
+                confirmed
+                    .notes
+                    .push(format!("what more than {runs} forced runs show: the budget of {budget:?} is used up"));
+                return Ok(());
+            }
+            while begun < self.arguments.rounds && ahead.has_room() {
+                let (stalls, leads) = chooser.next(open);
+                if stalls.is_empty() && !self.arguments.delay_injection {
+                    break;
+                }
+                begun += 1;
+                let mut plan = Plan { leads, ..self.plan(stalls) };
+                let follows = !self.arguments.delay_injection && begun % FOLLOWS == 0;
+                plan.follow = if follows { FOLLOWED } else { 0 };
+                let time = self.timeout().min(judge.left().max(LEAST_TIME));
+                ahead.begin(Order { name: format!("forced-{begun}"), plan, time });
+            }
+            let Some(made) = ahead.next()? else { return Ok(()) };
+            let news = self.take(made, judge, confirmed)?;
+            fruitless = if news { 0 } else { fruitless + 1 };
+        }
+    }
+
+    /// Judges a forced run. Whether anything new was seen.
+    fn take(&self, made: Made, judge: &mut Judge<'_>, confirmed: &mut Confirmed) -> Result<bool, Error> {
+        let Made { order, recording, ending, run } = made;
+        if launch::stopped_by().is_some() {
+            return Ok(false);
+        }
+        let Some(run) = run else {
+            confirmed.notes.push(format!("run {} lost {} events and was not used", order.name, ending.loss.events));
+            recording.remove();
+            return Ok(false);
+        };
+        if ending.exit != launch::Exit::Status(0) {
+            confirmed.failed.push((order.name.clone(), ending.exit.to_string()));
+        }
+        confirmed.runs += 1;
+        let known = |confirmed: &Confirmed| {
+            let covered = if self.arguments.explored.is_some() { confirmed.covered.len() } else { 0 };
+            (confirmed.findings.len(), confirmed.tallies.len(), covered)
+        };
+        let before = known(confirmed);
+        let forced = Forced { name: Some(order.name), plan: order.plan, timeout: self.timeout() };
+        judge.judge(run, &forced, confirmed)?;
+        if confirmed.witnesses.values().all(|witness| witness.recording != forced.name) {
+            recording.remove();
+        }
+        Ok(before != known(confirmed))
+    }
+
     /// Makes proven races happen once more to see where their values go, as far as that is not known and time is left.
-    fn follow(&self, judge: &Judge<'_>, confirmed: &mut Confirmed) -> Result<(), Error> {
+    fn follow(&self, judge: &mut Judge<'_>, confirmed: &mut Confirmed) -> Result<(), Error> {
         let open = |finding: &&mut Finding| !finding.places.iter().any(|place| place.role == Role::SideEffect);
         for finding in confirmed.findings.values_mut().filter(open).take(MOST_AGAIN) {
             let Evidence::Crash { image, .. } = &finding.evidence else { continue };
@@ -251,7 +285,7 @@ impl Confirm<'_> {
                 let folder = again::Scratch::new(self.folder.file("followed"));
                 let plan = Plan { follow: FOLLOWED, ..plan.clone() };
                 let time = self.timeout().min(judge.left());
-                let (recording, ending) = make(self.workload, &plan, time, folder.path(), self.install)?;
+                let (recording, ending) = make(self.workload, &plan, time, folder.path(), self.install, None)?;
                 if !ending.loss.is_none() {
                     continue;
                 }
@@ -280,28 +314,5 @@ impl Confirm<'_> {
     fn timeout(&self) -> Duration {
         let longer = if self.arguments.delay_injection { 100 * LONGER } else { LONGER };
         self.traced * SLOWER + longer
-    }
-
-    /// Runs the workload with threads stopped between stores and their persists.
-    fn force(
-        &self,
-        plan: &Plan,
-        timeout: Duration,
-        name: &str,
-        confirmed: &mut Confirmed,
-    ) -> Result<Option<Recording>, Error> {
-        let folder = self.folder.file(name);
-        let (recording, ending) = make(self.workload, plan, timeout, &folder, self.install)?;
-        if launch::stopped_by().is_some() {
-            return Ok(None);
-        }
-        if !ending.loss.is_none() {
-            confirmed.notes.push(format!("run {name} lost {} events and was not used", ending.loss.events));
-            return Ok(None);
-        }
-        if ending.exit != launch::Exit::Status(0) {
-            confirmed.failed.push((name.to_owned(), ending.exit.to_string()));
-        }
-        Ok(Some(recording))
     }
 }

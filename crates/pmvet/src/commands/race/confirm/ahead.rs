@@ -1,0 +1,85 @@
+//! Forced runs, made while earlier ones are judged: most of its time a run waits, for stopped threads and for those that it keeps
+//! in step.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+use pmvet_events::plan::Plan;
+use pmvet_target::launch::Ending;
+use pmvet_target::recording::Recording;
+
+use super::Confirm;
+use super::again::make;
+use super::judge::Run;
+use crate::exit::Error;
+
+/// How many runs there are at a time, beside what is being judged; the last of them counts as that until it begins.
+const MOST: usize = 3;
+
+/// A run to be made.
+pub(super) struct Order {
+    pub(super) name: String,
+    pub(super) plan: Plan,
+    /// It is ended then.
+    pub(super) time: Duration,
+}
+
+/// A run that was made.
+pub(super) struct Made {
+    pub(super) order: Order,
+    pub(super) recording: Recording,
+    pub(super) ending: Ending,
+    /// Nothing if events were lost.
+    pub(super) run: Option<Run>,
+}
+
+/// Runs under way, in the order in which they were begun. They are ended if nobody waits for them any more.
+pub(super) struct Ahead<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    confirm: &'scope Confirm<'scope>,
+    runs: VecDeque<ScopedJoinHandle<'scope, Result<Made, Error>>>,
+    cancel: Arc<AtomicBool>,
+}
+
+impl<'scope, 'env> Ahead<'scope, 'env> {
+    pub(super) fn new(scope: &'scope Scope<'scope, 'env>, confirm: &'scope Confirm<'scope>) -> Self {
+        Self { scope, confirm, runs: VecDeque::new(), cancel: Arc::default() }
+    }
+
+    /// Whether another run may begin now.
+    pub(super) fn has_room(&self) -> bool {
+        // Two servers cannot have one port.
+        let most = if self.confirm.workload.driver.is_some() { 1 } else { MOST };
+        self.runs.len() < most
+    }
+
+    pub(super) fn begin(&mut self, order: Order) {
+        let (confirm, cancel) = (self.confirm, Arc::clone(&self.cancel));
+        self.runs.push_back(self.scope.spawn(move || made(confirm, order, cancel)));
+    }
+
+    /// The run that was begun first, when it is over. Nothing if there is none.
+    pub(super) fn next(&mut self) -> Result<Option<Made>, Error> {
+        let Some(run) = self.runs.pop_front() else { return Ok(None) };
+        run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(Some)
+    }
+}
+
+impl Drop for Ahead<'_, '_> {
+    fn drop(&mut self) {
+        self.cancel.store(true, Ordering::Relaxed);
+        for made in self.runs.drain(..).filter_map(|run| run.join().ok()?.ok()) {
+            made.recording.remove();
+        }
+    }
+}
+
+fn made(confirm: &Confirm<'_>, order: Order, cancel: Arc<AtomicBool>) -> Result<Made, Error> {
+    let folder = confirm.folder.file(&order.name);
+    let (recording, ending) = make(confirm.workload, &order.plan, order.time, &folder, confirm.install, Some(cancel))?;
+    let run = ending.loss.is_none().then(|| Run::read(&recording, confirm.folder)).transpose()?;
+    Ok(Made { order, recording, ending, run })
+}
