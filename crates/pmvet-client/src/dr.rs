@@ -97,6 +97,25 @@ pub(crate) fn thread_lives(tid: u32) -> bool {
     unsafe { libc::syscall(libc::SYS_tkill, tid, 0) == 0 }
 }
 
+/// How long a thread of this process has run, in nanoseconds.
+pub(crate) fn thread_time(tid: u32) -> u64 {
+    // The kernel's name for the clock of a thread: CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED.
+    let clock = (!(tid as i32) << 3) | 6;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills the structure, or refuses the clock.
+    match unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time) } {
+        0 => time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
+        _ => 0,
+    }
+}
+
+/// Whether a thread of this process wants to run: on a processor, in a queue for one, or after a system call that pmvet looks at.
+pub(crate) fn thread_is_runnable(tid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
+    // The name may hold anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['R', 't']))
+}
+
 pub(crate) fn alloc_pages(bytes: usize) -> *mut u8 {
     // SAFETY: fresh memory.
     let memory = unsafe { dr_raw_mem_alloc(bytes, DR_MEMPROT_READ | DR_MEMPROT_WRITE, std::ptr::null_mut()) };

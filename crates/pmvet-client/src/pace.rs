@@ -4,7 +4,7 @@
 //! holds none. Threads that are blocked in a system call, but for a lock, or stopped at a stall are not waited for, and nobody for
 //! long: a thread may wait for one that is ahead in a way that is not known here.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use pmvet_events::ThreadId;
 use pmvet_events::plan::{Lead, Plan};
@@ -24,26 +24,57 @@ const SLEEPS: u32 = 20;
 /// One that is so far behind was stopped. It is waited for as long as it catches up.
 const STOPPED: u64 = 24;
 const SLEEP: u64 = 50_000;
+/// One that has run for less than this meanwhile, in nanoseconds, and would like to, waits for a processor. It is given so many times
+/// as long.
+const SCARCELY: u64 = 1_000_000;
+const MOST_WAITS: u32 = 60;
+/// How many fences a thread goes on for at first if it has waited in vain.
+const FEWEST: u64 = 4;
 /// Where threads start: one that is to be ahead starts so much lower, so that the others wait for it.
 const START: u64 = 1 << 32;
-/// The thread is not waited for.
-const AWAY: u64 = u64::MAX;
+
+/// Where a thread is.
+#[derive(Debug)]
+struct Place {
+    /// Grows with every fence.
+    at: AtomicU64,
+    /// It is not waited for.
+    away: AtomicBool,
+    os_thread: AtomicU32,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { at: AtomicU64::new(0), away: AtomicBool::new(true), os_thread: AtomicU32::new(0) }
+    }
+
+    /// Whether it would run, but the machine is busy and has not let it since it had run for so long.
+    fn is_starved(&self, since: u64) -> bool {
+        let thread = self.os_thread.load(Ordering::Relaxed);
+        dr::thread_time(thread) < since + SCARCELY && dr::thread_is_runnable(thread)
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Where each thread is, which grows with every fence; and where it was when others went on without it.
-    places: [(AtomicU64, AtomicU64); PLACES],
+    places: [Place; PLACES],
     leads: Vec<Lead>,
 }
 
 impl Pace {
     pub(crate) fn new(plan: &Plan) -> Self {
-        let place = |_| (AtomicU64::new(AWAY), AtomicU64::new(AWAY));
-        Self { places: std::array::from_fn(place), leads: plan.leads.clone() }
+        Self { places: std::array::from_fn(|_| Place::new()), leads: plan.leads.clone() }
     }
 
-    fn place(&self, thread: ThreadId) -> &AtomicU64 {
-        &self.places[thread.0 as usize % PLACES].0
+    fn place(&self, thread: ThreadId) -> &Place {
+        &self.places[thread.0 as usize % PLACES]
+    }
+
+    /// How many fences a new thread counts as having made: as many as those who were here before it. One of them is about to start
+    /// others, and is waited for until it has.
+    pub(crate) fn of_new(&self) -> u64 {
+        let most = self.places.iter().map(|place| place.at.load(Ordering::Relaxed)).max();
+        most.unwrap_or(0).saturating_sub(START)
     }
 
     fn of(&self, thread: &Thread) -> u64 {
@@ -53,21 +84,36 @@ impl Pace {
 
     /// The thread is not waited for until it is back.
     pub(crate) fn leave(&self, thread: ThreadId) {
-        self.place(thread).store(AWAY, Ordering::Relaxed);
+        self.place(thread).away.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn enter(&self, thread: &Thread) {
-        self.place(thread.id).store(self.of(thread), Ordering::Relaxed);
+        let place = self.place(thread.id);
+        place.os_thread.store(thread.os_thread, Ordering::Relaxed);
+        place.at.store(self.of(thread), Ordering::Relaxed);
+        place.away.store(false, Ordering::Relaxed);
     }
 
-    /// Those who are behind and may still move. One for whom others have waited in vain, and who has not moved since, may
-    /// wait for them: for a lock that they hold and on which it spins, say.
-    fn behind(&self, mine: u64) -> impl Iterator<Item = (u64, &AtomicU64)> {
-        self.places.iter().filter_map(move |(other, passed)| {
-            let other = other.load(Ordering::Relaxed);
-            let behind = other.saturating_add(AHEAD) < mine && other.saturating_add(FAR) >= mine;
-            (behind && passed.load(Ordering::Relaxed) != other).then_some((other, passed))
-        })
+    /// The last of those who are behind.
+    fn behind(&self, mine: u64) -> Option<(u64, &Place)> {
+        let others = self.places.iter().filter(|place| !place.away.load(Ordering::Relaxed));
+        let others = others.map(|place| (place.at.load(Ordering::Relaxed), place));
+        others.filter(|(other, _)| other + AHEAD < mine && other + FAR >= mine).min_by_key(|(other, _)| *other)
+    }
+}
+
+/// A thread has waited in vain: those who are behind may wait for it, for a lock that it holds and on which they spin, say. It
+/// goes on for some fences, and for more each time.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    fences: u64,
+    until: u64,
+}
+
+impl Ahead {
+    fn go_on(&mut self, pace: u64) {
+        self.fences = (self.fences * 2).clamp(FEWEST, FAR);
+        self.until = pace + self.fences;
     }
 }
 
@@ -84,23 +130,36 @@ pub(crate) unsafe extern "C" fn paced(thread: *mut Thread) {
 /// Before a function that takes a lock, among others.
 pub(crate) unsafe extern "C" fn paced_entry(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
-    unsafe { &*thread }.keep_pace();
+    unsafe { &mut *thread }.keep_pace();
 }
 
 impl Thread {
     /// Lets those run first that are behind; but not while they may wait for a lock of this thread.
-    fn keep_pace(&self) {
-        if self.held_count > 0 {
+    fn keep_pace(&mut self) {
+        if self.held_count > 0 || self.pace < self.ahead.until {
             return;
         }
         let pace = &client().pace;
-        let (mine, mut sleeps, mut seen) = (pace.of(self), 0, u64::MAX);
-        while sleeps < SLEEPS {
-            let Some(last) = pace.behind(mine).map(|(other, _)| other).min() else { return };
-            let catches_up = last + STOPPED < mine && last != seen;
+        let (mine, mut sleeps, mut seen, mut waits, mut ran) = (pace.of(self), 0, u64::MAX, 0, 0);
+        loop {
+            let Some((last, place)) = pace.behind(mine) else {
+                self.ahead = Ahead::default();
+                return;
+            };
+            let moved = last != seen;
+            if moved {
+                ran = dr::thread_time(place.os_thread.load(Ordering::Relaxed));
+            }
+            let catches_up = last + STOPPED < mine && moved;
             (sleeps, seen) = (if catches_up { 0 } else { sleeps + 1 }, last);
+            if sleeps > SLEEPS {
+                waits += 1;
+                if waits > MOST_WAITS || !place.is_starved(ran) {
+                    return self.ahead.go_on(self.pace);
+                }
+                sleeps = 0;
+            }
             dr::sleep(SLEEP);
         }
-        pace.behind(mine).for_each(|(other, passed)| passed.store(other, Ordering::Relaxed));
     }
 }

@@ -154,6 +154,7 @@ pub(crate) struct Thread {
     pub(crate) passed: Vec<u32>,
     /// How many fences it has made, if threads are kept in step.
     pub(crate) pace: u64,
+    pub(crate) ahead: crate::pace::Ahead,
     pub(crate) follow: crate::follow::Follow,
     pub(crate) syscall: crate::syscalls::Pending,
     /// The thread is a child of vfork: another process that runs in this one's memory until it runs a program of its own.
@@ -253,7 +254,8 @@ impl Thread {
             old_value: [0; 16],
             ranges: Vec::new(),
             passed: Vec::new(),
-            pace: 0,
+            pace: client.pace.of_new(),
+            ahead: Default::default(),
             follow: Default::default(),
             syscall: Default::default(),
             borrowed: dr::process() != client.process(),

@@ -3,17 +3,20 @@
 //! In the recorded run both reads may have come too early or too late. They need not in a run in which the writer is kept so
 //! many fences ahead of the reader, or behind it.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use pmvet_events::event::Event;
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
+use super::likeness::Operations;
+
 /// How many reads of a word are remembered, and how many words: bounds on memory.
 const MOST_VISITS: usize = 96;
 const MOST_WORDS: usize = 1 << 20;
-/// How many changes of one store are worth a try.
-const MOST_CHANGES: usize = 6;
+/// How many changes that one call path sees of a store are worth a try.
+const MOST_CHANGES: usize = 4;
 /// No thread is kept further ahead.
 const FURTHEST: i64 = 256;
 
@@ -23,10 +26,13 @@ pub struct Change {
     pub reader: ThreadId,
     /// What reads it, before and after.
     pub site: SiteId,
+    pub context: ContextId,
     /// In how many of its operations the reader reads the word after the first read, up to the second one.
     pub reads: u32,
     /// The operations with the two reads. An operation ends with a fence.
     pub operations: (u32, u32),
+    /// How much the first of them has to do with the writer's operation.
+    pub likeness: u8,
     /// By how many fences the writer must be ahead.
     pub leads: RangeInclusive<i64>,
 }
@@ -62,9 +68,9 @@ impl Visits {
     pub(super) fn changes(
         &self,
         word: (FileId, u64),
-        writer: ThreadId,
-        operation: u32,
+        (writer, operation): (ThreadId, u32),
         previous: Option<u32>,
+        operations: &Operations,
     ) -> Vec<Change> {
         let visits = self.0.get(&word).map_or(&[][..], Vec::as_slice);
         let mut changes = Vec::new();
@@ -84,15 +90,22 @@ impl Visits {
                 changes.push(Change {
                     reader: second.thread,
                     site: second.site,
+                    context: second.context,
                     reads: between.len() as u32 + 1,
                     operations: (first.operation, second.operation),
+                    likeness: operations.likeness((writer, operation), (first.thread, first.operation)),
                     leads,
                 });
             }
         }
-        // Those that take the least.
-        changes.sort_by_key(|change| change.nearest().abs());
-        changes.truncate(MOST_CHANGES);
+        // Of those that are alike, the ones that take the least.
+        changes.sort_by_key(|change| (Reverse(change.likeness), change.nearest().abs()));
+        let mut alike: HashMap<ContextId, usize> = HashMap::new();
+        changes.retain(|change| {
+            let alike = alike.entry(change.context).or_insert(0);
+            *alike += 1;
+            *alike <= MOST_CHANGES
+        });
         changes
     }
 }
@@ -141,27 +154,32 @@ mod tests {
 
     #[test]
     fn a_writer_who_comes_too_late_must_be_ahead() {
-        let found = visits(&[(2, 10), (3, 11), (2, 20)]).changes(WORD, ThreadId(1), 50, None);
+        let found = visits(&[(2, 10), (3, 11), (2, 20)]).changes(WORD, (ThreadId(1), 50), None, &Operations::default());
         assert_eq!(leads_of(&found), [(31, 39)]);
         assert_eq!(found[0].nearest(), 34);
         assert_eq!((found[0].reader, found[0].operations, found[0].reads), (ThreadId(2), (10, 20), 1));
         // And after its store before, which the first read would otherwise see.
-        let found = visits(&[(2, 10), (2, 20)]).changes(WORD, ThreadId(1), 50, Some(45));
+        let found = visits(&[(2, 10), (2, 20)]).changes(WORD, (ThreadId(1), 50), Some(45), &Operations::default());
         assert_eq!(leads_of(&found), [(36, 39)]);
     }
 
     #[test]
     fn one_who_comes_too_early_must_be_behind() {
-        let found = visits(&[(2, 30), (2, 40)]).changes(WORD, ThreadId(1), 5, None);
+        let found = visits(&[(2, 30), (2, 40)]).changes(WORD, (ThreadId(1), 5), None, &Operations::default());
         assert_eq!((leads_of(&found), found[0].nearest()), (vec![(-34, -26)], -29));
     }
 
     #[test]
     fn some_see_it_as_it_is_and_some_never_do() {
-        let found = visits(&[(2, 10), (2, 40)]).changes(WORD, ThreadId(1), 25, None);
+        let found = visits(&[(2, 10), (2, 40)]).changes(WORD, (ThreadId(1), 25), None, &Operations::default());
         assert_eq!(found[0].nearest(), 0);
         // One read is not enough, nor are the writer's own, nor two reads of one operation.
-        let found = visits(&[(1, 10), (1, 40), (2, 10), (2, 10)]).changes(WORD, ThreadId(1), 25, None);
+        let found = visits(&[(1, 10), (1, 40), (2, 10), (2, 10)]).changes(
+            WORD,
+            (ThreadId(1), 25),
+            None,
+            &Operations::default(),
+        );
         assert_eq!(found, []);
     }
 }

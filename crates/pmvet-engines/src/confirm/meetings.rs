@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use pmvet_events::event::{Event, What};
-use pmvet_events::{SiteId, ThreadId};
+use pmvet_events::{ContextId, SiteId, ThreadId};
 use pmvet_model::{Line, LineId, Mode, Model};
 use pmvet_target::crash::{Patch, Replay, Versions};
 use pmvet_target::mapped::MappedFile;
@@ -25,7 +25,7 @@ const MOST_STORES: usize = 3;
 const MOST_FENCES: usize = 2;
 /// How many meetings of threads with themselves are looked at: the paper's intra-thread inconsistencies.
 const MOST_INTRA: usize = 48;
-/// How often the same store is met by the same instruction.
+/// How often the same store is met by the same instruction on the same call path.
 const MOST_AGAIN: usize = 12;
 /// How many meetings of a thread are followed at the same time: a bound on work, counted when it is reached.
 const MOST_OPEN: usize = 256;
@@ -46,7 +46,7 @@ pub struct Scanner {
     /// A meeting of each store that is still pending, by the store's number.
     windows: HashMap<u64, usize>,
     met: HashMap<(SiteId, SiteId), usize>,
-    met_again: HashMap<(u64, SiteId), usize>,
+    met_again: HashMap<(u64, SiteId, ContextId), usize>,
     met_stores: HashSet<u64>,
     /// How many meetings of a thread with itself there are.
     intra: usize,
@@ -177,7 +177,7 @@ impl Scanner {
                 continue;
             }
             let met = self.met.entry((store.site, event.site)).or_insert(0);
-            let met_again = self.met_again.entry((store.seq, event.site)).or_insert(0);
+            let met_again = self.met_again.entry((store.seq, event.site, event.context)).or_insert(0);
             let most = if intra { MOST_CLOSE } else { MOST_MEETINGS };
             if *met >= most || *met_again >= MOST_AGAIN || open.len() >= MOST_OPEN {
                 self.left_out += u64::from(!intra);

@@ -4,7 +4,8 @@
 //! counts is what the reader did then. For each of its next acts the crash image is built in which the store is lost and the act
 //! is not, and the program's own recovery says whether it can live with that.
 //!
-//! * [`shared`] — where to look for races that no lockset shows; [`changes`] — who could see a store as a change.
+//! * [`shared`] — where to look for races that no lockset shows; [`changes`] — who could see a store as a
+//!   change; `likeness` — which operations have to do with each other.
 //! * [`meetings`] — one pass over a recorded run finds the meetings and their images.
 //! * [`verdict`] — what recoveries make of one pair of instructions.
 //! * [`taint`], [`flow`] — where the value goes that was read too early.
@@ -30,6 +31,7 @@ pub mod changes;
 pub mod findings;
 pub mod flow;
 mod history;
+mod likeness;
 mod meeting;
 pub mod meetings;
 pub mod overwritten;

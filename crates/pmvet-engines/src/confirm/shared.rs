@@ -8,9 +8,10 @@ use std::collections::{HashMap, HashSet};
 
 use pmvet_events::event::{Event, LINE, StoreKind, What};
 use pmvet_events::spaces::AddressSpaces;
-use pmvet_events::{FileId, SiteId, ThreadId};
+use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::changes::{Change, Visits};
+use super::likeness::Operations;
 
 /// How many words are remembered; a bound on memory.
 const MOST_WORDS: usize = 1 << 22;
@@ -19,6 +20,8 @@ const MOST_STORES: usize = 1 << 12;
 /// So many reads of a store are remembered, and so many by the same instruction of the same thread.
 const MOST_READS: usize = 32;
 const MOST_ALIKE: usize = 6;
+/// For how many stores of one instruction it is looked who would see them as a change; a bound on time.
+const MOST_CHANGED: usize = 512;
 /// How many of the last stores to a word are remembered.
 const MOST_LAST: usize = 4;
 
@@ -48,16 +51,17 @@ pub struct SharedStore {
 }
 
 impl SharedStore {
-    fn read(&mut self, thread: ThreadId, site: SiteId, seq: u64, operation: u32, sees_change: bool) {
+    fn read(&mut self, event: &Event<'_>, operation: u32, sees_change: bool) {
+        let Event { thread, site, context, seq, .. } = *event;
         let mine = || self.reads.iter().rev().filter(|read| read.thread == thread);
-        let alike = mine().filter(|read| read.site == site).count();
+        let alike = mine().filter(|read| read.site == site && read.context == context).count();
         let again = mine().any(|read| read.site == site && read.operation == operation);
         if self.reads.len() >= MOST_READS || alike >= MOST_ALIKE || again {
             return;
         }
         let last = mine().next().map_or((0, None), |read| (read.operations, Some(read.operation)));
         let operations = last.0 + u32::from(last.1 != Some(operation));
-        self.reads.push(Read { thread, site, seq, operations, sees_change, operation });
+        self.reads.push(Read { thread, site, context, seq, operations, sees_change, likeness: 0, operation });
     }
 }
 
@@ -66,11 +70,14 @@ impl SharedStore {
 pub struct Read {
     pub thread: ThreadId,
     pub site: SiteId,
+    pub context: ContextId,
     pub seq: u64,
     /// In how many of its operations its thread has read the store by then. An operation ends with a fence.
     pub operations: u32,
     /// The thread had read the word before the store, too: it can see the change.
     pub sees_change: bool,
+    /// How much the operation has to do with that of the store.
+    pub likeness: u8,
     /// The number of that operation.
     operation: u32,
 }
@@ -109,6 +116,7 @@ pub struct SharedStores {
     /// Threads that have ended: whoever reads what they have left cannot come before them.
     gone: HashSet<ThreadId>,
     visits: Visits,
+    operations: Operations,
     all_stores: u64,
 }
 
@@ -163,10 +171,12 @@ impl SharedStores {
     }
 
     fn read(&mut self, event: &Event<'_>, addr: u64, len: u64) {
-        let Event { thread, site, seq, .. } = *event;
+        let thread = event.thread;
         let operation = self.fences.get(&thread).copied().unwrap_or(0);
         let bit = 1 << (thread.0 % 64);
-        for word in self.words(event, addr, len) {
+        let words = self.words(event, addr, len);
+        self.operations.touched(thread, operation, &words);
+        for word in words {
             if self.words.len() >= MOST_WORDS && !self.words.contains_key(&word) {
                 continue;
             }
@@ -176,7 +186,7 @@ impl SharedStores {
             for last in &word.stores {
                 let store = &mut self.stores[last.store];
                 if store.thread != thread && !self.gone.contains(&store.thread) {
-                    store.read(thread, site, seq, operation, last.readers & bit != 0);
+                    store.read(event, operation, last.readers & bit != 0);
                 }
             }
         }
@@ -190,6 +200,8 @@ impl SharedStores {
         let known = *per_site <= MOST_STORES;
         let index = self.stores.len();
         let words = self.words(event, addr, len);
+        let operation = self.fences.get(&event.thread).copied().unwrap_or(0);
+        self.operations.touched(event.thread, operation, &words);
         let last = words.first().and_then(|word| self.words.get(word)?.stores.last());
         let previous = last.map(|last| &self.stores[last.store]).filter(|store| store.thread == event.thread);
         let previous = previous.map(|store| store.operation);
@@ -214,7 +226,7 @@ impl SharedStores {
                 reads: Vec::new(),
                 changes: Vec::new(),
                 word: words.first().copied(),
-                operation: self.fences.get(&thread).copied().unwrap_or(0),
+                operation,
                 previous,
             });
             match (event.what, words.first()) {
@@ -230,10 +242,19 @@ impl SharedStores {
 
     /// In the order in which they were made; and how many stores there were in all.
     pub fn finish(mut self) -> (Vec<SharedStore>, u64) {
+        self.operations.sort();
+        let mut per_site: HashMap<SiteId, usize> = HashMap::new();
         for store in &mut self.stores {
             let SharedStore { thread, operation, previous, .. } = *store;
-            store.changes =
-                store.word.map_or(Vec::new(), |word| self.visits.changes(word, thread, operation, previous));
+            let mine = (thread, operation);
+            for read in &mut store.reads {
+                read.likeness = self.operations.likeness(mine, (read.thread, read.operation));
+            }
+            let of_site = per_site.entry(store.store.site).or_insert(0);
+            *of_site += 1;
+            let word = store.word.filter(|_| *of_site <= MOST_CHANGED);
+            let changes = word.map(|word| self.visits.changes(word, mine, previous, &self.operations));
+            store.changes = changes.unwrap_or_default();
         }
         self.stores.retain(|store| !store.reads.is_empty() || !store.changes.is_empty());
         (self.stores, self.all_stores)

@@ -7,7 +7,7 @@ mod restart;
 mod verdicts;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};
 
 use pmvet_engines::confirm::shared::{Nth, SharedStore, SharedStores};
@@ -174,7 +174,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
 }
 
 /// How many reads of one store are worth an attempt.
-const MOST_READS: usize = 4;
+const MOST_READS: usize = 8;
 
 /// Where races may be: what the locksets say, and every store that other threads read. What is not proven of the latter is not
 /// reported, so there may be many.
@@ -192,15 +192,17 @@ fn attempts(analysed: &mut Analysed) -> Vec<Attempt> {
         let Some(at) = spot(shared.store.site) else { continue };
         let (store, end) =
             (stop(shared.store, at), shared.fence.and_then(|fence| Some(stop(fence, spot(fence.site)?))));
-        let attempt = |reader, load: Spot, reads, sees_change| {
+        let attempt = |reader, load: Spot, path, reads, (sees_change, likeness)| {
             let pair = (store.at.clone(), load);
-            let promise = Promise { store: stores.contains(&store.at), pair: pairs.contains(&pair), sees_change };
+            let (store_is, pair_is) = (stores.contains(&store.at), pairs.contains(&pair));
+            let promise = Promise { store: store_is, pair: pair_is, sees_change, likeness };
             Attempt {
                 thread: shared.thread,
                 store: store.clone(),
                 end: end.clone(),
                 reader,
                 load: pair.1,
+                path,
                 reads,
                 seq: shared.seq,
                 until: shared.seq,
@@ -211,16 +213,20 @@ fn attempts(analysed: &mut Analysed) -> Vec<Attempt> {
         let mut reads: Vec<Attempt> = Vec::new();
         for read in &shared.reads {
             let Some(load) = spot(read.site) else { continue };
-            reads.push(Attempt { until: read.seq, ..attempt(read.thread, load, read.operations, read.sees_change) });
+            let promise = (read.sees_change, read.likeness);
+            let attempt = attempt(read.thread, load, read.context, read.operations, promise);
+            reads.push(Attempt { until: read.seq, ..attempt });
         }
         for change in &shared.changes {
             let Some(load) = spot(change.site) else { continue };
             let change_of = |attempt| Attempt { change: Some(change.clone()), ..attempt };
-            attempts.push(change_of(attempt(change.reader, load, change.reads, true)));
+            let promise = (true, change.likeness);
+            attempts.push(change_of(attempt(change.reader, load, change.context, change.reads, promise)));
         }
-        // The first of those that promise the same, in each thread.
+        // The first of those that promise the same, in each thread and on each call path.
         reads.sort_by_key(|attempt| (Reverse(attempt.promise), attempt.until));
-        reads.dedup_by_key(|attempt| (attempt.promise, attempt.reader));
+        let mut known = HashSet::new();
+        reads.retain(|attempt| known.insert((attempt.promise, attempt.reader, attempt.path)));
         reads.truncate(MOST_READS);
         attempts.extend(reads);
     }

@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use pmvet_engines::confirm::changes::Change;
-use pmvet_events::ThreadId;
 use pmvet_events::plan::{self, Lead, MAX_STALLS, Stall};
+use pmvet_events::{ContextId, ThreadId};
 
 use super::Spot;
 
@@ -83,6 +83,8 @@ pub(crate) struct Promise {
     pub(crate) pair: bool,
     /// The reader has read the word before, and so can tell that it has changed.
     pub(crate) sees_change: bool,
+    /// How much the reader's operation has to do with the writer's.
+    pub(crate) likeness: u8,
 }
 
 /// A store that may be read too early, what makes it persistent at last, and who reads it.
@@ -93,6 +95,8 @@ pub(crate) struct Attempt {
     pub(crate) end: Option<Stop>,
     pub(crate) reader: ThreadId,
     pub(crate) load: Spot,
+    /// The call path to the load.
+    pub(crate) path: ContextId,
     /// In how many of its operations the reader reads the store up to the load that is of interest.
     pub(crate) reads: u32,
     /// The numbers of the store and of that load in the recorded run.
@@ -108,8 +112,8 @@ pub(super) struct Chooser {
     attempts: Vec<Attempt>,
     /// How often each was tried in each way.
     tried: Vec<[u8; 6]>,
-    /// How often each two instructions were tried.
-    pairs: HashMap<(Spot, Spot), usize>,
+    /// How often each two instructions were tried, the second of them on each call path: what leads there makes the difference.
+    pairs: HashMap<(Spot, Spot, ContextId), usize>,
     /// How many threads may be stopped at a time.
     most: usize,
     /// The number of the last event of the recorded run that counts.
@@ -272,8 +276,8 @@ impl Attempt {
         if late { self.end.as_ref() } else { Some(&self.store) }
     }
 
-    fn pair(&self) -> (Spot, Spot) {
-        (self.store.at.clone(), self.load.clone())
+    fn pair(&self) -> (Spot, Spot, ContextId) {
+        (self.store.at.clone(), self.load.clone(), self.path)
     }
 }
 
@@ -281,7 +285,7 @@ impl Attempt {
 mod tests {
     use super::*;
 
-    const PROMISE: Promise = Promise { store: false, pair: false, sees_change: false };
+    const PROMISE: Promise = Promise { store: false, pair: false, sees_change: false, likeness: 0 };
 
     /// A store by a thread that another one reads.
     fn attempt(thread: u32, reader: u32, nth: u32, seq: u64, until: u64) -> Attempt {
@@ -293,6 +297,7 @@ mod tests {
             end: Some(stop(11)),
             reader: ThreadId(reader),
             load: spot(20),
+            path: ContextId(1),
             reads: 1,
             seq,
             until,
@@ -350,6 +355,7 @@ mod tests {
         let change = |reader, operations, leads| Change {
             reader: ThreadId(reader),
             site: pmvet_events::SiteId(1),
+            context: ContextId(1),
             reads: 1,
             operations,
             leads,

@@ -19,7 +19,7 @@ use pmvet_engines::lockset::pm_locks::HeldLock;
 use pmvet_engines::native::NativeStacks;
 use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
-use pmvet_events::{Event, SiteId};
+use pmvet_events::{ContextId, Event, SiteId};
 use pmvet_findings::{Finding, Outcome};
 use pmvet_model::Mode;
 use pmvet_target::crash::{Patch, VersionId, Versions};
@@ -105,14 +105,14 @@ impl<'a> Case<'a> {
 }
 
 /// All crashes in the order in which they are tried: predicted pairs first, readers that see a change first, fences before single
-/// stores, and all pairs in turn.
+/// stores, and all pairs in turn, with all call paths to the load.
 fn in_order<'a>(meetings: &'a [(Meeting, (Spot, Spot))], confirmed: &Confirmed) -> Vec<Case<'a>> {
     let mut order: Vec<usize> = (0..meetings.len()).collect();
     order.sort_by_key(|&i| (!meetings[i].0.sees_change, Reverse(meetings[i].0.acts)));
-    let mut seen: HashMap<&(Spot, Spot), usize> = HashMap::new();
+    let mut seen: HashMap<(&(Spot, Spot), ContextId), usize> = HashMap::new();
     let mut cases = Vec::new();
     for (meeting, pair) in order.into_iter().map(|i| &meetings[i]) {
-        let nth = seen.entry(pair).or_insert(0);
+        let nth = seen.entry((pair, meeting.load.context)).or_insert(0);
         let mut crashes: Vec<&Crash> = meeting.crashes.iter().collect();
         crashes.sort_by_key(|crash| !crash.fenced);
         for (later, crash) in crashes.into_iter().enumerate() {

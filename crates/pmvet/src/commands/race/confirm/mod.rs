@@ -49,7 +49,7 @@ const LEAST_PATIENCE: u32 = 200;
 const SHARE: u64 = 2;
 /// How long it may all take if nobody says: so long, or so many times as long as the recorded run.
 const BUDGET: Duration = Duration::from_secs(7);
-const BUDGET_RUNS: u32 = 20;
+const BUDGET_RUNS: u32 = 50;
 /// So many instructions after a load of what may still be lost are followed.
 const FOLLOWED: u32 = 2000;
 /// Every so many runs are followed, and so many once more for the sake of a proven race: that takes time.
@@ -123,6 +123,14 @@ pub(super) struct Confirmed {
     pub(super) notes: Vec<String>,
     /// Forced runs in which the target failed, or took too long and was ended, and how.
     failed: Vec<(String, String)>,
+}
+
+impl Confirmed {
+    /// Whether of a predicted pair that met nobody knows where the value went.
+    fn any_not_followed(&self) -> bool {
+        let open = |tally: &Tally| tally.meetings > 0 && tally.followed == 0;
+        self.predicted.iter().filter_map(|pair| self.tallies.get(pair)).any(open)
+    }
 }
 
 pub(super) struct Confirm<'a> {
@@ -231,7 +239,7 @@ impl Confirm<'_> {
                 }
                 begun += 1;
                 let mut plan = Plan { leads, ..self.plan(stalls) };
-                let follows = !self.arguments.delay_injection && begun % FOLLOWS == 0;
+                let follows = !self.arguments.delay_injection && begun % FOLLOWS == 0 && confirmed.any_not_followed();
                 plan.follow = if follows { FOLLOWED } else { 0 };
                 let time = self.timeout().min(judge.left().max(LEAST_TIME));
                 ahead.begin(Order { name: format!("forced-{begun}"), plan, time });
