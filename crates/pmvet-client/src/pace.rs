@@ -4,6 +4,7 @@
 //! holds none. Threads that are blocked in a system call, but for a lock, or stopped at a stall are not waited for, and nobody for
 //! long: a thread may wait for one that is ahead in a way that is not known here.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use pmvet_events::ThreadId;
@@ -18,16 +19,17 @@ const PLACES: usize = 128;
 const AHEAD: u64 = 3;
 /// One that is so far behind does something else.
 const FAR: u64 = 512;
-/// How often, and how long in nanoseconds, a thread sleeps for the sake of others before it goes on all the same. It sleeps, since
-/// one that only yields on a busy machine yields to strangers.
-const SLEEPS: u32 = 20;
+/// How often, and how long in nanoseconds, a thread sleeps for the sake of others before it goes on all the same; less often if many
+/// do so. It sleeps, since one that only yields on a busy machine yields to strangers.
+const SLEEPS: RangeInclusive<u32> = 4..=20;
+const ALL_SLEEPS: u32 = 100;
 /// One that is so far behind was stopped. It is waited for as long as it catches up.
 const STOPPED: u64 = 24;
 const SLEEP: u64 = 50_000;
 /// One that has run for less than this meanwhile, in nanoseconds, and would like to, waits for a processor. It is given so many times
-/// as long.
+/// as long, in the whole run and by all together.
 const SCARCELY: u64 = 1_000_000;
-const MOST_WAITS: u32 = 60;
+const ALL_WAITS: u32 = 1200;
 /// How many fences a thread goes on for at first if it has waited in vain.
 const FEWEST: u64 = 4;
 /// Where threads start: one that is to be ahead starts so much lower, so that the others wait for it.
@@ -94,6 +96,12 @@ impl Pace {
         place.away.store(false, Ordering::Relaxed);
     }
 
+    /// How many threads there are, at least this one.
+    fn present(&self) -> u32 {
+        let here = self.places.iter().filter(|place| !place.away.load(Ordering::Relaxed));
+        here.count().max(1) as u32
+    }
+
     /// The last of those who are behind.
     fn behind(&self, mine: u64) -> Option<(u64, &Place)> {
         let others = self.places.iter().filter(|place| !place.away.load(Ordering::Relaxed));
@@ -108,6 +116,8 @@ impl Pace {
 pub(crate) struct Ahead {
     fences: u64,
     until: u64,
+    /// How often it has waited for those who wait for a processor.
+    waits: u32,
 }
 
 impl Ahead {
@@ -140,10 +150,12 @@ impl Thread {
             return;
         }
         let pace = &client().pace;
-        let (mine, mut sleeps, mut seen, mut waits, mut ran) = (pace.of(self), 0, u64::MAX, 0, 0);
+        let (mine, mut sleeps, mut seen, mut ran) = (pace.of(self), 0, u64::MAX, 0);
+        let all = pace.present();
+        let most = (ALL_SLEEPS / all).clamp(*SLEEPS.start(), *SLEEPS.end());
         loop {
             let Some((last, place)) = pace.behind(mine) else {
-                self.ahead = Ahead::default();
+                self.ahead.fences = 0;
                 return;
             };
             let moved = last != seen;
@@ -152,11 +164,11 @@ impl Thread {
             }
             let catches_up = last + STOPPED < mine && moved;
             (sleeps, seen) = (if catches_up { 0 } else { sleeps + 1 }, last);
-            if sleeps > SLEEPS {
-                waits += 1;
-                if waits > MOST_WAITS || !place.is_starved(ran) {
+            if sleeps > most {
+                if self.ahead.waits >= ALL_WAITS / all || !place.is_starved(ran) {
                     return self.ahead.go_on(self.pace);
                 }
+                self.ahead.waits += 1;
                 sleeps = 0;
             }
             dr::sleep(SLEEP);

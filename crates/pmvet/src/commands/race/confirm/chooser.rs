@@ -357,6 +357,7 @@ mod tests {
             site: pmvet_events::SiteId(1),
             context: ContextId(1),
             reads: 1,
+            likeness: 0,
             operations,
             leads,
         };

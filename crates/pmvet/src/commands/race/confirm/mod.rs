@@ -47,9 +47,11 @@ const ENOUGH: u32 = 4;
 /// A stopped thread lets others make at least so many stores, and at most such a part of those of the whole run.
 const LEAST_PATIENCE: u32 = 200;
 const SHARE: u64 = 2;
-/// How long it may all take if nobody says: so long, or so many times as long as the recorded run.
-const BUDGET: Duration = Duration::from_secs(7);
+/// How long it may all take if nobody says: so many times as long as the recorded run, but within these bounds; or longer for runs
+/// of which there would be too few.
 const BUDGET_RUNS: u32 = 50;
+const BUDGET: [Duration; 2] = [Duration::from_secs(7), Duration::from_secs(15)];
+const FEWEST_RUNS: u32 = 10;
 /// So many instructions after a load of what may still be lost are followed.
 const FOLLOWED: u32 = 2000;
 /// Every so many runs are followed, and so many once more for the sake of a proven race: that takes time.
@@ -152,7 +154,9 @@ pub(super) struct Confirm<'a> {
 impl Confirm<'_> {
     /// How long it may all take.
     fn budget(&self) -> Duration {
-        self.arguments.budget.unwrap_or((self.traced * BUDGET_RUNS).max(BUDGET))
+        let [least, most] = BUDGET;
+        let usual = (self.traced * BUDGET_RUNS).clamp(least, most).max(self.traced * FEWEST_RUNS);
+        self.arguments.budget.unwrap_or(usual)
     }
 
     /// Tries to prove races of these stores, and that these locks stay held. `symbols`: what is known of the program's files.
