@@ -22,10 +22,11 @@ use libafl_bolts::tuples::{Merge, tuple_list};
 use pmvet_target::forkserver::End;
 
 use super::case::Case;
+use super::mutators::{CaseMutator, Records};
 use super::operations::Operations;
 use super::paths::Favour;
 use super::runner::{RunError, Runner};
-use super::stages::{CaseExecutor, CaseMutator, Elsewhere, Growth, PathFeedback, Weight, Worth};
+use super::stages::{CaseExecutor, Elsewhere, Growth, PathFeedback, Weight, Worth};
 use super::store::Store;
 use super::world::World;
 
@@ -153,7 +154,8 @@ fn fuzz(
     let mut fuzzer = StdFuzzer::new(scheduler, feedback, objective);
     let mut manager = SimpleEventManager::new(NopMonitor::new());
     let mut executor = CaseExecutor::new(world);
-    let bytes = HavocScheduledMutator::with_max_stack_pow(havoc_mutations().merge(tokens_mutations()), 5);
+    let mutations = havoc_mutations().merge(tokens_mutations()).merge(tuple_list!(Records));
+    let bytes = HavocScheduledMutator::with_max_stack_pow(mutations, 5);
     let mutator = CaseMutator::new(world, operations, bytes, longest);
     let iterations = NonZeroUsize::new(MUTANTS).unwrap_or(NonZeroUsize::MIN);
     let mut stages = tuple_list!(

@@ -9,7 +9,7 @@
 //! * [`paths`] — what PM paths are, and how much a test case adds to what was seen (the paper's algorithm 2).
 //! * [`cuts`] — which runs need not go on when their input is at an end.
 //! * [`operations`] — inputs made of operations, after PMRace's section 4.5 (Chen and others, ASPLOS 2022); [`tokens`] — words
-//!   of the binary.
+//!   of the binary; `mutators` — which of them, or bytes, an input is changed by.
 //! * [`campaign`] — LibAFL around all that: corpus, scheduler, loop; `stages` — the parts that it is given; `world` — the state
 //!   that they share.
 //!
@@ -24,6 +24,7 @@ pub mod campaign;
 pub mod case;
 pub mod content;
 pub mod cuts;
+mod mutators;
 pub mod operations;
 pub mod paths;
 pub mod runner;

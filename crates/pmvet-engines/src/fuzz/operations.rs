@@ -90,7 +90,7 @@ impl Operations {
     }
 
     /// They come from seeds, so there may be others.
-    fn are_guessed(&self) -> bool {
+    pub(super) fn are_guessed(&self) -> bool {
         self.parameters.values().any(|parameter| parameter.wide)
     }
 
@@ -234,11 +234,11 @@ fn names(template: &str) -> Vec<&str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A generator of small numbers.
-    fn chance(mut state: u64) -> impl FnMut(usize) -> usize {
+    pub(in crate::fuzz) fn chance(mut state: u64) -> impl FnMut(usize) -> usize {
         move |below| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % below

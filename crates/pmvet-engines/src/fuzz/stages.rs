@@ -5,10 +5,9 @@ use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
 
-use libafl::corpus::{Corpus, CorpusId, Testcase};
+use libafl::corpus::{Corpus, Testcase};
 use libafl::executors::{Executor, ExitKind, HasObservers};
 use libafl::feedbacks::{Feedback, StateInitializer};
-use libafl::mutators::{MutationResult, Mutator};
 use libafl::schedulers::TestcaseScore;
 use libafl::stages::{Restartable, Stage};
 use libafl::state::{HasCorpus, HasExecutions, HasRand};
@@ -20,7 +19,6 @@ use serde::{Deserialize, Serialize};
 
 use super::campaign::Shared;
 use super::case::Case;
-use super::operations::Operations;
 use super::paths::Favour;
 
 pub(super) struct CaseExecutor<'a> {
@@ -121,8 +119,18 @@ impl<EM, OT, S> Feedback<EM, Case, OT, S> for PathFeedback<'_> {
     }
 }
 
-fn below(state: &mut impl HasRand, n: usize) -> usize {
+pub(super) fn below(state: &mut impl HasRand, n: usize) -> usize {
     state.rand_mut().below(NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN))
+}
+
+/// The input of any case that was kept.
+pub(super) fn any_input(state: &mut (impl HasRand + HasCorpus<Case>)) -> Vec<u8> {
+    let count = state.corpus().count().max(1);
+    let at = below(state, count);
+    match state.corpus().get(state.corpus().nth(at)) {
+        Ok(testcase) => testcase.borrow().input().as_ref().map(|case| case.input.clone()).unwrap_or_default(),
+        Err(_) => Vec::new(),
+    }
 }
 
 /// Gives images to cases that were kept, and tries inputs on them; or tries what others have found.
@@ -163,7 +171,7 @@ where
 
 impl<E, EM, S, Z> Stage<E, EM, S, Z> for Growth<'_, E, EM, S, Z>
 where
-    S: HasRand,
+    S: HasRand + HasCorpus<Case>,
     Z: Evaluator<E, EM, Case, S>,
 {
     fn perform(&mut self, fuzzer: &mut Z, executor: &mut E, state: &mut S, manager: &mut EM) -> Result<(), AflError> {
@@ -177,8 +185,15 @@ where
             let mut world = self.world.borrow_mut();
             world.look()?;
             let fresh = if world.may_grow() { world.next_fresh() } else { None };
-            let Some(fresh) = fresh else { return Ok(()) };
-            let cases = world.grow(&fresh, &mut |n| below(state, n)).map_err(|e| world.give_up(e))?;
+            let grown = match fresh {
+                Some(fresh) => world.grow(&fresh, &mut |n| below(state, n)),
+                None if world.may_wander() => {
+                    let input = any_input(state);
+                    world.wander(input, &mut |n| below(state, n))
+                }
+                None => return Ok(()),
+            };
+            let cases = grown.map_err(|e| world.give_up(e))?;
             drop(world);
             self.try_all(&cases, fuzzer, executor, state, manager)?;
         }
@@ -221,52 +236,5 @@ impl<E, EM, S, Z> Restartable<S> for Elsewhere<'_, E, EM, S, Z> {
 
     fn clear_progress(&mut self, _: &mut S) -> Result<(), AflError> {
         Ok(())
-    }
-}
-
-/// Operations if there are any, bytes now and then or else.
-pub(super) struct CaseMutator<'a, M> {
-    world: Shared<'a>,
-    operations: Option<Operations>,
-    bytes: M,
-    longest: usize,
-}
-
-impl<'a, M> CaseMutator<'a, M> {
-    pub(super) fn new(world: &Shared<'a>, operations: Option<Operations>, bytes: M, longest: usize) -> Self {
-        Self { world: Rc::clone(world), operations, bytes, longest }
-    }
-}
-
-impl<M> Named for CaseMutator<'_, M> {
-    fn name(&self) -> &Cow<'static, str> {
-        static NAME: Cow<'static, str> = Cow::Borrowed("operations-or-bytes");
-        &NAME
-    }
-}
-
-impl<M, S> Mutator<Case, S> for CaseMutator<'_, M>
-where
-    M: Mutator<Case, S>,
-    S: HasRand + HasCorpus<Case>,
-{
-    fn mutate(&mut self, state: &mut S, case: &mut Case) -> Result<MutationResult, AflError> {
-        case.image = self.world.borrow().elsewhere.unwrap_or(case.image);
-        let Some(operations) = self.operations.as_ref().filter(|_| below(state, 8) != 0) else {
-            return self.bytes.mutate(state, case);
-        };
-        let other = below(state, usize::MAX);
-        let count = state.corpus().count().max(1);
-        let other = match state.corpus().get(state.corpus().nth(other % count)) {
-            Ok(testcase) => testcase.borrow().input().as_ref().map(|case| case.input.clone()).unwrap_or_default(),
-            Err(_) => Vec::new(),
-        };
-        let changed = operations.mutate(&mut case.input, &other, &mut |n| below(state, n));
-        case.input.truncate(self.longest);
-        Ok(if changed { MutationResult::Mutated } else { MutationResult::Skipped })
-    }
-
-    fn post_exec(&mut self, state: &mut S, id: Option<CorpusId>) -> Result<(), AflError> {
-        self.bytes.post_exec(state, id)
     }
 }

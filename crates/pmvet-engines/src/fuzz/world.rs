@@ -53,6 +53,9 @@ pub(super) struct World<'a> {
     images: Vec<ImageId>,
     /// Runs that gave images to cases or tried cases on new images.
     grown: u64,
+    /// Those of them that went on from image to image, and the image where that is now.
+    wandered: u64,
+    at: Option<ImageId>,
     /// The image that mutants of the next case are tried on instead of its own.
     pub(super) elsewhere: Option<ImageId>,
     /// By what they did, and whether they hung.
@@ -80,6 +83,8 @@ impl<'a> World<'a> {
             fresh: Vec::new(),
             images: Vec::new(),
             grown: 0,
+            wandered: 0,
+            at: None,
             elsewhere: None,
             failures: HashMap::new(),
             stats: Stats::default(),
@@ -222,7 +227,7 @@ impl<'a> World<'a> {
         self.paths.insert(path(&outcome.counts));
         let mut cases = Vec::new();
         let (operations, fences) = outcome.operations;
-        self.add_image(outcome, case, (0, 0), &mut cases, below)?;
+        self.at = self.add_image(outcome, case, (0, 0), &mut cases, below)?;
         let many = match fresh.last.favour {
             Favour::Path => self.settings.crashes,
             Favour::Count => self.settings.crashes.div_ceil(4),
@@ -236,6 +241,25 @@ impl<'a> World<'a> {
         }
         self.grown += self.stats.runs - before + cases.len() as u64;
         Ok(cases)
+    }
+
+    /// Whether there is time to go on from image to image. Fewer runs than for what is new: each leaves an image for ever.
+    pub(super) fn may_wander(&self) -> bool {
+        !self.images.is_empty() && self.wandered * 32 <= self.stats.runs
+    }
+
+    /// Goes a step further from image to image, whether that does anything new or not: some states are only reached by
+    /// doing much of what was done before, such as a table that has to be full. Returns cases to try on what that leaves.
+    pub(super) fn wander(&mut self, input: Vec<u8>, below: Chance<'_>) -> Result<Vec<Case>, FuzzError> {
+        const STEPS: usize = 16;
+        let Some(image) = self.at.filter(|_| below(STEPS) != 0).or_else(|| self.recent_image(below)) else {
+            return Ok(Vec::new());
+        };
+        let before = self.grown;
+        let fresh = Fresh { case: Case { image, input }, last: Last::default() };
+        let cases = self.grow(&fresh, below);
+        self.wandered += self.grown - before;
+        cases
     }
 
     /// Where a run with so many operations and fences is to crash: different points, at most so many.
@@ -265,8 +289,8 @@ impl<'a> World<'a> {
         stop: (u64, u64),
         cases: &mut Vec<Case>,
         below: Chance<'_>,
-    ) -> Result<(), FuzzError> {
-        let Some(content) = outcome.content else { return Ok(()) };
+    ) -> Result<Option<ImageId>, FuzzError> {
+        let Some(content) = outcome.content else { return Ok(None) };
         let origin = Origin { parent: Some(case.image), input: case.input.clone(), stop };
         let crash = origin.is_crash();
         let (image, new) = self.store.add(content, origin).map_err(FuzzError::Corpus)?;
@@ -278,7 +302,7 @@ impl<'a> World<'a> {
             let seed = seeds.get(below(seeds.len().max(1))).filter(|_| below(2) == 0);
             cases.push(Case { image, input: seed.unwrap_or(&case.input).clone() });
         }
-        Ok(())
+        Ok(Some(image))
     }
 
     /// Whether the last run is worth keeping.
@@ -299,12 +323,16 @@ impl<'a> World<'a> {
 
     /// Now and then a case is tried on another image than its own: a newer one rather than an older one.
     pub(super) fn choose_image(&mut self, below: Chance<'_>) {
+        self.elsewhere = if below(3) == 0 { self.recent_image(below) } else { None };
+    }
+
+    fn recent_image(&self, below: Chance<'_>) -> Option<ImageId> {
         let many = self.images.len();
-        self.elsewhere = (many > 0 && below(3) == 0).then(|| {
+        (many > 0).then(|| {
             let range = below(many) + 1;
             let back = below(range);
             self.images[many - 1 - back]
-        });
+        })
     }
 
     /// Between runs: whether there is to be another.
