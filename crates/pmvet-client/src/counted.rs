@@ -89,7 +89,7 @@ pub(crate) fn after(dc: *mut c_void, arguments: &Arguments, number: i64, result:
 
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 /// What is larger is often reserved rather than used.
-const MOST_POPULATED: u64 = 1 << 20;
+const MOST_POPULATED: u64 = 4 << 20;
 
 /// Gives memory that the target has just been promised to it at once: it takes the kernel a fraction of the time that a fault
 /// for each page takes.

@@ -5,7 +5,7 @@
 //! take the same one if their counters cannot be told apart.
 
 use pmvet_events::stage::MAP;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// How much a test case is worth: the paper's `Favored`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -40,7 +40,7 @@ impl Seen {
     /// Takes notice of a run.
     pub fn add(&mut self, counts: &[u8]) -> Favour {
         let mut favour = Favour::None;
-        for (at, count) in counted(counts) {
+        each_counted(counts, |at, count| {
             let (seen, class) = (&mut self.classes[at], class(count));
             if *seen & class != class {
                 let (pm, first) = (at < MAP, *seen == 0);
@@ -54,7 +54,7 @@ impl Seen {
                 self.branches += usize::from(!pm && first);
                 *seen |= class;
             }
-        }
+        });
         favour
     }
 
@@ -73,22 +73,29 @@ impl Seen {
     }
 }
 
-/// The counters that are not 0, with their positions. Most are, and eight of those are passed over at a glance.
-fn counted(counts: &[u8]) -> impl Iterator<Item = (usize, u8)> {
-    const WORD: usize = 8;
-    let words = counts.chunks(WORD).enumerate().filter(|(_, word)| **word != [0; WORD]);
-    words.flat_map(|(i, word)| {
-        word.iter().enumerate().filter(|(_, count)| **count != 0).map(move |(k, &count)| (i * WORD + k, count))
-    })
+/// The counters that are not 0, with their positions. Most are, and eight of those are passed over at a glance: this is done
+/// several times for every run.
+fn each_counted(counts: &[u8], mut tell: impl FnMut(usize, u8)) {
+    let (words, rest) = counts.as_chunks::<8>();
+    for (i, bytes) in words.iter().enumerate() {
+        let mut word = u64::from_le_bytes(*bytes);
+        while word != 0 {
+            let k = word.trailing_zeros() as usize / 8;
+            tell(i * 8 + k, bytes[k]);
+            word &= !(0xff << (8 * k));
+        }
+    }
+    let from = words.len() * 8;
+    rest.iter().enumerate().filter(|(_, count)| **count != 0).for_each(|(k, &count)| tell(from + k, count));
 }
 
 /// The PM path of a run that counted this, as a hash.
 pub fn path(counts: &[u8]) -> u64 {
-    let mut hash = Xxh3::new();
-    for (at, count) in counted(&counts[..MAP.min(counts.len())]) {
-        hash.update(&[at as u8, (at >> 8) as u8, class(count)]);
-    }
-    hash.digest()
+    let mut taken = Vec::new();
+    each_counted(&counts[..MAP.min(counts.len())], |at, count| {
+        taken.extend_from_slice(&[at as u8, (at >> 8) as u8, class(count)]);
+    });
+    xxh3_64(&taken)
 }
 
 /// Counts that differ little are in one class, as AFL has it.
@@ -129,6 +136,15 @@ mod tests {
         assert_eq!(seen.add(&counts(&[(5, 3), (6, 1)])), Favour::Path);
         assert_eq!((seen.transitions(), seen.branches(), seen.transition_counts()), (2, 3, 5));
     }
+
+    #[test]
+    fn every_counter_is_looked_at() {
+        let all: Vec<u8> = (1..=27).collect();
+        let mut found = Vec::new();
+        each_counted(&all, |at, count| found.push((at, count)));
+        assert_eq!(found, all.iter().copied().enumerate().collect::<Vec<_>>());
+    }
+
     #[test]
     fn a_path_is_told_by_transitions_and_about_how_often() {
         let one = path(&counts(&[(5, 8), (9, 1)]));

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::rc::Rc;
+use std::time::Instant;
 
 use libafl::corpus::{Corpus, Testcase};
 use libafl::executors::{Executor, ExitKind, HasObservers};
@@ -184,7 +185,9 @@ where
         loop {
             let mut world = self.world.borrow_mut();
             world.look()?;
+            let (before, since) = (world.runs(), Instant::now());
             let fresh = if world.may_grow() { world.next_fresh() } else { None };
+            let wandering = fresh.is_none();
             let grown = match fresh {
                 Some(fresh) => world.grow(&fresh, &mut |n| below(state, n)),
                 None if world.may_wander() => {
@@ -196,6 +199,7 @@ where
             let cases = grown.map_err(|e| world.give_up(e))?;
             drop(world);
             self.try_all(&cases, fuzzer, executor, state, manager)?;
+            self.world.borrow_mut().has_grown(before, since, wandering);
         }
     }
 }

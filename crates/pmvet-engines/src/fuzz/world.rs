@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use libafl::Error as AflError;
 use libafl::executors::ExitKind;
@@ -51,8 +52,10 @@ pub(super) struct World<'a> {
     fresh: Vec<Fresh>,
     /// Images of this campaign, the oldest first.
     images: Vec<ImageId>,
-    /// Runs that gave images to cases or tried cases on new images.
+    /// Runs that gave images to cases or tried cases on new images, and how long they took.
     grown: u64,
+    growing: Duration,
+    started: Instant,
     /// Those of them that went on from image to image, and the image where that is now.
     wandered: u64,
     at: Option<ImageId>,
@@ -83,6 +86,8 @@ impl<'a> World<'a> {
             fresh: Vec::new(),
             images: Vec::new(),
             grown: 0,
+            growing: Duration::ZERO,
+            started: Instant::now(),
             wandered: 0,
             at: None,
             elsewhere: None,
@@ -210,7 +215,6 @@ impl<'a> World<'a> {
     /// Makes images from a case that has just been kept: the one it leaves, and those of crashes on the way. Returns cases to
     /// try on them.
     pub(super) fn grow(&mut self, fresh: &Fresh, below: Chance<'_>) -> Result<Vec<Case>, FuzzError> {
-        let before = self.stats.runs;
         let case = &fresh.case;
         let mut at_end = None;
         let mut go_on = |maps: &Maps| {
@@ -239,13 +243,12 @@ impl<'a> World<'a> {
                 self.add_image(outcome, case, stop, &mut cases, below)?;
             }
         }
-        self.grown += self.stats.runs - before + cases.len() as u64;
         Ok(cases)
     }
 
-    /// Whether there is time to go on from image to image. Fewer runs than for what is new: each leaves an image for ever.
+    /// Whether it is time to go on from image to image. Not often: each step leaves an image for ever.
     pub(super) fn may_wander(&self) -> bool {
-        !self.images.is_empty() && self.wandered * 32 <= self.stats.runs
+        !self.images.is_empty() && self.wandered * 32 <= self.stats.runs && self.has_time_to_grow()
     }
 
     /// Goes a step further from image to image, whether that does anything new or not: some states are only reached by
@@ -255,11 +258,7 @@ impl<'a> World<'a> {
         let Some(image) = self.at.filter(|_| below(STEPS) != 0).or_else(|| self.recent_image(below)) else {
             return Ok(Vec::new());
         };
-        let before = self.grown;
-        let fresh = Fresh { case: Case { image, input }, last: Last::default() };
-        let cases = self.grow(&fresh, below);
-        self.wandered += self.grown - before;
-        cases
+        self.grow(&Fresh { case: Case { image, input }, last: Last::default() }, below)
     }
 
     /// Where a run with so many operations and fences is to crash: different points, at most so many.
@@ -318,7 +317,26 @@ impl<'a> World<'a> {
     /// runs, which are long ones.
     pub(super) fn may_grow(&self) -> bool {
         const AT_FIRST: u64 = 16;
-        self.grown < AT_FIRST || self.grown * 8 <= self.stats.runs
+        self.grown < AT_FIRST || self.grown * 8 <= self.stats.runs && self.has_time_to_grow()
+    }
+
+    /// Where pools take long to open, those runs have a quarter of the time. Not from the start, so that short campaigns do
+    /// not depend on how fast the machine is.
+    fn has_time_to_grow(&self) -> bool {
+        const AT_FIRST: Duration = Duration::from_secs(2);
+        self.growing.saturating_sub(AT_FIRST) * 4 <= self.started.elapsed()
+    }
+
+    /// Images were made, and made use of, since there had been so many runs.
+    pub(super) fn has_grown(&mut self, before: u64, since: Instant, wandering: bool) {
+        let runs = self.stats.runs - before;
+        self.grown += runs;
+        self.wandered += if wandering { runs } else { 0 };
+        self.growing += since.elapsed();
+    }
+
+    pub(super) fn runs(&self) -> u64 {
+        self.stats.runs
     }
 
     /// Now and then a case is tried on another image than its own: a newer one rather than an older one.
