@@ -70,7 +70,7 @@ pub fn lay_out(
 #[derive(Debug, Clone)]
 pub struct Outcome {
     pub end: End,
-    /// Operations on PM, then branches.
+    /// Operations on PM, then branches. Nothing if the run was cut: its judge has seen them.
     pub counts: Vec<u8>,
     /// How many operations on PM and how many fences it did.
     pub operations: (u64, u64),
@@ -275,7 +275,7 @@ impl Runner {
         }
         let (operations, fences, stopped) = self.server.operations();
         let content = order.keep.then(|| self.content(order.content)).transpose()?;
-        let counts = self.server.counts();
+        let counts = if run.cut { Vec::new() } else { self.server.counts() };
         let (end, cut, strays) = (run.end, run.cut, run.strays);
         Ok(Outcome { end, counts, operations: (operations, fences), stopped, cut, strays, content })
     }

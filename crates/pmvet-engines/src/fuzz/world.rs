@@ -155,28 +155,35 @@ impl<'a> World<'a> {
     pub(super) fn evaluate(&mut self, case: &Case) -> Result<ExitKind, FuzzError> {
         let mut cuts = std::mem::take(&mut self.cuts);
         let mut rest = Rest::Wanted;
+        let mut at_end = Vec::new();
         let outcome = self.run_case(
             case,
             (0, 0),
             false,
             Some(&mut |maps| {
-                rest = cuts.at_end(&maps.copy());
+                at_end = maps.copy();
+                rest = cuts.at_end(&at_end);
                 !matches!(rest, Rest::Cut(_))
             }),
         );
         self.cuts = cuts;
         let outcome = outcome?;
+        if let (Rest::Cut(favour), true) = (rest, outcome.cut) {
+            self.last = Some(Last { favour, cut: true, ..Last::default() });
+            // Most are of no further use.
+            if let (Some(last), true) = (&mut self.last, favour > Favour::None) {
+                self.seen.add(&at_end);
+                last.counts = Some(xxh3_64(&at_end));
+            }
+            return Ok(ExitKind::Ok);
+        }
         if matches!(outcome.end, End::Exit(Exit::Status(_))) {
-            let in_all = self.seen.add(&outcome.counts);
-            let (cut, favour) = match rest {
-                Rest::Cut(favour) => (true, favour),
-                _ => (false, in_all),
-            };
+            let favour = self.seen.add(&outcome.counts);
             if rest == Rest::Sampled {
                 self.cuts.learn(favour, &outcome.counts);
             }
-            let path = (!cut).then(|| path(&outcome.counts));
-            self.last = Some(Last { favour, cut, path, counts: Some(xxh3_64(&outcome.counts)) });
+            let (path, counts) = (Some(path(&outcome.counts)), Some(xxh3_64(&outcome.counts)));
+            self.last = Some(Last { favour, cut: false, path, counts });
             return Ok(ExitKind::Ok);
         }
         self.last = None;
