@@ -21,6 +21,8 @@ pub struct Cuts {
     same: u64,
     /// What the run that goes on had done to PM by then.
     before: Vec<u8>,
+    /// What those that went on have done to PM from there.
+    rests: Seen,
     /// The last that went on: their PM paths up to there and from there, and whether they did something new after all.
     went_on: VecDeque<(u64, u64, bool)>,
 }
@@ -64,10 +66,12 @@ impl Cuts {
     }
 
     /// What came of a run that went on although it had done nothing new.
-    pub fn learn(&mut self, favour: Favour, counts: &[u8]) {
+    pub fn learn(&mut self, counts: &[u8]) {
         let rest: Vec<u8> = self.before.iter().zip(counts).map(|(before, all)| all.saturating_sub(*before)).collect();
+        // Not whether the run has done anything new in all: most that this would be compared with were cut.
+        let new = self.rests.add(&rest) > Favour::None;
         self.went_on.truncate(TELLING - 1);
-        self.went_on.push_front((path(&self.before), path(&rest), favour > Favour::Branch));
+        self.went_on.push_front((path(&self.before), path(&rest), new));
     }
 
     /// Whether little is lost if runs are cut, as far as is known.
@@ -92,26 +96,26 @@ mod tests {
         counts
     }
 
-    /// How many of 640 runs are cut, after a hundred that did these things before and after the end of their input, of which
-    /// some were new.
-    fn cut(before: impl Fn(u8) -> u8, after: impl Fn(u8) -> u8, new: impl Fn(u8) -> bool) -> usize {
+    /// How many of 640 runs are cut, after a hundred that did these things before and after the end of their input.
+    fn cut(before: impl Fn(u8) -> u8, after: impl Fn(u8) -> u8) -> usize {
         let mut cuts = Cuts::default();
         for i in 0..100 {
             let mut counts = done(before(i));
             while cuts.at_end(&counts) != Rest::Sampled {}
             counts[1000 + usize::from(after(i))] += 1;
-            cuts.learn(if new(i) { Favour::Count } else { Favour::Branch }, &counts);
+            cuts.learn(&counts);
         }
         (0..640).filter(|_| cuts.at_end(&done(0)) == Rest::Cut(Favour::None)).count()
     }
 
     #[test]
     fn runs_are_cut_if_that_loses_little() {
-        assert_eq!(cut(|i| i % 20, |_| 0, |_| false), 630);
-        assert_eq!(cut(|i| i % 20, |i| i % 3, |i| i < 50 || i == 99), 630, "what was new at the start is not any more");
-        assert_eq!(cut(|i| i % 20, |_| 0, |i| i >= 98), 0);
-        assert_eq!(cut(|_| 0, |i| i % 20, |_| false), 0, "the work is done after the input was read");
-        assert_eq!(cut(|i| i % 2, |i| i % 3, |_| false), 0);
+        assert_eq!(cut(|i| i % 20, |_| 0), 630);
+        let early = |i| if i < 50 { 10 + i } else { i % 3 };
+        assert_eq!(cut(|i| i % 20, early), 630, "what was new at the start is not any more");
+        assert_eq!(cut(|i| i % 20, |i| if i < 98 { 0 } else { i }), 0);
+        assert_eq!(cut(|_| 0, |i| i % 20), 0, "the work is done after the input was read");
+        assert_eq!(cut(|i| i % 2, |i| i % 3), 0);
     }
 
     #[test]
@@ -122,7 +126,7 @@ mod tests {
         for i in 1..100 {
             cuts.at_end(&done(i));
             cuts.before = done(i);
-            cuts.learn(Favour::None, &done(i));
+            cuts.learn(&done(i));
         }
         assert_eq!(cuts.at_end(&done(200)), Rest::Cut(Favour::Path), "what is new is cut, too");
     }

@@ -180,7 +180,7 @@ impl<'a> World<'a> {
         if matches!(outcome.end, End::Exit(Exit::Status(_))) {
             let favour = self.seen.add(&outcome.counts);
             if rest == Rest::Sampled {
-                self.cuts.learn(favour, &outcome.counts);
+                self.cuts.learn(&outcome.counts);
             }
             let (path, counts) = (Some(path(&outcome.counts)), Some(xxh3_64(&outcome.counts)));
             self.last = Some(Last { favour, cut: false, path, counts });
