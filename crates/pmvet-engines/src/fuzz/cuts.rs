@@ -28,7 +28,7 @@ pub struct Cuts {
 }
 
 /// One in so many goes on once it is known that little is lost.
-const SAMPLE: u64 = 64;
+const SAMPLE: u64 = 128;
 /// How many of the last that went on tell.
 const TELLING: usize = 32;
 /// So many kinds of rests are still much the same rest: a pool may be closed in more than one state.
@@ -110,9 +110,9 @@ mod tests {
 
     #[test]
     fn runs_are_cut_if_that_loses_little() {
-        assert_eq!(cut(|i| i % 20, |_| 0), 630);
+        assert_eq!(cut(|i| i % 20, |_| 0), 635);
         let early = |i| if i < 50 { 10 + i } else { i % 3 };
-        assert_eq!(cut(|i| i % 20, early), 630, "what was new at the start is not any more");
+        assert_eq!(cut(|i| i % 20, early), 635, "what was new at the start is not any more");
         assert_eq!(cut(|i| i % 20, |i| if i < 98 { 0 } else { i }), 0);
         assert_eq!(cut(|_| 0, |i| i % 20), 0, "the work is done after the input was read");
         assert_eq!(cut(|i| i % 2, |i| i % 3), 0);

@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 
 use super::campaign::Shared;
 use super::case::Case;
-use super::paths::Favour;
 
 pub(super) struct CaseExecutor<'a> {
     world: Shared<'a>,
@@ -109,12 +108,7 @@ impl<EM, OT, S> Feedback<EM, Case, OT, S> for PathFeedback<'_> {
     ) -> Result<(), AflError> {
         let Some(case) = testcase.input().clone() else { return Ok(()) };
         let mut world = self.world.borrow_mut();
-        let favour = world.keep(&case).map_err(|e| world.give_up(e))?;
-        let weight = match favour {
-            Favour::Path => 16.0,
-            Favour::Count => 4.0,
-            Favour::Branch | Favour::None => 1.0,
-        };
+        let weight = world.keep(&case).map_err(|e| world.give_up(e))?;
         testcase.add_metadata(Weight(weight));
         Ok(())
     }

@@ -37,7 +37,12 @@ struct Last {
     path: Option<u64>,
     /// A hash of all that it counted.
     counts: Option<u64>,
+    /// How many operations on PM it did.
+    operations: u64,
 }
+
+/// So many runs tell what is usual.
+const OF_LATE: u64 = 1024;
 
 pub(super) struct World<'a> {
     runner: Runner,
@@ -49,6 +54,8 @@ pub(super) struct World<'a> {
     /// The PM paths of cases that were kept.
     paths: HashSet<u64>,
     last: Option<Last>,
+    /// How many operations on PM a run does, on average.
+    usual: f64,
     fresh: Vec<Fresh>,
     /// Images of this campaign, the oldest first.
     images: Vec<ImageId>,
@@ -83,6 +90,7 @@ impl<'a> World<'a> {
             cuts: Cuts::default(),
             paths: HashSet::new(),
             last: None,
+            usual: 0.0,
             fresh: Vec::new(),
             images: Vec::new(),
             grown: 0,
@@ -168,8 +176,10 @@ impl<'a> World<'a> {
         );
         self.cuts = cuts;
         let outcome = outcome?;
+        let operations = outcome.operations.0;
+        self.usual += (operations as f64 - self.usual) / self.stats.runs.clamp(1, OF_LATE) as f64;
         if let (Rest::Cut(favour), true) = (rest, outcome.cut) {
-            self.last = Some(Last { favour, cut: true, ..Last::default() });
+            self.last = Some(Last { favour, cut: true, operations, ..Last::default() });
             // Most are of no further use.
             if let (Some(last), true) = (&mut self.last, favour > Favour::None) {
                 self.seen.add(&at_end);
@@ -183,7 +193,7 @@ impl<'a> World<'a> {
                 self.cuts.learn(&outcome.counts);
             }
             let (path, counts) = (Some(path(&outcome.counts)), Some(xxh3_64(&outcome.counts)));
-            self.last = Some(Last { favour, cut: false, path, counts });
+            self.last = Some(Last { favour, cut: false, path, counts, operations });
             return Ok(ExitKind::Ok);
         }
         self.last = None;
@@ -202,14 +212,21 @@ impl<'a> World<'a> {
         Ok(ExitKind::Crash)
     }
 
-    /// Keeps the case that ran last.
-    pub(super) fn keep(&mut self, case: &Case) -> Result<Favour, FuzzError> {
+    /// Keeps the case that ran last. Returns how often it is to be mutated, compared with others.
+    pub(super) fn keep(&mut self, case: &Case) -> Result<f64, FuzzError> {
         let last = self.last.unwrap_or_default();
         self.stats.cases += 1;
         self.paths.extend(last.path);
         self.watcher.kept(case, last.favour, self.store).map_err(FuzzError::Corpus)?;
         self.fresh.push(Fresh { case: case.clone(), last });
-        Ok(last.favour)
+        let worth = match last.favour {
+            Favour::Path => 16.0,
+            Favour::Count => 4.0,
+            Favour::Branch | Favour::None => 1.0,
+        };
+        // Mutants of a long one cost the time of several others. Operations are counted rather than time, which no two
+        // campaigns have alike.
+        Ok(worth * (self.usual / last.operations.max(1) as f64).clamp(0.25, 2.0))
     }
 
     /// The case that is given images next: the oldest of those that add most.
@@ -327,11 +344,11 @@ impl<'a> World<'a> {
         self.grown < AT_FIRST || self.grown * 8 <= self.stats.runs && self.has_time_to_grow()
     }
 
-    /// Where pools take long to open, those runs have a quarter of the time. Not from the start, so that short campaigns do
+    /// Where pools take long to open, those runs have a sixth of the time. Not from the start, so that short campaigns do
     /// not depend on how fast the machine is.
     fn has_time_to_grow(&self) -> bool {
         const AT_FIRST: Duration = Duration::from_secs(2);
-        self.growing.saturating_sub(AT_FIRST) * 4 <= self.started.elapsed()
+        self.growing.saturating_sub(AT_FIRST) * 6 <= self.started.elapsed()
     }
 
     /// Images were made, and made use of, since there had been so many runs.
