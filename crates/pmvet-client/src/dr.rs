@@ -100,7 +100,15 @@ pub(crate) fn thread_lives(tid: u32) -> bool {
 /// How long a thread of this process has run, in nanoseconds.
 pub(crate) fn thread_time(tid: u32) -> u64 {
     // The kernel's name for the clock of a thread: CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED.
-    let clock = (!(tid as i32) << 3) | 6;
+    clock((!(tid as i32) << 3) | 6)
+}
+
+/// The time, in nanoseconds since some moment.
+pub(crate) fn now() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+fn clock(clock: i32) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills the structure, or refuses the clock.
     match unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time) } {

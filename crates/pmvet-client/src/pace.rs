@@ -50,10 +50,16 @@ impl Place {
         Self { at: AtomicU64::new(0), away: AtomicBool::new(true), os_thread: AtomicU32::new(0) }
     }
 
-    /// Whether it would run, but the machine is busy and has not let it since it had run for so long.
-    fn is_starved(&self, since: u64) -> bool {
-        let thread = self.os_thread.load(Ordering::Relaxed);
-        dr::thread_time(thread) < since + SCARCELY && dr::thread_is_runnable(thread)
+    /// How long it has run, and the time.
+    fn clocks(&self) -> (u64, u64) {
+        (dr::thread_time(self.os_thread.load(Ordering::Relaxed)), dr::now())
+    }
+
+    /// Whether it would run, but the machine is busy and has hardly let it since then.
+    fn is_starved(&self, then: (u64, u64)) -> bool {
+        let now = self.clocks();
+        let (ran, time) = (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1));
+        ran < SCARCELY && ran < time / 2 && dr::thread_is_runnable(self.os_thread.load(Ordering::Relaxed))
     }
 }
 
@@ -150,7 +156,7 @@ impl Thread {
             return;
         }
         let pace = &client().pace;
-        let (mine, mut sleeps, mut seen, mut ran) = (pace.of(self), 0, u64::MAX, 0);
+        let (mine, mut sleeps, mut seen, mut then) = (pace.of(self), 0, u64::MAX, (0, 0));
         let all = pace.present();
         let most = (ALL_SLEEPS / all).clamp(*SLEEPS.start(), *SLEEPS.end());
         loop {
@@ -160,12 +166,12 @@ impl Thread {
             };
             let moved = last != seen;
             if moved {
-                ran = dr::thread_time(place.os_thread.load(Ordering::Relaxed));
+                then = place.clocks();
             }
             let catches_up = last + STOPPED < mine && moved;
             (sleeps, seen) = (if catches_up { 0 } else { sleeps + 1 }, last);
             if sleeps > most {
-                if self.ahead.waits >= ALL_WAITS / all || !place.is_starved(ran) {
+                if self.ahead.waits >= ALL_WAITS / all || !place.is_starved(then) {
                     return self.ahead.go_on(self.pace);
                 }
                 self.ahead.waits += 1;

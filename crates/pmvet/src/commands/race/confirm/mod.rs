@@ -49,7 +49,7 @@ const LEAST_PATIENCE: u32 = 200;
 const SHARE: u64 = 2;
 /// How long it may all take if nobody says: so many times as long as the recorded run, but within these bounds; or longer for runs
 /// of which there would be too few.
-const BUDGET_RUNS: u32 = 50;
+const BUDGET_RUNS: u32 = 30;
 const BUDGET: [Duration; 2] = [Duration::from_secs(7), Duration::from_secs(15)];
 const FEWEST_RUNS: u32 = 10;
 /// So many instructions after a load of what may still be lost are followed.
