@@ -318,6 +318,10 @@ pub(crate) struct Confirm {
     #[arg(long, value_name = "N", default_value_t = 100, requires = "confirm")]
     pub(crate) rounds: u32,
 
+    /// With --confirm: stop as soon as a race is proven, or that a lock stays held
+    #[arg(long, requires = "confirm")]
+    pub(crate) until_finding: bool,
+
     /// With --confirm: instead of stopping writers, let each access to PM wait for a random time (a baseline to compare with)
     #[arg(long, requires = "confirm")]
     pub(crate) delay_injection: bool,

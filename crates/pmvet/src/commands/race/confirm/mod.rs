@@ -190,7 +190,11 @@ impl Confirm<'_> {
         judge.judge(base, &forced, &mut confirmed)?;
         let chooser = Chooser::new(attempts, self.threads);
         std::thread::scope(|scope| self.explore(Ahead::new(scope, self), chooser, &mut judge, &mut confirmed))?;
-        self.follow(&mut judge, &mut confirmed)?;
+        if self.has_what_it_wants(&confirmed) {
+            confirmed.notes.push("what comes after the first proof: --until-finding".into());
+        } else {
+            self.follow(&mut judge, &mut confirmed)?;
+        }
         if nothing_shared {
             let note = "races of stores that others read: in the recorded run no thread read what another had stored while that one lived. \
                         Perhaps they did not overlap; run it again, or with more to do";
@@ -206,6 +210,11 @@ impl Confirm<'_> {
             confirmed.notes.push(note);
         }
         Ok(confirmed)
+    }
+
+    /// The user wants no more than something proven.
+    fn has_what_it_wants(&self, confirmed: &Confirmed) -> bool {
+        self.arguments.until_finding && !confirmed.witnesses.is_empty()
     }
 
     /// Forces one schedule after the other, and lets recovery judge what happens.
@@ -225,7 +234,9 @@ impl Confirm<'_> {
                 true => !chooser.any_predicted(open),
                 false => !confirmed.findings.is_empty() && fruitless >= ENOUGH,
             };
-            let enough = nothing_left || fruitless >= most && !self.arguments.delay_injection;
+            let enough = nothing_left
+                || self.has_what_it_wants(confirmed)
+                || fruitless >= most && !self.arguments.delay_injection;
             if enough || launch::stopped_by().is_some() {
                 return Ok(());
             }
