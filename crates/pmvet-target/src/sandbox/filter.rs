@@ -1,7 +1,7 @@
 //! The seccomp filter of a sandboxed process: which of its system calls the supervisor gets to see.
 //!
 //! Everything else runs at full speed. The list is short on purpose: calls that name a file, the end of the process, and
-//! mappings that only a DAX file system grants.
+//! mappings that only a DAX file system grants. A signal to every process there is, which is none of the sandbox's, is refused.
 
 use std::io;
 
@@ -124,7 +124,9 @@ impl Filter {
         use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
         const NUMBER: u32 = 0;
         const ARCH: u32 = 4;
-        const FLAGS_OF_MMAP: u32 = 16 + 3 * 8;
+        const FIRST: u32 = 16;
+        const FLAGS_OF_MMAP: u32 = FIRST + 3 * 8;
+        const EVERY_PROCESS: u32 = u32::MAX;
         const X86_64: u32 = 0xc000_003e;
         const X32: u32 = 0x4000_0000;
         let op = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
@@ -145,6 +147,13 @@ impl Filter {
             program.push(op(BPF_JMP | BPF_JEQ | BPF_K, number as u32, 0, 1));
             program.push(give(refuse));
         }
+        program.extend([
+            op(BPF_JMP | BPF_JEQ | BPF_K, libc::SYS_kill as u32, 0, 4),
+            load(FIRST),
+            op(BPF_JMP | BPF_JEQ | BPF_K, EVERY_PROCESS, 0, 1),
+            give(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            give(libc::SECCOMP_RET_ALLOW),
+        ]);
         for &(number, call) in TABLE {
             if call == Call::Map {
                 // Mappings are many; only those that ask for MAP_SYNC matter.
@@ -177,5 +186,53 @@ impl Filter {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel would make of a call.
+    fn action(number: i64, arguments: [u64; 6]) -> u32 {
+        let mut data = vec![number as u32, 0xc000_003e, 0, 0];
+        data.extend(arguments.iter().flat_map(|a| [*a as u32, (*a >> 32) as u32]));
+        let (mut at, mut register) = (0, 0);
+        let program = Filter::new().0;
+        loop {
+            let op = program[at];
+            at += 1;
+            let jump = |taken: bool| usize::from(if taken { op.jt } else { op.jf });
+            match u32::from(op.code) {
+                code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => register = data[op.k as usize / 4],
+                code if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K => at += jump(register == op.k),
+                code if code == libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K => at += jump(register & op.k != 0),
+                code if code == libc::BPF_ALU | libc::BPF_AND | libc::BPF_K => register &= op.k,
+                code if code == libc::BPF_RET | libc::BPF_K => return op.k,
+                code => panic!("operation {code}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_signal_to_every_process_is_refused() {
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+        for everyone in [u64::MAX, u64::from(u32::MAX)] {
+            assert_eq!(action(libc::SYS_kill, [everyone, 9, 0, 0, 0, 0]), refused);
+        }
+        for one in [0, 1, 4711, (-4711i64) as u64] {
+            assert_eq!(action(libc::SYS_kill, [one, 9, 0, 0, 0, 0]), libc::SECCOMP_RET_ALLOW);
+        }
+    }
+
+    #[test]
+    fn the_supervisor_sees_what_is_in_the_table_and_nothing_else() {
+        assert_eq!(action(libc::SYS_openat, [0; 6]), libc::SECCOMP_RET_TRACE);
+        assert_eq!(action(libc::SYS_exit_group, [0; 6]), libc::SECCOMP_RET_TRACE);
+        assert_eq!(action(libc::SYS_write, [0; 6]), libc::SECCOMP_RET_ALLOW);
+        assert_eq!(action(libc::SYS_mmap, [0; 6]), libc::SECCOMP_RET_ALLOW);
+        let sync = [0, 0, 0, libc::MAP_SYNC as u64, 0, 0];
+        assert_eq!(action(libc::SYS_mmap, sync), libc::SECCOMP_RET_TRACE);
+        assert_ne!(action(libc::SYS_io_uring_setup, [0; 6]), libc::SECCOMP_RET_ALLOW);
     }
 }
