@@ -75,10 +75,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         (recorded, analysis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     if let Some(end) = recorded? {
-        if let Some(signal) = launch::stopped_by() {
-            eprintln!("pmvet: interrupted by {}", launch::signal_name(signal));
-        }
-        return Ok(end);
+        return Ok(launch::stopped_by().map_or(end, interrupted));
     }
     if !analysed.saw_pm {
         return Ok(workload.no_pm());
@@ -156,7 +153,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
             coverage.not_covered.push(missing.into());
         }
     }
-    info.complete = outcome.stats.refused == 0;
+    info.complete = outcome.stats.refused == 0 && launch::stopped_by().is_none();
     folder.write_info(&info)?;
     let results = Results {
         folder: &folder,
@@ -170,7 +167,14 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         seconds: started.elapsed().as_secs_f64(),
         phases: Vec::new(),
     };
-    reporting::report(results, &arguments.reporting)
+    let exit = reporting::report(results, &arguments.reporting)?;
+    // What was found until then is reported; that there is no more to find is not.
+    Ok(launch::stopped_by().map_or(exit, interrupted))
+}
+
+fn interrupted(signal: i32) -> Exit {
+    eprintln!("pmvet: interrupted by {}", launch::signal_name(signal));
+    Exit::Interrupted
 }
 
 /// How many reads of one store are worth an attempt.

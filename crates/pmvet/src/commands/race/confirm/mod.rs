@@ -269,6 +269,7 @@ impl Confirm<'_> {
     fn take(&self, made: Made, judge: &mut Judge<'_>, confirmed: &mut Confirmed) -> Result<bool, Error> {
         let Made { order, recording, ending, run } = made;
         if launch::stopped_by().is_some() {
+            recording.remove();
             return Ok(false);
         }
         let Some(run) = run else {
