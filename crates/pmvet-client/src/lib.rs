@@ -12,6 +12,7 @@
 //! | [`taken`] | spin locks in volatile memory: when they are given back |
 //! | [`pace`] | threads in step |
 //! | [`follow`] | the instructions of a thread that has read what a stopped one has stored |
+//! | [`signals`] | what DynamoRIO gets wrong about signals
 //! | [`schedule`] | where threads are stopped until pmvet lets them go on |
 //! | [`sync`] | locks, condition variables, barriers, semaphores, joins |
 //! | [`determinism`], [`startup`], [`markers`] | fixed time and randomness; the initial stack; requests of the target |
@@ -184,6 +185,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
     let arguments: Vec<String> = (1..argc as usize)
         .map(|i| unsafe { std::ffi::CStr::from_ptr(*argv.add(i)) }.to_string_lossy().into_owned())
         .collect();
+    std::panic::set_hook(Box::new(|panic| dr::fail(&panic.to_string())));
     let [shared_memory, pmvet] = arguments.as_slice() else { dr::fail("the client needs two arguments") };
     let shared = Shared::attach(shared_memory.as_ref());
     let shared = shared.unwrap_or_else(|e| dr::fail(&format!("cannot reach pmvet's shared memory: {e}")));

@@ -1,8 +1,8 @@
-//! Signals that do nothing unless the target asks for them.
+//! Signals: what DynamoRIO gets wrong about those that are ignored by default, and about waiting for blocked ones.
 //!
-//! DynamoRIO catches these too. When several come while a system call waits, the call may end with EINTR, which it never
-//! does without DynamoRIO. So the kernel is told to drop them, as it does natively, while the target neither handles nor
-//! blocks them. (What is blocked can be waited for, and DynamoRIO, which does the blocking, must see it.)
+//! DynamoRIO catches SIGCHLD and its like even if the target does not. When several come while a system call waits, the call may end
+//! with EINTR, which it never does without DynamoRIO. So the kernel is told to drop them, as it does natively, while the target
+//! neither handles nor blocks them. (What is blocked can be waited for, and DynamoRIO, which does the blocking, must see it.)
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -67,6 +67,16 @@ impl Signals {
             _ => return,
         };
         self.settle(&client().threads());
+    }
+
+    /// The target waits for a signal. DynamoRIO forgets to look for one that it has held back until now; with `ppoll`, which
+    /// waits for nothing else here, it does not.
+    pub(crate) fn before_sigsuspend(&self, thread: &mut Thread, arguments: &Arguments) {
+        let (mask, size) = (arguments.get(0), arguments.get(1));
+        for (index, value) in [0, 0, 0, mask, size].into_iter().enumerate() {
+            arguments.replace(thread, index as i32, value);
+        }
+        arguments.replace_call(libc::SYS_ppoll);
     }
 
     /// Tells the kernel what to do with these signals now.

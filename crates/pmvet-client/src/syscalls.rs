@@ -142,6 +142,7 @@ pub(crate) unsafe extern "C" fn is_interesting(_dc: *mut c_void, number: i32) ->
                 | libc::SYS_io_setup
                 | libc::SYS_rt_sigaction
                 | libc::SYS_rt_sigprocmask
+                | libc::SYS_rt_sigsuspend
         )
         || deterministic && matches!(number, libc::SYS_clock_gettime | libc::SYS_gettimeofday | libc::SYS_time);
     yes.into()
@@ -165,6 +166,12 @@ impl Arguments {
         thread.replaced.push((index, self.get(index)));
         // SAFETY: as above.
         unsafe { dr_syscall_set_param(self.0, index, value) }
+    }
+
+    /// Makes it another call.
+    pub(crate) fn replace_call(&self, number: i64) {
+        // SAFETY: as above.
+        unsafe { dr_syscall_set_sysnum(self.0, number as i32) }
     }
 
     /// A path argument, made absolute.
@@ -200,6 +207,7 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     match number {
         libc::SYS_rt_sigaction => client().signals.before_sigaction(thread, &arguments),
         libc::SYS_rt_sigprocmask => client().signals.before_sigprocmask(thread, &arguments),
+        libc::SYS_rt_sigsuspend => client().signals.before_sigsuspend(thread, &arguments),
         _ => {}
     }
     if let Some(forks) = &client().forks {

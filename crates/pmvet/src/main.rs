@@ -29,6 +29,7 @@ use clap::Parser;
 use pmvet_target::guard;
 
 fn main() -> ExitCode {
+    panics_end_it();
     // The guard must come up whatever the rest of this program does.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     if let Some((first, rest)) = arguments.split_first()
@@ -43,4 +44,14 @@ fn main() -> ExitCode {
             error.exit().into()
         }
     }
+}
+
+/// A thread that is gone would leave a result that looks whole.
+fn panics_end_it() {
+    let says = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        says(panic);
+        eprintln!("pmvet: this is a bug in pmvet, please report it");
+        std::process::abort();
+    }));
 }

@@ -74,6 +74,17 @@ int main(void) {
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, &old);
+    sigset_t none;
+    sigemptyset(&none);
+    for (int i = 0; i < 20; i++) {
+        heard = 0;
+        pid_t one = child(i);
+        int turns = 0;
+        for (; !heard; turns++) sigsuspend(&none);
+        waitpid(one, NULL, 0);
+        if (turns != 1) printf("waited for a signal %d times\n", turns);
+    }
+
     on(SIG_DFL);
     heard = 0;
     siginfo_t info;

@@ -85,6 +85,22 @@ int main(void) {
     sigprocmask(SIG_SETMASK, &old, NULL);
     printf("unblocked: %d\n", (int)values);
 
+    sigset_t none, now;
+    sigemptyset(&none);
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    for (int i = 0; i < 2; i++) {
+        int before = inner;
+        sigprocmask(SIG_BLOCK, &set, &old);
+        raise(SIGUSR2);
+        int result = i ? sigsuspend(&none) : ppoll(NULL, 0, NULL, &none);
+        int why = errno;
+        sigprocmask(SIG_BLOCK, NULL, &now);
+        printf("waited for one that was there: %d, %s, %d, %d\n", result, strerror(why), (int)inner - before,
+               sigismember(&now, SIGUSR2));
+        sigprocmask(SIG_SETMASK, &old, NULL);
+    }
+
     other_stack = malloc(65536);
     stack_t stack = {.ss_sp = other_stack, .ss_size = 65536};
     sigaltstack(&stack, NULL);
