@@ -24,9 +24,10 @@ test: ## install what is missing, build everything, lint, run all tests
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory check
 
-# Tests run what lies in target/release, and cargo does not know that they need the client: hence the order.
+# Tests run what lies in target/release, and cargo does not know that they need the client: hence the order. All targets at once,
+# since without the tests libraries would be built with fewer features, and then once more.
 check:
-	@$(MAKE) --no-print-directory build
+	$(CARGO) build --release --workspace --all-targets
 	@$(MAKE) --no-print-directory zoo pmdk
 	@$(MAKE) --no-print-directory lint
 	PMVET_REQUIRE_BROWSER=1 PMVET_REQUIRE_XMLLINT=1 INSTA_UPDATE=no $(CARGO) test --release --workspace

@@ -12,7 +12,7 @@
 //! | [`taken`] | spin locks in volatile memory: when they are given back |
 //! | [`pace`] | threads in step |
 //! | [`follow`] | the instructions of a thread that has read what a stopped one has stored |
-//! | [`signals`] | what DynamoRIO gets wrong about signals
+//! | [`signals`] | what DynamoRIO gets wrong about signals |
 //! | [`schedule`] | where threads are stopped until pmvet lets them go on |
 //! | [`sync`] | locks, condition variables, barriers, semaphores, joins |
 //! | [`determinism`], [`startup`], [`markers`] | fixed time and randomness; the initial stack; requests of the target |
