@@ -1,6 +1,7 @@
 //! The few services of DynamoRIO and the kernel that the client needs, as safe functions.
 
 use core::ffi::c_void;
+use std::ffi::CString;
 
 use dynamorio_sys::*;
 
@@ -119,8 +120,19 @@ fn clock(clock: i32) -> u64 {
 
 /// Whether a thread of this process wants to run: on a processor, in a queue for one, or after a system call that pmvet looks at.
 pub(crate) fn thread_is_runnable(tid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
-    // The name may hold anything.
+    let Ok(path) = CString::new(format!("/proc/self/task/{tid}/stat")) else { return false };
+    let mut stat = [0; 64];
+    // With DynamoRIO's own functions: the thread may be gone when its file is read, and what the C library then returns is no
+    // length that Rust would take for an error.
+    // SAFETY: a path and a buffer of the length that is said.
+    let read = unsafe {
+        let file = dr_open_file(path.as_ptr(), DR_FILE_READ);
+        let read = dr_read_file(file, stat.as_mut_ptr().cast(), stat.len());
+        dr_close_file(file);
+        usize::try_from(read).unwrap_or(0)
+    };
+    // The number, the name, which may hold anything but is short, and the state.
+    let stat = String::from_utf8_lossy(stat.get(..read).unwrap_or_default());
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['R', 't']))
 }
 
@@ -395,16 +407,16 @@ pub(crate) fn write_memory(addr: u64, bytes: &[u8]) {
 }
 
 /// The path of the target's executable.
-pub(crate) fn executable() -> std::ffi::CString {
+pub(crate) fn executable() -> CString {
     // SAFETY: module data is valid until it is freed.
     unsafe {
         let module = dr_get_main_module();
         if module.is_null() {
-            return std::ffi::CString::default();
+            return CString::default();
         }
         let path = crate::sites::describe(&*module).2;
         dr_free_module_data(module);
-        std::ffi::CString::new(path).unwrap_or_default()
+        CString::new(path).unwrap_or_default()
     }
 }
 
