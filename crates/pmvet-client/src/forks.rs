@@ -228,7 +228,9 @@ impl Forks {
 
     /// Ends the process. The sandbox stops one that says so for all of its threads, which takes time.
     fn leave(&self, status: i32) {
-        let alone = client().threads().alive.len() == 1;
+        let threads = client().threads();
+        // A thread that was made a moment ago may not have started.
+        let alone = threads.alive.len() == 1 && threads.expected.is_empty();
         let call = if alone { libc::SYS_exit } else { libc::SYS_exit_group };
         // SAFETY: does not return.
         unsafe { libc::syscall(call, status) };

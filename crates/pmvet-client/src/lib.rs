@@ -251,11 +251,14 @@ unsafe extern "C" fn thread_starts(dc: *mut c_void) {
     let client = client();
     // SAFETY: an event of this thread.
     let sp = unsafe { dr::registers().__bindgen_anon_4.rsp };
-    let expected = client.threads().expected.remove(&sp);
+    let expected = client.threads().expected.get(&sp).copied();
     let first = client.threads().alive.is_empty();
     let id = expected.unwrap_or_else(|| ThreadId(client.shared.header().next_thread.0.fetch_add(1, Ordering::AcqRel)));
     let pointer = Thread::start(id);
-    client.threads().alive.push(pointer as usize);
+    let mut threads = client.threads();
+    threads.expected.remove(&sp);
+    threads.alive.push(pointer as usize);
+    drop(threads);
     // SAFETY: just made; the field is ours.
     let thread = unsafe {
         dr_set_tls_field(dc, pointer.cast());
