@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * mkpool.c -- makes an empty libpmemobj pool of the smallest size
+ * mkpool.c -- makes an empty libpmemobj pool of the smallest size, or as large
+ * as FILE says, if it is there and describes a pool of several files
  *
  * usage: mkpool LAYOUT FILE
  *
@@ -9,6 +10,7 @@
  */
 
 #include <stdio.h>
+#include <unistd.h>
 #include <libpmemobj.h>
 
 int
@@ -19,8 +21,8 @@ main(int argc, char *argv[])
 		return 2;
 	}
 
-	PMEMobjpool *pop = pmemobj_create(argv[2], argv[1], PMEMOBJ_MIN_POOL,
-			0666);
+	size_t size = access(argv[2], F_OK) == 0 ? 0 : PMEMOBJ_MIN_POOL;
+	PMEMobjpool *pop = pmemobj_create(argv[2], argv[1], size, 0666);
 	if (pop == NULL) {
 		fprintf(stderr, "%s: %s\n", argv[2], pmemobj_errormsg());
 		return 1;

@@ -122,6 +122,25 @@ fn deleting_and_renaming_happen_in_the_sandbox() {
 }
 
 #[test]
+fn locks_are_seen_in_the_sandbox_alone() {
+    let lock = |capture| {
+        let scene = Scene::new(capture);
+        let path = scene.folder.path().join("set");
+        std::fs::write(&path, "").unwrap();
+        let held = std::fs::File::open(&path).unwrap();
+        held.lock().unwrap();
+        let output = scene
+            .sh("exec 7<set; flock -n 7 && echo free; exec 8<>pool 9<>pool; flock -n 8 && ! flock -n 9 && echo taken")
+            .1;
+        drop(held);
+        output
+    };
+    assert_eq!(lock(Capture::Writable), "free\ntaken\n");
+    // A workload leaves its traces, and sees those of others.
+    assert_eq!(lock(Capture::Mappable), "taken\n");
+}
+
+#[test]
 fn symbolic_links_and_relative_folders_lead_there_too() {
     let scene = Scene::new(Capture::Writable);
     std::os::unix::fs::symlink("pool", scene.folder.path().join("alias")).unwrap();

@@ -86,7 +86,7 @@ fn quoted(words: &[String]) -> String {
 }
 
 impl Workload {
-    fn check(&self, place: &Place, bin: &Path) -> Checked {
+    fn check(&self, place: &Place, bin: &Path, jobs: u32) -> Checked {
         let path = |path: &Path| path.to_str().unwrap().to_owned();
         let input = place.pools().join("input");
         if let Some(generator) = &self.make_input {
@@ -105,7 +105,7 @@ impl Workload {
         command.insert(0, path(&bin.join(&self.program)));
         let setup: Vec<String> = self.setup.iter().map(|words| quoted(&fill(words))).collect();
         let setup = setup.join(" && ");
-        // The other core has a check of its own. Opening a pool takes long: the whole is for `make soak`.
+        // Opening a pool takes long: the whole is for `make soak`.
         let less: &[&str] = if std::env::var_os("PMVET_SOAK").is_some() {
             &[]
         } else if JUDGED.iter().any(|judgement| judgement.workload == self.name) {
@@ -113,7 +113,8 @@ impl Workload {
         } else {
             &["--visits", "2", "--crash-recoveries", "1"]
         };
-        let mut check = place.check(&["-j1"], &command).option(less);
+        let jobs = format!("-j{jobs}");
+        let mut check = place.check(&[&jobs], &command).option(less);
         if !setup.is_empty() {
             check = check.option(&["--setup", &setup]);
         }
@@ -135,7 +136,7 @@ impl Workload {
     /// Checks it; every error must be expected, must replay, and every expected one must be there.
     fn judge(&self, bin: &Path, expected: &[&str]) -> Result<(), String> {
         let place = Place::new();
-        let checked = self.check(&place, bin);
+        let checked = self.check(&place, bin, 1);
         let wrong = |what: String| Err(format!("--- {}: {what}\n{}", self.name, checked.text()));
         let is = |error: &Finding, title: &str| error.title.contains(title);
         for error in checked.errors() {
@@ -215,7 +216,7 @@ fn it_is_explained() {
     let _turn = turn();
     let bin = make("targets/pmdk", "pmdk");
     let place = Place::new();
-    let checked = creations()[0].check(&place, &bin);
+    let checked = creations()[0].check(&place, &bin, 1);
     let error = checked.errors().next().unwrap();
     assert_eq!(error.title, "recovery fails after a crash in `main`, inside `pmemobj_create`");
     let frame = error.places[0].frame().unwrap();
@@ -273,4 +274,21 @@ fn errors_on_pools_made_beforehand_are_judged() {
     let all = restarts();
     assert!(JUDGED.iter().all(|judgement| all.iter().any(|workload| workload.name == judgement.workload)));
     both_cores(&all, |workload| workload.judge(&bin, &workload.judged()));
+}
+
+#[test]
+fn a_pool_may_be_several_files() {
+    let _turn = turn();
+    let bin = make("targets/pmdk", "pmdk");
+    let place = Place::new();
+    let part = |n: u32| format!("8M {}\n", place.pools().join(format!("part-{n}")).display());
+    fs::write(place.pool(), format!("PMEMPOOLSET\n{}{}", part(0), part(1))).unwrap();
+    let workload = Workload {
+        setup: vec![["{bin}/mkpool", "map", "{pool}"].map(String::from).into()],
+        ..table().remove("mapcli-btree-small").unwrap()
+    };
+    // Several at a time: PMDK locks the file that describes the pool.
+    let checked = workload.check(&place, &bin, 2);
+    assert_eq!(checked.code, Some(CLEAN), "{}", checked.text());
+    assert!(!place.pools().join("part-0").exists());
 }

@@ -1,7 +1,7 @@
 //! The seccomp filter of a sandboxed process: which of its system calls the supervisor gets to see.
 //!
-//! Everything else runs at full speed. The list is short on purpose: calls that name a file, the end of the process, and
-//! mappings that only a DAX file system grants. A signal to every process there is, which is none of the sandbox's, is refused.
+//! Everything else runs at full speed. The list is short on purpose: calls that name a file, locks, the end of the process,
+//! and mappings that only a DAX file system grants. A signal to every process there is, which is none of the sandbox's, is refused.
 
 use std::io;
 
@@ -66,6 +66,8 @@ pub(super) enum Call {
         to: PathArgument,
     },
     Map,
+    /// Locks an open file against other processes.
+    Lock,
     Exit,
 }
 
@@ -109,6 +111,7 @@ const TABLE: &[(i64, Call)] = &[
     (libc::SYS_link, Call::Link { from: cwd(0), to: cwd(1) }),
     (libc::SYS_linkat, Call::Link { from: at(0, 1), to: at(2, 3) }),
     (libc::SYS_mmap, Call::Map),
+    (libc::SYS_flock, Call::Lock),
     (libc::SYS_exit_group, Call::Exit),
 ];
 

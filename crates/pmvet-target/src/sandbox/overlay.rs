@@ -104,6 +104,12 @@ impl Overlay {
         self.files().find(|(_, file)| file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (device, inode)))
     }
 
+    /// Whether a process may really lock this file. A lock on one that others have too, such as PMDK takes on the description of a
+    /// pool of several files, would be seen outside, and make runs that have nothing to do with each other fail.
+    pub(super) fn may_lock(&self, device: u64, inode: u64) -> bool {
+        self.capture == Capture::Mappable || self.by_inode(device, inode).is_some()
+    }
+
     /// How much memory the stand-ins take.
     pub fn bytes(&self) -> u64 {
         self.files().filter_map(|(_, file)| file.metadata().ok()).map(|m| m.blocks() * 512).sum()

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -210,12 +211,17 @@ impl<'a> Supervisor<'a> {
             }
             Call::Map => {
                 // Only a DAX file system grants it; here everything counts as one that does.
-                let fd = before.r8 as i32;
-                let file = std::fs::metadata(format!("/proc/{}/fd/{fd}", tracee.tid)).ok()?;
-                use std::os::unix::fs::MetadataExt;
+                let file = tracee.file(before.r8 as i32).ok()?;
                 self.overlay().by_inode(file.dev(), file.ino())?;
                 let flags = before.r10 & !(libc::MAP_SYNC as u64) & !(libc::MAP_TYPE as u64);
                 now.r10 = flags | libc::MAP_SHARED as u64;
+            }
+            Call::Lock => {
+                let file = tracee.file(before.rdi as i32).ok()?;
+                if !file.is_file() || self.overlay().may_lock(file.dev(), file.ino()) {
+                    return None;
+                }
+                skip(&mut now, Ok(()));
             }
             Call::Open { path, flags } => {
                 let asked = argument(&before, flags) as i32;

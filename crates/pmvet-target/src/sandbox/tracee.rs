@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -97,6 +98,11 @@ impl Tracee {
             None | Some(libc::AT_FDCWD) => std::fs::read_link(format!("/proc/{}/cwd", self.tid)),
             Some(fd) => std::fs::read_link(format!("/proc/{}/fd/{fd}", self.tid)),
         }
+    }
+
+    /// What is known of an open file.
+    pub(super) fn file(self, fd: i32) -> io::Result<Metadata> {
+        std::fs::metadata(format!("/proc/{}/fd/{fd}", self.tid))
     }
 
     /// The process it belongs to.

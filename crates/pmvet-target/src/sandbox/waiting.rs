@@ -48,11 +48,20 @@ fn of_family(process: libc::pid_t, depth: u32) -> Duration {
     waits.max().unwrap_or_default()
 }
 
-/// The second number is the time a thread was ready to run and did not, in nanoseconds.
 fn of_thread(folder: impl AsRef<Path>) -> Duration {
+    times(folder)[1]
+}
+
+/// How long a thread has run.
+pub(crate) fn ran(process: u32, os_thread: u32) -> Duration {
+    times(format!("/proc/{process}/task/{os_thread}"))[0]
+}
+
+/// How long a thread has run, and how long it was ready to and did not. No time if it is gone.
+fn times(folder: impl AsRef<Path>) -> [Duration; 2] {
     let text = fs::read_to_string(folder.as_ref().join("schedstat")).unwrap_or_default();
-    let nanoseconds = text.split_whitespace().nth(1).and_then(|number| number.parse().ok());
-    Duration::from_nanos(nanoseconds.unwrap_or_default())
+    let mut nanoseconds = text.split_whitespace().map(|number| number.parse().unwrap_or_default());
+    [(); 2].map(|()| Duration::from_nanos(nanoseconds.next().unwrap_or_default()))
 }
 
 #[cfg(test)]

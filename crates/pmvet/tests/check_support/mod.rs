@@ -207,6 +207,14 @@ impl Place {
         command
     }
 
+    /// Options that make the pools PM, where they are not so by their path.
+    pub(crate) fn pm(&self) -> Vec<OsString> {
+        match self.pools().starts_with("/dev/shm") {
+            true => Vec::new(),
+            false => vec!["--pm".into(), self.pools().into()],
+        }
+    }
+
     /// Runs a finding again, in a process of its own.
     pub(crate) fn replay(&self, id: &str) -> Output {
         finish(self.pmvet(&["replay", id]), None).expect("the replay hangs")
@@ -269,10 +277,7 @@ impl Check<'_> {
 
     fn words(&self) -> Command {
         let mut command = self.place.pmvet(&[self.engine, "--quiet"]);
-        if !self.place.pools().starts_with("/dev/shm") {
-            command.arg("--pm").arg(self.place.pools());
-        }
-        command.args(&self.options).arg("--").args(&self.command);
+        command.args(self.place.pm()).args(&self.options).arg("--").args(&self.command);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
