@@ -1,4 +1,4 @@
-//! Counter maps: what a fuzzer is told about a run, in place of events.
+//! Counter maps: what a fuzzer is told about a run, in place of events; that of branches can be had beside them.
 //!
 //! An *operation* on PM is a store, flush or fence together with the calls that led to it: within libraries all of them,
 //! since they say what the library was asked to do, and two of the program's own, so that a shared `persist` does not hide
@@ -70,12 +70,12 @@ impl Thread {
 
 /// Counts that the block at `entry` runs after the one that ran before it.
 pub(crate) fn branch(e: &Emitter, live: Live, entry: u64) {
-    let Some(forks) = &client().forks else { return };
+    let Some(stage) = client().branches() else { return };
     let (number, kind) = client().sites.stable(entry);
     if kind == Kind::System {
         return;
     }
-    let counts = forks.stage().maps.edges.as_ptr() as i32;
+    let counts = stage.maps.edges.as_ptr() as i32;
     let dead = if live.flags() { None } else { live.dead_register() };
     let register = dead.unwrap_or(RCX);
     let second = DR_REG_RDX as reg_id_t;

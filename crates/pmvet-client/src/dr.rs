@@ -4,6 +4,7 @@ use core::ffi::c_void;
 use std::ffi::CString;
 
 use dynamorio_sys::*;
+use pmvet_events::stage::Stage;
 
 use crate::thread::slot;
 
@@ -212,15 +213,16 @@ fn map_low(bytes: usize) -> *mut c_void {
 }
 
 /// Maps the stage where a 32-bit displacement reaches it, without keeping its file open.
-pub(crate) fn map_stage(path: &str, bytes: usize) -> *mut u8 {
+pub(crate) fn map_stage(path: &str) -> &'static Stage {
     use std::os::fd::AsRawFd;
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path);
     let file = file.unwrap_or_else(|e| fail(&format!("cannot reach pmvet's stage: {e}")));
-    let at = map_file_low(bytes, file.as_raw_fd(), libc::MAP_SHARED);
+    let at = map_file_low(Stage::BYTES, file.as_raw_fd(), libc::MAP_SHARED);
     if at.is_null() {
         fail("no memory below 2 GiB is free in the target");
     }
-    at.cast()
+    // SAFETY: a mapping of this size that stays; all accesses are atomic.
+    unsafe { &*at.cast::<Stage>() }
 }
 
 fn map_file_low(bytes: usize, fd: i32, how: i32) -> *mut c_void {

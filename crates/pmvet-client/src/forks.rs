@@ -48,9 +48,7 @@ pub(crate) struct Forks {
 
 impl Forks {
     pub(crate) fn new(plan: &plan::Forks) -> Self {
-        let at = dr::map_stage(&plan.stage, Stage::BYTES);
-        // SAFETY: a mapping of this size that stays; all accesses are atomic.
-        let stage = unsafe { &*at.cast::<Stage>() };
+        let stage = dr::map_stage(&plan.stage);
         Self {
             stage,
             files: plan.files.clone(),

@@ -94,14 +94,10 @@ pub(crate) unsafe extern "C" fn block_event(
             live[i] = live[i + 1].before(instr);
         }
         let entry = dr_fragment_app_pc(tag) as u64;
-        if let Some(forks) = &client().forks {
-            if translating == 0 {
-                forks.translated(entry);
-            }
-            if client().counts() {
-                counts::branch(&this.emitter(instrs[0]), live[0], entry);
-            }
+        if let Some(forks) = client().forks.as_ref().filter(|_| translating == 0) {
+            forks.translated(entry);
         }
+        counts::branch(&this.emitter(instrs[0]), live[0], entry);
         if let Some((hook, stub, access)) = client().hooks.at(entry).filter(|_| !client().counts()) {
             let e = this.emitter(instrs[0]);
             if client().plan.in_step {
@@ -391,7 +387,7 @@ impl Block {
 
     fn fence(&mut self, instr: Instr, kind: u8) {
         let e = self.emitter(instr);
-        if client().plan.in_step {
+        if client().plan.in_step || client().plan.follow > 0 {
             e.call_stub(stubs::paced, self.access(instr, 0, 0, mode::NOTHING), Address::Known);
         }
         e.call_stub(fence_stub(), self.access(instr, kind, 0, mode::NOTHING), Address::Known);

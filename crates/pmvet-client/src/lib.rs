@@ -65,6 +65,7 @@ use pmvet_events::event::What;
 use pmvet_events::ids::{ModuleId, ThreadId};
 use pmvet_events::plan::Plan;
 use pmvet_events::shm::Shared;
+use pmvet_events::stage::Stage;
 
 use crate::thread::Thread;
 
@@ -93,6 +94,8 @@ struct Client {
     watching: AtomicBool,
     /// If it is a fork server, or a child of one.
     forks: Option<forks::Forks>,
+    /// Where branches are counted beside events, if they are.
+    branches: Option<&'static Stage>,
 }
 
 #[derive(Default)]
@@ -117,6 +120,12 @@ impl Client {
     /// Whether operations are counted, not reported.
     fn counts(&self) -> bool {
         self.plan.forks.as_ref().is_some_and(|forks| forks.count)
+    }
+
+    /// Where branches are counted, if they are.
+    fn branches(&self) -> Option<&'static Stage> {
+        let forks = self.forks.as_ref().filter(|_| self.counts());
+        forks.map(forks::Forks::stage).or(self.branches)
     }
 
     fn watches_memory(&self) -> bool {
@@ -199,7 +208,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         hooks: sync::Hooks::new(&plan),
         schedule: schedule::Schedule::new(&plan),
         at_risk: follow::AtRisk::default(),
-        pace: pace::Pace::new(&plan),
+        pace: Default::default(),
         sites: Default::default(),
         tree: Default::default(),
         fixed: Default::default(),
@@ -212,6 +221,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         // A server's children share its code: it must not be made again when the first of them maps PM.
         watching: AtomicBool::new(plan.forks.is_some()),
         forks: plan.forks.as_ref().map(forks::Forks::new),
+        branches: plan.branches.as_deref().map(dr::map_stage),
         shared,
         plan,
     };

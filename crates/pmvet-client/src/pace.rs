@@ -8,7 +8,6 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use pmvet_events::ThreadId;
-use pmvet_events::plan::{Lead, Plan};
 
 use crate::thread::Thread;
 use crate::{client, dr};
@@ -32,8 +31,6 @@ const SCARCELY: u64 = 1_000_000;
 const ALL_WAITS: u32 = 1200;
 /// How many fences a thread goes on for at first if it has waited in vain.
 const FEWEST: u64 = 4;
-/// Where threads start: one that is to be ahead starts so much lower, so that the others wait for it.
-const START: u64 = 1 << 32;
 
 /// Where a thread is.
 #[derive(Debug)]
@@ -66,14 +63,15 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Pace {
     places: [Place; PLACES],
-    leads: Vec<Lead>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { places: std::array::from_fn(|_| Place::new()) }
+    }
 }
 
 impl Pace {
-    pub(crate) fn new(plan: &Plan) -> Self {
-        Self { places: std::array::from_fn(|_| Place::new()), leads: plan.leads.clone() }
-    }
-
     fn place(&self, thread: ThreadId) -> &Place {
         &self.places[thread.0 as usize % PLACES]
     }
@@ -82,12 +80,7 @@ impl Pace {
     /// others, and is waited for until it has.
     pub(crate) fn of_new(&self) -> u64 {
         let most = self.places.iter().map(|place| place.at.load(Ordering::Relaxed)).max();
-        most.unwrap_or(0).saturating_sub(START)
-    }
-
-    fn of(&self, thread: &Thread) -> u64 {
-        let lead = self.leads.iter().find(|lead| lead.thread == thread.id.0).map_or(0, |lead| lead.fences);
-        START + thread.pace - u64::from(lead)
+        most.unwrap_or(0)
     }
 
     /// The thread is not waited for until it is back.
@@ -98,7 +91,7 @@ impl Pace {
     pub(crate) fn enter(&self, thread: &Thread) {
         let place = self.place(thread.id);
         place.os_thread.store(thread.os_thread, Ordering::Relaxed);
-        place.at.store(self.of(thread), Ordering::Relaxed);
+        place.at.store(thread.pace, Ordering::Relaxed);
         place.away.store(false, Ordering::Relaxed);
     }
 
@@ -139,8 +132,10 @@ pub(crate) unsafe extern "C" fn paced(thread: *mut Thread) {
     let thread = unsafe { &mut *thread };
     thread.pace += 1;
     thread.follow.fenced();
-    client().pace.enter(thread);
-    thread.keep_pace();
+    if client().plan.in_step {
+        client().pace.enter(thread);
+        thread.keep_pace();
+    }
 }
 
 /// Before a function that takes a lock, among others.
@@ -156,7 +151,7 @@ impl Thread {
             return;
         }
         let pace = &client().pace;
-        let (mine, mut sleeps, mut seen, mut then) = (pace.of(self), 0, u64::MAX, (0, 0));
+        let (mine, mut sleeps, mut seen, mut then) = (self.pace, 0, u64::MAX, (0, 0));
         let all = pace.present();
         let most = (ALL_SLEEPS / all).clamp(*SLEEPS.start(), *SLEEPS.end());
         loop {

@@ -3,7 +3,7 @@
 //! Which store is stopped, and for how long, pmvet decides; here is only the counting that has to happen at once. A stopped
 //! thread holds no lock of the client, has published its store, and looks now and then whether pmvet is still there.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmvet_events::plan::{MAX_STALLS, Plan, Stop};
 use pmvet_events::{Places, SiteId, ThreadId, wire};
@@ -15,7 +15,12 @@ use crate::{client, dr};
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     stalls: Vec<Stall>,
+    /// How many threads are stopped.
+    stopped: AtomicU32,
 }
+
+/// How long a thread rests that yields while others are stopped, in nanoseconds.
+const REST: u64 = 200_000;
 
 #[derive(Debug)]
 struct Stall {
@@ -36,7 +41,15 @@ impl Schedule {
             stops: stall.stops.clone(),
             pc: AtomicU64::new(0),
         };
-        Self { stalls: plan.stalls.iter().take(MAX_STALLS).map(stall).collect() }
+        Self { stalls: plan.stalls.iter().take(MAX_STALLS).map(stall).collect(), stopped: AtomicU32::new(0) }
+    }
+
+    /// A thread yields. While others are stopped it mostly spins for what they hold, and would only take the processors from
+    /// those whom they wait for.
+    pub(crate) fn yields(&self) {
+        if self.stopped.load(Ordering::Relaxed) > 0 {
+            dr::sleep(REST);
+        }
     }
 
     pub(crate) fn loaded(&self, start: u64, path: &str) {
@@ -103,10 +116,12 @@ impl Thread {
         let number = index as u32 + 1;
         client().pace.leave(self.id);
         client().at_risk.publish(self);
+        client().schedule.stopped.fetch_add(1, Ordering::Relaxed);
         control.stalled.store(number, Ordering::Release);
         while !control.wait_at_stall(number) {
             client().check_pmvet_lives();
         }
+        client().schedule.stopped.fetch_sub(1, Ordering::Relaxed);
         client().at_risk.withdraw(self.id);
         client().pace.enter(self);
     }

@@ -193,6 +193,9 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     let Some(thread) = Thread::try_current() else { return 1 };
     let arguments = Arguments(dc);
     // DynamoRIO asks for calls that nobody is interested in, too, among them the one that spinning threads make.
+    if i64::from(number) == libc::SYS_sched_yield {
+        client().schedule.yields();
+    }
     // SAFETY: only looks at the number.
     if !client().plan.in_step && unsafe { is_interesting(dc, number) } == 0 {
         return 1;

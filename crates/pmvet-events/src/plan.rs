@@ -44,12 +44,12 @@ pub struct Plan {
     /// milliseconds, so that few of their operations overlap, and other ones in each run.
     #[serde(default)]
     pub in_step: bool,
-    /// ... but for these, which are ahead of the others.
-    #[serde(default)]
-    pub leads: Vec<Lead>,
     /// Let each access to PM wait for up to a millisecond, at random: what forced schedules are compared with.
     #[serde(default)]
     pub delays: bool,
+    /// Count branches, beside all that is reported, in the map of the stage at this path.
+    #[serde(default)]
+    pub branches: Option<String>,
 }
 
 /// A function that hands out memory. Arguments are counted from 0; the first four can be named.
@@ -97,7 +97,7 @@ pub struct Stall {
 }
 
 /// One time that a thread comes to a sync point, and what it waits for there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
     pub thread: u32,
     /// How often the thread has come by before.
@@ -106,13 +106,12 @@ pub struct Stop {
     pub reader: u32,
     /// In how many of its operations. An operation ends with a fence.
     pub reads: u32,
-}
-
-/// A thread that is kept ahead of the others by so many fences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lead {
-    pub thread: u32,
-    pub fences: u32,
+    /// Instead of reads: the stop of `reader` that is waited for, by its number; 0 for none.
+    #[serde(default)]
+    pub until: u32,
+    /// The number of this stop, if others wait for it.
+    #[serde(default)]
+    pub number: u32,
 }
 
 /// How many sync points a plan may have: each has one bit of a word in shared memory that keeps it on.

@@ -93,6 +93,7 @@ impl AddressSpaces {
         let end = addr.saturating_add(len);
         if let Some(m) = space.mappings.get(space.last.get())
             && m.start <= addr
+            && addr < end
             && end <= m.end
         {
             return found(Located { file: m.file, offset: m.offset + (addr - m.start), first: 0, len: len as usize });
@@ -109,6 +110,9 @@ impl Space {
         self.last.set(first);
         for m in self.mappings[first..].iter().take_while(|m| m.start < end) {
             let (from, to) = (m.start.max(addr), m.end.min(end));
+            if from == to {
+                continue;
+            }
             found(Located {
                 file: m.file,
                 offset: m.offset + (from - m.start),

@@ -295,6 +295,7 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
 /// Appends `event` as a record to `out`. The client uses it for everything its fast paths do not write themselves.
 pub fn write(event: &Event<'_>, out: &mut Vec<u8>) {
     let mut head = |kind: u8, size: usize, addr: u64| {
+        debug_assert!(size <= usize::from(u8::MAX), "{size} bytes do not fit");
         out.extend_from_slice(&word0(event.seq, kind, size as u8).to_le_bytes());
         out.extend_from_slice(&(u64::from(event.site.0) | u64::from(event.context.0) << 32).to_le_bytes());
         out.extend_from_slice(&addr.to_le_bytes());

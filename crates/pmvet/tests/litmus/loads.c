@@ -34,6 +34,8 @@ main(int argc, char **argv)
 	X("lea 0x100(%[p]), %%rsi; lea 0x200(%[p]), %%rdi; cmpsb"); //~ [load 0x100 1]; [load 0x200 1]
 	X("lea 0x100(%[p]), %%rdi; xorl %%eax, %%eax; scasb"); //~ [load 0x100 1]
 	X("lea 0x100(%[p]), %%rsi; movl $4, %%ecx; rep lodsb"); //~ [load 0x100 4]
+	/* line by line, however long */
+	X("lea 0x130(%[p]), %%rsi; movl $300, %%ecx; rep lodsb"); //~ [load 0x130 16]; [load 0x140 64]; [load 0x180 64]; [load 0x1c0 64]; [load 0x200 64]; [load 0x240 28]
 	X("lea 0x100(%[p]), %%rsi; lea 0x200(%[p]), %%rdi; movl $4, %%ecx; repe cmpsb"); //~ [load 0x100 4]; [load 0x200 4]
 	/* Not accesses. */
 	X("lea 0x100(%[p]), %%rax");
