@@ -1,4 +1,4 @@
-//! What a line of source stores to, in the words of the source: `node->next` for `node->next = head;`.
+//! What a line of source stores to, or locks, in the words of the source: `node->next` for `node->next = head;`.
 //!
 //! No parser: a line of C, C++ or Rust is looked at for the few forms that stores to PM have. Where none fits, there is no answer,
 //! and a reader gets the offset alone.
@@ -18,6 +18,52 @@ pub(crate) fn stored(line: &str) -> Option<String> {
         let place = assigned(statement).map(|text| tidy(text).to_owned()).or_else(|| called(statement));
         place.filter(|text| is_place(text))
     })
+}
+
+/// Functions that take a lock, by a part of their name.
+const LOCKING: &[&str] = &["lock", "acquire", "test_and_set", "cas", "exchange", "xchg"];
+
+/// The lock that the first call of such a function in a line takes: its first argument, or the object it is called for.
+pub(crate) fn locked(line: &str) -> Option<String> {
+    let code = without_comments(line);
+    code.match_indices('(').find_map(|(open, _)| {
+        let before = code[..open].trim_end();
+        let name = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+        let function = name.to_ascii_lowercase();
+        // `std::lock_guard<std::mutex> guard(b->mutex)` names the lock, too.
+        let guards = before.contains("lock_guard") || before.contains("_lock<") || before.contains("_lock ");
+        if !guards && !LOCKING.iter().any(|part| function.contains(part)) || function.contains("unlock") {
+            return None;
+        }
+        let object = before.strip_suffix(name)?;
+        let object = object.strip_suffix('.').or_else(|| object.strip_suffix("->"));
+        let place = match object {
+            Some(object) => receiver(object).to_owned(),
+            None => {
+                let arguments = split(group(&code[open..])?.0);
+                let handled = arguments.first().is_some_and(|first| HANDLES.contains(first));
+                let argument = arguments.get(usize::from(handled))?;
+                let is_deep =
+                    |text: &&str| guards || text.starts_with('&') || text.contains("->") || text.contains('.');
+                tidy(Some(*argument).filter(is_deep)?).to_owned()
+            }
+        };
+        Some(place).filter(|text| is_place(text))
+    })
+}
+
+/// The expression that a text ends in.
+fn receiver(text: &str) -> &str {
+    let mut depth = 0_i32;
+    let start = text.char_indices().rev().find(|&(_, c)| {
+        match c {
+            ')' | ']' => depth += 1,
+            '(' | '[' => depth -= 1,
+            _ => {}
+        }
+        depth < 0 || depth == 0 && !(c.is_alphanumeric() || "_.->[]():".contains(c))
+    });
+    start.map_or(text, |(at, c)| &text[at + c.len_utf8()..])
 }
 
 fn without_comments(line: &str) -> String {
@@ -167,7 +213,7 @@ fn is_place(text: &str) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::stored;
+    use super::{locked, stored};
 
     #[test]
     fn destinations_are_recognised() {
@@ -217,10 +263,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn locks_are_recognised() {
+        let cases = [
+            ("\tpthread_mutex_lock(&b->lock);", "b->lock"),
+            ("if (pthread_mutex_trylock(&t->stripes[i].m) != 0)", "t->stripes[i].m"),
+            ("while (__sync_lock_test_and_set(&b->word, 1)) pause();", "b->word"),
+            ("while (!__atomic_compare_exchange_n(&h->lock, &free, 1, 0, 5, 5))", "h->lock"),
+            ("pmemobj_mutex_lock(pop, &D_RW(root)->lock);", "D_RW(root)->lock"),
+            ("std::lock_guard<std::mutex> guard(table->mutex);", "table->mutex"),
+            ("std::unique_lock guard(mutex_);", "mutex_"),
+            ("let guard = self.locks[i].lock().unwrap();", "self.locks[i]"),
+            ("if (b->mutex.try_lock()) {", "b->mutex"),
+            ("spin_acquire((uint64_t *)&seg->sema);", "seg->sema"),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(locked(line).as_deref(), Some(expected), "{line}");
+        }
+        for line in ["pthread_mutex_unlock(&b->lock);", "lock(l);", "b->lock = 0;", "", "lock_all();", "x = f(y);"] {
+            assert_eq!(locked(line), None, "{line}");
+        }
+    }
+
     proptest! {
         #[test]
-        fn no_line_is_too_strange(line in "[a-z(){}\\[\\]=+*&;./<>\"é -]{0,60}") {
-            let _ = stored(&line);
+        fn no_line_is_too_strange(line in "([a-z(){}\\[\\]=+*&;./<>\"é -]|lock){0,60}") {
+            let _ = (stored(&line), locked(&line));
         }
     }
 }

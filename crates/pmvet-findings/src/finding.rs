@@ -164,7 +164,7 @@ pub enum Evidence {
     Race {
         /// The racy load was seen between the store and its persist in this very run.
         observed: bool,
-        /// Locks held at the store, at the load, as places or addresses.
+        /// Locks held at the store, at the load, in the words of the program; never as addresses.
         store_locks: Vec<String>,
         load_locks: Vec<String>,
         timeline: Vec<Access>,

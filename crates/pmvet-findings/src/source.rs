@@ -84,8 +84,13 @@ impl Sources {
     }
 
     /// What the line of a frame stores to, in its own words.
-    pub(crate) fn stored_at(&self, frame: &Frame) -> Option<String> {
+    pub fn stored_at(&self, frame: &Frame) -> Option<String> {
         expression::stored(self.file(frame.file.as_deref()?)?.line(frame.line?)?)
+    }
+
+    /// The lock that the line of a frame takes, in its own words.
+    pub fn locked_at(&self, frame: &Frame) -> Option<String> {
+        expression::locked(self.file(frame.file.as_deref()?)?.line(frame.line?)?)
     }
 
     fn cache(&self) -> MutexGuard<'_, Cache> {

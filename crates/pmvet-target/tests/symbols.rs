@@ -141,6 +141,83 @@ impl Program {
 }
 
 #[test]
+fn types_are_known_by_name() {
+    let source = "typedef struct { long pad; union { int flag; char bytes[4]; }; } inner_t;\n\
+                  struct bucket { char tag; long lock; unsigned low : 3; long more[4]; };\n\
+                  struct table { inner_t in; struct bucket *buckets; };\n\
+                  struct table *pool; long *word;\n\
+                  struct bucket *get(struct table *t, int i) { struct bucket *b = &t->buckets[i]; return b; }\n\
+                  int main(void) { return (int)get(pool, 1)->lock + (int)*word; }\n";
+    let split = ["gcc -g -gsplit-dwarf -c types.c -o types.o", "gcc types.o -o prog"];
+    let whole: [&[&str]; 4] = [
+        &["gcc -g types.c -o prog"],
+        &["gcc -g -O2 -gdwarf-4 types.c -o prog"],
+        &["clang -g -O1 types.c -o prog"],
+        &split,
+    ];
+    let clang = Command::new("clang").arg("--version").output().is_ok();
+    for commands in whole.into_iter().filter(|commands| clang || !commands[0].starts_with("clang")) {
+        let types = Program::new("types.c", source, commands).symbols().types();
+        let member = |of: &str, name: &str| {
+            let member = types.member(&types.structs(of), name)?;
+            Some((member.offset, member.of.and_then(|id| types.size(id)), member.is_bit_field))
+        };
+        assert_eq!(member("bucket", "lock"), Some((8, Some(8), false)), "{commands:?}");
+        assert_eq!(member("struct bucket", "more"), Some((24, Some(8), false)));
+        assert!(member("bucket", "low").is_some_and(|(_, _, is_bit_field)| is_bit_field));
+        assert_eq!(member("inner_t", "flag"), Some((8, Some(4), false)), "a part without a name");
+        assert_eq!((member("bucket", "look"), types.structs("buckets")), (None, vec![]));
+        let name = |ids: &[_]| ids.first().and_then(|&id| types.struct_name(types.struct_of(id)?));
+        assert_eq!(name(types.globals("pool")), Some("table"));
+        assert_eq!(name(types.locals("get", "b")), Some("bucket"));
+        assert_eq!(name(types.locals("get", "t")), Some("table"));
+        assert_eq!(name(types.results("get")), Some("bucket"));
+        assert_eq!(name(types.locals("main", "t")), None);
+        let word = types.globals("word").first().and_then(|&id| types.pointee(id));
+        assert_eq!(word.and_then(|id| types.size(id)), Some(8));
+    }
+    assert!(Program::tree("").symbols().types().is_empty());
+}
+
+#[test]
+fn methods_know_their_object() {
+    let source = "namespace ns { struct Base { long kept; }; class Table : public Base {\n\
+                  public: long busy; static long shared; void begin(); void end() { busy = 0; } }; }\n\
+                  long ns::Table::shared; void ns::Table::begin() { busy = kept; }\n\
+                  int main() { static ns::Table t; t.begin(); t.end(); return (int)t.busy; }\n";
+    for flags in ["-g", "-g -O2"] {
+        let types = Program::new("m.cc", source, &[&format!("g++ {flags} m.cc -o prog")]).symbols().types();
+        let name = |ids: &[_]| ids.first().and_then(|&id| types.struct_name(types.struct_of(id)?));
+        for function in ["begin", "end"] {
+            assert_eq!(name(types.locals(function, "this")), Some("ns::Table"), "{flags} {function}");
+        }
+        for path in ["Table", "ns::Table"] {
+            let member = |name| types.member(&types.structs(path), name).map(|member| member.offset);
+            assert_eq!((member("busy"), member("kept"), member("shared")), (Some(8), Some(0), None), "{flags}");
+        }
+    }
+}
+
+#[test]
+fn variables_are_named() {
+    let source = "int table[10]; static long here; long *f(void) { static long here; return &here; }\n\
+                  int main(void) { return table[1] + (int)here + (int)*f(); }\n";
+    for flags in ["-g", "-O2", "-no-pie"] {
+        let program = Program::new("data.c", source, &[&format!("gcc {flags} data.c -o prog")]);
+        let (mut symbols, bias) = (program.symbols(), if flags == "-no-pie" { BASE - 0x40_0000 } else { BASE });
+        let mut at = |address: u64| symbols.variable(address);
+        let table = bias + program.labels["table"];
+        assert_eq!(at(table), Some(("table".into(), 0)), "{flags}");
+        assert_eq!(at(table + 39), Some(("table".into(), 39)), "{flags}");
+        for (name, address) in program.labels.iter().filter(|(name, _)| name.starts_with("here")) {
+            assert_eq!(at(bias + address), Some(("here".into(), 0)), "{flags} {name}");
+        }
+        assert_eq!(at(bias + program.labels["main"]), None, "code is no variable");
+        assert_eq!((at(BASE - 1), at(u64::MAX), at(BASE + (1 << 30))), (None, None, None));
+    }
+}
+
+#[test]
 fn dwarf_versions_and_optimisation() {
     for flags in ["-gdwarf-4 -O0", "-gdwarf-4 -O2", "-gdwarf-5 -O0", "-gdwarf-5 -O2", "-g3 -Og"] {
         println!("{flags}");
@@ -563,6 +640,8 @@ fn interrogate(content: &[u8]) {
         assert!(!frames.is_empty());
         frames.iter().for_each(|frame| assert!(!frame.to_string().is_empty()));
     }
+    symbols.types();
+    symbols.variable(BASE + 0x4010);
     symbols.debug_info(MODULE);
     symbols.advice(MODULE);
 }

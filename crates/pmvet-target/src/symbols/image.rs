@@ -94,7 +94,9 @@ pub(super) struct Image {
     pub(super) debuglink: Option<(PathBuf, u32)>,
     /// Path and build id of the file that holds what `dwz` found to be common to several debug files.
     pub(super) altlink: Option<(PathBuf, Vec<u8>)>,
+    /// What names code, and what names data.
     pub(super) symbols: Vec<Symbol>,
+    pub(super) variables: Vec<Symbol>,
     sections: HashMap<SectionId, Reader>,
     endian: RunTimeEndian,
 }
@@ -129,6 +131,7 @@ impl Image {
                 sections.insert(id, Reader::new(bytes, endian));
             }
         }
+        let named = |code| if flavour == Flavour::Main { symbols(&elf, code) } else { Vec::new() };
         let path_of = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
         Ok(Image {
             stamp: Stamp::from(&metadata),
@@ -137,7 +140,8 @@ impl Image {
             build_id: elf.build_id().ok().flatten().filter(|id| !id.is_empty()).map(<[u8]>::to_vec),
             debuglink: elf.gnu_debuglink().ok().flatten().map(|(name, crc)| (path_of(name), crc)),
             altlink: elf.gnu_debugaltlink().ok().flatten().map(|(name, id)| (path_of(name), id.to_vec())),
-            symbols: if flavour == Flavour::Main { symbols(&elf) } else { Vec::new() },
+            symbols: named(true),
+            variables: named(false),
             sections,
             endian,
         })
@@ -182,21 +186,25 @@ fn bytes(section: &object::Section<'_, '_>) -> Option<Arc<[u8]>> {
     (!data.is_empty()).then(|| Arc::from(&*data))
 }
 
-/// Everything that names code, from both symbol tables: a stripped library still has the dynamic one.
-fn symbols(elf: &object::File<'_>) -> Vec<Symbol> {
-    let code: HashMap<_, _> = elf
+/// Everything that names code, or else everything that names data, from both symbol tables: a stripped library still has the
+/// dynamic one.
+fn symbols(elf: &object::File<'_>, code: bool) -> Vec<Symbol> {
+    let wanted =
+        |flags| matches!(flags, SectionFlags::Elf { sh_flags, .. } if (sh_flags.0 & SHF_EXECINSTR.0 != 0) == code);
+    let limits: HashMap<_, _> = elf
         .sections()
-        .filter(|s| matches!(s.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags.0 & SHF_EXECINSTR.0 != 0))
-        .map(|s| (s.index(), s.address().saturating_add(s.size())))
+        .filter(|section| wanted(section.flags()))
+        .map(|section| (section.index(), section.address().saturating_add(section.size())))
         .collect();
     elf.symbols()
         .chain(elf.dynamic_symbols())
         .filter_map(|symbol| {
-            let limit = *code.get(&symbol.section_index()?)?;
+            let limit = *limits.get(&symbol.section_index()?)?;
             let function = match symbol.kind() {
-                SymbolKind::Text => true,
+                SymbolKind::Text => code,
+                SymbolKind::Data if !code => true,
                 // Hand-written assembly often leaves its labels without a type.
-                SymbolKind::Unknown | SymbolKind::Label => false,
+                SymbolKind::Unknown | SymbolKind::Label if code => false,
                 _ => return None,
             };
             let name = symbol.name().ok()?;

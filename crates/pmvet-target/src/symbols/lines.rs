@@ -12,9 +12,11 @@ use gimli::{Dwarf, DwarfPackage, Reader as _};
 
 use super::frame::Frame;
 use super::image::{Flavour, Image, Reader};
+use super::types::Types;
 
 pub(super) struct Lines {
     context: Context<Reader>,
+    dwarf: Arc<Dwarf<Reader>>,
     /// The module, and its separate debug file: packages and split files are found beside either.
     paths: Vec<PathBuf>,
     /// Opened when first needed.
@@ -32,8 +34,9 @@ impl Lines {
             dwarf.set_sup(load(alternate)?);
         }
         dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
-        let context = Context::from_dwarf(dwarf).ok()?;
-        Some(Lines { context, paths, packages: OnceCell::new() })
+        let dwarf = Arc::new(dwarf);
+        let context = Context::from_arc_dwarf(Arc::clone(&dwarf)).ok()?;
+        Some(Lines { context, dwarf, paths, packages: OnceCell::new() })
     }
 
     /// The functions around `address`, innermost first, each with the line it is at. Empty if unknown.
@@ -66,6 +69,14 @@ impl Lines {
             frames.push(frame);
         }
         Ok(frames)
+    }
+
+    pub(super) fn add_types(&self, types: &mut Types) {
+        types.add(&self.dwarf, &|unit| {
+            let path = unit.dwo_name().ok()?.and_then(|name| self.dwarf.attr_string(unit, name).ok());
+            let (comp_dir, parent) = (unit.comp_dir.clone(), Arc::clone(&self.dwarf));
+            self.split(&SplitDwarfLoad { dwo_id: unit.dwo_id?, comp_dir, path, parent })
+        });
     }
 
     /// The part of the debug information that the compiler left in a file of its own.

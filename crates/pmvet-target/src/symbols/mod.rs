@@ -2,6 +2,7 @@
 //!
 //! * [`Symbolizer`] — resolves a [`Site`] to its [`Frame`]s, reading each module's file when it is first needed.
 //! * `image` — what is read from an ELF file; `debugfile` — where the separate debug file of a module is.
+//! * [`types`] — what the program calls its variables, and the members of its structs.
 //! * `lines` — source lines and inlined calls; `table` — functions of modules that were built without `-g`.
 //!
 //! No file makes this panic, however damaged: what cannot be read is missing from the frames, and
@@ -17,9 +18,10 @@ mod info;
 mod lines;
 mod module;
 mod table;
+pub mod types;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -31,6 +33,7 @@ pub use self::info::{DebugInfo, Missing};
 
 use self::image::Stamp;
 use self::module::Module;
+use self::types::Types;
 
 /// Where distributions install separate debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
@@ -97,6 +100,34 @@ impl Symbolizer {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(self.modules.frames(site).into_boxed_slice()),
         }
+    }
+
+    /// The variable of static storage at an address of the target, and how far into it that is. Nothing if several programs of the run
+    /// have a module there and do not agree.
+    pub fn variable(&mut self, address: u64) -> Option<(String, u64)> {
+        let below = self.modules.announced.iter().filter(|(_, module)| module.base <= address);
+        let base = below.clone().map(|(_, module)| module.base).max()?;
+        let ids: Vec<ModuleId> = below.filter(|(_, module)| module.base == base).map(|(id, _)| *id).collect();
+        let mut found = ids.into_iter().map(|id| {
+            let (base, module) = self.modules.get(id)?;
+            module.variable(address - base)
+        });
+        let first = found.next()??;
+        found.all(|other| other.as_ref() == Some(&first)).then_some(first)
+    }
+
+    /// What all modules say about their types. Reads all of their debug information.
+    pub fn types(&mut self) -> Types {
+        let mut ids: Vec<ModuleId> = self.modules.announced.keys().copied().collect();
+        ids.sort_unstable();
+        let (mut types, mut known) = (Types::default(), HashSet::new());
+        for id in ids {
+            let path = self.modules.announced.get(&id).map(|announced| Arc::clone(&announced.path));
+            if let Some((_, module)) = self.modules.get(id).filter(|_| known.insert(path)) {
+                module.add_types(&mut types);
+            }
+        }
+        types
     }
 
     /// How much can be known about sites in this module.

@@ -10,12 +10,14 @@ use super::image::{Flavour, Image, Stamp};
 use super::info::{DebugInfo, Missing};
 use super::lines::{Lines, demangle};
 use super::table::Table;
+use super::types::Types;
 
 pub(super) struct Module {
     path: Arc<Path>,
     first_page: u64,
     build_id: Option<Vec<u8>>,
     table: Table,
+    variables: Table,
     lines: Option<Lines>,
     info: DebugInfo,
 }
@@ -37,6 +39,7 @@ impl Module {
                 first_page: 0,
                 build_id: None,
                 table: Table::default(),
+                variables: Table::default(),
                 lines: None,
                 info: DebugInfo::Missing(why),
             },
@@ -46,10 +49,12 @@ impl Module {
     fn with_image(path: Arc<Path>, mut image: Image, roots: &[PathBuf]) -> Self {
         let debug = if image.has_dwarf() { None } else { debugfile::find(&path, &image, roots) };
         let mut symbols = std::mem::take(&mut image.symbols);
+        let mut variables = std::mem::take(&mut image.variables);
         let mut paths = vec![path.to_path_buf()];
         let lines = match debug {
             Some((place, mut debug)) => {
                 symbols.append(&mut debug.symbols);
+                variables.append(&mut debug.variables);
                 let alternate = debugfile::find_alternate(&place, &debug, roots);
                 paths.push(place);
                 Lines::new(&debug, alternate.as_ref(), paths)
@@ -59,21 +64,33 @@ impl Module {
                 Lines::new(&image, alternate.as_ref(), paths)
             }
         };
-        let table = Table::new(symbols);
+        let (table, variables) = (Table::new(symbols), Table::new(variables));
         let info = match &lines {
             Some(_) => DebugInfo::Lines,
             None if table.is_empty() => DebugInfo::None,
             None => DebugInfo::SymbolsOnly,
         };
-        Module { path, first_page: image.first_page, build_id: image.build_id, table, lines, info }
+        Module { path, first_page: image.first_page, build_id: image.build_id, table, variables, lines, info }
     }
 
     pub(super) fn info(&self) -> &DebugInfo {
         &self.info
     }
 
+    pub(super) fn add_types(&self, types: &mut Types) {
+        self.lines.iter().for_each(|lines| lines.add_types(types));
+    }
+
     pub(super) fn advice(&self) -> Option<String> {
         self.info.advice(&self.path, self.build_id.as_deref())
+    }
+
+    /// The variable at `offset` from the module's start.
+    pub(super) fn variable(&self, offset: u64) -> Option<(String, u64)> {
+        let (name, distance) = self.variables.find(self.first_page.checked_add(offset)?)?;
+        // A variable that belongs to a function: compilers number those of one name.
+        let plain = name.rsplit_once('.').filter(|(_, number)| number.bytes().all(|b| b.is_ascii_digit()));
+        Some((demangle(plain.map_or(name, |(plain, _)| plain)), distance))
     }
 
     /// The frames at `offset` from the module's start, innermost first; at least one.

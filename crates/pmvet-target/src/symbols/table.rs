@@ -1,4 +1,4 @@
-//! Functions by address.
+//! Functions, or variables, by address.
 
 use std::cmp::Reverse;
 
@@ -9,7 +9,7 @@ pub(super) enum Binding {
     Global,
 }
 
-/// A symbol that names code.
+/// A symbol that names code or data.
 #[derive(Debug, Clone)]
 pub(super) struct Symbol {
     pub(super) start: u64,
@@ -17,7 +17,7 @@ pub(super) struct Symbol {
     pub(super) size: u64,
     /// The end of the section, which a symbol of unknown size cannot pass.
     pub(super) limit: u64,
-    /// Whether it is said to be a function, rather than being just a label.
+    /// Whether it is said to be a function or a variable, rather than being just a label.
     pub(super) function: bool,
     pub(super) binding: Binding,
     pub(super) name: Box<str>,
