@@ -8,6 +8,7 @@ use pmvet_events::{ContextId, FileId, ModuleId, Places, Site, SiteId};
 pub use pmvet_findings::stack::user_frame;
 use pmvet_findings::{Frame, Stack};
 use pmvet_target::sandbox::RawFrame;
+use pmvet_target::symbols::types::Types;
 use pmvet_target::symbols::{self, Symbolizer};
 
 /// Resolves what events carry. Engines are tested with one that makes up its answers.
@@ -15,6 +16,11 @@ pub trait Stacks {
     /// The instruction and its callers, innermost first. Never empty.
     fn stack(&mut self, site: SiteId, context: ContextId) -> Stack;
     fn file(&self, file: FileId) -> PathBuf;
+
+    /// The variable of the program at an address, and how far into it that is. None for other memory.
+    fn variable(&mut self, _address: u64) -> Option<(String, u64)> {
+        None
+    }
 
     /// The functions around an address of a process that ran natively: inlined ones first.
     fn raw_frames(&mut self, frame: &RawFrame) -> Stack {
@@ -67,6 +73,11 @@ impl Symbols {
         })
     }
 
+    /// What the modules say about their types and variables.
+    pub fn types(&mut self) -> Types {
+        self.symbolizer.types()
+    }
+
     /// What a PM file is called.
     pub fn path(&self, file: FileId) -> PathBuf {
         self.files.get(&file).cloned().unwrap_or_default()
@@ -107,6 +118,10 @@ impl Stacks for Resolver<'_> {
 
     fn file(&self, file: FileId) -> PathBuf {
         self.symbols.path(file)
+    }
+
+    fn variable(&mut self, address: u64) -> Option<(String, u64)> {
+        self.symbols.symbolizer.variable(address)
     }
 
     fn raw_frames(&mut self, raw: &RawFrame) -> Stack {

@@ -9,7 +9,7 @@ use pmvet_engines::lockset::{Code, Edges, Engine, LockShape, Options, Outcome};
 use pmvet_engines::stacks::Stacks;
 use pmvet_events::event::{AtomicKind, Event, FenceKind, FlushKind, LockKind, StoreKind, SyncOp, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
-use pmvet_findings::{Evidence, Frame, Role, Severity, Stack};
+use pmvet_findings::{Evidence, Frame, Role, Severity, Sources, Stack};
 use proptest::prelude::*;
 
 const BASE: u64 = 0x2000_0000_0000;
@@ -899,6 +899,78 @@ impl Stacks for Fake {
     }
 }
 
+fn no_sources() -> Sources {
+    Sources::in_memory([] as [(&str, &str); 0])
+}
+
+#[test]
+fn locks_are_named_by_variable_by_place_in_pm_or_by_the_line_that_takes_them() {
+    /// The heap's locks are at A and after it; `table_lock` is elsewhere.
+    struct WithVariable;
+    const VARIABLE: u64 = 0x50_0000;
+    impl Stacks for WithVariable {
+        fn stack(&mut self, site: SiteId, context: ContextId) -> Stack {
+            Fake.stack(site, context)
+        }
+
+        fn file(&self, file: FileId) -> PathBuf {
+            Fake.file(file)
+        }
+
+        fn variable(&mut self, address: u64) -> Option<(String, u64)> {
+            (address / 0x1000 == VARIABLE / 0x1000).then(|| ("table_lock".into(), address - VARIABLE))
+        }
+    }
+    /// Every line is called by a line 903, but that.
+    struct Wrapped;
+    impl Stacks for Wrapped {
+        fn stack(&mut self, site: SiteId, context: ContextId) -> Stack {
+            let inner = if site.0 == 903 { SiteId(800) } else { site };
+            [inner, SiteId(903)].into_iter().flat_map(|site| Fake.stack(site, context)).collect()
+        }
+
+        fn file(&self, file: FileId) -> PathBuf {
+            Fake.file(file)
+        }
+    }
+    // Each thread has a lock of its own that is taken by the same line; that of the reader is at the lower address.
+    let locks_of = |writer: u64, reader: u64| {
+        let mut s = new();
+        s.lock(2, writer);
+        s.store(2, 1, X);
+        s.lock(3, reader);
+        s.load(3, 2, X);
+        s.act(3);
+        s.unlock(3, reader);
+        s.persist(2, X);
+        s.unlock(2, writer);
+        let found = findings(&s.engine.finish(), &mut WithVariable, &no_sources());
+        let race = found.into_iter().find(|f| f.places[1].stack[0].line == Some(2)).expect("the race is found");
+        let Evidence::Race { store_locks, load_locks, .. } = race.evidence else { panic!("{race:?}") };
+        (store_locks.join(", "), load_locks.join(", "))
+    };
+    let taken = |number| format!("a lock taken at {}{number}", Fake.stack(SiteId(903), ContextId(0))[0]);
+    assert_eq!(locks_of(A + 64, A), (taken(" #1"), taken(" #2")));
+    assert_eq!(locks_of(A, A + 64), (taken(" #1"), taken(" #2")));
+    assert_eq!(locks_of(VARIABLE, VARIABLE + 40), ("`table_lock`".into(), "`table_lock`+0x28".into()));
+    // What a function that takes locks is called with is their name.
+    let sources = Sources::in_memory([("a.c", "\n".repeat(902) + "spin_lock(&b->lock);\n")]);
+    let mut s = new();
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.use_(3, 2, X);
+    s.persist(2, X);
+    s.unlock(2, A);
+    let found = findings(&s.engine.finish(), &mut Wrapped, &sources);
+    let race = found.into_iter().find(|f| f.places[1].stack[0].line == Some(2)).expect("the race is found");
+    assert!(
+        matches!(&race.evidence, Evidence::Race { store_locks, .. } if *store_locks == ["`b->lock` taken at f903 (a.c:903)"]),
+        "{race:?}"
+    );
+    let (store, load) = locks_of(Z, A);
+    assert_eq!((store, load), (format!("pool+{:#x}{}", Z - BASE, &taken("")[6..]), taken("")));
+}
+
 #[test]
 fn a_finding_names_both_ends_and_what_to_change() {
     let mut s = new();
@@ -907,7 +979,7 @@ fn a_finding_names_both_ends_and_what_to_change() {
     s.unlock(2, A);
     locked_load(&mut s);
     s.persist(2, X);
-    let found = findings(&s.engine.finish(), &mut Fake);
+    let found = findings(&s.engine.finish(), &mut Fake, &no_sources());
     let finding = found.iter().find(|f| f.places[1].stack[0].line == Some(2)).expect("the race is found");
     assert_eq!((finding.rule.0.as_str(), finding.severity), ("persistency-race", Severity::Warning));
     assert_eq!(finding.title, "`f2` may act on what `f1` has stored but not persisted");

@@ -31,9 +31,7 @@ fn workload(bug: &Bug) -> &[String] {
 fn race(manifest: &Manifest, variant: &str, workload: &[String]) -> Checked {
     let (place, zoo) = (Place::new(), make("zoo", "zoo"));
     let mut command = place.pmvet(&["race", "--quiet"]);
-    if !place.pools().starts_with("/dev/shm") {
-        command.arg("--pm").arg(place.pools());
-    }
+    command.args(place.pm());
     let config = manifest.folder.join("pmvet.toml");
     if config.exists() {
         command.arg("--config").arg(config);

@@ -11,7 +11,7 @@ use super::options::Options;
 use super::pm_locks::{HeldLock, HeldLocks};
 use super::races::{Access, Race, Races};
 use super::reader::Threads;
-use super::spin::{Change, InferredLock, Locks, PmWord, Step};
+use super::spin::{Change, InferredLock, Locks, PmWord, Step, Takers};
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
 /// Where an instruction is, in words.
@@ -79,6 +79,8 @@ pub struct Stats {
 pub struct Outcome {
     /// Unique by store site and load site.
     pub races: Vec<Race>,
+    /// Of the locks that were held in races.
+    pub takers: Takers,
     /// Locks that no function call shows, and the evidence for them.
     pub inferred: Vec<InferredLock>,
     /// Locks in PM, with a crash each that leaves them held; see [`super::pm_locks`].
@@ -193,7 +195,9 @@ impl Engine {
         };
         let mut races = self.races.finish(locks);
         races.retain(|race| !inside(&race.store) && (own(race.store.site) || own(race.load.site)));
-        Outcome { races, inferred: locks.inferred(), held: self.held_locks.finish(is_lock), stats: *stats }
+        let held = races.iter().flat_map(|race| race.store.locks.iter().chain(&race.load.locks)).copied().collect();
+        let (takers, inferred) = (locks.takers(&held), locks.inferred());
+        Outcome { races, takers, inferred, held: self.held_locks.finish(is_lock), stats: *stats }
     }
 
     /// Where in PM an address is, if it is.

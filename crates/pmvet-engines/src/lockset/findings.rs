@@ -1,15 +1,17 @@
 //! Races as findings: both ends, what lies between them, and what to change.
 
-use pmvet_findings::{Access as Step, Evidence, Finding, Place, PmRange, Role, Stack, rules};
+use pmvet_findings::{Access as Step, Evidence, Finding, Place, PmRange, Role, Sources, Stack, rules};
 
 use super::engine::Outcome;
 use super::lines::Fate;
+use super::lock_words::LockWords;
 use super::pm_locks::HeldLock;
-use super::races::{Access, LockName, Moment, Race};
+use super::races::{Access, Moment, Race};
 use crate::stacks::{Stacks, user_frame};
 
 /// One finding per pair of source lines; several instructions of a line are one place to a reader.
-pub fn findings(outcome: &Outcome, stacks: &mut dyn Stacks) -> Vec<Finding> {
+pub fn findings(outcome: &Outcome, stacks: &mut dyn Stacks, sources: &Sources) -> Vec<Finding> {
+    let mut words = LockWords::new(&outcome.takers, sources);
     let mut found: Vec<((Where, Where), Finding)> = Vec::new();
     for race in &outcome.races {
         let ends = Ends {
@@ -22,17 +24,17 @@ pub fn findings(outcome: &Outcome, stacks: &mut dyn Stacks) -> Vec<Finding> {
             Some((_, known)) => {
                 known.count += race.count;
                 if race.observed && !matches!(known.evidence, Evidence::Race { observed: true, .. }) {
-                    *known = Finding { count: known.count, ..describe(race, ends, stacks) };
+                    *known = Finding { count: known.count, ..describe(race, ends, stacks, &mut words) };
                 }
             }
-            None => found.push((key, describe(race, ends, stacks))),
+            None => found.push((key, describe(race, ends, stacks, &mut words))),
         }
     }
     found.into_iter().map(|(_, finding)| finding).collect()
 }
 
 /// A lock that a crash left held and that the restart did not free.
-pub fn held_lock(held: &HeldLock, stacks: &mut dyn Stacks) -> Option<Finding> {
+pub fn held_lock(held: &HeldLock, stacks: &mut dyn Stacks, sources: &Sources) -> Option<Finding> {
     let stack = stacks.stack(held.site, held.context);
     // PMDK numbers the runs of a pool and takes a lock of an earlier run for free.
     if stack.iter().filter_map(|f| f.function.as_deref()).any(|f| f.starts_with("pmemobj_")) {
@@ -48,7 +50,7 @@ pub fn held_lock(held: &HeldLock, stacks: &mut dyn Stacks) -> Option<Finding> {
         file: stacks.file(held.word.file),
         offset: held.word.offset,
         len: if held.values.is_some() { 8 } else { 40 },
-        object: None,
+        object: user_frame(&stack).and_then(|i| sources.locked_at(stack.get(i)?)),
     };
     Some(Finding {
         rule: rules::LOCK_IN_PM.id(),
@@ -114,7 +116,7 @@ fn name(stack: &Stack) -> String {
     }
 }
 
-fn describe(race: &Race, ends: Ends, stacks: &mut dyn Stacks) -> Finding {
+fn describe(race: &Race, ends: Ends, stacks: &mut dyn Stacks, words: &mut LockWords<'_>) -> Finding {
     let (writer, reader) = (name(&ends.store), name(&ends.load));
     let (cause, fix) = explain(race, &ends);
     let caveat = if race.observed {
@@ -159,6 +161,7 @@ fn describe(race: &Race, ends: Ends, stacks: &mut dyn Stacks) -> Finding {
         .collect::<Vec<_>>();
     timeline.extend(race.ended_by.zip(ends.end.as_ref()).map(|(m, s)| step(m.seq, m.thread.0, what(race.fate), s)));
     timeline.sort_by_key(|step| step.seq);
+    let [store_locks, load_locks] = words.of(&race.store.locks, &race.load.locks, stacks);
     Finding {
         rule: rules::PERSISTENCY_RACE.id(),
         severity: rules::PERSISTENCY_RACE.severity,
@@ -171,12 +174,7 @@ fn describe(race: &Race, ends: Ends, stacks: &mut dyn Stacks) -> Finding {
         ),
         fix,
         caveat: Some(caveat.into()),
-        evidence: Evidence::Race {
-            observed: race.observed,
-            store_locks: lock_names(&race.store.locks, stacks),
-            load_locks: lock_names(&race.load.locks, stacks),
-            timeline,
-        },
+        evidence: Evidence::Race { observed: race.observed, store_locks, load_locks, timeline },
         count: race.count,
         fingerprint: String::new(),
         replay: None,
@@ -223,12 +221,4 @@ fn explain(race: &Race, ends: &Ends) -> (String, String) {
 fn step(seq: u64, thread: u32, what: &str, stack: &Stack) -> Step {
     let at = user_frame(stack).and_then(|i| stack.get(i)).cloned();
     Step { seq, thread, what: what.into(), pm: None, at }
-}
-
-fn lock_names(locks: &[LockName], stacks: &dyn Stacks) -> Vec<String> {
-    let name = |lock: &LockName| match lock {
-        LockName::Pm(word) => format!("{}+{:#x}", stacks.file(word.file).display(), word.offset),
-        LockName::Memory(address) => format!("{address:#x}"),
-    };
-    locks.iter().map(name).collect()
 }

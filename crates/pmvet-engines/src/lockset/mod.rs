@@ -8,7 +8,7 @@
 //! * [`Engine`] — the sink; `loads`, `stores` and `persist` are its memory side.
 //! * `lines` — what is known of each cache line; `reader` — of each thread; `locksets`, `clocks` — its locks, its time.
 //! * `races` — pairs and their judgement; `spin` — locks that only the trace shows; [`pm_locks`] — locks in PM.
-//! * [`findings`] — the outcome in words. [`Options`] — every choice below as a switch.
+//! * [`findings`] — the outcome in words, `lock_words` those for locks. [`Options`] — every choice below as a switch.
 //!
 //! Where it differs from the paper:
 //!
@@ -34,6 +34,7 @@ mod engine;
 pub mod findings;
 mod lines;
 mod loads;
+mod lock_words;
 mod locksets;
 mod options;
 mod persist;
@@ -48,4 +49,4 @@ pub use engine::{Code, Engine, Names, Outcome, Stats};
 pub use lines::Fate;
 pub use options::{Edges, Options};
 pub use races::{Access, LockName, Moment, Race};
-pub use spin::{InferredLock, LockShape, PmWord};
+pub use spin::{InferredLock, LockShape, PmWord, Takers};

@@ -16,7 +16,7 @@
 //! that is taken and dropped around an access looks like a reader's share of a lock; since two readers never exclude each
 //! other, that hides nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
@@ -33,6 +33,9 @@ pub struct PmWord {
     pub file: FileId,
     pub offset: u64,
 }
+
+/// Where locks are taken: the first few call paths of each.
+pub type Takers = BTreeMap<LockName, Vec<(SiteId, ContextId)>>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
@@ -79,6 +82,8 @@ pub(crate) struct Word {
     /// The neighbour that serves the tickets.
     serving: Option<u64>,
     pub(crate) sites: Vec<SiteId>,
+    /// Where it was taken, with the calls that led there.
+    taken: Vec<(SiteId, ContextId)>,
     threads: Vec<ThreadId>,
     /// What the newest read-modify-write has left there.
     latest: u64,
@@ -165,6 +170,9 @@ const HOPELESS: u64 = 8;
 /// Words to follow, so that reference counts do not take up all memory. Locks beyond them are not known as such.
 const MAX_WORDS: usize = 1 << 20;
 
+/// Call paths that are remembered for each lock.
+const MAX_TAKEN: usize = 8;
+
 impl Locks {
     pub(crate) fn new(denies: bool, declares: bool) -> Self {
         Locks { denies, declares, ..Locks::default() }
@@ -182,6 +190,17 @@ impl Locks {
     pub(crate) fn name(&self, lock: LockId) -> Option<LockName> {
         let lock = self.get(lock)?;
         Some(lock.place.map_or(LockName::Memory(lock.address), LockName::Pm))
+    }
+
+    /// Where each of these locks is taken.
+    pub(crate) fn takers(&self, wanted: &BTreeSet<LockName>) -> Takers {
+        let mut takers = Takers::new();
+        for (id, lock) in self.all() {
+            if let Some(name) = self.name(id).filter(|name| wanted.contains(name)) {
+                takers.entry(name).or_default().extend(&lock.word.taken);
+            }
+        }
+        takers
     }
 
     pub(crate) fn find(&self, key: u64) -> Option<LockId> {
@@ -478,6 +497,9 @@ impl Word {
     fn take(&mut self, c: Change, mode: Mode) {
         self.acquired += 1;
         self.tried_at(c.site);
+        if self.taken.len() < MAX_TAKEN && !self.taken.contains(&(c.site, c.context)) {
+            self.taken.push((c.site, c.context));
+        }
         if self.threads.len() < 64 && !self.threads.contains(&c.thread) {
             self.threads.push(c.thread);
         }

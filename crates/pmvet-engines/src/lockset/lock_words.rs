@@ -1,0 +1,88 @@
+//! What to call a lock in a report: by its variable, by its place in PM, or by the line that takes it. Never by its address,
+//! which says nothing to a reader and is another one in the next run.
+
+use std::collections::BTreeMap;
+
+use pmvet_findings::{Frame, Sources};
+
+use super::races::LockName;
+use super::spin::Takers;
+use crate::stacks::{Stacks, user_frame};
+
+/// In so many calls around the line that takes a lock it may be named.
+const CALLS: usize = 2;
+
+pub(super) struct LockWords<'a> {
+    takers: &'a Takers,
+    sources: &'a Sources,
+    known: BTreeMap<LockName, String>,
+}
+
+impl<'a> LockWords<'a> {
+    pub(super) fn new(takers: &'a Takers, sources: &'a Sources) -> Self {
+        Self { takers, sources, known: BTreeMap::new() }
+    }
+
+    /// The locks of a store and of a load. Different locks of one name, as those of two buckets, are numbered.
+    pub(super) fn of(&mut self, store: &[LockName], load: &[LockName], stacks: &mut dyn Stacks) -> [Vec<String>; 2] {
+        // Those of both first: which is which must not depend on addresses.
+        let both = store.iter().filter(|lock| load.contains(lock));
+        let apart = store.iter().filter(|lock| !load.contains(lock));
+        let rest = load.iter().filter(|lock| !store.contains(lock));
+        let mut named: Vec<(LockName, String)> = Vec::new();
+        for &lock in both.chain(apart).chain(rest) {
+            named.push((lock, self.word(lock, stacks)));
+        }
+        let numbered: BTreeMap<LockName, String> = named
+            .iter()
+            .enumerate()
+            .map(|(at, (lock, words))| {
+                let alike = |others: &[(LockName, String)]| others.iter().filter(|(_, w)| w == words).count();
+                let several = alike(&named) > 1;
+                (*lock, if several { format!("{words} #{}", alike(&named[..=at])) } else { words.clone() })
+            })
+            .collect();
+        [store, load].map(|locks| {
+            let mut words: Vec<String> = locks.iter().filter_map(|lock| numbered.get(lock).cloned()).collect();
+            words.sort();
+            words
+        })
+    }
+
+    fn word(&mut self, lock: LockName, stacks: &mut dyn Stacks) -> String {
+        if let Some(known) = self.known.get(&lock) {
+            return known.clone();
+        }
+        let taker = self.taker(lock, stacks);
+        let named = taker.as_ref().and_then(|frame| self.sources.locked_at(frame));
+        let at = taker.map(|frame| format!(" taken at {frame}")).unwrap_or_default();
+        let words = match lock {
+            LockName::Pm(word) => {
+                let file = stacks.file(word.file);
+                let place = format!("{}+{:#x}", file.file_name().unwrap_or_default().display(), word.offset);
+                named.map_or_else(|| format!("{place}{at}"), |name| format!("`{name}` ({place}){at}"))
+            }
+            LockName::Memory(address) => match (stacks.variable(address), named) {
+                (Some((variable, 0)), _) => format!("`{variable}`"),
+                (Some((variable, offset)), _) => format!("`{variable}`+{offset:#x}"),
+                (None, Some(name)) => format!("`{name}`{at}"),
+                (None, None) => format!("a lock{at}"),
+            },
+        };
+        self.known.insert(lock, words.clone());
+        words
+    }
+
+    /// Of the lines that take the lock the first one of the source: which thread was there first is chance.
+    fn taker(&self, lock: LockName, stacks: &mut dyn Stacks) -> Option<Frame> {
+        let frames = self.takers.get(&lock)?.iter().filter_map(|&(site, context)| {
+            let stack = stacks.stack(site, context);
+            let at = user_frame(&stack).unwrap_or(0);
+            // A function that takes locks for others is called with them.
+            let callers = stack.get(at..)?.iter().filter(|frame| frame.is_user()).take(1 + CALLS);
+            let names = |frame: &&Frame| self.sources.locked_at(frame).is_some();
+            callers.clone().find(names).or_else(|| stack.get(at)).cloned()
+        });
+        frames.min_by_key(|frame| (frame.file.clone(), frame.line, frame.offset))
+    }
+}
