@@ -5,12 +5,14 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::file::{TraceEnd, TraceError, TraceHeader, TraceReader, TraceWriter};
 use pmvet_events::ids::FileId;
 use pmvet_events::places::Places;
+use pmvet_events::stage::OwnStage;
 
 use crate::collect::{Sink, SinkError};
 use crate::install::Install;
@@ -33,6 +35,8 @@ pub enum RecordError {
     Trace(#[from] TraceError),
     #[error("cannot save PM file {}: {source}", .path.display())]
     Base { path: PathBuf, source: io::Error },
+    #[error("cannot save the branches in {}: {source}", .path.display())]
+    Branches { path: PathBuf, source: io::Error },
 }
 
 impl Recording {
@@ -67,6 +71,33 @@ impl Recording {
         }
         recorder.writer.finish(&end)?;
         Ok((recording, ending))
+    }
+
+    /// The same, and its branches are counted, too.
+    pub fn make_counting(
+        folder: &Path,
+        mut how: Launch,
+        header: &TraceHeader,
+        install: &Install,
+        feed: Option<Feed>,
+    ) -> Result<(Self, Ending), RecordError> {
+        let stage = OwnStage::create().map_err(LaunchError::SharedMemory)?;
+        how.plan.branches = Some(stage.path());
+        let (recording, ending) = Self::make(folder, &how, header, install, feed)?;
+        let taken: Vec<u8> = stage.maps.edges.iter().map(|count| count.load(Ordering::Relaxed).min(1)).collect();
+        let path = recording.branches_file();
+        std::fs::write(&path, taken).map_err(|source| RecordError::Branches { path, source })?;
+        Ok((recording, ending))
+    }
+
+    /// The branches that the run took, as numbers that are the same in every run of the program. None if they were not counted.
+    pub fn branches(&self) -> Vec<u64> {
+        let taken = std::fs::read(self.branches_file()).unwrap_or_default();
+        (0..).zip(taken).filter(|(_, count)| *count > 0).map(|(branch, _)| branch).collect()
+    }
+
+    fn branches_file(&self) -> PathBuf {
+        self.folder.join("branches")
     }
 
     /// A run that was recorded earlier. Whether it is whole shows when it is read.

@@ -10,14 +10,19 @@
 //! 2. *All wait.* The thread that was stopped first is the privileged one and goes on.
 //! 3. *Some wait for a stopped thread.* If the reader is blocked or spins, the stall is over. When nobody makes
 //!    progress any more, the privileged thread goes on.
+//!
+//! Where the order of two threads matters, a stop can also wait for a stop of another thread, as the paper's readers wait for
+//! the writer.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::ids::{FileId, ThreadId};
 use pmvet_events::plan::{Plan, Stop};
 use pmvet_events::spaces::AddressSpaces;
+
+use crate::sandbox::waiting;
 
 /// A thread that has fenced so often since it read the store has done what it will do.
 const ACTS: u32 = 2;
@@ -27,8 +32,10 @@ const SPARE_READS: u32 = 3;
 const ENOUGH_STORES: u32 = 2000;
 /// So many stalls in a row without a reader, and the stall is over.
 const PATIENCE: u32 = 16;
-/// Threads that run without progress are taken to spin after this time; blocked ones are seen at once.
+/// Threads that run without progress are taken to spin after this time, if they have had a processor for some of it; blocked ones
+/// are seen at once.
 const SPINNING: Duration = Duration::from_millis(15);
+const SPUN: Duration = Duration::from_millis(3);
 /// A thread that has made so many accesses to the same few words, and nothing else, spins.
 const SPINS: u32 = 200;
 const FEW: usize = 4;
@@ -65,6 +72,8 @@ pub(crate) struct Director {
     stops: HashMap<(u32, ThreadId), VecDeque<Stop>>,
     /// How many stores others may make while a thread is stopped; 0 for the usual number.
     patience: u32,
+    /// The numbers of the stops that threads have come to.
+    reached: HashSet<u32>,
     /// How many events each thread has had.
     steps: HashMap<ThreadId, u64>,
     /// What each thread has looked at since it last did something else.
@@ -108,6 +117,8 @@ struct Stalled {
     stores: u32,
     progress: u64,
     progressed: Instant,
+    /// How long the others had run some time after that.
+    ran: Option<Duration>,
     /// How far the reader was, and since when.
     reader: (u64, Instant),
 }
@@ -124,8 +135,16 @@ struct Reader {
 }
 
 impl Stalled {
+    /// It waits for another stop.
+    fn is_gate(&self) -> bool {
+        self.stop.until != 0 || self.stop.reads == 0
+    }
+
     /// Whether those who were to read the store have done so, and what they will do then.
-    fn is_met(&self) -> bool {
+    fn is_met(&self, reached: &HashSet<u32>) -> bool {
+        if self.stop.until != 0 {
+            return reached.contains(&self.stop.until);
+        }
         let done = |reader: &Reader| reader.fences >= ACTS;
         let reader = ThreadId(self.stop.reader);
         let came = self.readers.get(&reader).is_some_and(|reader| reader.reads >= self.stop.reads && done(reader));
@@ -239,7 +258,8 @@ impl Director {
         }
         let ranges = self.stored.get(&thread).cloned().unwrap_or_default();
         let stop = self.stops.get_mut(&(stall, thread)).and_then(VecDeque::pop_front);
-        let stop = stop.unwrap_or(Stop { thread: thread.0, nth: 0, reader: 0, reads: 1 });
+        let stop = stop.unwrap_or(Stop { thread: thread.0, reads: 1, ..Stop::default() });
+        self.reached.insert(stop.number);
         self.stalled.push(Stalled {
             thread,
             stall,
@@ -251,6 +271,7 @@ impl Director {
             stores: 0,
             progress: self.progress,
             progressed: now,
+            ran: None,
         });
     }
 
@@ -267,7 +288,7 @@ impl Director {
         let progress = self.progress;
         for stalled in &mut self.stalled {
             if stalled.progress != progress {
-                (stalled.progress, stalled.progressed) = (progress, now);
+                (stalled.progress, stalled.progressed, stalled.ran) = (progress, now, None);
             }
             let steps = self.steps.get(&ThreadId(stalled.stop.reader)).copied().unwrap_or(0);
             if stalled.reader.0 != steps && !self.looks.get(&ThreadId(stalled.stop.reader)).is_some_and(Looks::spins) {
@@ -275,19 +296,21 @@ impl Director {
             }
         }
         let hopeless: Vec<bool> = self.stalled.iter().map(|s| self.is_hopeless(s, now, kernel)).collect();
-        let patience = match (self.all_wait(kernel), self.expected) {
+        let all_wait = self.all_wait(kernel);
+        let patience = match (all_wait, self.expected) {
             (true, _) => BLOCKED,
             (false, 0) => SPINNING,
             (false, _) => STARTING,
         };
+        let spun = !all_wait && self.have_spun(now, kernel);
         let (mut free, mut over, mut left) = (Vec::new(), Vec::new(), Vec::new());
         for ((nth, stalled), hopeless) in std::mem::take(&mut self.stalled).into_iter().enumerate().zip(hopeless) {
-            let stuck = nth == 0 && now - stalled.progressed >= patience;
+            let stuck = nth == 0 && now - stalled.progressed >= patience && (all_wait || spun);
             let enough = if self.patience == 0 { ENOUGH_STORES } else { self.patience };
-            let long = now - stalled.since >= LONGEST || stalled.stores >= enough;
-            if stalled.is_met() || hopeless || stuck || long {
+            let long = now - stalled.since >= LONGEST || stalled.stores >= enough && !stalled.is_gate();
+            if stalled.is_met(&self.reached) || hopeless || stuck || long {
                 let useless = self.useless.entry(stalled.stall).or_insert(0);
-                *useless = if stalled.readers.is_empty() { *useless + 1 } else { 0 };
+                *useless = if stalled.readers.is_empty() && !stalled.is_gate() { *useless + 1 } else { 0 };
                 if *useless == PATIENCE {
                     over.push(stalled.stall);
                 }
@@ -299,6 +322,17 @@ impl Director {
         }
         self.stalled = left;
         (free, over)
+    }
+
+    /// Whether threads have run without progress for some time, and not only waited for a processor.
+    fn have_spun(&mut self, now: Instant, kernel: &dyn Kernel) -> bool {
+        let stopped: Vec<ThreadId> = self.stalled.iter().map(|s| s.thread).collect();
+        let Some(first) = self.stalled.first_mut().filter(|s| now - s.progressed >= SPINNING / 3) else { return false };
+        let others = self.os_threads.iter().filter(|(thread, _)| !stopped.contains(thread));
+        let ran: Vec<Duration> = others.map(|(_, &(process, os_thread))| kernel.ran(process, os_thread)).collect();
+        let all = ran.iter().sum();
+        let then = *first.ran.get_or_insert(all);
+        ran.is_empty() || all.saturating_sub(then) >= SPUN
     }
 
     /// Whether the reader that a thread was stopped for will not come: it has ended, or waits for something itself.
@@ -333,6 +367,8 @@ impl Director {
 /// What is asked of the kernel.
 pub(crate) trait Kernel {
     fn activity(&self, process: u32, os_thread: u32) -> Activity;
+    /// How long a thread has run.
+    fn ran(&self, process: u32, os_thread: u32) -> Duration;
     /// How many threads a process has, known or not.
     fn threads(&self, process: u32) -> usize;
 }
@@ -344,6 +380,10 @@ pub(crate) struct ThisKernel;
 impl Kernel for ThisKernel {
     fn activity(&self, process: u32, os_thread: u32) -> Activity {
         activity(process, os_thread)
+    }
+
+    fn ran(&self, process: u32, os_thread: u32) -> Duration {
+        waiting::ran(process, os_thread)
     }
 
     fn threads(&self, process: u32) -> usize {
@@ -376,9 +416,16 @@ mod tests {
     const STALL: u32 = 1;
     const READS: u32 = 3;
 
-    impl Kernel for Activity {
+    /// What all threads do, and for how long they have run.
+    struct All(Activity, Duration);
+
+    impl Kernel for All {
         fn activity(&self, _process: u32, _os_thread: u32) -> Activity {
-            *self
+            self.0
+        }
+
+        fn ran(&self, _process: u32, _os_thread: u32) -> Duration {
+            self.1
         }
 
         fn threads(&self, _process: u32) -> usize {
@@ -390,11 +437,12 @@ mod tests {
     struct Play {
         director: Director,
         now: Instant,
+        ran: Duration,
     }
 
     impl Play {
         fn new() -> Self {
-            let mut play = Self { director: Director::default(), now: Instant::now() };
+            let mut play = Self { director: Director::default(), now: Instant::now(), ran: Duration::ZERO };
             for thread in [WRITER, READER] {
                 play.event(thread, What::ThreadStart { process: 7, os_thread: thread.0 });
             }
@@ -416,7 +464,10 @@ mod tests {
 
         /// Until the reader, or anybody if that is 0, has read its store in so many operations.
         fn stop_writer_for(&mut self, reader: u32, reads: u32) {
-            let stop = Stop { thread: WRITER.0, nth: 0, reader, reads };
+            self.stop_writer_at(Stop { thread: WRITER.0, reader, reads, ..Stop::default() });
+        }
+
+        fn stop_writer_at(&mut self, stop: Stop) {
             self.director.stops.entry((STALL, WRITER)).or_default().push_back(stop);
             self.stop_writer();
         }
@@ -426,10 +477,15 @@ mod tests {
             self.director.stopped(WRITER, STALL, self.now);
         }
 
-        /// Who may go on, this much later.
+        /// Who may go on, this much later, of which time threads have run all.
         fn later(&mut self, milliseconds: u64, others: Activity) -> Vec<ThreadId> {
+            self.ran += Duration::from_millis(milliseconds);
+            self.later_without_processors(milliseconds, others)
+        }
+
+        fn later_without_processors(&mut self, milliseconds: u64, others: Activity) -> Vec<ThreadId> {
             self.now += Duration::from_millis(milliseconds);
-            self.director.release(self.now, &others).0
+            self.director.release(self.now, &All(others, self.ran)).0
         }
     }
 
@@ -488,8 +544,39 @@ mod tests {
             play.now += Duration::from_millis(patience - 1);
             play.store(READER, 0x1200);
             assert_eq!(play.later(1, others), []);
-            assert_eq!(play.later(patience, others), [WRITER]);
+            let soon = patience * 2 / 5;
+            assert_eq!(play.later_without_processors(soon, others), []);
+            assert_eq!(play.later(patience - soon, others), [WRITER]);
         }
+    }
+
+    #[test]
+    fn threads_that_have_no_processor_do_not_spin() {
+        let mut play = Play::new();
+        play.stop_writer();
+        let patience = SPINNING.as_millis() as u64;
+        for _ in 0..5 {
+            assert_eq!(play.later_without_processors(patience, Activity::Runs), []);
+        }
+        assert_eq!(play.later(patience, Activity::Runs), [WRITER]);
+    }
+
+    #[test]
+    fn a_stop_may_wait_for_a_stop_of_another_thread() {
+        let mut play = Play::new();
+        play.stop_writer_at(Stop { thread: WRITER.0, reader: READER.0, until: 7, number: 6, ..Stop::default() });
+        play.event(READER, What::Load { addr: 0x1104, size: 4 });
+        (0..ENOUGH_STORES).for_each(|_| play.store(READER, 0x1200));
+        assert_eq!(play.later(1, Activity::Runs), []);
+        // One that waits for nobody goes on at once, and so does who has waited for it.
+        let stop = Stop { thread: READER.0, number: 7, ..Stop::default() };
+        play.director.stops.entry((STALL, READER)).or_default().push_back(stop);
+        play.director.stopped(READER, STALL, play.now);
+        assert_eq!(play.later(0, Activity::Runs), [WRITER, READER]);
+        // Nobody waits for one that has ended.
+        play.stop_writer_at(Stop { thread: WRITER.0, reader: READER.0, until: 8, ..Stop::default() });
+        play.event(READER, What::ThreadExit);
+        assert_eq!(play.later(0, Activity::Runs), [WRITER]);
     }
 
     #[test]
@@ -500,7 +587,8 @@ mod tests {
         assert_eq!(play.later(100, Activity::Runs), []);
         play.event(ThreadId(3), What::ThreadStart { process: 7, os_thread: 3 });
         assert_eq!(play.later(1, Activity::Runs), []);
-        assert_eq!(play.later(20, Activity::Runs), [WRITER]);
+        assert_eq!(play.later(10, Activity::Runs), []);
+        assert_eq!(play.later(10, Activity::Runs), [WRITER]);
         // A thread that the kernel has and that has not shown yet.
         play.event(READER, What::ThreadExit);
         play.event(ThreadId(3), What::ThreadExit);
@@ -549,7 +637,7 @@ mod tests {
                     play.event(READER, What::Load { addr: 0x1104, size: 4 });
                 }
                 (0..ENOUGH_STORES).for_each(|_| play.store(READER, 0x1800));
-                let (free, over) = play.director.release(play.now, &Activity::Runs);
+                let (free, over) = play.director.release(play.now, &All(Activity::Runs, play.ran));
                 assert_eq!(free, [WRITER]);
                 assert_eq!(over, if turn == PATIENCE && !read { vec![STALL] } else { vec![] }, "{turn}");
             }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use pmvet_engines::confirm::sync_variables::{At, SyncVariable};
+use pmvet_engines::confirm::sync_names::Declared;
 use pmvet_events::plan::{AllocFunction, SyncFunction, SyncFunctionKind};
 use pmvet_findings::suppress::Suppress;
 use serde::de::{Error as _, IgnoredAny};
@@ -21,7 +21,7 @@ pub(crate) struct Config {
     /// Absolute globs.
     pub(crate) pm: Vec<String>,
     pub(crate) sync: Vec<SyncFunction>,
-    pub(crate) sync_variables: Vec<SyncVariable>,
+    pub(crate) sync_variables: Vec<Declared>,
     pub(crate) alloc: Vec<AllocFunction>,
     pub(crate) race: Race,
     pub(crate) suppress: Vec<Suppress>,
@@ -110,22 +110,28 @@ impl RawSync {
                 }
                 config.sync.push(SyncFunction { function, kind, arg, shared, success });
             }
-            (None, Some(name), None) if !name.is_empty() => {
-                config.sync_variables.push(variable(At::Member(name), self.size, self.init)?);
+            (None, variable, offset) if variable.is_some() || offset.is_some() => {
+                let wrong = |what: &str| {
+                    let place = offset.map(|offset| format!("the variable at {offset:#x}")).unwrap_or_default();
+                    let at = variable.as_ref().map_or(place, |name| format!("`{name}`"));
+                    Err(format!("[[sync]] {at}: {what}"))
+                };
+                if variable.as_ref().is_some_and(String::is_empty) {
+                    return wrong("variable is empty");
+                }
+                if self.kind.is_some() || self.arg.is_some() || self.shared.is_some() || self.success.is_some() {
+                    return wrong("kind, arg, shared and success are for functions");
+                }
+                // The debug information knows the sizes of what has a name.
+                if !matches!(self.size, Some(1 | 2 | 4 | 8)) && (self.size.is_some() || variable.is_none()) {
+                    return wrong("size must be 1, 2, 4 or 8");
+                }
+                let init = self.init.unwrap_or(0);
+                config.sync_variables.push(Declared { variable, offset, size: self.size, init });
             }
-            (None, None, Some(offset)) => {
-                config.sync_variables.push(variable(At::Offset(offset), self.size, self.init)?);
-            }
-            _ => return Err("[[sync]] needs one of function, variable and offset".into()),
+            _ => return Err("[[sync]] needs a function, or a variable or offset".into()),
         }
         Ok(())
-    }
-}
-
-fn variable(at: At, size: Option<u64>, init: Option<u64>) -> Result<SyncVariable, String> {
-    match size {
-        Some(size @ (1 | 2 | 4 | 8)) => Ok(SyncVariable { at, size, init: init.unwrap_or(0) }),
-        _ => Err(format!("[[sync]] {at}: size must be 1, 2, 4 or 8")),
     }
 }
 
@@ -232,11 +238,14 @@ mod tests {
     #[test]
     fn understands_variables() {
         let text = "[[sync]]\nvariable = \"bucket.lock\"\nsize = 8\ninit = 2\n[[sync]]\noffset = 64\nsize = 4\n";
+        let text = text.to_owned() + "[[sync]]\nvariable = \"lock\"\noffset = 64\n";
+        let named = |name: &str| Declared { variable: Some(name.into()), ..Declared::default() };
         let expected = [
-            SyncVariable { at: At::Member("bucket.lock".into()), size: 8, init: 2 },
-            SyncVariable { at: At::Offset(64), size: 4, init: 0 },
+            Declared { size: Some(8), init: 2, ..named("bucket.lock") },
+            Declared { offset: Some(64), size: Some(4), ..Declared::default() },
+            Declared { offset: Some(64), ..named("lock") },
         ];
-        assert_eq!(parse(text).unwrap().sync_variables, expected);
+        assert_eq!(parse(&text).unwrap().sync_variables, expected);
     }
 
     #[test]
@@ -266,9 +275,10 @@ mod tests {
             ("[[sync]]\nkind = \"try\"\n", 1, "function"),
             ("[[sync]]\nfunction = \"f\"\n", 1, "kind"),
             ("[[sync]]\nfunction = \"f\"\nkind = \"try\"\ninit = 1\n", 1, "init"),
-            ("[[sync]]\nvariable = \"b.lock\"\n", 1, "size"),
+            ("[[sync]]\noffset = 3\n", 1, "size"),
             ("[[sync]]\nvariable = \"b.lock\"\nsize = 3\n", 1, "size"),
-            ("[[sync]]\nvariable = \"b.lock\"\noffset = 3\nsize = 8\n", 1, "one of"),
+            ("[[sync]]\nvariable = \"b.lock\"\nfunction = \"f\"\nsize = 8\n", 1, "needs a function"),
+            ("[[sync]]\nvariable = \"b.lock\"\nkind = \"try\"\n", 1, "kind"),
             ("[[sync]]\nvariable = \"\"\nsize = 8\n", 1, "variable"),
             ("[[alloc]]\nsize = 0\n", 1, "function"),
             ("[[alloc]]\nfunction = \"\"\nsize = 0\n", 1, "function"),

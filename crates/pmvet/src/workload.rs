@@ -13,10 +13,10 @@ use pmvet_events::file::TraceHeader;
 use pmvet_events::plan::{AllocFunction, Plan, SyncFunction};
 use pmvet_target::Launch;
 use pmvet_target::install::Install;
-use pmvet_target::launch::{Exit as TargetExit, Private, pm_variables, stopped_by};
+use pmvet_target::launch::{Ending, Exit as TargetExit, Private, pm_variables, stopped_by};
 use pmvet_target::live::Feed;
 use pmvet_target::program::Program;
-use pmvet_target::recording::Recording;
+use pmvet_target::recording::{RecordError, Recording};
 use pmvet_target::sandbox::driver::Driver;
 use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, Unwinder};
 
@@ -41,6 +41,8 @@ pub(crate) struct Workload {
     pub(crate) races: bool,
     /// Threads are kept in step.
     pub(crate) in_step: bool,
+    /// Branches of recorded runs are counted.
+    pub(crate) branches: bool,
     /// A run of it may take so long.
     pub(crate) timeout: Option<Duration>,
     pub(crate) in_place: bool,
@@ -66,6 +68,7 @@ impl Workload {
             alloc: config.alloc.clone(),
             races: false,
             in_step: false,
+            branches: false,
             timeout: None,
             in_place: arguments.in_place,
             input: None,
@@ -84,6 +87,7 @@ impl Workload {
             alloc: Vec::new(),
             races: true,
             in_step: true,
+            branches: false,
             timeout: None,
             in_place: false,
             input: recovery.input.clone(),
@@ -147,9 +151,9 @@ impl Workload {
             threads: 0,
             patience: 0,
             in_step: self.in_step,
-            leads: Vec::new(),
             delays: false,
             follow: 0,
+            branches: None,
         };
         let overlay = match self.in_place {
             // An overlay that captures nothing would still have to see every call.
@@ -168,6 +172,25 @@ impl Workload {
         Launch { program: self.program.clone(), plan, follow_forks: true, bare: false, sandbox }
     }
 
+    /// Runs and records it, in this way.
+    pub(crate) fn make(
+        &self,
+        folder: &Path,
+        how: Launch,
+        install: &Install,
+        feed: Option<Feed>,
+    ) -> Result<(Recording, Ending), RecordError> {
+        let header = TraceHeader {
+            command: self.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            pmvet_version: env!("CARGO_PKG_VERSION").into(),
+            loads: how.plan.loads,
+        };
+        match self.branches {
+            true => Recording::make_counting(folder, how, &header, install, feed),
+            false => Recording::make(folder, &how, &header, install, feed),
+        }
+    }
+
     /// Runs it once and records it. Returns how pmvet ends if there is nothing to analyse.
     pub(crate) fn record(
         &self,
@@ -177,12 +200,7 @@ impl Workload {
         install: &Install,
         feed: Option<Feed>,
     ) -> Result<Option<Exit>, Error> {
-        let header = TraceHeader {
-            command: self.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-            pmvet_version: env!("CARGO_PKG_VERSION").into(),
-            loads,
-        };
-        let (_, ending) = Recording::make(&folder.path, &self.launch(loads), &header, install, feed)?;
+        let (_, ending) = self.make(&folder.path, self.launch(loads), install, feed)?;
         if stopped_by().is_some() {
             return Ok(Some(Exit::Interrupted));
         }

@@ -6,6 +6,8 @@ mod check_support;
 
 use std::fs::File;
 use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use check_support::zoo::{Manifest, manifests};
 use check_support::{CLEAN, FOUND, Place, USAGE, both_cores, finish, make, repository, turn};
@@ -25,17 +27,24 @@ fn confirm(
     (program, variant, arguments): &Case,
     options: &[&str],
 ) -> (Option<i32>, Vec<Finding>, String) {
-    let zoo = make("zoo", "zoo");
-    let mut command = place.pmvet(&["race", "--confirm", "--quiet"]);
-    command.args(options);
     let config = repository().join("zoo").join(program).join("pmvet.toml");
-    if config.exists() && !options.contains(&"--config") {
-        command.arg("--config").arg(config);
-    }
-    if !place.pools().starts_with("/dev/shm") {
-        command.arg("--pm").arg(place.pools());
-    }
-    command.arg("--").arg(zoo.join(program).join(variant)).arg(place.pool()).args(arguments);
+    let config =
+        if config.exists() && !options.contains(&"--config") { vec!["--config".into(), config] } else { vec![] };
+    let program = make("zoo", "zoo").join(program).join(variant);
+    confirm_program(place, &program, arguments, options, &config)
+}
+
+fn confirm_program(
+    place: &Place,
+    program: &Path,
+    arguments: &[String],
+    options: &[&str],
+    config: &[PathBuf],
+) -> (Option<i32>, Vec<Finding>, String) {
+    let mut command = place.pmvet(&["race", "--confirm", "--quiet"]);
+    command.args(options).args(config);
+    command.args(place.pm());
+    command.arg("--").arg(program).arg(place.pool()).args(arguments);
     let output = command.output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     let lines = BufReader::new(File::open(place.run().join("findings.jsonl")).unwrap());
@@ -89,16 +98,45 @@ fn a_declared_variable_must_be_as_at_the_start_after_recovery() {
     let _turn = turn();
     let place = Place::new();
     let config = place.pools().join("variables.toml");
-    let variable = |name: &str| format!("[[sync]]\nvariable = \"{name}\"\nsize = 8\ninit = 0\n");
-    std::fs::write(&config, variable("bucket.lock") + &variable("root.resize_lock")).unwrap();
+    let variable = |name: &str| format!("[[sync]]\nvariable = \"{name}\"\n");
+    std::fs::write(&config, variable("bucket.lock") + &variable("pm->resize_lock")).unwrap();
     let options = ["--budget", "5m", "--rounds", "0", "--config", config.to_str().unwrap()];
     let (code, errors, printed) = confirm(&place, &case("cl_hash", "bug-7", "-n 200 -t 4"), &options);
     assert_eq!(code, Some(FOUND), "{printed}");
-    assert!(printed.contains("`root.resize_lock` keeps its value over a crash"), "{printed}");
+    assert!(printed.contains("`pm->resize_lock` keeps its value over a crash"), "{printed}");
     assert!(!printed.contains("`bucket.lock` keeps"), "{printed}");
     errors.iter().try_for_each(|finding| place.replays_twice(finding)).unwrap();
     let (code, errors, printed) = confirm(&place, &case("cl_hash", "clean", "-n 200 -t 4"), &options);
     assert_eq!((code, errors.len()), (Some(CLEAN), 0), "{printed}");
+}
+
+/// Also by the place of its struct: the pool is at the start of the file. Names that mean nothing are refused.
+#[test]
+fn variables_are_known_by_what_the_program_calls_them() {
+    let _turn = turn();
+    let place = Place::new();
+    let config = place.pools().join("variables.toml");
+    let options = ["--budget", "5m", "--rounds", "0", "--config", config.to_str().unwrap()];
+    std::fs::write(&config, "[[sync]]\nvariable = \"struct pool.resize_lock\"\noffset = 0\n").unwrap();
+    let (code, _, printed) = confirm(&place, &case("cl_hash", "bug-7", "-n 200 -t 4"), &options);
+    assert_eq!(code, Some(FOUND), "{printed}");
+    assert!(printed.contains("`struct pool.resize_lock` at 0x48 keeps its value over a crash"), "{printed}");
+    for (text, said) in [
+        ("variable = \"buckets.lock\"", "there is no struct and no global variable `buckets`; is it `bucket`?"),
+        ("variable = \"bucket.lokc\"", "`bucket` has no member `lokc`; is it `lock`?"),
+        ("variable = \"resize_lok\"", "there is no member and no global variable `resize_lok`; is it `resize_lock`?"),
+        ("variable = \"bucket.lock\"\nsize = 4", "size is 4, but the debug information says 8"),
+        ("variable = \"pm->ledger\"", "only words of 1, 2, 4 or 8 can be tried"),
+        ("variable = \"pm\"", "name the member"),
+    ] {
+        std::fs::write(&config, format!("[[sync]]\n{text}\n")).unwrap();
+        let zoo = make("zoo", "zoo");
+        let mut command = place.pmvet(&["race", "--confirm", "--quiet"]);
+        command.args(options).arg("--").arg(zoo.join("cl_hash/clean")).arg(place.pool()).args(["-n", "20", "-t", "2"]);
+        let output = finish(command, None).expect("pmvet hangs");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(USAGE) && printed.contains(said), "{text}: {printed}");
+    }
 }
 
 /// The next enqueuer goes by the tail, which is not in PM, and never reads the link that is not persistent.
@@ -106,6 +144,24 @@ fn a_declared_variable_must_be_as_at_the_start_after_recovery() {
 fn a_race_through_ordinary_memory_is_proven() {
     let _turn = turn();
     proven(&case("lf_queue", "bug-2", "-n 600 -t 4"), ROUNDS).unwrap();
+}
+
+/// Recovery fails whether the store is lost or not: it takes it back.
+#[test]
+fn who_acts_on_what_a_transaction_may_take_back_is_caught() {
+    let _turn = turn();
+    let source = repository().join("crates/pmvet/tests/races/dirty.c");
+    for (flag, expected) in [("-DBUG", FOUND), ("-DCLEAN", CLEAN)] {
+        let place = Place::new();
+        let program = place.pools().join("dirty");
+        let gcc = Command::new("gcc").args(["-O1", "-g", "-pthread", flag, "-o"]).arg(&program).arg(&source).status();
+        assert!(gcc.unwrap().success());
+        let (code, errors, printed) = confirm_program(&place, &program, &["work".into()], ROUNDS, &[]);
+        assert_eq!(code, Some(expected), "{printed}");
+        let taken_back = errors.iter().any(|finding| finding.happened.contains("even if nothing is lost"));
+        assert_eq!(taken_back, expected == FOUND, "{printed}");
+        errors.iter().try_for_each(|finding| place.replays_twice(finding)).unwrap();
+    }
 }
 
 #[test]
@@ -136,9 +192,7 @@ fn a_program_that_hangs_is_given_up_when_the_budget_ends() {
     let place = Place::new();
     let zoo = make("zoo", "zoo");
     let mut command = place.pmvet(&["race", "--confirm", "--quiet", "--budget", "2s"]);
-    if !place.pools().starts_with("/dev/shm") {
-        command.arg("--pm").arg(place.pools());
-    }
+    command.args(place.pm());
     command.arg("--").arg(zoo.join("cl_hash/bug-15")).arg(place.pool()).args(["-n", "200", "-t", "4"]);
     let output = finish(command, None).expect("pmvet hangs");
     let said = String::from_utf8_lossy(&output.stderr);

@@ -8,6 +8,8 @@ mod check_support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use pmvet_findings::{Evidence, Finding};
+
 use check_support::{CLEAN, Checked, Place, both_cores, finish, turn};
 
 /// Builds a program of these tests.
@@ -23,9 +25,7 @@ fn build(place: &Place, name: &str) -> PathBuf {
 fn race(program: &Path, arguments: &[&str]) -> Checked {
     let place = Place::new();
     let mut command = place.pmvet(&["race", "--quiet"]);
-    if !place.pools().starts_with("/dev/shm") {
-        command.arg("--pm").arg(place.pools());
-    }
+    command.args(place.pm());
     command.arg("--").arg(program).arg(place.pool()).args(arguments);
     let output = finish(command, None).expect("pmvet hangs");
     Checked::new(&place, &output)
@@ -45,6 +45,21 @@ fn locks_are_followed_however_threads_come_and_go() {
         if late.code != Some(CLEAN) || !late.warnings().any(|finding| finding.rule.0 == "persistency-race") {
             return Err(format!("--- {mode}, late: {}", late.text()));
         }
+        // Locks are called what the program calls them.
+        let lock = match *mode {
+            "nested" => "`inner`",
+            "spin" => "`flag`",
+            _ => "`outer`",
+        };
+        let held = |finding: &Finding| match &finding.evidence {
+            Evidence::Race { store_locks, load_locks, .. } => [store_locks.clone(), load_locks.clone()].concat(),
+            _ => Vec::new(),
+        };
+        let locks: Vec<String> = late.warnings().flat_map(held).collect();
+        let known = |name: &String| ["`outer`", "`inner`", "`flag`"].contains(&name.as_str());
+        if !locks.iter().any(|name| name == lock) || !locks.iter().all(known) {
+            return Err(format!("--- {mode}: {locks:?}"));
+        }
         Ok(())
     });
 }
@@ -60,9 +75,7 @@ fn confirming_ends_whatever_the_program_does() {
     both_cores(&cases, |(program, mode)| {
         let place = Place::new();
         let mut command = place.pmvet(&["race", "--confirm", "--quiet", "--budget", "4s"]);
-        if !place.pools().starts_with("/dev/shm") {
-            command.arg("--pm").arg(place.pools());
-        }
+        command.args(place.pm());
         command.arg("--").arg(program).arg(place.pool()).arg(mode);
         let output = finish(command, None).expect("pmvet hangs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -81,9 +94,7 @@ fn what_is_no_lock_can_be_said() {
     std::fs::write(place.work().join("deny.toml"), "[race]\ndeny-lock = [\"with_spin_lock\"]\n").unwrap();
     let config = place.work().join("deny.toml");
     let mut command = place.pmvet(&["race", "--config", config.to_str().unwrap()]);
-    if !place.pools().starts_with("/dev/shm") {
-        command.arg("--pm").arg(place.pools());
-    }
+    command.args(place.pm());
     command.arg("--").arg(&crowd).arg(place.pool()).arg("spin");
     let denied = Checked::new(&place, &finish(command, None).expect("pmvet hangs"));
     assert!(denied.warnings().next().is_some(), "{}", denied.text());

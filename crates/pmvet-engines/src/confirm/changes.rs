@@ -1,15 +1,15 @@
 //! Readers who could see a store as a change: some code of theirs reads the word before it and again after it.
 //!
-//! In the recorded run both reads may have come too early or too late. They need not in a run in which the writer is kept so
-//! many fences ahead of the reader, or behind it.
+//! In the recorded run both reads may have come too early or too late. They do not in a run in which the two threads wait for each
+//! other in between.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 
 use pmvet_events::event::Event;
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
+use super::fences::{Fences, Gates};
 use super::likeness::Operations;
 
 /// How many reads of a word are remembered, and how many words: bounds on memory.
@@ -17,8 +17,8 @@ const MOST_VISITS: usize = 96;
 const MOST_WORDS: usize = 1 << 20;
 /// How many changes that one call path sees of a store are worth a try.
 const MOST_CHANGES: usize = 4;
-/// No thread is kept further ahead.
-const FURTHEST: i64 = 256;
+/// Two reads that are further apart have little to do with each other.
+const MOST_APART: u32 = 256;
 
 /// A reader to whom a store would be a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,14 +27,21 @@ pub struct Change {
     /// What reads it, before and after.
     pub site: SiteId,
     pub context: ContextId,
-    /// In how many of its operations the reader reads the word after the first read, up to the second one.
+    /// In how many of its operations the reader reads the word between the gate that is between the two reads and the second one.
     pub reads: u32,
-    /// The operations with the two reads. An operation ends with a fence.
-    pub operations: (u32, u32),
-    /// How much the first of them has to do with the writer's operation.
+    /// The operation with the store, and those with the two reads. An operation ends with a fence.
+    pub store: u32,
+    pub operations: [u32; 2],
+    /// How much these operations have to do with each other.
     pub likeness: u8,
-    /// By how many fences the writer must be ahead.
-    pub leads: RangeInclusive<i64>,
+    pub gates: Gates,
+}
+
+impl Change {
+    /// By how many operations one of the threads has to wait for the other.
+    pub fn distance(&self) -> u32 {
+        self.store.abs_diff(self.gates.between.operation)
+    }
 }
 
 /// A read of a word.
@@ -71,6 +78,7 @@ impl Visits {
         (writer, operation): (ThreadId, u32),
         previous: Option<u32>,
         operations: &Operations,
+        fences: &Fences,
     ) -> Vec<Change> {
         let visits = self.0.get(&word).map_or(&[][..], Vec::as_slice);
         let mut changes = Vec::new();
@@ -82,24 +90,24 @@ impl Visits {
                 visit.site == second.site && visit.context == second.context && visit.operation < second.operation
             };
             let Some(first) = earlier.iter().find(alike) else { continue };
+            let reads = (second.thread, [first.operation, second.operation]);
+            let Some(gates) = fences.gates((writer, operation), previous, reads) else { continue };
             let mut between: Vec<u32> = earlier.iter().map(|visit| visit.operation).collect();
-            between.retain(|&between| between > first.operation && between < second.operation);
+            between.retain(|&between| between > gates.between.operation && between < second.operation);
             between.dedup();
-            let leads = leads(i64::from(operation), previous, first.operation.into(), second.operation.into());
-            if !leads.is_empty() && *leads.start() < FURTHEST && *leads.end() > -FURTHEST {
-                changes.push(Change {
-                    reader: second.thread,
-                    site: second.site,
-                    context: second.context,
-                    reads: between.len() as u32 + 1,
-                    operations: (first.operation, second.operation),
-                    likeness: operations.likeness((writer, operation), (first.thread, first.operation)),
-                    leads,
-                });
-            }
+            changes.push(Change {
+                reader: second.thread,
+                site: second.site,
+                context: second.context,
+                reads: between.len() as u32 + 1,
+                store: operation,
+                operations: [first.operation, second.operation],
+                likeness: operations.likeness((writer, operation), (first.thread, first.operation)),
+                gates,
+            });
         }
         // Of those that are alike, the ones that take the least.
-        changes.sort_by_key(|change| (Reverse(change.likeness), change.nearest().abs()));
+        changes.sort_by_key(|change| (Reverse(change.likeness), change.distance()));
         let mut alike: HashMap<ContextId, usize> = HashMap::new();
         changes.retain(|change| {
             let alike = alike.entry(change.context).or_insert(0);
@@ -110,76 +118,47 @@ impl Visits {
     }
 }
 
-/// Two reads that are further apart have little to do with each other.
-const MOST_APART: u32 = 256;
-/// How exactly threads are kept in step.
-const SLACK: i64 = 3;
-
-/// By how many fences a writer must be ahead so that its store, and not the one before, is between two reads of another thread.
-fn leads(store: i64, previous: Option<u32>, first: i64, second: i64) -> RangeInclusive<i64> {
-    let after_previous = previous.map_or(i64::MIN, |previous| i64::from(previous) + 1 - first);
-    after_previous.max(store + 1 - second)..=store - first - 1
-}
-
-impl Change {
-    /// The lead that takes the least, with some room on both sides if there is any.
-    pub fn nearest(&self) -> i64 {
-        let (first, last) = (*self.leads.start(), *self.leads.end());
-        let room = SLACK.min((last - first) / 2);
-        0.clamp(first + room, last - room)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use pmvet_events::event::What;
+    use pmvet_events::event::{FenceKind, What};
 
+    use super::super::shared::Nth;
     use super::*;
 
     const WORD: (FileId, u64) = (FileId(1), 7);
+    const WRITER: ThreadId = ThreadId(1);
+    const READER: ThreadId = ThreadId(2);
 
-    fn visits(operations: &[(u32, u32)]) -> Visits {
-        let mut visits = Visits::default();
-        for &(thread, operation) in operations {
+    /// What the writer's store in an operation is to those who read the word in these operations.
+    fn changes(reads: &[(ThreadId, u32)], store: u32, previous: Option<u32>) -> Vec<Change> {
+        let (mut visits, mut fences) = (Visits::default(), Fences::default());
+        for &(thread, operation) in reads {
             let what = What::Load { addr: 56, size: 8 };
-            let event = Event { seq: 1, thread: ThreadId(thread), site: SiteId(1), context: ContextId(1), what };
+            let event = Event { seq: 1, thread, site: SiteId(1), context: ContextId(1), what };
             visits.read(&event, operation, WORD);
         }
-        visits
-    }
-
-    fn leads_of(changes: &[Change]) -> Vec<(i64, i64)> {
-        changes.iter().map(|change| (*change.leads.start(), *change.leads.end())).collect()
-    }
-
-    #[test]
-    fn a_writer_who_comes_too_late_must_be_ahead() {
-        let found = visits(&[(2, 10), (3, 11), (2, 20)]).changes(WORD, (ThreadId(1), 50), None, &Operations::default());
-        assert_eq!(leads_of(&found), [(31, 39)]);
-        assert_eq!(found[0].nearest(), 34);
-        assert_eq!((found[0].reader, found[0].operations, found[0].reads), (ThreadId(2), (10, 20), 1));
-        // And after its store before, which the first read would otherwise see.
-        let found = visits(&[(2, 10), (2, 20)]).changes(WORD, (ThreadId(1), 50), Some(45), &Operations::default());
-        assert_eq!(leads_of(&found), [(36, 39)]);
+        for nth in 0..60 {
+            fences.made(WRITER, FenceKind::Sfence, Nth { site: SiteId(9), nth });
+            fences.made(READER, FenceKind::Sfence, Nth { site: SiteId(9), nth });
+        }
+        visits.changes(WORD, (WRITER, store), previous, &Operations::default(), &fences)
     }
 
     #[test]
-    fn one_who_comes_too_early_must_be_behind() {
-        let found = visits(&[(2, 30), (2, 40)]).changes(WORD, (ThreadId(1), 5), None, &Operations::default());
-        assert_eq!((leads_of(&found), found[0].nearest()), (vec![(-34, -26)], -29));
+    fn a_store_is_a_change_to_one_who_reads_twice() {
+        let found = changes(&[(READER, 10), (ThreadId(3), 11), (READER, 16), (READER, 20)], 50, None);
+        let seen: Vec<_> = found.iter().map(|change| (change.operations, change.reads, change.distance())).collect();
+        assert_eq!(seen, [([16, 20], 1, 32), ([10, 16], 1, 37)]);
+        assert!(found.iter().all(|change| change.reader == READER && change.gates.writer.is_some()));
+        // It is to come after the store before, which the first read would otherwise see.
+        assert_eq!(found[0].gates.before, None);
+        let before = changes(&[(READER, 10), (READER, 20)], 50, Some(45))[0].gates.before;
+        assert_eq!(before.map(|gate| gate.operation), Some(9));
     }
 
     #[test]
-    fn some_see_it_as_it_is_and_some_never_do() {
-        let found = visits(&[(2, 10), (2, 40)]).changes(WORD, (ThreadId(1), 25), None, &Operations::default());
-        assert_eq!(found[0].nearest(), 0);
+    fn some_never_see_a_change() {
         // One read is not enough, nor are the writer's own, nor two reads of one operation.
-        let found = visits(&[(1, 10), (1, 40), (2, 10), (2, 10)]).changes(
-            WORD,
-            (ThreadId(1), 25),
-            None,
-            &Operations::default(),
-        );
-        assert_eq!(found, []);
+        assert_eq!(changes(&[(WRITER, 10), (WRITER, 40), (READER, 10), (READER, 10)], 25, None), []);
     }
 }

@@ -5,6 +5,7 @@ use pmvet_findings::{Access, Evidence, Finding, Place, PmRange, Role, Severity, 
 
 use super::flow::{Flow, SideEffect};
 use super::meetings::{Crash, End, Meeting};
+use super::verdict::Verdict;
 use crate::inject::Tried;
 use crate::inject::findings::{Names, Setting, recovered};
 use crate::native::NativeStacks;
@@ -15,8 +16,7 @@ use crate::stacks::Stacks;
 pub struct How {
     /// The writer was stopped after its store.
     pub forced: bool,
-    /// Recovery fails even if the reader has not acted yet: the writer itself has gone on too early.
-    pub alone: bool,
+    pub verdict: Verdict,
 }
 
 /// A race, and the recovery that fails because of it.
@@ -29,13 +29,20 @@ pub fn confirmed(
     names: &mut Names<'_>,
 ) -> Finding {
     let read = crash.lost.iter().any(|end| end.seq == meeting.store.seq);
+    let taken_back = how.verdict == Verdict::TakenBack;
     let label = match (read, crash.lost.len()) {
+        _ if taken_back => "recovery takes this store back, or does not count it yet",
         (true, 1) => "this store is lost in the crash",
         (true, _) => "this store is lost in the crash, with what its thread had stored before it",
         (false, _) => "what its thread had stored before this and not persisted is lost in the crash",
     };
     let store = place(Role::Store, &meeting.store, label, names.stacks);
-    let lost = crash.lost.iter().map(|end| place(Role::Store, end, "lost in the crash", names.stacks)).collect();
+    let lost = crash
+        .lost
+        .iter()
+        .filter(|_| !taken_back)
+        .map(|end| place(Role::Store, end, "lost in the crash", names.stacks))
+        .collect();
     let (role, label) = match meeting.read {
         true if meeting.is_intra() => (Role::Load, "its thread reads it before it is persistent"),
         true => (Role::Load, "another thread reads it before it is persistent"),
@@ -55,12 +62,13 @@ pub fn confirmed(
         true => format!("{reader} read the value in another thread and went on"),
         false => format!("{reader} went on in another thread, which must know of it through ordinary memory"),
     };
-    let else_ = match how.alone {
-        false => format!("It works if nothing is lost, and if the same is lost before {reader} goes on."),
-        true => format!(
+    let else_ = match how.verdict {
+        Verdict::TakenBack => format!("It works just before {reader} goes on, whether the store is lost or not."),
+        Verdict::WriterAlone => format!(
             "It works if nothing is lost, and before the store. {writer} itself relies on the store before it is \
              persistent: recovery fails even if {reader} has not gone on yet."
         ),
+        _ => format!("It works if nothing is lost, and if the same is lost before {reader} goes on."),
     };
     let native = names.natives.stack(&tried.stack);
     let mut places = vec![store, load, act];
@@ -80,6 +88,10 @@ pub fn confirmed(
         (true, _) => "the store and others before it are",
         (false, _) => "others before the store are",
     };
+    let survives = match taken_back {
+        true => format!("what {reader} did stays, and what {writer} had begun does not, even if nothing is lost"),
+        false => format!("what others did since the store survives, and {what} lost"),
+    };
     let acted = if crash.fenced { "fenced" } else { "stored" };
     let timeline = vec![
         step(0, "stored"),
@@ -93,14 +105,19 @@ pub fn confirmed(
         title: format!("{reader} acts on what {writer} has stored but not persisted, and recovery fails"),
         expected: "A value is persistent before another thread can read it and act on it.".into(),
         happened: format!(
-            "Confirmed: {stopped}{did}. If the machine fails then, what others did since the store survives, and {what} \
-             lost: recovery {}. {else_}",
+            "Confirmed: {stopped}{did}. If the machine fails then, {survives}: recovery {}. {else_}",
             tried.outcome
         ),
-        fix: format!(
-            "Flush and fence the value in {writer} before another thread can read it, keep readers out until then, or let \
+        fix: match taken_back {
+            true => format!(
+                "Keep {reader} out until what {writer} does is complete and persistent, such as by a lock that is held until the \
+                 transaction is committed."
+            ),
+            false => format!(
+                "Flush and fence the value in {writer} before another thread can read it, keep readers out until then, or let \
              {reader} flush and fence what it has read before it acts on it."
-        ),
+            ),
+        },
         caveat: None,
         evidence: Evidence::Crash {
             image: CrashImage {
@@ -109,6 +126,7 @@ pub fn confirmed(
                 unpersisted_total: 0,
                 lost,
                 choice: match (read, crash.lost.len()) {
+                    _ if taken_back => "every store so far is in PM".into(),
                     (true, 1) => "the store that was read too early is lost, everything else is in PM".into(),
                     _ => "what the writer had not persisted when it was read is lost, everything else is in PM".into(),
                 },

@@ -107,12 +107,12 @@ impl History {
     }
 }
 
-/// Who has read a word before its last store, and since: one bit for each thread, of which some share one.
+/// Who has read a word between the last two stores to it, and who since: one bit for each thread, of which some share one.
 #[derive(Debug, Default)]
 pub(super) struct Readers(HashMap<(FileId, u64), (u64, u64)>);
 
 impl Readers {
-    /// Notes a load of a word. Whether its thread had read the word before the last store to it.
+    /// Notes a load of a word. Whether its thread had read the value that the last store has replaced.
     pub(super) fn read(&mut self, thread: ThreadId, file: FileId, word: u64) -> bool {
         let bit = 1 << (thread.0 % 64);
         if self.0.len() >= MOST_WORDS && !self.0.contains_key(&(file, word)) {
@@ -126,8 +126,31 @@ impl Readers {
     pub(super) fn stored(&mut self, store: &End) {
         for word in store.offset / 8..=(store.offset + store.len.max(1) - 1) / 8 {
             if let Some((before, since)) = self.0.get_mut(&(store.line.file, word)) {
-                (*before, *since) = (*before | *since, 0);
+                *before = std::mem::take(since);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmvet_events::ContextId;
+
+    use super::*;
+
+    #[test]
+    fn who_has_read_a_value_can_tell_that_it_was_replaced() {
+        let mut readers = Readers::default();
+        let line = LineId::of(FileId(1), 64);
+        let (site, context, seq) = (SiteId(1), ContextId(1), 1);
+        let store = End { thread: ThreadId(1), site, context, seq, line, offset: 64, len: 8 };
+        let read = |readers: &mut Readers, thread| readers.read(ThreadId(thread), FileId(1), 8);
+        assert!(!read(&mut readers, 2));
+        readers.stored(&store);
+        assert_eq!((read(&mut readers, 2), read(&mut readers, 3)), (true, false));
+        // Nobody has seen the value between these two.
+        readers.stored(&store);
+        readers.stored(&store);
+        assert!(!read(&mut readers, 2));
     }
 }

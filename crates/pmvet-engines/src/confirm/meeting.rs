@@ -50,7 +50,7 @@ pub struct Meeting {
     pub read: bool,
     /// How many acts of others there are between the store and its persist, as far as that was counted.
     pub acts: u64,
-    /// The reader had read the word before the store, too.
+    /// The reader had read the value that the store has replaced: it can tell that this has changed.
     pub sees_change: bool,
     /// How often the writer had run the store's instruction before, if that is known.
     pub nth: Option<u32>,

@@ -5,7 +5,8 @@
 //! is not, and the program's own recovery says whether it can live with that.
 //!
 //! * [`shared`] — where to look for races that no lockset shows; [`changes`] — who could see a store as a
-//!   change; `likeness` — which operations have to do with each other.
+//!   change; [`fences`] — where threads can wait for each other to that end; `likeness` — which operations have to do with
+//!   each other.
 //! * [`meetings`] — one pass over a recorded run finds the meetings and their images.
 //! * [`verdict`] — what recoveries make of one pair of instructions.
 //! * [`taint`], [`flow`] — where the value goes that was read too early.
@@ -28,6 +29,7 @@
 
 pub mod allowed;
 pub mod changes;
+pub mod fences;
 pub mod findings;
 pub mod flow;
 mod history;
@@ -36,6 +38,7 @@ mod meeting;
 pub mod meetings;
 pub mod overwritten;
 pub mod shared;
+pub mod sync_names;
 pub mod sync_variables;
 pub mod taint;
 pub mod verdict;

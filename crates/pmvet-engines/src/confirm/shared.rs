@@ -6,11 +6,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use pmvet_events::event::{Event, LINE, StoreKind, What};
+use pmvet_events::event::{Event, FlushKind, LINE, StoreKind, What};
 use pmvet_events::spaces::AddressSpaces;
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::changes::{Change, Visits};
+use super::fences::Fences;
 use super::likeness::Operations;
 
 /// How many words are remembered; a bound on memory.
@@ -37,7 +38,7 @@ pub struct Nth {
 pub struct SharedStore {
     pub thread: ThreadId,
     pub store: Nth,
-    /// The thread's fence that made it persistent.
+    /// The thread's fence, or its `clflush`, that made it persistent.
     pub fence: Option<Nth>,
     pub seq: u64,
     /// By others, before another thread has overwritten it.
@@ -111,8 +112,7 @@ pub struct SharedStores {
     unflushed: HashMap<(ThreadId, FileId, u64), Vec<usize>>,
     /// Stores that it has flushed since its last fence.
     unfenced: HashMap<ThreadId, Vec<usize>>,
-    /// How many fences each thread has made.
-    fences: HashMap<ThreadId, u32>,
+    fences: Fences,
     /// Threads that have ended: whoever reads what they have left cannot come before them.
     gone: HashSet<ThreadId>,
     visits: Visits,
@@ -123,6 +123,7 @@ pub struct SharedStores {
 impl SharedStores {
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
+        self.fences.event(event);
         match event.what {
             What::Load { addr, size } => self.read(event, addr, size.into()),
             What::Store { addr, value, .. } => self.write(event, addr, value.len() as u64),
@@ -132,21 +133,26 @@ impl SharedStores {
                     self.write(event, addr, new.len() as u64);
                 }
             }
-            What::Flush { addr, .. } => {
+            What::Flush { addr, how, .. } => {
+                let nth = self.nth(event);
                 let mut lines = Vec::new();
                 self.spaces.locate(event.thread, addr & !(LINE - 1), LINE, |part| {
                     lines.push((event.thread, part.file, part.offset / LINE));
                 });
-                for stores in lines.iter().filter_map(|line| self.unflushed.remove(line)) {
-                    self.unfenced.entry(event.thread).or_default().extend(stores);
+                for store in lines.iter().filter_map(|line| self.unflushed.remove(line)).flatten() {
+                    match how {
+                        // It takes no fence.
+                        FlushKind::Clflush => _ = self.stores[store].fence.get_or_insert(nth),
+                        _ => self.unfenced.entry(event.thread).or_default().push(store),
+                    }
                 }
             }
             What::ThreadExit => {
                 self.gone.insert(event.thread);
             }
-            What::Fence { .. } => {
+            What::Fence { how } => {
                 let nth = self.nth(event);
-                *self.fences.entry(event.thread).or_insert(0) += 1;
+                self.fences.made(event.thread, how, nth);
                 for store in self.unfenced.remove(&event.thread).unwrap_or_default() {
                     self.stores[store].fence.get_or_insert(nth);
                 }
@@ -172,7 +178,7 @@ impl SharedStores {
 
     fn read(&mut self, event: &Event<'_>, addr: u64, len: u64) {
         let thread = event.thread;
-        let operation = self.fences.get(&thread).copied().unwrap_or(0);
+        let operation = self.fences.of(thread);
         let bit = 1 << (thread.0 % 64);
         let words = self.words(event, addr, len);
         self.operations.touched(thread, operation, &words);
@@ -200,7 +206,7 @@ impl SharedStores {
         let known = *per_site <= MOST_STORES;
         let index = self.stores.len();
         let words = self.words(event, addr, len);
-        let operation = self.fences.get(&event.thread).copied().unwrap_or(0);
+        let operation = self.fences.of(event.thread);
         self.operations.touched(event.thread, operation, &words);
         let last = words.first().and_then(|word| self.words.get(word)?.stores.last());
         let previous = last.map(|last| &self.stores[last.store]).filter(|store| store.thread == event.thread);
@@ -253,10 +259,48 @@ impl SharedStores {
             let of_site = per_site.entry(store.store.site).or_insert(0);
             *of_site += 1;
             let word = store.word.filter(|_| *of_site <= MOST_CHANGED);
-            let changes = word.map(|word| self.visits.changes(word, mine, previous, &self.operations));
+            let changes = word.map(|word| self.visits.changes(word, mine, previous, &self.operations, &self.fences));
             store.changes = changes.unwrap_or_default();
         }
         self.stores.retain(|store| !store.reads.is_empty() || !store.changes.is_empty());
         (self.stores, self.all_stores)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmvet_events::event::FenceKind;
+
+    use super::*;
+
+    const WRITER: ThreadId = ThreadId(1);
+    const READER: ThreadId = ThreadId(2);
+    const FLUSH: SiteId = SiteId(2);
+    const FENCE: SiteId = SiteId(3);
+
+    /// Two stores, each flushed and fenced, of which the second is read by another thread: what makes it persistent.
+    fn persisted_by(how: FlushKind) -> Option<Nth> {
+        let mut stores = SharedStores::default();
+        let mut event = |thread, site, what| {
+            stores.event(&Event { seq: 1, thread, site, context: ContextId(1), what });
+        };
+        for thread in [WRITER, READER] {
+            event(thread, SiteId(0), What::ThreadStart { process: 7, os_thread: thread.0 });
+        }
+        event(WRITER, SiteId(0), What::Map { file: FileId(1), addr: 0x1000, len: 0x1000, offset: 0, writable: true });
+        for addr in [0x1000, 0x1100] {
+            event(WRITER, SiteId(1), What::Store { addr, value: &[1; 8], how: StoreKind::Regular });
+            event(WRITER, FLUSH, What::Flush { addr, how, pm: true });
+            event(WRITER, FENCE, What::Fence { how: FenceKind::Sfence });
+        }
+        event(READER, SiteId(4), What::Load { addr: 0x1100, size: 8 });
+        let (found, _) = stores.finish();
+        found.iter().find(|store| !store.reads.is_empty()).and_then(|store| store.fence)
+    }
+
+    #[test]
+    fn a_store_is_persistent_with_the_fence_or_with_a_clflush() {
+        assert_eq!(persisted_by(FlushKind::Clwb), Some(Nth { site: FENCE, nth: 1 }));
+        assert_eq!(persisted_by(FlushKind::Clflush), Some(Nth { site: FLUSH, nth: 1 }));
     }
 }

@@ -1,8 +1,8 @@
 //! Synchronisation variables that the user declares (PMRace's annotations, sections 4.3 and 5): after recovery each must hold the
 //! value that it starts with, since the threads that it stood for are gone.
 //!
-//! A variable is known by its place in the pool, or by the name of a member as the source has it. Of the updates of a variable
-//! each call path is tried once, as in the paper; what is tried is a crash just after the update.
+//! A variable is known by its place in the pool, or by name (`sync_names`). Of the updates of a variable each call path is tried once, as in
+//! the paper; what is tried is a crash just after the update.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,20 @@ use pmvet_events::{ContextId, FileId, SiteId};
 use pmvet_findings::finding::CrashImage;
 use pmvet_findings::{Evidence, Finding, Outcome, Place, PmRange, Role, Severity, Sources, Stack, rules};
 use pmvet_model::LineId;
+use pmvet_target::symbols::types::Types;
 
 use super::meetings::End;
+use super::sync_names::is_named;
 use crate::inject::Tried;
 use crate::inject::findings::{Names, Setting, recovered};
 
 /// So many updates of a call path are remembered, if they store different values; and so many call paths.
 const MOST_VALUES: usize = 4;
 const MOST_PATHS: usize = 1 << 14;
-/// In so many calls around a store the variable may be named.
-const CALLS: usize = 3;
+/// A struct at a known place is not larger, as far as its variables are concerned.
+const LARGEST: u64 = 1 << 16;
 
-/// What the user says.
+/// A variable, and the value that it starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncVariable {
     pub at: At,
@@ -34,50 +36,44 @@ pub struct SyncVariable {
     pub init: u64,
 }
 
+/// All variables of a run, what their names are looked up in, and the stores that may be to them.
+#[derive(Debug, Default)]
+pub struct Variables {
+    pub all: Vec<SyncVariable>,
+    pub types: Types,
+    pub updates: Vec<Update>,
+}
+
 /// Where a variable is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum At {
-    /// The name of a member; what comes before a dot is the struct's and only for the reader.
-    Member(String),
+    /// A member of every object of a struct; of any struct if that has no name.
+    Member { name: String, member: String, of: Option<String> },
+    /// A variable outside of functions, or what it points to.
+    Global(String),
     /// In the PM file.
-    Offset(u64),
+    Offset { name: Option<String>, offset: u64 },
 }
 
 impl std::fmt::Display for At {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            At::Member(name) => write!(f, "`{name}`"),
-            At::Offset(offset) => write!(f, "the variable at {offset:#x}"),
+            At::Member { name, .. } | At::Global(name) => write!(f, "`{name}`"),
+            At::Offset { name: Some(name), offset } => write!(f, "`{name}` at {offset:#x}"),
+            At::Offset { name: None, offset } => write!(f, "the variable at {offset:#x}"),
         }
     }
 }
 
 impl SyncVariable {
     /// Whether a store is one to this variable.
-    pub fn is(&self, update: &Update, stack: &Stack, sources: &Sources) -> bool {
+    pub fn is(&self, update: &Update, stack: &Stack, sources: &Sources, types: &Types) -> bool {
         update.end.len == self.size
             && match &self.at {
-                At::Offset(offset) => update.end.offset == *offset,
-                At::Member(name) => names(stack, name.rsplit(['.', '>']).next().unwrap_or(name), sources),
+                At::Offset { offset, .. } => update.end.offset == *offset,
+                named => is_named(named, stack, sources, types),
             }
     }
-}
-
-/// Whether the line that stores, or one that calls it, names the member.
-fn names(stack: &Stack, member: &str, sources: &Sources) -> bool {
-    let line =
-        |frame: &pmvet_findings::Frame| Some(sources.file(frame.file.as_deref()?)?.line(frame.line?)?.to_owned());
-    stack.iter().filter_map(line).take(1 + CALLS).any(|line| has_member(&line, member))
-}
-
-/// Whether a line of source has `->member` or `.member` in it.
-fn has_member(line: &str, member: &str) -> bool {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_';
-    line.match_indices(member).any(|(at, _)| {
-        let before = line[..at].trim_end();
-        let after = line[at + member.len()..].chars().next();
-        (before.ends_with("->") || before.ends_with('.')) && !after.is_some_and(is_part)
-    })
 }
 
 /// A store that may be one to a variable.
@@ -91,10 +87,17 @@ pub struct Update {
 #[derive(Debug, Default)]
 pub struct Updates {
     spaces: AddressSpaces,
-    found: HashMap<(SiteId, ContextId), Vec<Update>>,
+    /// Where declared variables may be; each word there counts by itself.
+    watched: Vec<u64>,
+    found: HashMap<(SiteId, ContextId, Option<u64>), Vec<Update>>,
 }
 
 impl Updates {
+    /// `watched`: places in the pool that the user has named.
+    pub fn new(watched: Vec<u64>) -> Self {
+        Self { watched, ..Self::default() }
+    }
+
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
         let (addr, value) = match event.what {
@@ -107,11 +110,13 @@ impl Updates {
         }
         let number = number(value);
         let Event { seq, thread, site, context, .. } = *event;
-        let known = self.found.entry((site, context)).or_default();
-        if known.len() == MOST_VALUES || known.iter().any(|update| update.value == number) {
-            return;
-        }
-        self.spaces.locate(thread, addr, value.len() as u64, |part| {
+        let Self { spaces, watched, found } = self;
+        spaces.locate(thread, addr, value.len() as u64, |part| {
+            let is_watched = watched.iter().any(|&from| part.offset.wrapping_sub(from) < LARGEST);
+            let known = found.entry((site, context, is_watched.then_some(part.offset))).or_default();
+            if known.len() == MOST_VALUES || known.iter().any(|update| update.value == number) {
+                return;
+            }
             let line = LineId::of(part.file, part.offset);
             let end = End { thread, site, context, seq, line, offset: part.offset, len: part.len as u64 };
             known.push(Update { end, value: number });
@@ -289,13 +294,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_found_by_its_whole_name() {
-        assert!(has_member("    if (try_lock(&b->lock, HELD))", "lock"));
-        assert!(has_member("root.lock = 1;", "lock"));
-        assert!(has_member("b -> lock = 1;", "lock"));
-        assert!(!has_member("b->locks = 1;", "lock"));
-        assert!(!has_member("b->resize_lock = 1; lock(b)", "lock"));
-        assert!(!has_member("", "lock"));
+    fn updates_of_places_that_were_named_are_all_known() {
+        let update = |updates: &mut Updates, seq, addr| {
+            let what = What::Store { addr, value: &[1; 8], how: StoreKind::Regular };
+            updates.event(&Event { seq, thread: ThreadId(1), site: SiteId(3), context: ContextId(4), what });
+        };
+        let offsets = |watched| {
+            let mut updates = Updates::new(watched);
+            let map = What::Map { file: FileId(2), addr: 0x1000, len: 4096, offset: 0, writable: true };
+            let start = What::ThreadStart { process: 1, os_thread: 1 };
+            for what in [start, map] {
+                let (site, context) = (SiteId(0), ContextId(0));
+                updates.event(&Event { seq: 1, thread: ThreadId(1), site, context, what });
+            }
+            (0..4).for_each(|i| update(&mut updates, 2 + i, 0x1000 + 64 * i));
+            updates.finish().iter().map(|update| update.end.offset).collect::<Vec<_>>()
+        };
+        assert_eq!(offsets(vec![]), [0]);
+        assert_eq!(offsets(vec![0x80]), [0, 0x80, 0xc0]);
     }
 
     #[test]
@@ -323,8 +339,8 @@ mod tests {
             updates.iter().map(|u| (u.end.seq, u.end.offset, u.value)).collect::<Vec<_>>(),
             [(4, 0x100, 1), (6, 0x100, 0x200)]
         );
-        let variable = SyncVariable { at: At::Offset(0x100), size: 2, init: 0 };
-        assert!(variable.is(&updates[0], &Stack::new(), &Sources::new([] as [PathBuf; 0])));
+        let variable = SyncVariable { at: At::Offset { name: None, offset: 0x100 }, size: 2, init: 0 };
+        assert!(variable.is(&updates[0], &Stack::new(), &Sources::new([] as [PathBuf; 0]), &Types::default()));
         let mut restart = Restarted::new(Path::new("/pool"), &variable, &updates[0]);
         start.iter().for_each(|what| restart.event(&event(1, *what)));
         restart.event(&event(2, What::Load { addr: 0x1102, size: 8 }));

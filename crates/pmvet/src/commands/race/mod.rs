@@ -11,7 +11,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};
 
 use pmvet_engines::confirm::shared::{Nth, SharedStore, SharedStores};
-use pmvet_engines::confirm::sync_variables::{Update, Updates};
+use pmvet_engines::confirm::sync_names::Declared;
+use pmvet_engines::confirm::sync_variables::{Update, Updates, Variables};
 use pmvet_engines::interleave::alias::Covered;
 use pmvet_engines::lockset::{self, Code, Edges, Engine, Options};
 use pmvet_engines::stacks::{Stacks, Symbols};
@@ -24,7 +25,7 @@ use pmvet_target::live::{Live, live};
 use pmvet_target::symbols::Symbolizer;
 use serde::{Deserialize, Serialize};
 
-use self::confirm::{Attempt, Confirm, Promise, Schedules, Spot, Stop};
+use self::confirm::{Attempt, Chain, Confirm, Promise, Schedules, Spot, Stop};
 use self::locks::Restarts;
 use crate::cli::{self, RaceSwitch};
 use crate::config::{self, Config};
@@ -55,6 +56,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     workload.races = true;
     // What is forced later depends on what overlaps here.
     workload.in_step = arguments.confirm.confirm && !arguments.confirm.delay_injection;
+    workload.branches = arguments.confirm.explored.is_some();
     // Threads in step may meet in ways in which the target locks itself up.
     workload.timeout = arguments.confirm.budget;
     let install = Install::find()?;
@@ -68,9 +70,11 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     workload.keep_input(&folder.file("input"))?;
     let recording = folder.recording();
     let options = options(arguments, &config.race);
+    let watched = config.sync_variables.iter().filter_map(|declared| declared.offset).collect();
+    let updates = arguments.confirm.confirm.then(|| Updates::new(watched));
     let (feed, live) = live();
     let (recorded, mut analysed) = std::thread::scope(|scope| {
-        let analysis = scope.spawn(move || Analysed::new(live, options, arguments.confirm.confirm));
+        let analysis = scope.spawn(move || Analysed::new(live, options, updates));
         let recorded = workload.record(&folder, &mut info, true, &install, Some(feed));
         (recorded, analysis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
@@ -80,6 +84,10 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     if !analysed.saw_pm {
         return Ok(workload.no_pm());
     }
+    let variables = match arguments.confirm.confirm {
+        true => variables(&config.sync_variables, &mut analysed)?,
+        false => Variables::default(),
+    };
     let deadline = arguments.confirm.budget.map(|budget| Instant::now() + budget);
     let restarts =
         Restarts { workload: &workload, folder: &folder, recording: &recording, install: &install, deadline };
@@ -91,26 +99,27 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         inferred::lines(&listed).iter().for_each(|line| eprintln!("pmvet: {line}"));
     }
     let mut stacks = analysed.symbols.with(&analysed.places);
-    let mut findings = lockset::findings::findings(outcome, &mut stacks);
+    let sources = reporting::sources();
+    let mut findings = lockset::findings::findings(outcome, &mut stacks, &sources);
     let mut held: Vec<_> = held
         .into_iter()
-        .filter_map(|lock| lockset::findings::held_lock(&lock, &mut stacks).map(|finding| (lock, finding)))
+        .filter_map(|lock| lockset::findings::held_lock(&lock, &mut stacks, &sources).map(|finding| (lock, finding)))
         .collect();
     let mut confirmed = None;
     if arguments.confirm.confirm {
         let traced = Duration::from_secs_f64(info.traced_seconds.unwrap_or_default());
-        let updates = std::mem::take(&mut analysed.updates);
         let confirm = Confirm {
             workload: &workload,
             folder: &folder,
             install: &install,
             arguments: &arguments.confirm,
             traced,
+            before: started.elapsed(),
+            predicted: !analysed.outcome.races.is_empty(),
             deadline,
             threads: analysed.threads,
             stores: analysed.stores,
-            variables: &config.sync_variables,
-            updates: &updates,
+            variables: &variables,
         };
         let attempts = attempts(&mut analysed);
         let symbols = std::mem::take(&mut analysed.symbols);
@@ -223,9 +232,10 @@ fn attempts(analysed: &mut Analysed) -> Vec<Attempt> {
         }
         for change in &shared.changes {
             let Some(load) = spot(change.site) else { continue };
-            let change_of = |attempt| Attempt { change: Some(change.clone()), ..attempt };
+            let chain = Chain::new(change, |fence| Some(stop(fence, spot(fence.site)?)));
             let promise = (true, change.likeness);
-            attempts.push(change_of(attempt(change.reader, load, change.context, change.reads, promise)));
+            let attempt = attempt(change.reader, load, change.context, change.reads, promise);
+            attempts.extend(chain.map(|chain| Attempt { change: Some(chain), ..attempt }));
         }
         // The first of those that promise the same, in each thread and on each call path.
         reads.sort_by_key(|attempt| (Reverse(attempt.promise), attempt.until));
@@ -235,6 +245,15 @@ fn attempts(analysed: &mut Analysed) -> Vec<Attempt> {
         attempts.extend(reads);
     }
     attempts
+}
+
+/// What declared variables are. A name that means nothing is an error, which no run can make good.
+fn variables(declared: &[Declared], analysed: &mut Analysed) -> Result<Variables, Error> {
+    let named = declared.iter().any(|declared| declared.variable.is_some());
+    let types = if named { analysed.symbols.types() } else { Default::default() };
+    let all =
+        declared.iter().map(|declared| declared.resolve(&types)).collect::<Result<_, _>>().map_err(Error::Usage)?;
+    Ok(Variables { all, types, updates: std::mem::take(&mut analysed.updates) })
 }
 
 fn options(arguments: &cli::Race, config: &config::Race) -> Options {
@@ -268,19 +287,18 @@ struct Analysed {
 }
 
 impl Analysed {
-    /// Analyses a run while it is recorded. `confirm`: stores that other threads read are wanted, too.
-    fn new(live: Live, options: Options, confirm: bool) -> Self {
+    /// Analyses a run while it is recorded. `updates`: stores that other threads read are wanted, too, and those to variables.
+    fn new(live: Live, options: Options, mut updates: Option<Updates>) -> Self {
         let mut symbols = Symbols::new(Symbolizer::of_recording(SystemTime::now()));
         let mut engine = Engine::new(options);
         let mut saw_pm = false;
         let mut shared = SharedStores::default();
-        let mut updates = Updates::default();
         let mut threads = 0;
         let places = live.for_each(|event| {
             symbols.event(event);
             saw_pm |= matches!(event.what, What::Map { .. });
             engine.event(event);
-            if confirm {
+            if let Some(updates) = &mut updates {
                 shared.event(event);
                 updates.event(event);
             }
@@ -296,6 +314,15 @@ impl Analysed {
         };
         let outcome = engine.finish_with(&mut functions);
         let (shared, stores) = shared.finish();
-        Self { outcome, symbols, places, shared, updates: updates.finish(), stores, threads, saw_pm }
+        Self {
+            outcome,
+            symbols,
+            places,
+            shared,
+            updates: updates.map(Updates::finish).unwrap_or_default(),
+            stores,
+            threads,
+            saw_pm,
+        }
     }
 }

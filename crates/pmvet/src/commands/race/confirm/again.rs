@@ -14,7 +14,6 @@ use pmvet_engines::confirm::Meeting;
 use pmvet_engines::confirm::shared::Nth;
 use pmvet_engines::inject::{Journal, Recovery};
 use pmvet_engines::stacks::Stacks;
-use pmvet_events::file::TraceHeader;
 use pmvet_events::plan::{Plan, Stall, Stop};
 use pmvet_findings::{Evidence, Outcome};
 use pmvet_target::install::Install;
@@ -109,10 +108,11 @@ impl Forced {
         stacks: &mut dyn Stacks,
     ) -> Schedule {
         let plan = |at: &Spot, nth: u32, before: bool| {
-            let stop = Stop { thread: meeting.store.thread.0, nth, reader: meeting.load.thread.0, reads: 1 };
+            let (thread, reader) = (meeting.store.thread.0, meeting.load.thread.0);
+            let stop = Stop { thread, nth, reader, reads: 1, ..Stop::default() };
             let module = at.module.to_string_lossy().into_owned();
             let stall = Stall { module, offset: at.offset, before, stops: vec![stop] };
-            Plan { stalls: vec![stall], delays: false, ..self.plan.clone() }
+            Plan { stalls: vec![stall], delays: false, in_step: true, ..self.plan.clone() }
         };
         let fence = fences.get(&meeting.store.seq);
         let late = fence.and_then(|fence| Some(plan(&Spot::of(fence.site, stacks)?, fence.nth, true)));
@@ -141,12 +141,7 @@ pub(super) fn make(
     if let Some(private) = &mut how.sandbox {
         (private.timeout, private.by_the_clock, private.cancel) = (Some(timeout), true, cancel);
     }
-    let header = TraceHeader {
-        command: workload.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        pmvet_version: env!("CARGO_PKG_VERSION").into(),
-        loads: true,
-    };
-    Ok(Recording::make(folder, &how, &header, install, None)?)
+    Ok(workload.make(folder, how, install, None)?)
 }
 
 /// What forcing a schedule again gave.

@@ -16,8 +16,10 @@ use super::again::make;
 use super::judge::Run;
 use crate::exit::Error;
 
-/// How many runs there are at a time, beside what is being judged; the last of them counts as that until it begins.
+/// How many runs there are at a time, beside what is being judged; the last of them counts as that until it begins. Fewer if they
+/// have more threads than this together, which are in each other's way.
 const MOST: usize = 3;
+const MOST_THREADS: usize = 24;
 
 /// A run to be made.
 pub(super) struct Order {
@@ -36,6 +38,9 @@ pub(super) struct Made {
     pub(super) run: Option<Run>,
 }
 
+/// How often it is looked whether a run is over.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// Runs under way, in the order in which they were begun. They are ended if nobody waits for them any more.
 pub(super) struct Ahead<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
@@ -52,7 +57,10 @@ impl<'scope, 'env> Ahead<'scope, 'env> {
     /// Whether another run may begin now.
     pub(super) fn has_room(&self) -> bool {
         // Two servers cannot have one port.
-        let most = if self.confirm.workload.driver.is_some() { 1 } else { MOST };
+        let most = match self.confirm.workload.driver {
+            Some(_) => 1,
+            None => (MOST_THREADS / (self.confirm.threads as usize).max(1)).clamp(2, MOST),
+        };
         self.runs.len() < most
     }
 
@@ -61,9 +69,15 @@ impl<'scope, 'env> Ahead<'scope, 'env> {
         self.runs.push_back(self.scope.spawn(move || made(confirm, order, cancel)));
     }
 
-    /// The run that was begun first, when it is over. Nothing if there is none.
+    /// The first run that is over: one that has locked itself up does not keep the others. Nothing if there is none.
     pub(super) fn next(&mut self) -> Result<Option<Made>, Error> {
-        let Some(run) = self.runs.pop_front() else { return Ok(None) };
+        let over = loop {
+            match self.runs.iter().position(ScopedJoinHandle::is_finished) {
+                None if !self.runs.is_empty() => std::thread::sleep(LOOK),
+                over => break over,
+            }
+        };
+        let Some(run) = over.and_then(|at| self.runs.remove(at)) else { return Ok(None) };
         run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(Some)
     }
 }

@@ -5,18 +5,20 @@
 //! and a read is an *attempt*. A run makes as many attempts as fit in, the most promising ones first.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use pmvet_engines::confirm::changes::Change;
-use pmvet_events::plan::{self, Lead, MAX_STALLS, Stall};
+use pmvet_events::plan::{self, MAX_STALLS, Stall};
 use pmvet_events::{ContextId, ThreadId};
 
 use super::Spot;
+use super::chains::{Chain, Chains};
 
 /// One of so many threads may be stopped at a time.
 const STOPPED: u32 = 2;
 /// So many attempts are made in one run: each of them may take some milliseconds for nothing.
 const MOST_ATTEMPTS: usize = 48;
+/// ... or so many if threads wait for each other: each of them may hold something that others need.
+const MOST_CHAINS: usize = 16;
 /// So often an attempt is made in each way: the reader may come too late the first time.
 const TRIES: u8 = 6;
 /// A long stop lasts for such a part of the run.
@@ -41,7 +43,7 @@ enum Wait {
     /// Until all others have done what they do, whoever comes by. Of the many who read a word few may be those whom it matters to,
     /// as with a bucket and its keys.
     Long,
-    /// Until a reader has come who sees a change, with some threads ahead of others to that end.
+    /// Until a reader has come who sees a change. The two threads wait for each other to that end.
     Change,
 }
 
@@ -103,8 +105,17 @@ pub(crate) struct Attempt {
     pub(crate) seq: u64,
     pub(crate) until: u64,
     pub(crate) promise: Promise,
-    /// The reader sees the store as a change if its thread is so far ahead.
-    pub(crate) change: Option<Change>,
+    /// The reader sees the store as a change if the threads wait for each other there.
+    pub(crate) change: Option<Chain>,
+}
+
+/// What a run does.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Choice {
+    /// Where threads are stopped. None if everything was tried.
+    pub(super) stalls: Vec<Stall>,
+    /// The threads that are not stopped are kept in step. That is of no use, and takes time, where threads wait for each other.
+    pub(super) in_step: bool,
 }
 
 /// Chooses for one run after the other.
@@ -137,15 +148,15 @@ impl Chooser {
         self.attempts.iter().any(|attempt| attempt.promise.store && open(attempt))
     }
 
-    /// Where threads are stopped in the next run, and who is ahead. No stalls if everything was tried.
-    pub(super) fn next(&mut self, open: impl Fn(&Attempt) -> bool) -> (Vec<Stall>, Vec<Lead>) {
+    /// What is done in the next run.
+    pub(super) fn next(&mut self, open: impl Fn(&Attempt) -> bool) -> Choice {
         let first = self.runs;
         self.runs += 1;
         let ways = (first..first + WAYS.len()).map(|run| WAYS[run % WAYS.len()]);
-        ways.map(|way| self.choose(way, &open)).find(|(stalls, _)| !stalls.is_empty()).unwrap_or_default()
+        ways.map(|way| self.choose(way, &open)).find(|choice| !choice.stalls.is_empty()).unwrap_or_default()
     }
 
-    fn choose(&mut self, way: Way, open: &impl Fn(&Attempt) -> bool) -> (Vec<Stall>, Vec<Lead>) {
+    fn choose(&mut self, way: Way, open: &impl Fn(&Attempt) -> bool) -> Choice {
         let mut order: Vec<usize> = (0..self.attempts.len())
             .filter(|&i| {
                 let attempt = &self.attempts[i];
@@ -156,30 +167,49 @@ impl Chooser {
         if order.iter().any(|&i| self.attempts[i].promise.store == way.predicted) {
             order.retain(|&i| self.attempts[i].promise.store == way.predicted);
         }
-        // Of many attempts that promise the same, those of pairs that had few; and the shortest, which disturb the run the least.
+        // Of many attempts that promise the same, the most alike, and the shortest, which disturb the run the least; all pairs in turn.
         order.sort_by_cached_key(|&i| {
             let attempt = &self.attempts[i];
-            let pair = self.pairs.get(&attempt.pair()).copied().unwrap_or(0);
-            (self.tried[i][way.index()], Reverse(attempt.promise), pair, attempt.until - attempt.seq)
+            let length = attempt.change.as_ref().map_or(attempt.until - attempt.seq, |change| change.distance().into());
+            (self.tried[i][way.index()], Reverse(attempt.promise), length)
+        });
+        let mut turns = self.pairs.clone();
+        order.sort_by_cached_key(|&i| {
+            let attempt = &self.attempts[i];
+            let turn = turns.entry(attempt.pair()).or_insert(0);
+            *turn += 1;
+            (self.tried[i][way.index()], Reverse(Promise { likeness: 0, ..attempt.promise }), *turn)
         });
         let mut taken = Taken { most: self.most, length: self.last / LONG, ..Taken::default() };
+        let mut chains = Chains::default();
         let mut stalls: BTreeMap<Spot, Vec<plan::Stop>> = BTreeMap::new();
         for i in order {
-            if taken.spans.len() == MOST_ATTEMPTS {
+            if taken.spans.len() == MOST_ATTEMPTS || chains.len() == MOST_CHAINS {
                 break;
             }
             let attempt = &self.attempts[i];
             let Some(stop) = attempt.stop(way.late) else { continue };
-            let room = stalls.len() < MAX_STALLS || stalls.contains_key(&stop.at);
-            if !room || !taken.take(attempt, way.wait) {
-                continue;
+            if let Some(chain) = &attempt.change {
+                let Some(stops) = chains.take(attempt, chain, stop) else { continue };
+                let new: BTreeSet<&Spot> =
+                    stops.iter().map(|(at, _)| at).filter(|at| !stalls.contains_key(*at)).collect();
+                if stalls.len() + new.len() > MAX_STALLS {
+                    break;
+                }
+                stops.into_iter().for_each(|(at, stop)| stalls.entry(at).or_default().push(stop));
+            } else {
+                let room = stalls.len() < MAX_STALLS || stalls.contains_key(&stop.at);
+                if !room || !taken.take(attempt, way.wait) {
+                    continue;
+                }
+                let (thread, nth) = (attempt.thread.0, stop.nth);
+                let (reader, reads) = match way.wait {
+                    Wait::Long => (0, u32::MAX),
+                    Wait::Short | Wait::Change => (attempt.reader.0, attempt.reads),
+                };
+                let stop_there = plan::Stop { thread, nth, reader, reads, ..plan::Stop::default() };
+                stalls.entry(stop.at.clone()).or_default().push(stop_there);
             }
-            let (thread, nth) = (attempt.thread.0, stop.nth);
-            let (reader, reads) = match way.wait {
-                Wait::Long => (0, u32::MAX),
-                Wait::Short | Wait::Change => (attempt.reader.0, attempt.reads),
-            };
-            stalls.entry(stop.at.clone()).or_default().push(plan::Stop { thread, nth, reader, reads });
             *self.pairs.entry(attempt.pair()).or_insert(0) += 1;
             // A long stop is for all readers.
             let seq = attempt.seq;
@@ -194,7 +224,7 @@ impl Chooser {
             before: way.late,
             stops,
         };
-        (stalls.into_iter().map(stall).collect(), taken.leads())
+        Choice { stalls: stalls.into_iter().map(stall).collect(), in_step: way.wait != Wait::Change }
     }
 }
 
@@ -203,8 +233,6 @@ impl Chooser {
 struct Taken {
     /// Who is stopped for whom, and when.
     spans: Vec<Span>,
-    /// By how much threads are ahead.
-    leads: HashMap<ThreadId, i64>,
     /// How many threads may be stopped at a time.
     most: usize,
     /// How long a long stop lasts.
@@ -215,8 +243,8 @@ struct Taken {
 struct Span {
     thread: ThreadId,
     reader: ThreadId,
-    from: i64,
-    until: i64,
+    from: u64,
+    until: u64,
 }
 
 impl Taken {
@@ -224,18 +252,8 @@ impl Taken {
     /// time.
     fn take(&mut self, attempt: &Attempt, wait: Wait) -> bool {
         let Attempt { thread, reader, seq, until, .. } = *attempt;
-        let (leads, from, until) = match &attempt.change {
-            Some(change) => {
-                let Some((lead, of_reader)) = self.lead(thread, reader, change) else { return false };
-                let (first, second) = change.operations;
-                let base = |operation: u32| i64::from(operation) - of_reader;
-                (Some((lead, of_reader)), base(first), base(second))
-            }
-            None => {
-                let until = if wait == Wait::Long { until.max(seq + self.length) } else { until };
-                (None, seq as i64, (until + SLACK) as i64)
-            }
-        };
+        let until = if wait == Wait::Long { until.max(seq + self.length) } else { until };
+        let (from, until) = (seq, until + SLACK);
         let mut stopped = 0;
         for other in self.spans.iter().filter(|other| other.from <= until && from <= other.until) {
             if other.thread == thread || other.thread == reader || other.reader == thread {
@@ -246,28 +264,8 @@ impl Taken {
         if stopped >= self.most {
             return false;
         }
-        if let Some((lead, of_reader)) = leads {
-            self.leads.extend([(thread, lead), (reader, of_reader)]);
-        }
         self.spans.push(Span { thread, reader, from, until });
         true
-    }
-
-    /// By how much the writer and the reader have to be ahead of those who are not.
-    fn lead(&self, thread: ThreadId, reader: ThreadId, change: &Change) -> Option<(i64, i64)> {
-        let wanted = change.nearest();
-        let (lead, of_reader) = match (self.leads.get(&thread), self.leads.get(&reader)) {
-            (None, None) => (wanted.max(0), (-wanted).max(0)),
-            (Some(&lead), None) => (lead, lead - wanted),
-            (None, Some(&of_reader)) => (of_reader + wanted, of_reader),
-            (Some(&lead), Some(&of_reader)) => (lead, of_reader),
-        };
-        (lead >= 0 && of_reader >= 0 && change.leads.contains(&(lead - of_reader))).then_some((lead, of_reader))
-    }
-
-    fn leads(self) -> Vec<Lead> {
-        let lead = |(thread, fences): (ThreadId, i64)| Lead { thread: thread.0, fences: fences.max(0) as u32 };
-        self.leads.into_iter().map(lead).filter(|lead| lead.fences > 0).collect()
     }
 }
 
@@ -323,7 +321,7 @@ mod tests {
             attempt(3, 2, 1, 300, 400),
         ];
         let mut chooser = Chooser::new(attempts, 4);
-        let mut next = || stops(&chooser.next(|_| true).0);
+        let mut next = || stops(&chooser.next(|_| true).stalls);
         assert_eq!(next(), [(2, 0), (3, 1), (4, 0)]);
         // What had no turn comes first, with what goes with it.
         assert_eq!(next(), [(3, 0), (3, 1), (4, 0)]);
@@ -333,7 +331,7 @@ mod tests {
     fn few_threads_are_stopped_at_a_time() {
         let attempts = (1..9).map(|n| attempt(2 * n, 2 * n + 1, 0, 100, 200)).collect();
         let mut chooser = Chooser::new(attempts, 6);
-        assert_eq!(chooser.next(|_| true).0.iter().map(|stall| stall.stops.len()).sum::<usize>(), 3);
+        assert_eq!(chooser.next(|_| true).stalls.iter().map(|stall| stall.stops.len()).sum::<usize>(), 3);
     }
 
     #[test]
@@ -345,41 +343,16 @@ mod tests {
         assert!(chooser.any_predicted(|_| true));
         // Some runs are for what was not predicted.
         for way in WAYS.iter().cycle().take(2 * WAYS.len()).filter(|way| way.wait != Wait::Change) {
-            let (stalls, _) = chooser.choose(*way, &|_| true);
+            let stalls = chooser.choose(*way, &|_| true).stalls;
             assert_eq!(stops(&stalls)[0].1 == 0, way.predicted, "{way:?}");
         }
-    }
-
-    #[test]
-    fn of_two_threads_one_is_ahead_if_that_shows_a_change() {
-        let change = |reader, operations, leads| Change {
-            reader: ThreadId(reader),
-            site: pmvet_events::SiteId(1),
-            context: ContextId(1),
-            reads: 1,
-            likeness: 0,
-            operations,
-            leads,
-        };
-        let mut attempts: Vec<Attempt> =
-            [(2, 3), (4, 5), (2, 5)].iter().map(|&(thread, reader)| attempt(thread, reader, 0, 10, 20)).collect();
-        attempts[0].change = Some(change(3, (10, 20), 20..=40));
-        attempts[1].change = Some(change(5, (10, 20), -40..=-20));
-        // The second reader is ahead already, too far for this one.
-        attempts[2].change = Some(change(5, (50, 60), 30..=40));
-        let mut chooser = Chooser::new(attempts, 4);
-        let (stalls, leads) = chooser.next(|_| true);
-        assert_eq!(stops(&stalls), [(2, 0), (4, 0)]);
-        let mut leads: Vec<_> = leads.iter().map(|lead| (lead.thread, lead.fences)).collect();
-        leads.sort_unstable();
-        assert_eq!(leads, [(2, 23), (5, 23)]);
     }
 
     #[test]
     fn a_long_stop_is_for_all_readers() {
         let mut chooser = Chooser::new(vec![attempt(2, 3, 0, 100, 120), attempt(2, 4, 0, 100, 130)], 2);
         let long = |stalls: &[Stall]| stalls.iter().flat_map(|stall| &stall.stops).any(|stop| stop.reader == 0);
-        let runs: Vec<_> = (0..WAYS.len()).map(|_| chooser.next(|_| true).0).collect();
+        let runs: Vec<_> = (0..WAYS.len()).map(|_| chooser.next(|_| true).stalls).collect();
         assert!(runs.iter().filter(|stalls| long(stalls)).all(|stalls| stops(stalls) == [(2, 0)]));
         assert!(runs.iter().any(|stalls| long(stalls)));
     }
@@ -387,7 +360,7 @@ mod tests {
     #[test]
     fn what_is_closed_is_left_out() {
         let mut chooser = Chooser::new(vec![attempt(2, 3, 0, 100, 120)], 3);
-        assert_eq!(chooser.next(|_| false).0, []);
+        assert_eq!(chooser.next(|_| false).stalls, []);
         assert!(!chooser.any_predicted(|_| true));
     }
 }

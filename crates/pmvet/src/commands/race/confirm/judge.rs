@@ -9,7 +9,7 @@ use pmvet_engines::confirm::findings::How;
 use pmvet_engines::confirm::meetings::Scanner;
 use pmvet_engines::confirm::overwritten::Overwritten;
 use pmvet_engines::confirm::sync_variables::{Restarted, SyncVariable, Update};
-use pmvet_engines::confirm::verdict::Went;
+use pmvet_engines::confirm::verdict::{Controls, Went};
 use pmvet_engines::confirm::{self, Crash, Flows, Meeting, Meetings, Verdict};
 use pmvet_engines::inject::findings::{Names, Setting};
 use pmvet_engines::inject::trial::{Bench, room};
@@ -77,7 +77,8 @@ impl Run {
         let mut meetings = scanner.finish()?;
         flows.attach(&mut meetings.meetings);
         let places = reader.into_places();
-        let covered = aliases.finish(&places);
+        let branches = recording.branches().into_iter().collect();
+        let covered = Covered { branches, ..aliases.finish(&places) };
         Ok(Self { meetings, covered, recording: recording.clone(), symbols, places })
     }
 }
@@ -97,6 +98,13 @@ impl<'a> Case<'a> {
     /// With nothing lost.
     fn whole(&self) -> Job<'a> {
         Job { version: self.crash.version, patches: &[] }
+    }
+
+    /// The reader has just acted, and nobody doubts that this has to do with the store.
+    fn is_of_reader(&self, confirmed: &Confirmed) -> bool {
+        let Meeting { load, read, .. } = self.meeting;
+        let predicted = confirmed.predicted.is_empty() || confirmed.predicted.contains(self.pair);
+        *read && !self.meeting.is_intra() && self.crash.act.thread == load.thread && predicted
     }
 
     fn id(&self) -> usize {
@@ -307,12 +315,11 @@ impl<'a> Judge<'a> {
         // What fails is looked at even if time is just up: that is what all was done for.
         let whole: Vec<Job<'_>> = bad.iter().map(|case| case.whole()).collect();
         confirmed.images += self.recover(versions, &whole, self.grace())?;
-        let (control, before) = self.controls(&bad, run, confirmed)?;
+        let controls = self.controls(&bad, run, confirmed)?;
         for case in batch {
             let versions = &run.meetings.versions;
-            let went = |job: Job<'_>| self.went(versions, &job);
-            let of = |known: &HashMap<usize, Went>| known.get(&case.id()).copied().unwrap_or(Went::NotTried);
-            let verdict = confirm::judge(went(case.job()), went(case.whole()), of(&control), of(&before));
+            let controls = controls.get(&case.id()).copied().unwrap_or(Controls::NOT_TRIED);
+            let verdict = confirm::judge(self.went(versions, &case.job()), controls);
             let tally = confirmed.tallies.entry(case.pair.clone()).or_default();
             match verdict {
                 Verdict::Recovered => {
@@ -323,23 +330,25 @@ impl<'a> Judge<'a> {
                 }
                 Verdict::Elsewhere => tally.images += 1,
                 Verdict::Unfinished => tally.left_out += 1,
-                Verdict::Confirmed | Verdict::WriterAlone => {
-                    let Some(tried) = self.journal.get(&case.job().image(versions)) else { continue };
+                Verdict::Confirmed | Verdict::WriterAlone | Verdict::TakenBack => {
+                    let proof = if verdict == Verdict::TakenBack { case.whole() } else { case.job() };
+                    let Some(tried) = self.journal.get(&proof.image(versions)) else { continue };
                     let setting = self.setting();
                     let Case { meeting, crash, .. } = case;
                     let mut stacks = run.symbols.with(&run.places);
-                    let how = How { forced: forced.name.is_some(), alone: verdict == Verdict::WriterAlone };
+                    let how = How { forced: forced.name.is_some(), verdict };
                     let schedule = forced.schedule(meeting, case.pair, &run.meetings.fences, &mut stacks);
                     let mut names = Names { stacks: &mut stacks, natives: &mut self.natives };
                     let finding = confirm::findings::confirmed(meeting, crash, tried, how, &setting, &mut names);
                     let witness = Witness {
                         recording: forced.name.clone(),
                         seq: Some(crash.seq),
-                        patches: crash.patches.clone(),
+                        patches: proof.patches.to_vec(),
                     };
                     confirmed.witnesses.insert(tried.image.clone(), witness);
                     confirmed.schedules.insert(tried.image.clone(), schedule);
-                    let found = if how.alone { &mut confirmed.alone } else { &mut confirmed.findings };
+                    let found =
+                        if verdict == Verdict::WriterAlone { &mut confirmed.alone } else { &mut confirmed.findings };
                     found.entry(case.pair.0.clone()).or_insert(finding);
                 }
             }
@@ -376,37 +385,39 @@ impl<'a> Judge<'a> {
         Ok(watch.kept())
     }
 
-    /// For crashes that recovery does not survive: how it goes if the same is lost before anybody has acted on it, and how just
-    /// before the store. By the ids of the cases.
-    #[allow(clippy::type_complexity, reason = "two of the same")]
+    /// What crashes that recovery does not survive are compared with, by the ids of the cases.
     fn controls(
         &mut self,
         bad: &[&Case<'_>],
         run: &Run,
         confirmed: &mut Confirmed,
-    ) -> Result<(HashMap<usize, Went>, HashMap<usize, Went>), Error> {
-        let (mut control, mut before) = (HashMap::new(), HashMap::new());
+    ) -> Result<HashMap<usize, Controls>, Error> {
         if bad.is_empty() {
-            return Ok((control, before));
+            return Ok(HashMap::new());
         }
         let store = MappedFile::new(self.folder.temporary().map_err(|e| output("a temporary file", e))?);
         let moments = bad.iter().flat_map(|case| [case.crash.control_at, case.meeting.store.seq]).collect();
         let (versions, found) = refine::versions_at(&run.recording, &[moments], store)?;
         let at = |moment: u64| found.iter().find(|(known, _)| *known == moment).map(|&(_, version)| version);
-        let jobs: Vec<(usize, [Job<'_>; 2])> = bad
-            .iter()
-            .filter_map(|case| {
-                let control = Job { version: at(case.crash.control_at)?, patches: &case.crash.control };
-                Some((case.id(), [control, Job { version: at(case.meeting.store.seq)?, patches: &[] }]))
-            })
-            .collect();
-        let all: Vec<Job<'_>> = jobs.iter().flat_map(|(_, jobs)| *jobs).collect();
-        confirmed.images += self.recover(&versions, &all, self.grace())?;
-        for (id, [same, none]) in &jobs {
-            control.insert(*id, self.went(&versions, same));
-            before.insert(*id, self.went(&versions, none));
+        let mut jobs = Vec::new();
+        for case in bad {
+            let moments = (at(case.crash.control_at), at(case.meeting.store.seq));
+            let (Some(load), Some(store)) = moments else { continue };
+            let lost = Job { version: load, patches: &case.crash.control };
+            let [none, before] = [load, store].map(|version| Job { version, patches: &[] });
+            let whole = self.went(&run.meetings.versions, &case.whole());
+            let none = Some(none).filter(|_| whole == Went::Badly && case.is_of_reader(confirmed));
+            jobs.push((case.id(), whole, lost, before, none));
         }
-        Ok((control, before))
+        let all: Vec<Job<'_>> =
+            jobs.iter().flat_map(|(_, _, lost, before, none)| [*lost, *before].into_iter().chain(*none)).collect();
+        confirmed.images += self.recover(&versions, &all, self.grace())?;
+        let went = |job: &Job<'_>| self.went(&versions, job);
+        let controls = jobs.iter().map(|(id, whole, lost, before, none)| {
+            let at_load = none.as_ref().map_or(Went::NotTried, went);
+            (*id, Controls { whole: *whole, lost_at_load: went(lost), at_load, before: went(before) })
+        });
+        Ok(controls.collect())
     }
 
     /// What has been begun may be done until then.

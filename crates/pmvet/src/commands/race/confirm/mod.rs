@@ -2,6 +2,7 @@
 
 mod again;
 mod ahead;
+mod chains;
 mod chooser;
 mod judge;
 mod sync;
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pmvet_engines::confirm;
-use pmvet_engines::confirm::sync_variables::{SyncVariable, Update};
+use pmvet_engines::confirm::sync_variables::Variables;
 use pmvet_engines::interleave::alias::Covered;
 use pmvet_engines::lockset::pm_locks::HeldLock;
 use pmvet_engines::stacks::{Stacks, Symbols};
@@ -26,8 +27,9 @@ pub(crate) use self::again::{Again, again};
 use self::again::{Forced, make};
 pub(super) use self::again::{Schedule, Schedules};
 use self::ahead::{Ahead, Made, Order};
-use self::chooser::Chooser;
+pub(super) use self::chains::Chain;
 pub(super) use self::chooser::{Attempt, Promise, Stop};
+use self::chooser::{Choice, Chooser};
 use self::judge::{Judge, Run};
 use crate::cli;
 use crate::exit::Error;
@@ -47,11 +49,16 @@ const ENOUGH: u32 = 4;
 /// A stopped thread lets others make at least so many stores, and at most such a part of those of the whole run.
 const LEAST_PATIENCE: u32 = 200;
 const SHARE: u64 = 2;
-/// How long it may all take if nobody says: so many times as long as the recorded run, but within these bounds; or longer for runs
-/// of which there would be too few.
+/// How long it may all take if nobody says: so many times as long as the recorded run, or as everything before, which tells how slow
+/// the machine is, but within these bounds; or longer for runs of which there would be too few.
 const BUDGET_RUNS: u32 = 30;
-const BUDGET: [Duration; 2] = [Duration::from_secs(7), Duration::from_secs(15)];
+const BUDGET_BEFORE: u32 = 3;
+const BUDGET: [Duration; 2] = [Duration::from_secs(7), Duration::from_secs(30)];
 const FEWEST_RUNS: u32 = 10;
+const FEWEST_UNPREDICTED: u32 = 3;
+/// With what came before it may all take so long at least; and so long if no race is predicted, but at least the latter.
+const AT_LEAST: Duration = Duration::from_secs(9);
+const UNPREDICTED: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(4)];
 /// So many instructions after a load of what may still be lost are followed.
 const FOLLOWED: u32 = 2000;
 /// Every so many runs are followed, and so many once more for the sake of a proven race: that takes time.
@@ -141,21 +148,30 @@ pub(super) struct Confirm<'a> {
     pub(super) install: &'a Install,
     pub(super) arguments: &'a cli::Confirm,
     pub(super) traced: Duration,
+    /// How long everything took before, and whether it has given predicted races.
+    pub(super) before: Duration,
+    pub(super) predicted: bool,
     /// When it must be over, if the user says so.
     pub(super) deadline: Option<Instant>,
     /// How many threads and stores the recorded run had.
     pub(super) threads: u32,
     pub(super) stores: u64,
-    /// Synchronisation variables that the configuration declares, and stores that may be to them.
-    pub(super) variables: &'a [SyncVariable],
-    pub(super) updates: &'a [Update],
+    /// Synchronisation variables that the configuration declares.
+    pub(super) variables: &'a Variables,
 }
 
 impl Confirm<'_> {
     /// How long it may all take.
     fn budget(&self) -> Duration {
         let [least, most] = BUDGET;
-        let usual = (self.traced * BUDGET_RUNS).clamp(least, most).max(self.traced * FEWEST_RUNS);
+        let usual = if self.predicted || self.arguments.delay_injection {
+            let least = least.max(AT_LEAST.saturating_sub(self.before));
+            let usual = (self.traced * BUDGET_RUNS).max(self.before * BUDGET_BEFORE).clamp(least, most);
+            usual.max(self.traced * FEWEST_RUNS)
+        } else {
+            let [all, rest] = UNPREDICTED;
+            all.saturating_sub(self.before).clamp(rest, least).max(self.traced * FEWEST_UNPREDICTED)
+        };
         self.arguments.budget.unwrap_or(usual)
     }
 
@@ -183,8 +199,8 @@ impl Confirm<'_> {
                 judge.lock(lock, finding, &mut confirmed.witnesses)?;
             }
         }
-        if confirmed.no_oracle.is_none() && !self.variables.is_empty() {
-            confirmed.sync = judge.sync_variables(self.variables, self.updates, &mut base, &mut confirmed)?;
+        if confirmed.no_oracle.is_none() && !self.variables.all.is_empty() {
+            confirmed.sync = judge.sync_variables(self.variables, &mut base, &mut confirmed)?;
         }
         let forced = Forced { name: None, plan: self.plan(Vec::new()), timeout: self.timeout() };
         judge.judge(base, &forced, &mut confirmed)?;
@@ -204,9 +220,8 @@ impl Confirm<'_> {
         confirmed.notes.extend(allowed);
         if let Some((name, how)) = confirmed.failed.first() {
             let (failed, runs) = (confirmed.failed.len(), confirmed.runs);
-            let note = format!(
-                "what comes after the end of {failed} of {runs} forced runs: in {name} the target ended with {how}"
-            );
+            let note =
+                format!("what comes after the end of {failed} of {runs} forced runs: in {name} the target {how}");
             confirmed.notes.push(note);
         }
         Ok(confirmed)
@@ -248,12 +263,13 @@ impl Confirm<'_> {
                 return Ok(());
             }
             while begun < self.arguments.rounds && ahead.has_room() {
-                let (stalls, leads) = chooser.next(open);
+                let Choice { stalls, in_step } = chooser.next(open);
                 if stalls.is_empty() && !self.arguments.delay_injection {
                     break;
                 }
                 begun += 1;
-                let mut plan = Plan { leads, ..self.plan(stalls) };
+                let mut plan = self.plan(stalls);
+                plan.in_step &= in_step;
                 let follows = !self.arguments.delay_injection && begun % FOLLOWS == 0 && confirmed.any_not_followed();
                 plan.follow = if follows { FOLLOWED } else { 0 };
                 let time = self.timeout().min(judge.left().max(LEAST_TIME));
@@ -278,7 +294,12 @@ impl Confirm<'_> {
             return Ok(false);
         };
         if ending.exit != launch::Exit::Status(0) {
-            confirmed.failed.push((order.name.clone(), ending.exit.to_string()));
+            // It is pmvet that ends a run that takes too long.
+            let how = match ending.time >= order.time {
+                true => format!("was ended after {:.1} s; perhaps it has locked itself up", order.time.as_secs_f64()),
+                false => format!("ended with {}", ending.exit),
+            };
+            confirmed.failed.push((order.name.clone(), how));
         }
         confirmed.runs += 1;
         let known = |confirmed: &Confirmed| {

@@ -1,6 +1,7 @@
 //! Declared synchronisation variables: what a restart makes of them.
 
-use pmvet_engines::confirm::sync_variables::{Left, Restarted, SyncVariable, Update, finding};
+use pmvet_engines::confirm::sync_names::has_source;
+use pmvet_engines::confirm::sync_variables::{At, Left, Restarted, SyncVariable, Update, Variables, finding};
 use pmvet_engines::confirm::verdict::Went;
 use pmvet_engines::inject::findings::Names;
 use pmvet_engines::inject::{Job, refine};
@@ -30,22 +31,30 @@ impl Judge<'_> {
     /// Tries a crash after each kind of update of each variable.
     pub(super) fn sync_variables(
         &mut self,
-        variables: &[SyncVariable],
-        updates: &[Update],
+        variables: &Variables,
         run: &mut Run,
         confirmed: &mut Confirmed,
     ) -> Result<Vec<Finding>, Error> {
         let sources = Sources::new(std::env::current_dir());
         let mut chosen: Vec<(&SyncVariable, &Update)> = Vec::new();
         let mut stacks = run.symbols.with(&run.places);
-        for variable in variables {
+        for variable in &variables.all {
             let is = |update: &&Update| {
                 let set = update.value != variable.init;
-                set && variable.is(update, &stacks.stack(update.end.site, update.end.context), &sources)
+                let stack = stacks.stack(update.end.site, update.end.context);
+                set && variable.is(update, &stack, &sources, &variables.types)
             };
-            let known: Vec<&Update> = updates.iter().filter(is).collect();
+            let known: Vec<&Update> = variables.updates.iter().filter(is).collect();
             if known.is_empty() {
-                confirmed.notes.push(format!("{}: no store of this run sets it", variable.at));
+                let mut stack = |update: &Update| stacks.stack(update.end.site, update.end.context);
+                let by_place = matches!(variable.at, At::Offset { .. });
+                let can_tell = by_place || variables.updates.iter().any(|update| has_source(&stack(update), &sources));
+                let why = if can_tell {
+                    "no store of this run sets it"
+                } else {
+                    "its stores are not known without the source"
+                };
+                confirmed.notes.push(format!("{}: {why}", variable.at));
             }
             chosen.extend(known.into_iter().map(|update| (variable, update)));
         }
