@@ -135,6 +135,26 @@ fn processes_exchange_what_they_find() {
 }
 
 #[test]
+fn a_set_up_may_differ_each_time() {
+    let place = Place::new();
+    let pool = place.path("pool");
+    let setup = format!("{{ head -c 65000 /dev/zero; head -c 536 /dev/urandom; }} 1<>{}", pool.display());
+    let fuzz = |options: &[&str]| place.fuzz(&[&["--seeds", "seed", "--setup", &setup], options].concat(), &[]);
+    let found = fuzz(&["--jobs", "2", "--executions", "2000"]);
+    assert_eq!(found.status.code(), Some(1), "{}", text(&found));
+    // What it made first is what the helper, and whoever goes on, starts from.
+    let root = |corpus: &str| {
+        let lines = fs::read_to_string(place.path(corpus).join("images.jsonl")).unwrap();
+        lines.lines().next().unwrap().to_owned()
+    };
+    assert_eq!(root("corpus"), root("corpus/helper-1"));
+    let rebuilt = fuzz(&["--rebuild", "20"]);
+    assert_eq!(rebuilt.status.code(), Some(0), "{}", text(&rebuilt));
+    let other = place.fuzz(&["--seeds", "seed", "--setup", &format!("{setup}; true"), "--rebuild", "20"], &[]);
+    assert_eq!(other.status.code(), Some(2), "{}", text(&other));
+}
+
+#[test]
 fn inputs_come_by_file_too() {
     let place = Place::new();
     let found = place.fuzz(&["--seeds", "seed", "--executions", "200"], &["@@"]);

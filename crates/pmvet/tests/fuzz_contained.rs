@@ -114,3 +114,15 @@ fn a_full_disk_ends_the_campaign_with_a_reason() {
     assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output));
     assert!(!place.kept().is_empty());
 }
+
+#[test]
+fn a_worker_that_dies_is_no_clean_result() {
+    let place = Place::new("quiet.c");
+    fs::write(place.path("seeds"), "a").unwrap();
+    fs::create_dir_all(place.path("corpus/helper-1/queue")).unwrap();
+    std::os::unix::fs::symlink("/dev/full", place.path("corpus/helper-1/.fresh")).unwrap();
+    let output = place.fuzz(&["--jobs", "2", "--executions", "4000"]).output().unwrap();
+    let shown = text(&output);
+    assert_eq!(output.status.code(), Some(5), "{shown}");
+    assert!(shown.contains("1 of the other processes of -j failed before the end"), "{shown}");
+}

@@ -4,20 +4,21 @@
 
 mod check_support;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use check_support::{CLEAN, Checked, FOUND, Place, finish, turn};
+use check_support::{CLEAN, Checked, FOUND, Place, both_cores, finish, turn, wait_until};
 
 /// All by one thread, which does no harm.
 const SEED: &str = "0 1\n0 2\n0 1\n0 2\n";
 const OPERATIONS: &str = "operations = ['{thread} {errand}']\n[parameters]\n\
                           thread = { min = 0, max = 1 }\nerrand = { min = 1, max = 2 }\n";
 
-/// Builds the program of these tests.
-fn build(place: &Place) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/errands.c");
-    let program = place.work().join("errands");
+/// Builds a program of these tests.
+fn build(place: &Place, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
+    let program = place.work().join(name);
     let output = Command::new("gcc").args(["-O1", "-g", "-Wall", "-pthread", "-o"]).args([&program, &source]).output();
     let output = output.expect("gcc must start");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -26,17 +27,19 @@ fn build(place: &Place) -> PathBuf {
 
 /// Bounded by turns, not by time: a busy machine gives the same result.
 fn explore(place: &Place, options: &[&str], arguments: &[&str]) -> Checked {
-    let program = build(place);
+    Checked::new(place, &finish(campaign(place, options, arguments), None).expect("pmvet hangs"))
+}
+
+fn campaign(place: &Place, options: &[&str], arguments: &[&str]) -> Command {
+    let program = build(place, "errands");
     let (seed, operations) = (place.work().join("seed"), place.work().join("ops.toml"));
     std::fs::write(&seed, SEED).unwrap();
     std::fs::write(&operations, OPERATIONS).unwrap();
     let mut command = place.pmvet(&["fuzz", "--interleave", "--budget", "5m"]);
     command.args(options).arg("--seeds").arg(seed).arg("--ops").arg(operations);
-    if !place.pools().starts_with("/dev/shm") {
-        command.arg("--pm").arg(place.pools());
-    }
+    command.args(place.pm());
     command.arg("--").arg(program).arg(place.pool()).args(arguments);
-    Checked::new(place, &finish(command, None).expect("pmvet hangs"))
+    command
 }
 
 #[test]
@@ -52,12 +55,58 @@ fn operations_are_given_to_other_threads_until_a_race_is_proven() {
 }
 
 #[test]
+fn a_campaign_that_is_killed_loses_nothing_that_it_had_kept() {
+    let _turn = turn();
+    let place = Place::new();
+    let mut command = campaign(&place, &["--executions", "40"], &["locked"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let corpus = place.work().join(".pmvet/fuzz/errands/interleave");
+    let lines = || std::fs::read_to_string(corpus.join("covered.jsonl")).unwrap_or_default().lines().count();
+    wait_until("two turns have covered something", || lines() >= 2 || child.try_wait().unwrap().is_some());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.assert_clean(&["errands", "ops.toml", "seed"]);
+    let kept = || -> BTreeSet<_> {
+        let files = std::fs::read_dir(corpus.join("queue")).unwrap().map(|file| file.unwrap().path());
+        files.map(|path| (path.file_name().unwrap().to_owned(), std::fs::read(&path).unwrap())).collect()
+    };
+    let before = kept();
+    assert!(!before.is_empty() && before.iter().any(|(_, input)| input == SEED.as_bytes()));
+    let found = explore(&place, &["--executions", "1"], &["locked"]);
+    assert_eq!(found.code, Some(CLEAN), "{}", found.text());
+    assert!(found.stderr.contains("pmvet: goes on with "), "{}", found.text());
+    assert!(kept().is_superset(&before));
+    // Branches are counted beside alias pairs.
+    let branches = |line: &str| line.split("\"branches\":[").nth(1).is_some_and(|rest| !rest.starts_with(']'));
+    assert!(std::fs::read_to_string(corpus.join("covered.jsonl")).unwrap().lines().any(branches));
+}
+
+#[test]
 fn nothing_is_proven_of_a_program_with_a_lock() {
     let _turn = turn();
     let place = Place::new();
     let found = explore(&place, &["--executions", "4"], &["locked"]);
     assert_eq!((found.code, found.errors().count()), (Some(CLEAN), 0), "{}", found.text());
     assert!(found.stdout.contains("4 turns") || found.stderr.contains("4 turns"), "{}", found.text());
+}
+
+/// Programs that lock themselves up if they are stopped, that retry for ever, that are interrupted: the campaign ends in time, and says what it did.
+#[test]
+fn a_campaign_ends_whatever_the_program_does() {
+    let _turn = turn();
+    let place = Place::new();
+    let (awkward, crowd) = (build(&place, "awkward"), build(&place, "crowd"));
+    let cases = [(&awkward, "deadlock"), (&awkward, "retry"), (&awkward, "signals"), (&crowd, "crowd")];
+    both_cores(&cases, |(program, mode)| {
+        let place = Place::new();
+        let mut command = place.pmvet(&["fuzz", "--interleave", "--quiet", "--budget", "5s"]);
+        command.args(place.pm());
+        command.arg("--").arg(program).arg(place.pool()).arg(mode);
+        let found = Checked::new(&place, &finish(command, None).expect("pmvet hangs"));
+        place.assert_clean(&[]);
+        let ended = found.code == Some(CLEAN) && found.stdout.contains(" turns, ");
+        if ended { Ok(()) } else { Err(format!("--- {mode}: {}", found.text())) }
+    });
 }
 
 /// The paper's baseline finds what it finds; it ends, and says what it has done.
@@ -77,7 +126,7 @@ fn a_program_that_cannot_be_run_or_has_no_pm_is_said() {
     let run = |program: &str| {
         let mut command =
             place.pmvet(&["fuzz", "--interleave", "--quiet", "--budget", "1m", "--executions", "2", "--"]);
-        command.arg(program).stdin(std::process::Stdio::null());
+        command.arg(program).stdin(Stdio::null());
         finish(command, None).expect("pmvet hangs").status.code()
     };
     assert_eq!(run("/bin/true"), Some(4));

@@ -81,13 +81,14 @@ pub struct Stats {
 
 /// Who is told what a campaign finds.
 pub trait Watcher {
-    /// A case is kept, with the content of its image.
-    fn kept(&mut self, case: &Case, favour: Favour, store: &mut Store) -> io::Result<()>;
+    fn kept(&mut self, case: &Case, favour: Favour) -> io::Result<()>;
+    /// A case on a new crash image is about to be run, and kept only if it does anything new.
+    fn crashed(&mut self, case: &Case);
     fn failed(&mut self, failure: &Failure, store: &mut Store) -> io::Result<()>;
     /// Cases that others have found in the meantime, with their images in the store.
     fn arrived(&mut self, store: &mut Store) -> io::Result<Vec<Case>>;
     /// Called often. False ends the campaign.
-    fn goes_on(&mut self, stats: &Stats) -> bool;
+    fn goes_on(&mut self, stats: &Stats, store: &mut Store) -> bool;
 }
 
 #[derive(Debug, thiserror::Error)]

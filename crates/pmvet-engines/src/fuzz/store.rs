@@ -21,7 +21,7 @@ use super::content::{Content, FileContent, ImageId, Page};
 pub struct Origin {
     /// `None` for the content that everything starts with.
     pub parent: Option<ImageId>,
-    /// What was run on the parent.
+    /// What was run on the parent; without one, the command that set everything up, if there was any.
     #[serde(with = "hex")]
     pub input: Vec<u8>,
     /// The operation on PM and the fence before which the run was stopped: a crash. Zeros: it ran to its end.

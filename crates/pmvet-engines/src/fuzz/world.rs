@@ -217,7 +217,7 @@ impl<'a> World<'a> {
         let last = self.last.unwrap_or_default();
         self.stats.cases += 1;
         self.paths.extend(last.path);
-        self.watcher.kept(case, last.favour, self.store).map_err(FuzzError::Corpus)?;
+        self.watcher.kept(case, last.favour).map_err(FuzzError::Corpus)?;
         self.fresh.push(Fresh { case: case.clone(), last });
         let worth = match last.favour {
             Favour::Path => 16.0,
@@ -323,7 +323,11 @@ impl<'a> World<'a> {
             // On what a crash left, what the crash interrupted is tried again, or something plain.
             let seeds = &self.settings.seeds;
             let seed = seeds.get(below(seeds.len().max(1))).filter(|_| below(2) == 0);
-            cases.push(Case { image, input: seed.unwrap_or(&case.input).clone() });
+            let next = Case { image, input: seed.unwrap_or(&case.input).clone() };
+            if crash {
+                self.watcher.crashed(&next);
+            }
+            cases.push(next);
         }
         Ok(Some(image))
     }
@@ -380,7 +384,7 @@ impl<'a> World<'a> {
     /// Between runs: whether there is to be another.
     pub(super) fn look(&mut self) -> Result<(), AflError> {
         let stats = self.stats();
-        self.over = self.over || !self.watcher.goes_on(&stats);
+        self.over = self.over || !self.watcher.goes_on(&stats, self.store);
         if self.over { Err(AflError::shutting_down()) } else { Ok(()) }
     }
 

@@ -17,20 +17,28 @@ const MOST_WORDS: usize = 1 << 20;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Covered {
     pub pairs: HashSet<u64>,
+    /// Call paths of stores, flushes and fences.
     pub paths: HashSet<u64>,
+    /// Branches, if they were counted.
+    #[serde(default)]
+    pub branches: HashSet<u64>,
 }
 
 impl Covered {
-    /// Adds what another has. How much of it is new: pairs, and paths.
-    pub fn add(&mut self, other: Self) -> (usize, usize) {
-        let before = (self.pairs.len(), self.paths.len());
-        self.pairs.extend(other.pairs);
-        self.paths.extend(other.paths);
-        (self.pairs.len() - before.0, self.paths.len() - before.1)
+    /// Adds what another has. Returns what of it is new.
+    pub fn add(&mut self, other: Self) -> Self {
+        fn new(known: &mut HashSet<u64>, other: HashSet<u64>) -> HashSet<u64> {
+            other.into_iter().filter(|&hash| known.insert(hash)).collect()
+        }
+        Self {
+            pairs: new(&mut self.pairs, other.pairs),
+            paths: new(&mut self.paths, other.paths),
+            branches: new(&mut self.branches, other.branches),
+        }
     }
 
     pub fn len(&self) -> usize {
-        self.pairs.len() + self.paths.len()
+        self.pairs.len() + self.paths.len() + self.branches.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -119,7 +127,7 @@ impl Aliases {
             let calls = places.calls(*context).into_iter().map(pc);
             hash(&std::iter::once(pc(*site)).chain(calls).collect::<Vec<_>>())
         };
-        Covered { pairs, paths: self.paths.iter().map(path).collect() }
+        Covered { pairs, paths: self.paths.iter().map(path).collect(), ..Covered::default() }
     }
 }
 
@@ -179,8 +187,9 @@ mod tests {
         let clean = covered(&[(1, 1, STORE), (1, 4, FLUSH), (2, 2, LOAD)]);
         assert_ne!(dirty.pairs, clean.pairs);
         let mut both = dirty.clone();
-        assert_eq!(both.add(clean), (1, 1), "one pair, and the path of the flush");
-        assert_eq!(both.add(dirty), (0, 0));
+        let new = both.add(clean);
+        assert_eq!((new.pairs.len(), new.paths.len()), (1, 1), "one pair, and the path of the flush");
+        assert!(both.add(dirty).is_empty());
     }
 
     #[test]

@@ -39,6 +39,15 @@ impl Seeds {
         Self { known: Vec::new(), waiting, operations, longest, fruitless: 0, random: StdRand::with_seed(random) }
     }
 
+    /// Goes on with what an earlier campaign has kept: `known` have covered something, `untried` have yet to be tried.
+    pub fn go_on_with(&mut self, known: Vec<Vec<u8>>, untried: Vec<Vec<u8>>) {
+        self.waiting.retain(|input| !known.contains(input) && !untried.contains(input));
+        self.waiting.extend(untried.into_iter().rev());
+        // One that has worked shows whether the program still does.
+        self.waiting.extend(known.first().cloned());
+        self.known.extend(known.into_iter().map(|input| Seed { input, fresh: true }));
+    }
+
     /// The input for the next turn.
     pub fn next_input(&mut self) -> Vec<u8> {
         let random = &mut self.random;
@@ -125,6 +134,15 @@ mod tests {
             seeds.done(input, false);
         }
         assert_eq!(seeds.len(), 1);
+    }
+
+    #[test]
+    fn a_campaign_goes_on_where_another_has_ended() {
+        let mut seeds = Seeds::new(vec![b"a".to_vec(), b"b".to_vec()], None, 10, 1);
+        seeds.go_on_with(vec![b"k".to_vec(), b"a".to_vec()], vec![b"u".to_vec(), b"v".to_vec()]);
+        assert_eq!(seeds.len(), 2);
+        let first: Vec<Vec<u8>> = (0..4).map(|_| seeds.next_input()).collect();
+        assert_eq!(first, [b"k", b"u", b"v", b"b"]);
     }
 
     /// Which thread an operation goes to is a parameter like others, so that mutants distribute operations over threads.

@@ -13,6 +13,9 @@ use pmvet_engines::fuzz::case::{Case, parse_file_name};
 use pmvet_engines::fuzz::store::Store;
 use pmvet_target::sparse;
 
+use crate::cli;
+use crate::exit::Error;
+
 /// How often is looked for what is new, and how much of it is taken at a time.
 const EVERY: Duration = Duration::from_secs(5);
 const AT_A_TIME: usize = 64;
@@ -27,8 +30,22 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
+    /// Those that this campaign is to exchange test cases with, if any.
+    pub(super) fn of(arguments: &cli::Fuzz, corpus: &Path) -> Result<Option<Self>, Error> {
+        let folder = arguments.exchange.as_ref().map(|folder| {
+            folder.canonicalize().map_err(|e| Error::Usage(format!("--exchange: {}: {e}", folder.display())))
+        });
+        let folder = folder.transpose()?;
+        Ok(match (arguments.helper, arguments.jobs) {
+            // A helper's corpus is in that of whom it helps.
+            (Some(_), _) => corpus.parent().map(|folder| Self::new(folder, corpus)),
+            (None, 2..) => Some(Self::new(corpus, corpus)),
+            _ => folder.map(|folder| Self::new(&folder, corpus)),
+        })
+    }
+
     /// `folder` is the corpus of another campaign, or has such in it.
-    pub(super) fn new(folder: &Path, own: &Path) -> Self {
+    fn new(folder: &Path, own: &Path) -> Self {
         Self { folder: folder.into(), own: own.into(), taken: HashSet::new(), last: Instant::now() }
     }
 
@@ -62,7 +79,7 @@ impl Exchange {
         Ok(cases)
     }
 
-    fn others(&self) -> Vec<PathBuf> {
+    pub(super) fn others(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         folders.push(self.folder.clone());

@@ -12,10 +12,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pmvet_engines::interleave::alias::Covered;
+use pmvet_engines::interleave::corpus::{Corpus, Kept};
 use pmvet_engines::interleave::seeds::Seeds;
 use pmvet_findings::token::Token;
 use pmvet_findings::{Coverage, Finding, Place, Role, Severity, jsonl};
 use pmvet_target::launch;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::start::INPUT;
 use crate::cli;
@@ -33,14 +35,20 @@ const ROUNDS: &str = "8";
 const PATIENCE: u32 = 5;
 /// How long a campaign takes if nobody says.
 const BUDGET: Duration = Duration::from_secs(60);
-/// What is under way at the end of the budget may take so much longer.
-const GRACE: Duration = Duration::from_secs(10);
+/// No turn begins with less time left, but for the first.
+const LEAST: Duration = Duration::from_secs(1);
+/// What is under way at the end of the budget may take so much longer, and is ended then.
+const GRACE: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
 
 pub(super) fn run(arguments: &cli::Fuzz, config: Config, workload: &Workload, seeds: Seeds) -> Result<Exit, Error> {
     let started = Instant::now();
+    let place = super::corpus_folder(arguments, workload).join("interleave");
+    let program = fs::read(&workload.program.executable).map_or(0, |bytes| xxh3_64(&bytes));
+    let (corpus, kept) = Corpus::open(&place, program).map_err(|source| kept_at(&place, source))?;
     let folder = RunFolder::create(&arguments.workload.runs)?;
-    let mut campaign = Campaign::new(arguments, &folder, workload, seeds, started);
+    let mut campaign = Campaign::new(arguments, &folder, workload, corpus, (seeds, kept), started);
+    campaign.take_kept_findings().map_err(|source| kept_at(&place, source))?;
     let ended = campaign.run()?;
     let mut info = RunInfo::new(&workload.command, &workload.program.arguments);
     info.complete = true;
@@ -87,15 +95,19 @@ struct Campaign<'a> {
     folder: PathBuf,
     /// Where runs are kept that found something, so that tokens lead there.
     keep: PathBuf,
+    corpus: Corpus,
     seeds: Seeds,
     covered: Covered,
     found: Vec<Finding>,
     known: HashSet<String>,
     deadline: Instant,
-    /// Turns that were begun, and those that failed, and forced runs of all.
+    /// Turns that were begun, those that are over, those of them that failed, and forced runs of all.
     turns: u64,
+    ended: u64,
     failed: u64,
     runs: u64,
+    /// Turns that were ended because time was over.
+    cut: usize,
     /// How the last turn that failed ended, and what it said.
     failure: Option<(Option<i32>, String)>,
 }
@@ -105,22 +117,36 @@ impl<'a> Campaign<'a> {
         arguments: &'a cli::Fuzz,
         folder: &RunFolder,
         workload: &'a Workload,
-        seeds: Seeds,
+        corpus: Corpus,
+        (mut seeds, kept): (Seeds, Kept),
         started: Instant,
     ) -> Self {
+        if !arguments.reporting.quiet && !kept.covered.is_empty() {
+            let (count, covered) = (kept.seeds.len(), &kept.covered);
+            eprintln!(
+                "pmvet: goes on with {count} inputs of earlier campaigns, which cover {} alias pairs, {} call paths, {} branches",
+                covered.pairs.len(),
+                covered.paths.len(),
+                covered.branches.len()
+            );
+        }
+        seeds.go_on_with(kept.seeds, kept.untried);
         Self {
             arguments,
             workload,
             folder: folder.path.join("turns"),
             keep: folder.path.parent().unwrap_or(&folder.path).into(),
+            corpus,
             seeds,
-            covered: Covered::default(),
+            covered: kept.covered,
             found: Vec::new(),
             known: HashSet::new(),
             deadline: started + arguments.budget.unwrap_or(BUDGET),
             turns: 0,
+            ended: 0,
             failed: 0,
             runs: 0,
+            cut: 0,
             failure: None,
         }
     }
@@ -134,9 +160,10 @@ impl<'a> Campaign<'a> {
             if over && (self.is_done() || Instant::now() >= self.deadline + GRACE) {
                 break;
             }
-            let may_start = !over && self.arguments.executions.is_none_or(|most| self.turns < most);
+            let in_time = self.turns == 0 || self.left() >= LEAST;
+            let may_start = !over && in_time && self.arguments.executions.is_none_or(|most| self.turns < most);
             // The first one alone: it shows whether the program works at all.
-            let most = if self.seeds.is_empty() { 1 } else { usize::from(self.arguments.jobs) };
+            let most = if self.ended == 0 { 1 } else { usize::from(self.arguments.jobs) };
             if may_start && workers.len() < most {
                 let worker = self.start().map_err(|source| output("a worker", source))?;
                 workers.push(worker);
@@ -151,13 +178,22 @@ impl<'a> Campaign<'a> {
                     continue;
                 }
                 let worker = workers.swap_remove(at);
-                if let Some(exit) = self.take(worker, ended.and_then(|status| status.code())) {
+                if let Some(exit) = self.take(worker, ended.and_then(|status| status.code()))? {
                     return Ok(Some(exit));
                 }
             }
             std::thread::sleep(POLL);
         }
+        self.cut = workers.len();
+        if self.ended == 0 && self.cut > 0 && launch::stopped_by().is_none() {
+            eprintln!("pmvet: the first turn did not end in time, so nothing was analysed: the program may hang");
+            return Ok(Some(Exit::TargetFailed));
+        }
         Ok(None)
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
     }
 
     fn is_over(&self) -> bool {
@@ -180,7 +216,8 @@ impl<'a> Campaign<'a> {
         let folder = folder.canonicalize()?;
         let file = folder.join("input");
         fs::write(&file, &input)?;
-        let left = self.deadline.saturating_duration_since(Instant::now()).min(TURN).max(Duration::from_secs(1));
+        // The recorded run may take as long, and schedules once more.
+        let left = (self.left() / 2).clamp(LEAST, TURN);
         let arguments = self.arguments;
         let mut command = Command::new("/proc/self/exe");
         command.args(["race", "--confirm", "--quiet", "--rounds", ROUNDS, "--budget"]);
@@ -216,21 +253,28 @@ impl<'a> Campaign<'a> {
     }
 
     /// Takes what a turn gave. Returns how pmvet ends if the first one shows that nothing can be done.
-    fn take(&mut self, worker: Worker, code: Option<i32>) -> Option<Exit> {
+    fn take(&mut self, worker: Worker, code: Option<i32>) -> Result<Option<Exit>, Error> {
+        self.ended += 1;
         let explored: Option<Explored> =
             fs::read(worker.folder.join("explored")).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let mut kept = false;
         match explored {
             Some(explored) => {
                 self.runs += u64::from(explored.runs);
-                let (pairs, paths) = self.covered.add(explored.covered);
-                self.seeds.done(worker.input.clone(), pairs + paths > 0);
-                kept = self.take_findings(&worker.folder.join("runs"));
+                let new = self.covered.add(explored.covered);
+                if !new.is_empty() {
+                    self.corpus.add(&worker.input, &new).map_err(|source| output("a corpus", source))?;
+                }
+                self.seeds.done(worker.input.clone(), !new.is_empty());
+                kept = self.take_findings(&worker.folder.join("runs"))?;
                 if !self.arguments.reporting.quiet {
-                    let (turn, input) = (self.turns, worker.input.len());
+                    let (turn, input) = (self.ended, worker.input.len());
                     eprintln!(
-                        "pmvet: turn {turn}: an input of {input} bytes, {} runs: {pairs} new alias pairs, {paths} new call paths",
-                        explored.runs
+                        "pmvet: turn {turn}: an input of {input} bytes, {} runs: {} new alias pairs, {} new call paths, {} new branches",
+                        explored.runs,
+                        new.pairs.len(),
+                        new.paths.len(),
+                        new.branches.len()
                     );
                 }
             }
@@ -249,10 +293,14 @@ impl<'a> Campaign<'a> {
         }
         let _ = fs::remove_dir(&worker.folder);
         // As long as nothing has worked, mutants will not either.
-        match &self.failure {
-            Some((code, said)) if self.seeds.is_empty() && self.turns == 1 && launch::stopped_by().is_none() => {
+        Ok(match &self.failure {
+            Some((code, said)) if self.ended == 1 && launch::stopped_by().is_none() => {
                 eprint!("{said}");
+                if code.is_none() {
+                    eprintln!("pmvet: the first turn took too long and was ended: the program may hang");
+                }
                 Some(match code {
+                    None => Exit::TargetFailed,
                     Some(2) => Exit::Usage,
                     Some(3) => Exit::TargetFailed,
                     Some(4) => Exit::NothingAnalysed,
@@ -260,13 +308,25 @@ impl<'a> Campaign<'a> {
                 })
             }
             _ => None,
+        })
+    }
+
+    /// Takes over what earlier campaigns have found with this build, as far as it is still there.
+    fn take_kept_findings(&mut self) -> io::Result<()> {
+        for finding in self.corpus.findings::<Finding>()? {
+            let token = finding.replay.as_deref().map(str::parse::<Token>);
+            let there = token.is_none_or(|token| token.is_ok_and(|token| self.keep.join(token.run).is_dir()));
+            if there && self.known.insert(finding.fingerprint.clone()) {
+                self.found.push(finding);
+            }
         }
+        Ok(())
     }
 
     /// Takes the findings of a turn. Its run is kept if any is new that can be replayed; says whether.
-    fn take_findings(&mut self, runs: &Path) -> bool {
-        let Ok(run) = runs.join("latest").canonicalize() else { return false };
-        let Ok(file) = File::open(run.join("findings.jsonl")) else { return false };
+    fn take_findings(&mut self, runs: &Path) -> Result<bool, Error> {
+        let Ok(run) = runs.join("latest").canonicalize() else { return Ok(false) };
+        let Ok(file) = File::open(run.join("findings.jsonl")) else { return Ok(false) };
         let all = jsonl::read(io::BufReader::new(file)).flatten();
         let mut fresh: Vec<Finding> = all.filter(|finding| self.known.insert(finding.fingerprint.clone())).collect();
         let proven = fresh.iter().any(|finding| finding.replay.is_some());
@@ -274,10 +334,11 @@ impl<'a> Campaign<'a> {
         for finding in &mut fresh {
             let token = finding.replay.take().and_then(|token| token.parse::<Token>().ok());
             finding.replay = token.zip(kept.clone()).map(|(token, run)| Token { run, ..token }.to_string());
+            self.corpus.add_finding(finding).map_err(|source| output("a corpus", source))?;
         }
         let kept = kept.is_some();
         self.found.extend(fresh);
-        kept
+        Ok(kept)
     }
 
     /// Moves a run to where runs are kept, under a name that is free there.
@@ -313,6 +374,10 @@ impl<'a> Campaign<'a> {
         coverage.count("seeds that cover something", self.seeds.len() as u64, None);
         coverage.count("PM alias pairs", self.covered.pairs.len() as u64, None);
         coverage.count("call paths", self.covered.paths.len() as u64, None);
+        coverage.count("branches", self.covered.branches.len() as u64, None);
+        if self.cut > 0 {
+            coverage.not_covered.push(format!("{} turns that were under way at the end", self.cut));
+        }
         if self.failed > 0 {
             let how = self.failure.as_ref().map_or(String::new(), |(code, _)| match code {
                 Some(code) => format!("; the last ended with exit code {code}"),
@@ -332,6 +397,10 @@ impl<'a> Campaign<'a> {
         }
         let _ = fs::remove_dir(&self.folder);
     }
+}
+
+fn kept_at(place: &Path, source: io::Error) -> Error {
+    Error::Output { action: "use", what: format!("the corpus in {}", place.display()), source }
 }
 
 fn output(what: &str, source: io::Error) -> Error {

@@ -107,14 +107,26 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let witness = Witness { recording: None, seq: None, patches: Vec::new() };
     let witnesses = kept.into_iter().map(|name| (name, witness.clone())).collect();
     let mut coverage = coverage(&stats);
+    let mut at_least = Exit::Ok;
+    if stats.runs == 0 {
+        eprintln!(
+            "pmvet: nothing was analysed: the time was over when the target had been started once, to see its PM files"
+        );
+        at_least = Exit::NothingAnalysed;
+    }
     if helpers_failed > 0 {
+        at_least = Exit::Incomplete;
         coverage.not_covered.push(format!("{helpers_failed} of the other processes of -j failed before the end"));
     }
     if let Some(checks) = checks {
-        let (found, left) = checks.finish();
+        let (found, left, failed) = checks.finish();
         findings.extend(found);
         if left > 0 {
-            coverage.not_covered.push(format!("{left} runs of --then were not made before the time was over"));
+            coverage.not_covered.push(format!("{left} runs of --then were not made, or not finished, in time"));
+        }
+        if failed > 0 {
+            at_least = Exit::Incomplete;
+            coverage.not_covered.push(format!("{failed} runs of --then failed"));
         }
     }
     info.complete = true;
@@ -131,7 +143,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
         seconds: started.elapsed().as_secs_f64(),
         phases: Vec::new(),
     };
-    report(results, arguments)
+    Ok(report(results, arguments)?.max(at_least))
 }
 
 /// Reports what a campaign has found. One that was interrupted says so by its exit code.
@@ -143,10 +155,14 @@ fn report(results: Results<'_>, arguments: &cli::Fuzz) -> Result<Exit, Error> {
     })
 }
 
+fn corpus_folder(arguments: &cli::Fuzz, workload: &Workload) -> PathBuf {
+    let name = workload.program.executable.file_name().unwrap_or_default();
+    arguments.corpus.clone().unwrap_or_else(|| Path::new(".pmvet/fuzz").join(name))
+}
+
 /// The folder that test cases are kept in.
 fn corpus(arguments: &cli::Fuzz, workload: &Workload) -> Result<PathBuf, Error> {
-    let name = workload.program.executable.file_name().unwrap_or_default();
-    let mut folder = arguments.corpus.clone().unwrap_or_else(|| Path::new(".pmvet/fuzz").join(name));
+    let mut folder = corpus_folder(arguments, workload);
     if let Some(number) = arguments.helper {
         folder.push(format!("helper-{number}"));
     }

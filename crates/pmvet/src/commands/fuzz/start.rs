@@ -1,6 +1,8 @@
 //! What a campaign starts from: the target, its PM files, their content, and what is known from earlier campaigns.
 
+use std::collections::BTreeSet;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -18,6 +20,7 @@ use pmvet_target::launch::{self, Launch};
 use pmvet_target::sandbox::{Capture, Overlay};
 use pmvet_target::sparse;
 
+use super::exchange::Exchange;
 use crate::cli;
 use crate::exit::{Error, Exit};
 use crate::workload::Workload;
@@ -66,19 +69,7 @@ impl Start {
         let content = start_content(&overlay, &files).map_err(FuzzError::Corpus)?;
         let target = Target { launch, install, files, input, overlay, limits, short: !arguments.whole_runs };
         let mut store = Store::open(corpus).map_err(FuzzError::Corpus)?;
-        match store.root() {
-            Some(root) if root != content.id() => {
-                return Err(Error::Usage(format!(
-                    "the corpus in {} starts from other PM files than are there now; name another one with --corpus",
-                    corpus.display()
-                )));
-            }
-            Some(_) => {}
-            None => {
-                let origin = Origin { parent: None, input: Vec::new(), stop: (0, 0) };
-                store.add(content, origin).map_err(FuzzError::Corpus)?;
-            }
-        }
+        first_image(&mut store, content, arguments, corpus)?;
         let known = known(&corpus.join("queue"), &store).map_err(FuzzError::Corpus)?;
         Ok(Ok(Self { workload, target, store, known, corpus: corpus.into() }))
     }
@@ -129,7 +120,7 @@ impl Sink for Files {
 }
 
 /// The PM files as the user has them, or as the set-up made them.
-fn start_content(overlay: &Overlay, files: &[PathBuf]) -> std::io::Result<Content> {
+fn start_content(overlay: &Overlay, files: &[PathBuf]) -> io::Result<Content> {
     let mut content = Content::default();
     for path in files {
         let file = match overlay.stand_in(path) {
@@ -144,8 +135,40 @@ fn start_content(overlay: &Overlay, files: &[PathBuf]) -> std::io::Result<Conten
     Ok(content)
 }
 
+/// Sees to it that the store starts from the PM files as they are. What a set-up makes may differ from time to time, by a UUID say:
+/// then what it once made for this corpus counts, or for another one that test cases are exchanged with.
+fn first_image(store: &mut Store, content: Content, arguments: &cli::Fuzz, corpus: &Path) -> Result<(), Error> {
+    let setup = arguments.workload.setup.clone().unwrap_or_default().into_bytes();
+    let id = content.id();
+    let files: BTreeSet<PathBuf> = content.files.keys().cloned().collect();
+    let serves = |store: &mut Store| -> io::Result<bool> {
+        let Some(root) = store.root() else { return Ok(false) };
+        let same_setup = !setup.is_empty() && store.origin(root).is_some_and(|origin| origin.input == setup);
+        Ok(root == id || same_setup && store.get(root)?.files.keys().eq(&files))
+    };
+    if store.root().is_some() {
+        return match serves(store).map_err(FuzzError::Corpus)? {
+            true => Ok(()),
+            false => Err(Error::Usage(format!(
+                "the corpus in {} starts from other PM files than are there now; name another one with --corpus",
+                corpus.display()
+            ))),
+        };
+    }
+    for other in Exchange::of(arguments, corpus)?.iter().flat_map(Exchange::others) {
+        if let Ok(mut other) = Store::open_for_reading(&other)
+            && let (Ok(true), Some(root)) = (serves(&mut other), other.root())
+        {
+            return Ok(store.adopt(&mut other, root).map_err(FuzzError::Corpus)?);
+        }
+    }
+    let origin = Origin { parent: None, input: setup, stop: (0, 0) };
+    store.add(content, origin).map_err(FuzzError::Corpus)?;
+    Ok(())
+}
+
 /// The test cases in a folder whose images are there.
-fn known(queue: &Path, store: &Store) -> std::io::Result<Vec<Case>> {
+fn known(queue: &Path, store: &Store) -> io::Result<Vec<Case>> {
     let mut cases = Vec::new();
     for entry in std::fs::read_dir(queue)?.flatten() {
         let Some((number, image)) = entry.file_name().to_str().and_then(parse_file_name) else { continue };

@@ -1,20 +1,21 @@
 //! `--then check,race,verify`: other engines on new test cases, one at a time, in the background.
 
-use std::collections::{BinaryHeap, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use pmvet_engines::fuzz::case::Case;
-use pmvet_engines::fuzz::content::{Content, ImageId};
 use pmvet_engines::fuzz::paths::Favour;
 use pmvet_engines::fuzz::store::Store;
 use pmvet_findings::{Finding, Severity, jsonl};
 
 use super::start::Start;
 use crate::cli;
+use crate::exit::Exit;
 use crate::run_folder::RunFolder;
 
 /// A test case that waits for an engine: what adds most comes first, and among those the newest, since it reaches
@@ -23,10 +24,9 @@ use crate::run_folder::RunFolder;
 struct Waiting {
     favour: Favour,
     /// The engine, the first of the user's list first.
-    engine: std::cmp::Reverse<usize>,
+    engine: Reverse<usize>,
     order: u64,
-    input: Vec<u8>,
-    image: ImageId,
+    case: Case,
 }
 
 impl Ord for Waiting {
@@ -50,16 +50,21 @@ pub(super) struct Checks {
     arguments: Vec<std::ffi::OsString>,
     input_path: Option<PathBuf>,
     waiting: BinaryHeap<Waiting>,
-    contents: std::collections::HashMap<ImageId, std::sync::Arc<Content>>,
+    /// Cases on crash images, the oldest first, whether they add anything or not.
+    crashes: VecDeque<Waiting>,
     child: Option<(Child, Instant)>,
     done: u64,
+    /// Those of them that broke down.
+    failed: u64,
+    /// What there was no room for, or not enough time.
+    dropped: u64,
     findings: Vec<Finding>,
     known: HashSet<String>,
 }
 
 impl std::fmt::Display for Checks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} checked: {} findings, {} wait", self.done, self.findings.len(), self.waiting.len())
+        write!(f, "{} checked: {} findings, {} wait", self.done, self.findings.len(), self.waiting())
     }
 }
 
@@ -68,6 +73,8 @@ const BUDGET: &str = "20s";
 const PATIENCE: Duration = Duration::from_secs(40);
 /// More than this do not wait: the campaign is faster than the checks.
 const MOST_WAITING: usize = 4096;
+/// One in so many checks is of a crash image, while other cases wait.
+const CRASH_EVERY: u64 = 4;
 
 impl Checks {
     pub(super) fn new(engines: &[cli::Then], folder: &RunFolder, start: &Start) -> Self {
@@ -86,39 +93,76 @@ impl Checks {
             arguments,
             input_path: target.input.clone(),
             waiting: BinaryHeap::new(),
-            contents: Default::default(),
+            crashes: VecDeque::new(),
             child: None,
             done: 0,
+            failed: 0,
+            dropped: 0,
             findings: Vec::new(),
             known: HashSet::new(),
         }
     }
 
-    pub(super) fn add(&mut self, case: &Case, favour: Favour, store: &mut Store) {
+    /// A case adds something.
+    pub(super) fn add(&mut self, case: &Case, favour: Favour) {
         if self.waiting.len() >= MOST_WAITING {
+            self.dropped += self.engines.len() as u64;
             return;
         }
-        let Ok(content) = store.get(case.image) else { return };
-        self.contents.insert(case.image, content);
         let order = self.done + self.waiting.len() as u64;
-        for engine in (0..self.engines.len()).map(std::cmp::Reverse) {
-            self.waiting.push(Waiting { favour, engine, order, input: case.input.clone(), image: case.image });
+        let engines = 0..self.engines.len();
+        self.waiting.extend(engines.map(|engine| Waiting {
+            favour,
+            engine: Reverse(engine),
+            order,
+            case: case.clone(),
+        }));
+    }
+
+    /// A case runs on a new crash image. What recovery does there depends on what is in the image, so it is looked at even
+    /// if it takes the way that it always takes.
+    pub(super) fn add_crash(&mut self, case: &Case) {
+        let engines = (0..self.engines.len()).map(Reverse).rev();
+        let crash = |engine| Waiting { favour: Favour::None, engine, order: 0, case: case.clone() };
+        self.crashes.extend(engines.map(crash));
+        while self.crashes.len() > MOST_WAITING {
+            self.crashes.pop_front();
+            self.dropped += 1;
         }
     }
 
+    fn waiting(&self) -> u64 {
+        (self.waiting.len() + self.crashes.len()) as u64
+    }
+
+    fn next(&mut self) -> Option<Waiting> {
+        let crash = self.waiting.is_empty() || self.done % CRASH_EVERY == CRASH_EVERY - 1;
+        let crash = if crash { self.crashes.pop_back() } else { None };
+        crash.or_else(|| self.waiting.pop())
+    }
+
     /// Takes what has come, and starts the next.
-    pub(super) fn look(&mut self) {
+    pub(super) fn look(&mut self, store: &mut Store) {
         if let Some((child, started)) = &mut self.child {
-            if matches!(child.try_wait(), Ok(None)) && started.elapsed() < PATIENCE {
+            let ended = child.try_wait();
+            if matches!(ended, Ok(None)) && started.elapsed() < PATIENCE {
                 return;
+            }
+            match ended {
+                Ok(Some(status)) => self.failed += u64::from(!is_verdict(status)),
+                Ok(None) => self.dropped += 1,
+                Err(_) => self.failed += 1,
             }
             self.end();
             self.done += 1;
             self.take();
         }
         while self.child.is_none() {
-            let Some(next) = self.waiting.pop() else { return };
-            self.child = self.start(&next).ok().map(|child| (child, Instant::now()));
+            let Some(next) = self.next() else { return };
+            match self.start(&next, store) {
+                Ok(child) => self.child = Some((child, Instant::now())),
+                Err(_) => self.failed += 1,
+            }
         }
     }
 
@@ -126,11 +170,11 @@ impl Checks {
         self.folder.join("runs")
     }
 
-    fn start(&self, case: &Waiting) -> io::Result<Child> {
+    fn start(&self, next: &Waiting, store: &mut Store) -> io::Result<Child> {
         std::fs::create_dir_all(&self.folder)?;
         let input = self.folder.join("input");
-        std::fs::write(&input, &case.input)?;
-        let content = self.contents.get(&case.image).ok_or(io::ErrorKind::NotFound)?;
+        std::fs::write(&input, &next.case.input)?;
+        let content = store.get(next.case.image)?;
         let mut setup = Vec::new();
         for (number, (path, file)) in content.files.iter().enumerate() {
             let image = self.folder.join(format!("image-{number}"));
@@ -143,7 +187,7 @@ impl Checks {
             std::fs::copy(&input, path)?;
         }
         let mut command = Command::new("/proc/self/exe");
-        command.args(match self.engines.get(case.engine.0) {
+        command.args(match self.engines.get(next.engine.0) {
             Some(cli::Then::Race) => &["race", "--quiet"][..],
             Some(cli::Then::Verify) => &["verify", "--quiet", "-j", "1", "--budget", BUDGET],
             _ => &[
@@ -158,10 +202,11 @@ impl Checks {
                 "--reorder",
                 "--reorder-states",
                 "64",
-                "--known-points",
             ],
         });
-        if matches!(self.engines.get(case.engine.0), Some(cli::Then::Check)) {
+        // Paths on which crashes have been tried may do harm on a crash image that they did not do on others.
+        if next.favour > Favour::None && matches!(self.engines.get(next.engine.0), Some(cli::Then::Check)) {
+            command.arg("--known-points");
             command.arg(self.folder.join("known-points"));
         }
         command.arg("--runs").arg(self.runs());
@@ -204,12 +249,12 @@ impl Checks {
         }
     }
 
-    /// Ends the check under way. Returns what was found, and how many cases were not checked.
-    pub(super) fn finish(mut self) -> (Vec<Finding>, usize) {
-        let left = self.waiting.len() + usize::from(self.child.is_some());
+    /// Ends the check under way. Returns what was found, and how many runs were not made in time and how many failed.
+    pub(super) fn finish(mut self) -> (Vec<Finding>, u64, u64) {
+        let left = self.waiting() + self.dropped + u64::from(self.child.is_some());
         self.end();
         let _ = std::fs::remove_dir_all(&self.folder);
-        (std::mem::take(&mut self.findings), left)
+        (std::mem::take(&mut self.findings), left, self.failed)
     }
 }
 
@@ -217,6 +262,12 @@ impl Drop for Checks {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Whether pmvet ended like this because of what it saw, rather than because it failed.
+fn is_verdict(status: ExitStatus) -> bool {
+    let broken = [Exit::Usage, Exit::Internal, Exit::Interrupted];
+    Exit::ALL.iter().any(|exit| !broken.contains(exit) && status.code() == Some(exit.code().into()))
 }
 
 /// A path as the shell takes it.

@@ -72,22 +72,13 @@ impl Watch {
                 kept.insert(Case { image, input });
             }
         }
-        let exchange = arguments.exchange.as_ref().map(|folder| {
-            folder.canonicalize().map_err(|e| Error::Usage(format!("--exchange: {}: {e}", folder.display())))
-        });
-        let exchange = exchange.transpose()?;
         let now = Instant::now();
         Ok(Self {
             corpus: corpus.into(),
             next,
             kept,
             failures: Vec::new(),
-            exchange: match (arguments.helper, arguments.jobs) {
-                // A helper's corpus is in that of whom it helps.
-                (Some(_), _) => corpus.parent().map(|folder| Exchange::new(folder, corpus)),
-                (None, 2..) => Some(Exchange::new(corpus, corpus)),
-                _ => exchange.map(|folder| Exchange::new(&folder, corpus)),
-            },
+            exchange: Exchange::of(arguments, corpus)?,
             checks,
             budget: arguments.budget,
             executions: arguments.executions,
@@ -170,7 +161,7 @@ impl Watch {
 }
 
 impl Watcher for Watch {
-    fn kept(&mut self, case: &Case, favour: Favour, store: &mut Store) -> io::Result<()> {
+    fn kept(&mut self, case: &Case, favour: Favour) -> io::Result<()> {
         self.last_kept = Instant::now();
         if self.kept.insert(case.clone()) {
             self.write("queue", case, favour)?;
@@ -178,9 +169,15 @@ impl Watcher for Watch {
         if let Some(checks) = &mut self.checks
             && favour >= Favour::Count
         {
-            checks.add(case, favour, store);
+            checks.add(case, favour);
         }
         Ok(())
+    }
+
+    fn crashed(&mut self, case: &Case) {
+        if let Some(checks) = &mut self.checks {
+            checks.add_crash(case);
+        }
     }
 
     fn failed(&mut self, failure: &Failure, store: &mut Store) -> io::Result<()> {
@@ -199,10 +196,10 @@ impl Watcher for Watch {
         self.exchange.as_mut().map_or(Ok(Vec::new()), |exchange| exchange.take(store))
     }
 
-    fn goes_on(&mut self, stats: &Stats) -> bool {
+    fn goes_on(&mut self, stats: &Stats, store: &mut Store) -> bool {
         self.say(stats);
         if let Some(checks) = &mut self.checks {
-            checks.look();
+            checks.look(store);
             self.found |= self.until.as_ref().is_some_and(|(least, ..)| checks.found(*least));
         }
         let over = self.found
