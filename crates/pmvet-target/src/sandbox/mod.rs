@@ -261,25 +261,36 @@ struct Watchdog<'a> {
 impl Watchdog<'_> {
     /// How often it looks at what has no event to wait for.
     const ROUND: Duration = Duration::from_millis(50);
+    /// After it has read a little it does not look for so long whether there is more: to be woken for every line costs more than the
+    /// line, and a pipe holds many.
+    const PAUSE: Duration = Duration::from_millis(2);
+    const LITTLE: usize = 1 << 12;
     /// How long a process may take to stop for a look at its stack.
     const PATIENCE: Duration = Duration::from_millis(500);
 
     fn watch(&mut self, done: &io::PipeReader) {
         let mut reader = self.pipe.take().map(File::from);
         let mut buffer = vec![0; 1 << 16];
+        let mut paused = false;
         loop {
+            let readable = reader.as_ref().filter(|_| !paused).map_or(-1, |r| r.as_raw_fd());
             let mut fds = [
                 libc::pollfd { fd: done.as_raw_fd(), events: libc::POLLIN, revents: 0 },
-                libc::pollfd { fd: reader.as_ref().map_or(-1, |r| r.as_raw_fd()), events: libc::POLLIN, revents: 0 },
+                libc::pollfd { fd: readable, events: libc::POLLIN, revents: 0 },
             ];
+            let round = if paused { Self::PAUSE } else { Self::ROUND };
             // SAFETY: the array is valid.
-            unsafe { libc::poll(fds.as_mut_ptr(), 2, Self::ROUND.as_millis() as i32) };
+            unsafe { libc::poll(fds.as_mut_ptr(), 2, round.as_millis() as i32) };
+            paused = false;
             if fds[1].revents != 0
                 && let Some(file) = &mut reader
             {
                 match file.read(&mut buffer) {
                     Ok(0) | Err(_) => reader = None,
-                    Ok(n) => self.keep(&buffer[..n]),
+                    Ok(n) => {
+                        self.keep(&buffer[..n]);
+                        paused = n < Self::LITTLE;
+                    }
                 }
                 // A process that prints without end is watched all the same.
                 if fds[0].revents == 0 && !self.is_over() {
