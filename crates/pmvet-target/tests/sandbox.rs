@@ -157,6 +157,22 @@ fn the_exit_status_and_signals_are_told() {
 }
 
 #[test]
+fn a_program_starts_as_from_a_shell() {
+    let scene = Scene::new(Capture::Writable);
+    let script = scene.folder.path().join("script");
+    std::fs::write(&script, "echo $HOME; ps -o pgid= $$ | grep -q $$ && cat").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    // One that only a shell can read, and one that is looked for.
+    for command in [vec![script.clone().into()], vec![OsString::from("sh"), script.into()]] {
+        let variables = [("HOME".into(), "/of/mine".into())];
+        let input = sparse::input().unwrap();
+        input.write_all_at(b"input", 0).unwrap();
+        let run = run(&Job { variables: &variables, input: Some(&input), ..job(&command) }, &scene.overlay);
+        assert_eq!((run.end, run.output), (End::Exit(0), b"/of/mine\ninput".to_vec()), "{command:?}");
+    }
+}
+
+#[test]
 fn a_hang_ends_in_time_and_leaves_nobody() {
     let scene = Scene::new(Capture::Writable);
     let command = sandbox::shell("sleep 1000 & echo $!; sleep 1000");

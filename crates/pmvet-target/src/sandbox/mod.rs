@@ -6,6 +6,7 @@
 //! names and end with pmvet.
 //!
 //! * [`overlay`] — which file stands in for which path.
+//! * `spawn` — how the first process begins.
 //! * `filter` — which system calls are looked at; `supervisor` — what becomes of them; `tracee` — the stopped thread.
 //! * [`driver`] — who talks to a server.
 //! * `stack` — where a process was when it failed.
@@ -20,6 +21,7 @@ pub mod driver;
 pub mod overlay;
 
 mod filter;
+mod spawn;
 mod stack;
 mod supervisor;
 mod tracee;
@@ -29,9 +31,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub use self::tracee::Tracees;
 use crate::launch::Exit;
 
 use self::driver::{Driver, Ready, Signs};
-use self::filter::Filter;
+use self::spawn::Spawn;
 use self::supervisor::{Status, Supervisor};
 use self::waiting::Waiting;
 
@@ -142,46 +142,21 @@ impl End {
 
 /// Runs a command to its end. What it does to files stays in `overlay`.
 pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> io::Result<Run> {
-    let (name, rest) = job.arguments.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let filter = Filter::new();
-    let mut command = Command::new(job.executable);
-    command.arg0(name).args(rest).envs(job.variables.iter().map(|(name, value)| (name, value)));
-    command.stdin(match job.input {
+    let input = match job.input {
         // Opened anew, since the position of the old one is shared.
-        Some(file) => File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?.into(),
-        None => Stdio::null(),
-    });
-    let pipe = match job.output {
-        Output::Inherit => None,
+        Some(file) => File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?,
+        None => File::open("/dev/null")?,
+    };
+    let (pipe, output) = match job.output {
+        Output::Inherit => (None, None),
         Output::Tail(_) => {
             let (reader, writer) = io::pipe()?;
-            command.stdout(writer.try_clone()?).stderr(writer);
-            Some(OwnedFd::from(reader))
+            (Some(OwnedFd::from(reader)), Some(OwnedFd::from(writer)))
         }
     };
-    let most_memory = job.most_memory.map(|most| libc::rlimit { rlim_cur: most, rlim_max: most });
-    // SAFETY: the closure makes system calls only.
-    unsafe {
-        command.pre_exec(move || {
-            if let Some(limit) = &most_memory {
-                libc::setrlimit(libc::RLIMIT_DATA, limit);
-            }
-            // Its own group, so that a signal it sends to its group does not reach pmvet.
-            libc::setpgid(0, 0);
-            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-            // The same addresses in every run.
-            libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
-            if libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            filter.install()
-        });
-    }
     let started = Instant::now();
-    let child = command.spawn()?;
-    // The pipe's writing end is in it.
-    drop(command);
-    let pid = child.id() as libc::pid_t;
+    let Job { executable, arguments, variables, most_memory, .. } = *job;
+    let pid = Spawn { executable, arguments, variables, input: input.into(), output, most_memory }.start()?;
     let timed_out = AtomicBool::new(false);
     let signs = Signs::default();
     let (done, watch_done) = io::pipe()?;
