@@ -1,14 +1,18 @@
 //! Starts the first process of a sandbox.
 //!
-//! `std` forks to run code of ours before a program starts, and a fork copies the tables of all memory of pmvet, for the program to throw
-//! away: with a trace and its images in memory that takes longer than most recoveries. Here the new process borrows
-//! pmvet's memory, as in `posix_spawn`, which has no place for such code: the calling thread waits until the program has started.
+//! `std` forks to run code of ours before a program starts, and a fork copies the tables of all memory of pmvet, for the program
+//! to throw away. The kernel compiles a filter each time one is installed, and stops all processors for that. Both take longer
+//! than most recoveries. So threads that are under the filter already start the processes ([`Spawner`]), and a new process borrows pmvet's
+//! memory, as in `posix_spawn`, which has no place for code of ours. Before the program starts, the thread that asked for it becomes
+//! its tracer.
 
 use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, mpsc};
 
 use super::filter::Filter;
 
@@ -26,10 +30,7 @@ pub(super) struct Spawn<'a> {
     pub(super) most_memory: Option<u64>,
 }
 
-/// Room for what the child calls: the C library builds paths and arguments on the stack.
-const STACK: usize = 1 << 18;
-
-/// What the child works with. Nothing here is allocated or freed by it.
+/// What the new process works with. It allocates and frees nothing.
 struct Prepared {
     executable: CString,
     arguments: Vec<*const c_char>,
@@ -37,10 +38,17 @@ struct Prepared {
     input: c_int,
     output: Option<c_int>,
     most_memory: Option<libc::rlimit>,
-    filter: Filter,
-    /// Why the program could not be started, left by the child.
-    error: c_int,
+    /// The new process, once it waits; or [`FAILED`].
+    process: Word,
+    /// [`GO`] or [`GIVE_UP`].
+    order: Word,
+    /// Why the program could not be started, if so.
+    error: AtomicU32,
 }
+
+const FAILED: u32 = u32::MAX;
+const GO: u32 = 1;
+const GIVE_UP: u32 = 2;
 
 impl Spawn<'_> {
     pub(super) fn start(self) -> io::Result<libc::pid_t> {
@@ -55,39 +63,21 @@ impl Spawn<'_> {
             .map(|(name, value)| text_of(&[name, value].join(OsStr::new("="))))
             .collect::<io::Result<_>>()?;
         let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect();
-        let mut prepared = Prepared {
+        let prepared = Prepared {
             executable: text_of(self.executable)?,
             arguments: pointers(&arguments),
             variables: pointers(&variables),
             input: self.input.as_raw_fd(),
             output: self.output.as_ref().map(AsRawFd::as_raw_fd),
             most_memory: self.most_memory.map(|most| libc::rlimit { rlim_cur: most, rlim_max: most }),
-            filter: Filter::new(),
-            error: 0,
+            process: Word::default(),
+            order: Word::default(),
+            error: AtomicU32::new(0),
         };
-        let mut stack: Vec<u128> = Vec::with_capacity(STACK / size_of::<u128>());
-        let (pid, failed) = without_signals(|| {
-            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-            // SAFETY: the stack is large enough, grows down, and, as what the child is given, outlives its use: this thread waits. The
-            // child makes system calls and does not return.
-            let pid = unsafe {
-                let top = stack.as_mut_ptr().add(stack.capacity()).cast::<c_void>();
-                libc::clone(child, top, flags, (&raw mut prepared).cast())
-            };
-            (pid, io::Error::last_os_error())
-        });
-        if pid < 0 {
-            return Err(failed);
-        }
-        // SAFETY: the child has written it, if at all, before this thread went on.
-        match unsafe { (&raw const prepared.error).read_volatile() } {
-            0 => Ok(pid),
-            error => {
-                // SAFETY: a child of this thread that has ended; nobody wants to know how.
-                unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) };
-                Err(io::Error::from_raw_os_error(error))
-            }
-        }
+        let spawner = Spawner::take()?;
+        let result = spawner.start(&prepared);
+        spawner.give_back();
+        result
     }
 }
 
@@ -95,43 +85,153 @@ fn text_of(text: &OsStr) -> io::Result<CString> {
     Ok(CString::new(text.to_owned().into_vec())?)
 }
 
-/// A handler of pmvet's that ran in the child would take pmvet's memory for its own.
-fn without_signals<T>(action: impl FnOnce() -> T) -> T {
-    // SAFETY: all-zero is a valid set of signals, and the pointers are valid.
+/// A thread under the filter. There are as many as programs were ever started at a time; each waits for its next one.
+struct Spawner {
+    orders: mpsc::Sender<Order>,
+}
+
+struct Order {
+    prepared: *const Prepared,
+    /// The program has started, or never will.
+    over: mpsc::Sender<()>,
+}
+
+// SAFETY: who sends it waits until it is over.
+unsafe impl Send for Order {}
+
+static IDLE: Mutex<Vec<Spawner>> = Mutex::new(Vec::new());
+
+/// Room for what a new process calls: the C library builds paths and arguments on the stack.
+const STACK: usize = 1 << 18;
+
+impl Spawner {
+    fn take() -> io::Result<Self> {
+        let idle = IDLE.lock().unwrap_or_else(|e| e.into_inner()).pop();
+        match idle {
+            Some(spawner) => Ok(spawner),
+            None => Self::new(),
+        }
+    }
+
+    fn give_back(self) {
+        IDLE.lock().unwrap_or_else(|e| e.into_inner()).push(self);
+    }
+
+    fn new() -> io::Result<Self> {
+        let (orders, received) = mpsc::channel::<Order>();
+        let (ready, installed) = mpsc::channel();
+        std::thread::Builder::new().name("pmvet-spawner".into()).spawn(move || {
+            block_signals();
+            let filter = Filter::new().install();
+            let works = filter.is_ok();
+            if ready.send(filter).is_err() || !works {
+                return;
+            }
+            let mut stack: Vec<u128> = Vec::with_capacity(STACK / size_of::<u128>());
+            for order in received {
+                // SAFETY: who gave the order waits until it is over.
+                make(unsafe { &*order.prepared }, &mut stack);
+                // Who does not wait has died.
+                let _ = order.over.send(());
+            }
+        })?;
+        installed.recv().map_err(io::Error::other)??;
+        Ok(Self { orders })
+    }
+
+    /// Returns the process, which the calling thread traces then.
+    fn start(&self, prepared: &Prepared) -> io::Result<libc::pid_t> {
+        let (over, is_over) = mpsc::channel();
+        let gone = || io::Error::other("the thread that starts processes has ended");
+        self.orders.send(Order { prepared, over }).map_err(|_| gone())?;
+        let process = match prepared.process.wait() {
+            FAILED => None,
+            process => Some(process as libc::pid_t),
+        };
+        let traced = process.map_or(Ok(()), trace);
+        prepared.order.set(if traced.is_ok() { GO } else { GIVE_UP });
+        if let (Some(process), Ok(())) = (process, &traced) {
+            // SAFETY: stopped, or gone, which shows later.
+            unsafe { libc::ptrace(libc::PTRACE_CONT, process, 0, 0) };
+        }
+        is_over.recv().map_err(|_| gone())?;
+        let error = match prepared.error.load(Ordering::Acquire) {
+            0 => traced.err(),
+            error => Some(io::Error::from_raw_os_error(error as i32)),
+        };
+        match (process, error) {
+            (Some(process), None) => Ok(process),
+            (process, error) => {
+                if let Some(process) = process {
+                    // SAFETY: it has ended, and nobody wants to know how.
+                    unsafe { libc::waitpid(process, ptr::null_mut(), libc::__WALL) };
+                }
+                Err(error.unwrap_or_else(gone))
+            }
+        }
+    }
+}
+
+/// Becomes the tracer of a process that waits, and leaves it stopped. If pmvet dies from here on, so does the process.
+fn trace(process: libc::pid_t) -> io::Result<()> {
+    // SAFETY: a child of pmvet; the status is not wanted.
     unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let result = action();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
-        result
+        if libc::ptrace(libc::PTRACE_ATTACH, process, 0, 0) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        while libc::waitpid(process, ptr::null_mut(), libc::__WALL) < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        libc::ptrace(libc::PTRACE_SETOPTIONS, process, 0, libc::c_long::from(libc::PTRACE_O_EXITKILL));
+    }
+    Ok(())
+}
+
+/// Makes the process. Returns when its program has started, or never will.
+fn make(prepared: &Prepared, stack: &mut Vec<u128>) {
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack is large enough, grows down, and nobody else uses it: this thread waits. The new process makes system calls
+    // and does not return.
+    let process = unsafe {
+        let top = stack.as_mut_ptr().add(stack.capacity()).cast::<c_void>();
+        libc::clone(child, top, flags, ptr::from_ref(prepared).cast_mut().cast())
+    };
+    if process < 0 {
+        prepared.fail(&io::Error::last_os_error());
+        prepared.process.set(FAILED);
+    } else if prepared.process.get() == 0 {
+        // Killed before it said so itself.
+        prepared.process.set(process as u32);
+    }
+}
+
+impl Prepared {
+    /// Keeps what the kernel said.
+    fn fail(&self, error: &io::Error) {
+        self.error.store(error.raw_os_error().unwrap_or(0) as u32, Ordering::Release);
     }
 }
 
 /// The new process, in pmvet's memory until the program starts.
 extern "C" fn child(prepared: *mut c_void) -> c_int {
-    // SAFETY: the thread that made this process waits, and nobody else knows what it was given.
-    let prepared = unsafe { &mut *prepared.cast::<Prepared>() };
-    let error = begin(prepared);
-    prepared.error = error.raw_os_error().unwrap_or(libc::EINVAL);
+    // SAFETY: valid until its spawner goes on, which waits.
+    let prepared = unsafe { &*prepared.cast::<Prepared>() };
+    prepared.fail(&begin(prepared));
     // SAFETY: does not return, and runs nothing of pmvet's.
-    unsafe { libc::_exit(127) }
+    unsafe { libc::syscall(libc::SYS_exit, 127) };
+    127
 }
 
 /// Makes system calls only. Returns if the program cannot be started.
 fn begin(prepared: &Prepared) -> io::Error {
     // SAFETY: system calls with valid arguments, on a process of their own.
     unsafe {
-        for signal in 1..=libc::SIGRTMAX() {
-            let mut now: libc::sigaction = std::mem::zeroed();
-            // Programs that pmvet's user has told to ignore a signal go on doing so; pmvet itself has only SIGPIPE ignored.
-            let kept = libc::sigaction(signal, ptr::null(), &raw mut now) != 0
-                || now.sa_sigaction == libc::SIG_DFL
-                || now.sa_sigaction == libc::SIG_IGN && signal != libc::SIGPIPE;
-            if !kept {
-                libc::signal(signal, libc::SIG_DFL);
-            }
-        }
+        // Until it is traced.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        reset_handlers();
         let outputs = prepared.output.into_iter().flat_map(|output| [(output, 1), (output, 2)]);
         for (from, to) in [(prepared.input, 0)].into_iter().chain(outputs) {
             if libc::dup2(from, to) < 0 {
@@ -145,16 +245,66 @@ fn begin(prepared: &Prepared) -> io::Error {
         libc::setpgid(0, 0);
         // The same addresses in every run.
         libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
-        if libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) < 0 {
-            return io::Error::last_os_error();
+        prepared.process.set(libc::getpid() as u32);
+        if prepared.order.wait() != GO {
+            return io::ErrorKind::Interrupted.into();
         }
-        if let Err(e) = prepared.filter.install() {
-            return e;
-        }
+        libc::prctl(libc::PR_SET_PDEATHSIG, 0);
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
         libc::execvpe(prepared.executable.as_ptr(), prepared.arguments.as_ptr(), prepared.variables.as_ptr());
     }
     io::Error::last_os_error()
+}
+
+/// A handler of pmvet's that ran in a new process would take pmvet's memory for its own.
+fn block_signals() {
+    // SAFETY: all-zero is a valid set of signals, and the pointers are valid.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut());
+    }
+}
+
+/// Signals that pmvet handles do what they usually do. What pmvet was told to ignore stays so, but for SIGPIPE, which Rust ignores.
+unsafe fn reset_handlers() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: all-zero is a valid action, and the pointers are valid.
+        unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            let known = libc::sigaction(signal, ptr::null(), &raw mut now) == 0;
+            let ignored = now.sa_sigaction == libc::SIG_IGN && signal != libc::SIGPIPE;
+            if known && now.sa_sigaction != libc::SIG_DFL && !ignored {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+    }
+}
+
+/// A word that one process sets once and another one, in the same memory, waits for.
+#[derive(Debug, Default)]
+struct Word(AtomicU32);
+
+impl Word {
+    fn get(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn set(&self, value: u32) {
+        self.0.store(value, Ordering::Release);
+        // SAFETY: the word is valid.
+        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+    }
+
+    fn wait(&self) -> u32 {
+        while self.get() == 0 {
+            // SAFETY: the word is valid.
+            unsafe {
+                libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAIT, 0, ptr::null::<c_void>(), 0, 0)
+            };
+        }
+        self.get()
+    }
 }
