@@ -38,6 +38,8 @@ pub struct Crash {
     pub act: End,
     /// The act is a fence: what came before it is persistent.
     pub fenced: bool,
+    /// What to write over the content, without the patches, to undo all that the reader has stored since the load, if that is known.
+    pub unacted: Option<Vec<Patch>>,
 }
 
 /// A thread read what another, or itself, had stored, before it was persistent; or went on meanwhile without reading it.

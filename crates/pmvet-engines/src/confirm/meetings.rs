@@ -12,6 +12,7 @@ use pmvet_target::recording::Recording;
 use super::history::{History, Readers, Stored};
 pub use super::meeting::{Crash, End, Meeting, Meetings};
 use super::shared::Nth;
+use super::undo::Undo;
 use crate::inject::scan::{Newest, ScanError};
 use crate::losses;
 
@@ -54,6 +55,8 @@ pub struct Scanner {
     history: History,
     fences: HashMap<u64, Nth>,
     readers: Readers,
+    /// What threads that are followed have overwritten.
+    undo: Undo,
     last_seq: u64,
     left_out: u64,
 }
@@ -95,6 +98,7 @@ impl Scanner {
             history: History::default(),
             fences: HashMap::new(),
             readers: Readers::default(),
+            undo: Undo::default(),
             last_seq: 0,
             left_out: 0,
         }
@@ -114,6 +118,7 @@ impl Scanner {
         if !unread.is_empty() {
             self.end_unread(event, unread)?;
         }
+        self.remember(event);
         self.replay.apply(event)?;
         self.last_seq = event.seq;
         if matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. } | What::Fence { .. }) {
@@ -135,6 +140,25 @@ impl Scanner {
         let Self { versions, mut meetings, fences, left_out, .. } = self;
         meetings.retain(|meeting| !meeting.crashes.is_empty());
         Ok(Meetings { versions, meetings, fences, last, left_out })
+    }
+
+    /// Remembers what a thread that is followed is about to overwrite.
+    fn remember(&mut self, event: &Event<'_>) {
+        let (addr, len) = match event.what {
+            What::Store { addr, value, .. } => (addr, value.len()),
+            What::Rmw { addr, new, stored: true, .. } => (addr, new.len()),
+            _ => return,
+        };
+        if self.open.get(&event.thread).is_none_or(Vec::is_empty) {
+            return;
+        }
+        let Self { model, replay, undo, .. } = self;
+        model.spaces().locate(event.thread, addr, len as u64, |part| {
+            let all = replay.bytes(part.file);
+            let start = (part.offset as usize).min(all.len());
+            let bytes = all[start..all.len().min(start + part.len)].to_vec();
+            undo.store(event.thread, event.seq, Patch { file: part.file, offset: part.offset, bytes });
+        });
     }
 
     fn store(&mut self, event: &Event<'_>, addr: u64, len: u64) -> Result<(), ScanError> {
@@ -289,7 +313,8 @@ impl Scanner {
             let (meeting, control) = (&mut self.meetings[i], self.at_risk[i][0].control.clone());
             let act = End { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
             let (lost, control_at) = (vec![meeting.store], meeting.load.seq + 1);
-            meeting.crashes.push(Crash { seq, version, patches, control, control_at, lost, act, fenced: true });
+            let (fenced, unacted) = (true, None);
+            meeting.crashes.push(Crash { seq, version, patches, control, control_at, lost, act, fenced, unacted });
         }
         Ok(())
     }
@@ -334,6 +359,7 @@ impl Scanner {
             lost: lost.iter().map(|(store, _)| store.end).collect(),
             act,
             fenced: true,
+            unacted: None,
         };
         let nth = self.history.count(event.thread, event.site);
         self.fences.insert(first.end.seq, Nth { site: event.site, nth });
@@ -393,10 +419,14 @@ impl Scanner {
                 let control = lost.iter().flat_map(|at| at.control.iter().cloned()).collect();
                 let lost = lost.iter().map(|at| at.end).collect();
                 let control_at = meeting.load.seq + 1;
-                meeting.crashes.push(Crash { seq: seq + 1, version, patches, control, control_at, lost, act, fenced });
+                let unacted = self.undo.since(thread, meeting.load.seq);
+                let seq = seq + 1;
+                meeting.crashes.push(Crash { seq, version, patches, control, control_at, lost, act, fenced, unacted });
             }
         }
         open.retain(|open| open.fences < MOST_FENCES);
+        let oldest = open.iter().map(|open| meetings[open.meeting].load.seq).min();
+        self.undo.forget(event.thread, oldest);
         Ok(())
     }
 }

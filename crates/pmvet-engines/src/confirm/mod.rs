@@ -7,7 +7,8 @@
 //! * [`shared`] — where to look for races that no lockset shows; [`changes`] — who could see a store as a
 //!   change; [`fences`] — where threads can wait for each other to that end; `likeness` — which operations have to do with
 //!   each other.
-//! * [`meetings`] — one pass over a recorded run finds the meetings and their images.
+//! * [`meetings`] — one pass over a recorded run finds the meetings and their images; `undo` — what PM would be like if a
+//!   reader had not acted.
 //! * [`verdict`] — what recoveries make of one pair of instructions.
 //! * [`taint`], [`flow`] — where the value goes that was read too early.
 //! * [`overwritten`] — whether recovery undoes what was made of it.
@@ -41,6 +42,7 @@ pub mod shared;
 pub mod sync_names;
 pub mod sync_variables;
 pub mod taint;
+mod undo;
 pub mod verdict;
 
 pub use flow::{Flow, Flows, SideEffect};

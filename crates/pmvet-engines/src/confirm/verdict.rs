@@ -8,8 +8,8 @@ pub enum Verdict {
     /// Recovery fails, but also if the reader had done nothing yet, and not before the store: the writer itself has gone on
     /// before the store was persistent.
     WriterAlone,
-    /// Recovery fails even with nothing lost, but not if the reader had done nothing yet: it takes back, or does not count, what the
-    /// reader has acted on, as with a transaction that is not committed.
+    /// Recovery fails even with nothing lost, but not if the reader had done nothing yet, neither at the load nor now: it takes back,
+    /// or does not count, what the reader has acted on, as with a transaction that is not committed.
     TakenBack,
     /// Recovery fails with nothing lost, too, or without the store: another bug, of which this says nothing.
     Elsewhere,
@@ -35,25 +35,32 @@ pub struct Controls {
     /// The same loss at the moment of the load, and no loss then.
     pub lost_at_load: Went,
     pub at_load: Went,
+    /// No loss, but the reader has done nothing.
+    pub unacted: Went,
     /// A crash just before the store.
     pub before: Went,
 }
 
 impl Controls {
-    pub const NOT_TRIED: Self =
-        Self { whole: Went::NotTried, lost_at_load: Went::NotTried, at_load: Went::NotTried, before: Went::NotTried };
+    pub const NOT_TRIED: Self = Self {
+        whole: Went::NotTried,
+        lost_at_load: Went::NotTried,
+        at_load: Went::NotTried,
+        unacted: Went::NotTried,
+        before: Went::NotTried,
+    };
 }
 
 /// Judges a crash.
 pub fn judge(crash: Went, controls: Controls) -> Verdict {
     use Went::{Badly, NotTried, Well};
-    let Controls { whole, lost_at_load, at_load, before } = controls;
+    let Controls { whole, lost_at_load, at_load, unacted, before } = controls;
     match (crash, whole, lost_at_load, before) {
         (Well, ..) => Verdict::Recovered,
         (Badly, Well, Well, _) => Verdict::Confirmed,
         (Badly, Well, Badly, Well) => Verdict::WriterAlone,
         (NotTried, ..) | (_, NotTried, ..) | (_, _, NotTried, _) | (.., NotTried) => Verdict::Unfinished,
-        (Badly, Badly, Well, _) if at_load == Well => Verdict::TakenBack,
+        (Badly, Badly, Well, _) if at_load == Well && unacted == Well => Verdict::TakenBack,
         _ => Verdict::Elsewhere,
     }
 }
@@ -65,18 +72,19 @@ mod tests {
     #[test]
     fn only_the_combination_is_a_race() {
         use Went::{Badly, NotTried, Well};
-        let judge = |crash, [whole, lost_at_load, at_load, before]: [Went; 4]| {
-            judge(crash, Controls { whole, lost_at_load, at_load, before })
+        let judge = |crash, [whole, lost_at_load, at_load, unacted, before]: [Went; 5]| {
+            judge(crash, Controls { whole, lost_at_load, at_load, unacted, before })
         };
-        assert_eq!(judge(Badly, [Well, Well, NotTried, Badly]), Verdict::Confirmed);
-        assert_eq!(judge(Badly, [Well, Badly, NotTried, Well]), Verdict::WriterAlone);
-        assert_eq!(judge(Badly, [Well, Badly, Well, Badly]), Verdict::Elsewhere);
-        assert_eq!(judge(Badly, [Badly, Well, Well, Well]), Verdict::TakenBack);
-        assert_eq!(judge(Badly, [Badly, Well, Badly, Well]), Verdict::Elsewhere);
-        assert_eq!(judge(Badly, [Badly, Well, NotTried, Well]), Verdict::Elsewhere);
-        assert_eq!(judge(Well, [Badly, Badly, Badly, Badly]), Verdict::Recovered);
+        assert_eq!(judge(Badly, [Well, Well, NotTried, NotTried, Badly]), Verdict::Confirmed);
+        assert_eq!(judge(Badly, [Well, Badly, NotTried, NotTried, Well]), Verdict::WriterAlone);
+        assert_eq!(judge(Badly, [Well, Badly, Well, Well, Badly]), Verdict::Elsewhere);
+        assert_eq!(judge(Badly, [Badly, Well, Well, Well, Well]), Verdict::TakenBack);
+        for (at_load, unacted) in [(Badly, Well), (Well, Badly), (NotTried, Well), (Well, NotTried)] {
+            assert_eq!(judge(Badly, [Badly, Well, at_load, unacted, Well]), Verdict::Elsewhere);
+        }
+        assert_eq!(judge(Well, [Badly, Badly, Badly, Badly, Badly]), Verdict::Recovered);
         for (crash, whole, lost) in [(NotTried, Well, Well), (Badly, NotTried, Well), (Badly, Well, NotTried)] {
-            assert_eq!(judge(crash, [whole, lost, Well, Well]), Verdict::Unfinished);
+            assert_eq!(judge(crash, [whole, lost, Well, Well, Well]), Verdict::Unfinished);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Lets recoveries judge what happened in a run.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -412,10 +412,23 @@ impl<'a> Judge<'a> {
         let all: Vec<Job<'_>> =
             jobs.iter().flat_map(|(_, _, lost, before, none)| [*lost, *before].into_iter().chain(*none)).collect();
         confirmed.images += self.recover(&versions, &all, self.grace())?;
+        // Whether the act matters is asked only if it may.
+        let is_well = |none: &Option<Job<'_>>| none.is_some_and(|job| self.went(&versions, &job) == Went::Well);
+        let asked: HashSet<usize> = jobs.iter().filter(|(.., none)| is_well(none)).map(|(id, ..)| *id).collect();
+        let unacted: HashMap<usize, Job<'_>> = bad
+            .iter()
+            .filter(|case| asked.contains(&case.id()))
+            .filter_map(|case| {
+                Some((case.id(), Job { version: case.crash.version, patches: case.crash.unacted.as_ref()? }))
+            })
+            .collect();
+        let all: Vec<Job<'_>> = unacted.values().copied().collect();
+        confirmed.images += self.recover(&run.meetings.versions, &all, self.grace())?;
         let went = |job: &Job<'_>| self.went(&versions, job);
         let controls = jobs.iter().map(|(id, whole, lost, before, none)| {
             let at_load = none.as_ref().map_or(Went::NotTried, went);
-            (*id, Controls { whole: *whole, lost_at_load: went(lost), at_load, before: went(before) })
+            let unacted = unacted.get(id).map_or(Went::NotTried, |job| self.went(&run.meetings.versions, job));
+            (*id, Controls { whole: *whole, lost_at_load: went(lost), at_load, unacted, before: went(before) })
         });
         Ok(controls.collect())
     }
