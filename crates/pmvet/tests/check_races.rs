@@ -143,7 +143,7 @@ fn variables_are_known_by_what_the_program_calls_them() {
 #[test]
 fn a_race_through_ordinary_memory_is_proven() {
     let _turn = turn();
-    proven(&case("lf_queue", "bug-2", "-n 600 -t 4"), ROUNDS).unwrap();
+    proven(&case("lf_queue", "bug-2", "-n 600 -t 4"), &["--budget", "5m", "--rounds", "24"]).unwrap();
 }
 
 /// Recovery fails whether the store is lost or not: it takes it back.
