@@ -173,6 +173,18 @@ fn a_program_starts_as_from_a_shell() {
 }
 
 #[test]
+fn other_children_of_the_caller_are_left_to_it() {
+    let scene = Scene::new(Capture::Writable);
+    let mut other = Command::new("true").spawn().unwrap();
+    let ended = || std::fs::read_to_string(format!("/proc/{}/stat", other.id())).unwrap().contains(") Z ");
+    while !ended() {
+        std::thread::yield_now();
+    }
+    assert_eq!(scene.sh("true").0, End::Exit(0));
+    assert!(other.wait().unwrap().success());
+}
+
+#[test]
 fn a_hang_ends_in_time_and_leaves_nobody() {
     let scene = Scene::new(Capture::Writable);
     let command = sandbox::shell("sleep 1000 & echo $!; sleep 1000");

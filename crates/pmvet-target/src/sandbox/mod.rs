@@ -32,8 +32,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 pub use self::overlay::{Capture, Overlay};
@@ -156,48 +156,57 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
     };
     let started = Instant::now();
     let Job { executable, arguments, variables, most_memory, .. } = *job;
-    let pid = Spawn { executable, arguments, variables, input: input.into(), output, most_memory }.start()?;
+    let spawn = Spawn { executable, arguments, variables, input: input.into(), output, most_memory };
     let timed_out = AtomicBool::new(false);
     let signs = Signs::default();
     let (done, watch_done) = io::pipe()?;
-    let mut watchdog = Watchdog {
-        pid,
-        deadline: job.timeout.map(|t| started + t),
-        most_wait: if job.by_the_clock { Duration::ZERO } else { job.timeout.unwrap_or_default() * WAITS },
-        waiting: Waiting::new(pid),
-        most_bytes: job.most_bytes,
-        stop: job.stop,
-        overlay,
-        timed_out: &timed_out,
-        line: match job.driver.map(|driver| &driver.ready) {
-            Some(Ready::Line(line)) => Some(line),
-            _ => None,
-        },
-        signs: &signs,
-        pipe,
-        keep: match job.output {
-            Output::Tail(bytes) => bytes,
-            Output::Inherit => 0,
-        },
-        output: Vec::new(),
-        why: None,
-    };
-    let supervisor = Supervisor::new(overlay, &timed_out, unwinder, job.usual_status, pid, job.tracees);
-    let ((status, stack), watchdog, driven) = std::thread::scope(|scope| {
-        let watching = scope.spawn(move || {
-            watchdog.watch(&done);
-            watchdog
+    let (begun, process) = mpsc::channel();
+    let (supervised, watchdog, driven) = std::thread::scope(|scope| {
+        let (signs, timed_out) = (&signs, &timed_out);
+        // A thread of its own, since it waits for all children that it has: the calling thread may have others.
+        let supervising = scope.spawn(move || {
+            let pid = spawn.start();
+            let first = pid.as_ref().ok().copied();
+            // Who asked waits for this.
+            let _ = begun.send(pid);
+            let supervisor = Supervisor::new(overlay, timed_out, unwinder, job.usual_status, first?, job.tracees);
+            let result = supervisor.run();
+            signs.ended.store(true, Ordering::Release);
+            drop(watch_done);
+            Some(result)
         });
-        let signs = &signs;
+        let pid = process.recv().map_err(io::Error::other)??;
         let driving = job.driver.map(|driver| scope.spawn(move || driver.drive(pid, signs)));
-        let result = supervisor.run();
-        signs.ended.store(true, Ordering::Release);
+        let mut watchdog = Watchdog {
+            pid,
+            deadline: job.timeout.map(|t| started + t),
+            most_wait: if job.by_the_clock { Duration::ZERO } else { job.timeout.unwrap_or_default() * WAITS },
+            waiting: Waiting::new(pid),
+            most_bytes: job.most_bytes,
+            stop: job.stop,
+            overlay,
+            timed_out,
+            line: match job.driver.map(|driver| &driver.ready) {
+                Some(Ready::Line(line)) => Some(line),
+                _ => None,
+            },
+            signs,
+            pipe,
+            keep: match job.output {
+                Output::Tail(bytes) => bytes,
+                Output::Inherit => 0,
+            },
+            output: Vec::new(),
+            why: None,
+        };
+        watchdog.watch(&done);
         let driven = driving.and_then(|thread| thread.join().ok().flatten());
-        drop(watch_done);
-        (result, watching.join(), driven)
-    });
+        let supervised = supervising.join().ok().flatten();
+        Ok::<_, io::Error>((supervised, (watchdog.output, watchdog.why), driven))
+    })?;
+    let (status, stack) = supervised.ok_or_else(|| io::Error::other("the supervisor of a process has failed"))?;
     let time = started.elapsed();
-    let (mut output, why) = watchdog.map(|w| (w.output, w.why)).unwrap_or_default();
+    let (mut output, why) = watchdog;
     if let Output::Tail(keep) = job.output {
         output.drain(..output.len().saturating_sub(keep));
     }
