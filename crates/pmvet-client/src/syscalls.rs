@@ -215,7 +215,7 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     if !client().plan.in_step && unsafe { is_interesting(dc, number) } == 0 {
         return 1;
     }
-    let number = i64::from(number);
+    let mut number = i64::from(number);
     thread.replaced.clear();
     let takes_lock = thread.waits.sp != 0;
     if !takes_lock {
@@ -228,7 +228,6 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
         libc::SYS_rt_sigsuspend => client().signals.before_sigsuspend(thread, &arguments),
         _ => {}
     }
-    let mut number = number;
     if let Some(forks) = &client().forks {
         forks.before(dc, &arguments, number);
         number = name_no_path(thread, &arguments, number);

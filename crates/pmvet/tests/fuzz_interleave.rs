@@ -5,25 +5,14 @@
 mod check_support;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, finish, turn, wait_until};
+use check_support::{CLEAN, Checked, FOUND, Place, finish, on_awkward_programs, program, turn, wait_until};
 
 /// All by one thread, which does no harm.
 const SEED: &str = "0 1\n0 2\n0 1\n0 2\n";
 const OPERATIONS: &str = "operations = ['{thread} {errand}']\n[parameters]\n\
                           thread = { min = 0, max = 1 }\nerrand = { min = 1, max = 2 }\n";
-
-/// Builds a program of these tests.
-fn build(place: &Place, name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
-    let program = place.work().join(name);
-    let output = Command::new("gcc").args(["-O1", "-g", "-Wall", "-pthread", "-o"]).args([&program, &source]).output();
-    let output = output.expect("gcc must start");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    program
-}
 
 /// Bounded by turns, not by time: a busy machine gives the same result.
 fn explore(place: &Place, options: &[&str], arguments: &[&str]) -> Checked {
@@ -31,7 +20,7 @@ fn explore(place: &Place, options: &[&str], arguments: &[&str]) -> Checked {
 }
 
 fn campaign(place: &Place, options: &[&str], arguments: &[&str]) -> Command {
-    let program = build(place, "errands");
+    let program = program("errands");
     let (seed, operations) = (place.work().join("seed"), place.work().join("ops.toml"));
     std::fs::write(&seed, SEED).unwrap();
     std::fs::write(&operations, OPERATIONS).unwrap();
@@ -51,7 +40,7 @@ fn operations_are_given_to_other_threads_until_a_race_is_proven() {
     let errors: Vec<_> = found.errors().collect();
     assert!(!errors.is_empty() && errors.iter().all(|e| e.rule.0 == "persistency-race"), "{}", found.text());
     errors.iter().try_for_each(|finding| place.replays_twice(finding)).unwrap();
-    place.assert_clean(&["errands", "ops.toml", "seed"]);
+    place.assert_clean(&["ops.toml", "seed"]);
 }
 
 #[test]
@@ -65,7 +54,7 @@ fn a_campaign_that_is_killed_loses_nothing_that_it_had_kept() {
     wait_until("two turns have covered something", || lines() >= 2 || child.try_wait().unwrap().is_some());
     child.kill().unwrap();
     child.wait().unwrap();
-    place.assert_clean(&["errands", "ops.toml", "seed"]);
+    place.assert_clean(&["ops.toml", "seed"]);
     let kept = || -> BTreeSet<_> {
         let files = std::fs::read_dir(corpus.join("queue")).unwrap().map(|file| file.unwrap().path());
         files.map(|path| (path.file_name().unwrap().to_owned(), std::fs::read(&path).unwrap())).collect()
@@ -94,18 +83,8 @@ fn nothing_is_proven_of_a_program_with_a_lock() {
 #[test]
 fn a_campaign_ends_whatever_the_program_does() {
     let _turn = turn();
-    let place = Place::new();
-    let (awkward, crowd) = (build(&place, "awkward"), build(&place, "crowd"));
-    let cases = [(&awkward, "deadlock"), (&awkward, "retry"), (&awkward, "signals"), (&crowd, "crowd")];
-    both_cores(&cases, |(program, mode)| {
-        let place = Place::new();
-        let mut command = place.pmvet(&["fuzz", "--interleave", "--quiet", "--budget", "5s"]);
-        command.args(place.pm());
-        command.arg("--").arg(program).arg(place.pool()).arg(mode);
-        let found = Checked::new(&place, &finish(command, None).expect("pmvet hangs"));
-        place.assert_clean(&[]);
-        let ended = found.code == Some(CLEAN) && found.stdout.contains(" turns, ");
-        if ended { Ok(()) } else { Err(format!("--- {mode}: {}", found.text())) }
+    on_awkward_programs(&["fuzz", "--interleave", "--quiet", "--budget", "5s"], |found| {
+        found.code == Some(CLEAN) && found.stdout.contains(" turns, ")
     });
 }
 

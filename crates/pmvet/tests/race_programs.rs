@@ -5,22 +5,11 @@
 
 mod check_support;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use pmvet_findings::{Evidence, Finding};
 
-use check_support::{CLEAN, Checked, Place, both_cores, finish, turn};
-
-/// Builds a program of these tests.
-fn build(place: &Place, name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
-    let program = place.work().join(name);
-    let output = Command::new("gcc").args(["-O1", "-g", "-Wall", "-pthread", "-o"]).args([&program, &source]).output();
-    let output = output.expect("gcc must start");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    program
-}
+use check_support::{CLEAN, Checked, Place, both_cores, finish, on_awkward_programs, program, turn};
 
 fn race(program: &Path, arguments: &[&str]) -> Checked {
     let place = Place::new();
@@ -34,8 +23,7 @@ fn race(program: &Path, arguments: &[&str]) -> Checked {
 #[test]
 fn locks_are_followed_however_threads_come_and_go() {
     let _turn = turn();
-    let place = Place::new();
-    let crowd = build(&place, "crowd");
+    let crowd = program("crowd");
     both_cores(&["crowd", "short", "nested", "spin", "handover", "detached", "hot"], |mode| {
         let clean = race(&crowd, &[mode]);
         if clean.code != Some(CLEAN) || !clean.findings.is_empty() {
@@ -69,20 +57,9 @@ fn locks_are_followed_however_threads_come_and_go() {
 #[test]
 fn confirming_ends_whatever_the_program_does() {
     let _turn = turn();
-    let place = Place::new();
-    let (awkward, crowd) = (build(&place, "awkward"), build(&place, "crowd"));
-    let cases = [(&awkward, "deadlock"), (&awkward, "retry"), (&awkward, "signals"), (&crowd, "crowd")];
-    both_cores(&cases, |(program, mode)| {
-        let place = Place::new();
-        let mut command = place.pmvet(&["race", "--confirm", "--quiet", "--budget", "4s"]);
-        command.args(place.pm());
-        command.arg("--").arg(program).arg(place.pool()).arg(mode);
-        let output = finish(command, None).expect("pmvet hangs");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        place.assert_clean(&[]);
-        // The program is as it should be: nothing that it leaves in PM is wrong.
-        let ended = output.status.code() == Some(CLEAN) && text.contains("forced runs");
-        if ended { Ok(()) } else { Err(format!("--- {mode}: {}\n{text}", output.status)) }
+    // The programs are as they should be: nothing that they leave in PM is wrong.
+    on_awkward_programs(&["race", "--confirm", "--quiet", "--budget", "4s"], |found| {
+        found.code == Some(CLEAN) && [&found.stdout, &found.stderr].iter().any(|text| text.contains("forced runs"))
     });
 }
 
@@ -90,7 +67,7 @@ fn confirming_ends_whatever_the_program_does() {
 fn what_is_no_lock_can_be_said() {
     let _turn = turn();
     let place = Place::new();
-    let crowd = build(&place, "crowd");
+    let crowd = program("crowd");
     std::fs::write(place.work().join("deny.toml"), "[race]\ndeny-lock = [\"with_spin_lock\"]\n").unwrap();
     let config = place.work().join("deny.toml");
     let mut command = place.pmvet(&["race", "--config", config.to_str().unwrap()]);

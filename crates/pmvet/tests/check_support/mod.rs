@@ -76,6 +76,27 @@ pub(crate) fn compile(source: &str, name: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
+/// Compiles a program of the programs folder.
+pub(crate) fn program(name: &str) -> PathBuf {
+    compile(&format!("tests/programs/{name}.c"), name, &[])
+}
+
+/// Runs pmvet on programs that lock themselves up if they are stopped, that retry for ever, that are interrupted, that have many
+/// threads. It must end as it should each time, and leave nothing behind.
+pub(crate) fn on_awkward_programs(words: &[&str], as_it_should: impl Fn(&Checked) -> bool + Sync) {
+    let (awkward, crowd) = (program("awkward"), program("crowd"));
+    let cases = [(&awkward, "deadlock"), (&awkward, "retry"), (&awkward, "signals"), (&crowd, "crowd")];
+    both_cores(&cases, |(program, mode)| {
+        let place = Place::new();
+        let mut command = place.pmvet(words);
+        command.args(place.pm());
+        command.arg("--").arg(program).arg(place.pool()).arg(mode);
+        let found = Checked::new(&place, &finish(command, None).expect("pmvet hangs"));
+        place.assert_clean(&[]);
+        if as_it_should(&found) { Ok(()) } else { Err(format!("--- {mode}: {}{}", found.text(), found.stdout)) }
+    });
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Linked {
     Dynamic,
