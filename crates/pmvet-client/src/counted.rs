@@ -68,6 +68,8 @@ pub(crate) fn name_itself(thread: &mut Thread, arguments: &Arguments, number: i6
 }
 
 pub(crate) fn after(dc: *mut c_void, arguments: &Arguments, number: i64, result: i64) {
+    let Some(forks) = &client().forks else { return };
+    forks.after(number, result);
     match number {
         libc::SYS_set_tid_address => {
             // SAFETY: from within a post-syscall event.
@@ -75,16 +77,17 @@ pub(crate) fn after(dc: *mut c_void, arguments: &Arguments, number: i64, result:
         }
         libc::SYS_mmap if arguments.get(3) as i32 & PRIVATE == PRIVATE => populate(result as u64, arguments.get(1)),
         libc::SYS_brk => grown(result as u64),
-        libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 if result == 0 => {
-            if let Some(forks) = &client().forks
-                && forks.may_pause()
-                && OpenFile::of(arguments.fd(0)).is_some_and(|file| file.path.as_os_str() == INPUT_LABEL)
-            {
-                forks.pause();
-            }
+        libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2
+            if result == 0 && forks.may_pause() && is_input(arguments.fd(0)) =>
+        {
+            forks.pause();
         }
         _ => {}
     }
+}
+
+fn is_input(fd: i32) -> bool {
+    OpenFile::of(fd).is_some_and(|file| file.path.as_os_str() == INPUT_LABEL)
 }
 
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -6,6 +6,7 @@ use std::ffi::CString;
 use dynamorio_sys::*;
 use pmvet_events::stage::Stage;
 
+use crate::regions::{Region, regions};
 use crate::thread::slot;
 
 /// Where the segment slots are.
@@ -161,50 +162,23 @@ pub(crate) fn alloc_low(bytes: usize) -> *mut u8 {
 
 /// Whether anything is mapped in an address range.
 pub(crate) fn is_mapped(addr: u64, len: u64) -> bool {
-    mapped_ranges().into_iter().any(|(start, end)| (start as u64) < addr.saturating_add(len) && end as u64 > addr)
-}
-
-/// The address ranges of this process that are in use, in order.
-fn mapped_ranges() -> Vec<(usize, usize)> {
-    ranges(|_| true)
+    regions().iter().any(|region| region.start < addr.saturating_add(len) && region.end > addr)
 }
 
 /// Makes large pages of the target's memory where there is enough of it in one piece: a fork copies an entry for each page.
 pub(crate) fn join_pages() {
-    const LARGE: usize = 1 << 21;
+    const LARGE: u64 = 1 << 21;
     const MADV_COLLAPSE: i32 = 25;
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    for line in maps.lines() {
-        let mut words = line.split_whitespace();
-        let (Some(range), Some("rw-p"), Some(_), Some("00:00")) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
-            continue;
-        };
-        let Some((start, end)) = parse_range(range) else { continue };
-        let (first, last) = (start.next_multiple_of(LARGE), end & !(LARGE - 1));
+    let data = |region: &Region| {
+        region.inode == (0, 0) && region.protection == libc::PROT_READ | libc::PROT_WRITE && !region.shared
+    };
+    for region in regions().into_iter().filter(data) {
+        let (first, last) = (region.start.next_multiple_of(LARGE), region.end & !(LARGE - 1));
         if first < last {
             // SAFETY: changes nothing but the size of pages; an older kernel refuses.
-            unsafe { libc::madvise(first as *mut c_void, last - first, MADV_COLLAPSE) };
+            unsafe { libc::madvise(first as *mut c_void, (last - first) as usize, MADV_COLLAPSE) };
         }
     }
-}
-
-fn parse_range(range: &str) -> Option<(usize, usize)> {
-    let (start, end) = range.split_once('-')?;
-    Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
-}
-
-/// The address ranges whose permissions are such.
-fn ranges(wanted: impl Fn(&str) -> bool) -> Vec<(usize, usize)> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let range = |line: &str| {
-        let mut words = line.split_whitespace();
-        let range = parse_range(words.next()?);
-        words.next().filter(|permissions| wanted(permissions))?;
-        range
-    };
-    maps.lines().filter_map(range).collect()
 }
 
 /// DynamoRIO and the kernel only look between 1 and 2 GiB. A large program may leave room elsewhere.
@@ -227,9 +201,9 @@ pub(crate) fn map_stage(path: &str) -> &'static Stage {
 
 fn map_file_low(bytes: usize, fd: i32, how: i32) -> *mut c_void {
     let mut free_from: usize = 1 << 20;
-    for (start, end) in mapped_ranges() {
+    for region in regions() {
         // From the top of the gap: a heap may grow from its bottom.
-        let top = start.min(i32::MAX as usize) & !0xfff;
+        let top = (region.start as usize).min(i32::MAX as usize) & !0xfff;
         if top >= free_from + 2 * bytes {
             let hint = (top - bytes) as *mut c_void;
             let flags = how | libc::MAP_FIXED_NOREPLACE;
@@ -239,7 +213,7 @@ fn map_file_low(bytes: usize, fd: i32, how: i32) -> *mut c_void {
                 return at;
             }
         }
-        free_from = end;
+        free_from = region.end as usize;
         if free_from >= i32::MAX as usize {
             break;
         }
@@ -262,10 +236,11 @@ pub(crate) fn flush_code() {
 
 /// The addresses of these that hold code. DynamoRIO, asked for each, would read the whole memory map each time.
 pub(crate) fn retain_code(tags: &mut Vec<app_pc>) {
-    let code = ranges(|permissions| permissions.contains('x'));
+    let mut code = regions();
+    code.retain(|region| region.allows(libc::PROT_EXEC));
     tags.retain(|&tag| {
-        let next = code.partition_point(|&(start, _)| start <= tag as usize);
-        next > 0 && (tag as usize) < code[next - 1].1
+        let next = code.partition_point(|region| region.start <= tag as u64);
+        next > 0 && (tag as u64) < code[next - 1].end
     });
 }
 

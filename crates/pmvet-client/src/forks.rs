@@ -18,6 +18,8 @@ use pmvet_events::plan;
 use pmvet_events::shm::RingState;
 use pmvet_events::stage::{Point, RUN, Stage, turn};
 
+use crate::apart::Apart;
+use crate::pm::Inode;
 use crate::syscalls::Arguments;
 use crate::thread::Thread;
 use crate::{client, dr};
@@ -44,6 +46,7 @@ pub(crate) struct Forks {
     tid_at: AtomicU64,
     /// Signals that the target handles by itself: bit n - 1.
     handled: AtomicU64,
+    apart: Apart,
 }
 
 impl Forks {
@@ -63,6 +66,7 @@ impl Forks {
             translating: AtomicBool::new(false),
             tid_at: AtomicU64::new(0),
             handled: AtomicU64::new(0),
+            apart: Apart::default(),
         }
     }
 
@@ -89,6 +93,9 @@ impl Forks {
             libc::SYS_exit_group if self.is_child() => self.exit(arguments.fd(0)),
             _ => {}
         }
+        if self.apart.is_active() && self.apart.is_left_by(arguments, number) {
+            self.leave_apart();
+        }
         let number = match self.becomes.load(Ordering::Relaxed) {
             RUN => return,
             server => (server, self.point(arguments, number)),
@@ -96,6 +103,26 @@ impl Forks {
         if let (server, Some(point)) = number {
             self.serve(dc, server as usize, point);
         }
+    }
+
+    /// A system call was made.
+    pub(crate) fn after(&self, number: i64, result: i64) {
+        if self.apart.is_active() && self.apart.was_left_by(number, result) {
+            self.leave_apart();
+        }
+    }
+
+    /// The target has mapped a PM file.
+    pub(crate) fn mapped(&self, inode: Inode, fd: i32) {
+        if client().counts() {
+            self.apart.mapped(inode, fd);
+        }
+    }
+
+    /// This run cannot be kept apart.
+    fn leave_apart(&self) {
+        self.stage.left.store(1, Ordering::Relaxed);
+        self.leave(0);
     }
 
     fn note_handler(&self, arguments: &Arguments) {
@@ -144,6 +171,7 @@ impl Forks {
         server.process.store(dr::process(), Ordering::Relaxed);
         self.translate(dc);
         dr::join_pages();
+        server.apart.store(self.apart.prepare().into(), Ordering::Relaxed);
         server.set_turn(turn::READY);
         loop {
             if server.turn() != turn::ORDERED {
@@ -193,6 +221,9 @@ impl Forks {
         } else {
             // SAFETY: in the child of a fork, on its only thread.
             unsafe { crate::forked(dc) };
+        }
+        if order == RUN && self.stage.apart.load(Ordering::Relaxed) != 0 && !self.apart.separate() {
+            self.leave_apart();
         }
     }
 

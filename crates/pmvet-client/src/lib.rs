@@ -24,6 +24,7 @@
 //! panic cannot unwind here: what cannot be done is reported by [`dr::fail`].
 
 mod alloc;
+mod apart;
 mod bytes;
 mod complex;
 mod context;
@@ -43,6 +44,7 @@ mod markers;
 mod pace;
 mod pm;
 mod processes;
+mod regions;
 mod schedule;
 mod signals;
 mod sites;

@@ -26,7 +26,7 @@ pub(crate) enum Pending {
     Nothing,
     Map {
         file: FileId,
-        inode: u64,
+        inode: Inode,
         writable: bool,
     },
     /// Another mapping may replace PM.
@@ -433,7 +433,7 @@ fn map(thread: &mut Thread, arguments: &Arguments) -> Pending {
     if addr == 0 && flags & libc::MAP_FIXED == 0 {
         arguments.replace(thread, 0, client().pm.hint(len));
     }
-    Pending::Map { file, inode: open.inode.1, writable: protection & libc::PROT_WRITE != 0 }
+    Pending::Map { file, inode: open.inode, writable: protection & libc::PROT_WRITE != 0 }
 }
 
 /// The kernel maps and unmaps whole pages.
@@ -544,8 +544,11 @@ fn finish(thread: &mut Thread, arguments: &Arguments, pending: Pending, result: 
         Pending::Map { file, inode, writable } => {
             let len = whole_pages(arguments.get(1));
             replaced(thread, result, len);
-            let mapping = Mapping { start: result, end: result + len, file, inode, offset: arguments.get(5) };
+            let mapping = Mapping { start: result, end: result + len, file, inode: inode.1, offset: arguments.get(5) };
             remember(thread, mapping, writable);
+            if let Some(forks) = &client().forks {
+                forks.mapped(inode, arguments.fd(4));
+            }
         }
         Pending::MapOther => replaced(thread, result, whole_pages(arguments.get(1))),
         Pending::Remap { old } => {

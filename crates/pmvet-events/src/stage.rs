@@ -31,6 +31,10 @@ pub struct Stage {
     pub pauses: AtomicU32,
     /// The answer: not 0 if it is not to.
     pub enough: AtomicU32,
+    /// Not 0: a run keeps to itself what it does to PM, if its server can do that.
+    pub apart: AtomicU32,
+    /// Not 0: it was about to reach PM in a way that cannot be kept apart, and ended there. Of no use, then.
+    pub left: AtomicU32,
     pub maps: Maps,
 }
 
@@ -100,6 +104,8 @@ pub struct Server {
     pub process: AtomicU32,
     /// What the process was about to do: see [`Point`].
     point: AtomicU32,
+    /// Not 0: its children can keep to themselves what they do to PM.
+    pub apart: AtomicU32,
 }
 
 /// Where a process stopped to become a server.
@@ -191,10 +197,8 @@ impl Maps {
 
     /// The counters as they are now. The target must be at rest.
     pub fn copy(&self) -> Vec<u8> {
-        let mut counts = vec![0; Self::BYTES];
         // SAFETY: the two maps follow each other, and nobody writes to them now.
-        unsafe { std::ptr::copy_nonoverlapping((&raw const *self).cast(), counts.as_mut_ptr(), Self::BYTES) };
-        counts
+        unsafe { std::slice::from_raw_parts((&raw const *self).cast(), Self::BYTES) }.to_vec()
     }
 
     /// The target must be at rest.

@@ -193,6 +193,22 @@ impl ForkServer {
         (operations, fences, stop.stopped.load(Ordering::Relaxed) != 0)
     }
 
+    /// Whether runs of a server can keep to themselves what they do to PM.
+    pub fn can_keep_apart(&self, server: usize) -> bool {
+        self.stage.server(server).apart.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the next runs are to do so, where they can.
+    pub fn keep_apart(&self, apart: bool) {
+        self.stage.apart.store(apart.into(), Ordering::Relaxed);
+        self.stage.left.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the last run could not be kept apart after all. It ended where that showed.
+    pub fn was_left(&self) -> bool {
+        self.stage.left.load(Ordering::Relaxed) != 0
+    }
+
     /// Lets a server fork a child and sees the child through to its end. Its events go to `sink`.
     pub fn run(&mut self, server: usize, limits: &Limits, sink: &mut dyn Sink) -> Result<Run, ForkError> {
         self.run_judged(server, limits, sink, None)

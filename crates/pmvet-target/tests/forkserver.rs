@@ -135,6 +135,34 @@ fn a_branch_has_the_pool_open() {
 }
 
 #[test]
+fn runs_can_keep_to_themselves_what_they_do_to_pm() {
+    let mut served = serve(true);
+    served.server.overlay().lock().unwrap().hide(served.pool.clone());
+    let second = served.server.branch(FIRST).unwrap().unwrap();
+    assert!(served.server.can_keep_apart(second) && !served.server.can_keep_apart(FIRST));
+    let start = served.server.counts();
+    for _ in 0..3 {
+        served.server.keep_apart(true);
+        served.server.set_counts(&start);
+        assert_eq!(served.status(second, "12"), 2);
+        assert!(!served.server.was_left());
+    }
+    let apart = served.server.counts();
+    // These end where they would reach the pool in another way.
+    for other_way in ["1r", "1w", "1o", "1c", "1d", "1v", "1f"] {
+        served.server.keep_apart(true);
+        assert_eq!(served.run(second, other_way), (End::Exit(Exit::Status(0)), 0, 0), "{other_way}");
+        assert!(served.server.was_left(), "{other_way}");
+    }
+    served.server.keep_apart(false);
+    served.server.set_counts(&start);
+    assert_eq!(served.status(second, "12"), 2);
+    assert!(served.server.counts() == apart);
+    assert_eq!(served.status(second, "3r"), 3);
+    assert!(!served.server.was_left());
+}
+
+#[test]
 fn events_come_from_each_run() {
     let mut served = serve(false);
     for _ in 0..3 {

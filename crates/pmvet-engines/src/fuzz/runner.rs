@@ -4,6 +4,9 @@
 //! forks where the program first looks at its input, in a server that has opened the pool of one image and is kept for
 //! the next inputs on that image. It is used as long as it gives the same counts and the same content as the whole way, which
 //! is compared for the first servers and now and then later.
+//!
+//! On the short way a run whose image is not wanted keeps to itself what it does to PM, so that the next finds it as it was. That
+//! is given up for a target that reaches PM other than through its mappings.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -111,10 +114,20 @@ pub struct Order<'a> {
 struct Opened {
     server: usize,
     overlay: Overlay,
-    files: Vec<(Restored, FileContent)>,
+    files: Vec<Laid>,
+    /// PM is as it should be.
+    intact: bool,
     counts: Vec<u8>,
     operations: (u64, u64),
     used: u64,
+}
+
+/// A file of an image, and what it should be before each run.
+#[derive(Debug)]
+struct Laid {
+    file: Restored,
+    content: FileContent,
+    pm: bool,
 }
 
 #[derive(Debug)]
@@ -128,6 +141,8 @@ pub struct Runner {
     /// Images on which the program does not get as far as its input.
     closed: HashMap<ImageId, ()>,
     clock: u64,
+    /// Runs may keep to themselves what they do to PM.
+    apart: bool,
     /// How long runs that are judged took of late, and how many of those there were.
     usual: Duration,
     judged: u32,
@@ -166,6 +181,7 @@ impl Runner {
             opened: HashMap::new(),
             closed: HashMap::new(),
             clock: 0,
+            apart: true,
             usual: Duration::ZERO,
             judged: 0,
             compared: 0,
@@ -199,8 +215,8 @@ impl Runner {
     }
 
     fn try_run(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
-        self.input.set_len(0)?;
         self.input.write_all_at(order.input, 0)?;
+        self.input.set_len(order.input.len() as u64)?;
         self.clock += 1;
         if !self.is_short() || self.closed.contains_key(&order.image) {
             return self.whole(order, judge);
@@ -223,13 +239,12 @@ impl Runner {
             return self.short(order, judge);
         }
         self.compared += 1;
-        let order = Order { keep: true, ..*order };
-        let (short, whole) = (self.short(&order, None)?, self.whole(&order, None)?);
-        let same = short.end == whole.end
-            && short.counts == whole.counts
-            && short.content == whole.content
-            && short.operations == whole.operations;
-        self.differed += u32::from(!same);
+        let (kept, passing) = (Order { keep: true, ..*order }, Order { keep: false, ..*order });
+        let (apart, short, whole) = (self.short(&passing, None)?, self.short(&kept, None)?, self.whole(&kept, None)?);
+        let did = |outcome: &Outcome| (outcome.end, outcome.operations);
+        let same = |a: &Outcome, b: &Outcome| did(a) == did(b) && a.counts == b.counts;
+        self.differed += u32::from(!same(&short, &whole) || short.content != whole.content);
+        self.apart = self.apart && same(&apart, &short);
         Ok(whole)
     }
 
@@ -262,6 +277,7 @@ impl Runner {
         self.lay_out(order.content)?;
         self.server.set_counts(&self.counts);
         self.server.stop_at((0, 0), order.stop);
+        self.server.keep_apart(false);
         self.finish(FIRST, order, judge)
     }
 
@@ -288,17 +304,33 @@ impl Runner {
         Limits { time, ..self.target.limits }
     }
 
-    fn short(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
+    fn short(&mut self, order: &Order<'_>, mut judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
         let Some(opened) = self.opened.get_mut(&order.image) else { return self.whole(order, judge) };
         opened.used = self.clock;
-        for (file, content) in &mut opened.files {
-            file.restore(content.size, content.pages())?;
+        let apart = self.apart && !order.keep && self.server.can_keep_apart(opened.server);
+        for laid in opened.files.iter_mut().filter(|laid| !(laid.pm && opened.intact)) {
+            laid.file.restore(laid.content.size, laid.content.pages())?;
         }
+        opened.intact = apart;
         self.server.set_counts(&opened.counts);
         self.server.stop_at(opened.operations, order.stop);
+        self.server.keep_apart(apart);
         let (server, overlay) = (opened.server, opened.overlay.clone());
         *self.overlay() = overlay;
-        self.finish(server, order, judge)
+        // Not `map`, which would not shorten the judge's life.
+        let borrowed: Option<Judge<'_>> = match &mut judge {
+            Some(judge) => Some(&mut **judge),
+            None => None,
+        };
+        let outcome = self.finish(server, order, borrowed)?;
+        if !self.server.was_left() {
+            return Ok(outcome);
+        }
+        self.apart = false;
+        if let Some(opened) = self.opened.get_mut(&order.image) {
+            opened.intact = false;
+        }
+        self.short(order, judge)
     }
 
     /// Makes a server that has an image open. False if the program does not get as far as its input.
@@ -321,11 +353,12 @@ impl Runner {
         let overlay = self.overlay().clone();
         let mut files = Vec::new();
         for (path, file) in overlay.files().filter(|(_, file)| !Arc::ptr_eq(file, &self.input)) {
-            let before = order.content.files.get(path);
-            files.push((Restored::new(Arc::clone(file)), FileContent::read_like(file, before)?));
+            let content = FileContent::read_like(file, order.content.files.get(path))?;
+            let pm = self.target.files.iter().any(|pm| pm == path);
+            files.push(Laid { file: Restored::new(Arc::clone(file)), content, pm });
         }
         let (counts, operations) = (self.server.counts(), (operations, fences));
-        let opened = Opened { server, overlay, files, counts, operations, used: self.clock };
+        let opened = Opened { server, overlay, files, intact: true, counts, operations, used: self.clock };
         self.opened.insert(order.image, opened);
         Ok(true)
     }

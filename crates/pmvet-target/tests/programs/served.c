@@ -39,6 +39,30 @@ int main(int argc, char **argv)
 		if (fork() == 0)
 			for (;;)
 				pause();
+		break;
+	/* Other ways to the pool than through the mapping. */
+	case 'r':
+		if (pread(fd, line, 1, 0) != 1)
+			return 93;
+		break;
+	case 'w':
+		if (pwrite(fd, "\1", 1, 64 * 9) != 1)
+			return 94;
+		break;
+	case 'o':
+		if (open(argv[1], O_RDONLY) < 0)
+			return 95;
+		break;
+	case 'c':
+		if (dup(fd) < 0)
+			return 96;
+		break;
+	case 'd':
+		madvise((void *)pool, 4096, MADV_DONTNEED);
+		break;
+	case 'v':
+		if (mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED)
+			return 97;
 	}
 	/* What the pool holds, so that a run that starts from another state is noticed. */
 	unsigned sum = 0;
