@@ -6,18 +6,17 @@
 //! That is good as long as PM is only reached through those mappings. A run that is about to reach it in another way, through a
 //! descriptor or in another process, says so and ends; it is done again with shared mappings.
 
+use core::ffi::c_void;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use core::ffi::c_void;
-
 use crate::pm::{Inode, OpenFile};
 use crate::regions::{Region, regions};
 use crate::syscalls::Arguments;
-use crate::{client, processes};
+use crate::{client, processes, syscalls};
 
 #[derive(Default)]
 pub(crate) struct Apart {
@@ -84,12 +83,8 @@ impl Apart {
         let pm = |index| self.is_pm(arguments.fd(index));
         let on_mapping = || !client().pm.overlaps(arguments.get(0), arguments.get(1)).is_empty();
         match number {
-            libc::SYS_read
-            | libc::SYS_pread64
-            | libc::SYS_readv
-            | libc::SYS_preadv
-            | libc::SYS_preadv2
-            | libc::SYS_write
+            _ if syscalls::reads(number) => pm(0),
+            libc::SYS_write
             | libc::SYS_pwrite64
             | libc::SYS_writev
             | libc::SYS_pwritev

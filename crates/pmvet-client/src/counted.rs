@@ -10,7 +10,7 @@ use dynamorio_sys::*;
 use pmvet_events::plan::INPUT_LABEL;
 
 use crate::pm::OpenFile;
-use crate::syscalls::Arguments;
+use crate::syscalls::{Arguments, reads};
 use crate::thread::Thread;
 use crate::{client, dr};
 
@@ -77,11 +77,7 @@ pub(crate) fn after(dc: *mut c_void, arguments: &Arguments, number: i64, result:
         }
         libc::SYS_mmap if arguments.get(3) as i32 & PRIVATE == PRIVATE => populate(result as u64, arguments.get(1)),
         libc::SYS_brk => grown(result as u64),
-        libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2
-            if result == 0 && forks.may_pause() && is_input(arguments.fd(0)) =>
-        {
-            forks.pause();
-        }
+        _ if result == 0 && reads(number) && forks.may_pause() && is_input(arguments.fd(0)) => forks.pause(),
         _ => {}
     }
 }

@@ -22,7 +22,7 @@ use crate::apart::Apart;
 use crate::pm::Inode;
 use crate::syscalls::Arguments;
 use crate::thread::Thread;
-use crate::{client, dr};
+use crate::{client, dr, syscalls};
 
 pub(crate) struct Forks {
     stage: &'static Stage,
@@ -335,16 +335,10 @@ fn without_links(path: &Path) -> Option<PathBuf> {
 
 fn looks_at_stdin(arguments: &Arguments, number: i64) -> bool {
     match number {
-        libc::SYS_read
-        | libc::SYS_pread64
-        | libc::SYS_readv
-        | libc::SYS_preadv
-        | libc::SYS_preadv2
-        | libc::SYS_fstat
-        | libc::SYS_lseek
-        | libc::SYS_ioctl
-        | libc::SYS_recvfrom
-        | libc::SYS_recvmsg => arguments.fd(0) == 0,
+        _ if syscalls::reads(number) => arguments.fd(0) == 0,
+        libc::SYS_fstat | libc::SYS_lseek | libc::SYS_ioctl | libc::SYS_recvfrom | libc::SYS_recvmsg => {
+            arguments.fd(0) == 0
+        }
         libc::SYS_newfstatat | libc::SYS_statx => {
             arguments.fd(0) == 0 && dr::read_c_string(arguments.get(1)).is_some_and(|path| path.is_empty())
         }

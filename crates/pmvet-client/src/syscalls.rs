@@ -148,6 +148,11 @@ pub(crate) unsafe extern "C" fn is_interesting(_dc: *mut c_void, number: i32) ->
     yes.into()
 }
 
+/// Whether a call reads from a descriptor, its first argument.
+pub(crate) fn reads(number: i64) -> bool {
+    matches!(number, libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2)
+}
+
 /// The C library's `fstat` names a path, an empty one, and the sandbox stops whoever names a path, which takes longer than all
 /// the rest. Another call asks for the same without one. Returns the number of the call that is made.
 fn name_no_path(thread: &mut Thread, arguments: &Arguments, number: i64) -> i64 {
