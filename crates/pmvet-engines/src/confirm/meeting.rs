@@ -29,6 +29,8 @@ pub struct Crash {
     pub seq: u64,
     pub version: VersionId,
     pub patches: Vec<Patch>,
+    /// What to write instead to lose only what other threads have stored into the same lines later. Empty: nobody has.
+    pub others: Vec<Patch>,
     /// The same loss when nobody has acted on it yet: before the event `control_at`.
     pub control: Vec<Patch>,
     pub control_at: u64,
@@ -74,7 +76,8 @@ impl Meeting {
 pub struct Meetings {
     pub versions: Versions,
     pub meetings: Vec<Meeting>,
-    /// The fences that made stores persistent which were met, by the number of the store, if it was the writer who fenced.
+    /// The fences that made stores persistent which were met, by the number of the store: the writer's own, or the next one that it
+    /// makes after somebody else's.
     pub fences: HashMap<u64, Nth>,
     /// The content at the end.
     pub last: VersionId,

@@ -1,6 +1,6 @@
 //! Races that happened in a recorded run, and the crashes that would show whether they do harm.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, SiteId, ThreadId};
@@ -54,11 +54,42 @@ pub struct Scanner {
     /// What each thread has stored, and done otherwise.
     history: History,
     fences: HashMap<u64, Nth>,
+    /// Stores that were met and that somebody else has made persistent: their threads' next fences are to come.
+    unfenced: HashMap<ThreadId, Vec<u64>>,
     readers: Readers,
     /// What threads that are followed have overwritten.
     undo: Undo,
     last_seq: u64,
     left_out: u64,
+}
+
+/// What to write over an image to lose stores.
+#[derive(Debug, Default)]
+struct Loss {
+    patches: Vec<Patch>,
+    /// ... or only what other threads have stored into the same lines later.
+    others: Vec<Patch>,
+}
+
+impl Loss {
+    /// Of one of a line's stores.
+    fn of(model: &Model, line: &Line, index: usize) -> Self {
+        let thread = line.stores()[index].thread;
+        let other = (index..line.stores().len()).find(|&i| line.stores()[i].thread != thread);
+        Self {
+            patches: losses::of_store(model, line, index),
+            others: other.map_or_else(Vec::new, |other| losses::of_store(model, line, other)),
+        }
+    }
+}
+
+impl Extend<Self> for Loss {
+    fn extend<T: IntoIterator<Item = Self>>(&mut self, losses: T) {
+        for loss in losses {
+            self.patches.extend(loss.patches);
+            self.others.extend(loss.others);
+        }
+    }
 }
 
 /// A store of the writer that was pending at the load.
@@ -97,6 +128,7 @@ impl Scanner {
             intra: 0,
             history: History::default(),
             fences: HashMap::new(),
+            unfenced: HashMap::new(),
             readers: Readers::default(),
             undo: Undo::default(),
             last_seq: 0,
@@ -111,12 +143,13 @@ impl Scanner {
             _ => {}
         }
         let (ending, unread) = (self.ending(event), self.unread(event));
+        self.fence(event);
         self.model.event(event, &Newest(&self.replay));
         if !ending.is_empty() {
             self.end(event, ending)?;
         }
-        if !unread.is_empty() {
-            self.end_unread(event, unread)?;
+        for (writer, lost) in unread {
+            self.end_unread(event, writer, lost)?;
         }
         self.remember(event);
         self.replay.apply(event)?;
@@ -281,30 +314,29 @@ impl Scanner {
 
     /// The pending stores that were met and that an event may make persistent, each with what to write over the image to
     /// lose it.
-    fn ending(&self, event: &Event<'_>) -> Vec<(u64, Vec<Patch>)> {
+    fn ending(&self, event: &Event<'_>) -> Vec<(u64, Loss)> {
         if self.windows.is_empty() || !self.model.would_persist(event) {
             return Vec::new();
         }
         let lost = |(&seq, &i): (&u64, &usize)| {
             let (line, index) = pending(&self.model, &self.meetings[i].store)?;
-            Some((seq, losses::of_store(&self.model, line, index)))
+            Some((seq, Loss::of(&self.model, line, index)))
         };
         self.windows.iter().filter_map(lost).collect()
     }
 
     /// Stores have become persistent: what if the machine had failed just before? By then others have done all that
     /// they do while the store can be lost.
-    fn end(&mut self, event: &Event<'_>, ending: Vec<(u64, Vec<Patch>)>) -> Result<(), ScanError> {
+    fn end(&mut self, event: &Event<'_>, ending: Vec<(u64, Loss)>) -> Result<(), ScanError> {
         let Event { seq, thread, site, context, .. } = *event;
-        for (store, patches) in ending {
+        for (store, Loss { patches, others }) in ending {
             let i = self.windows[&store];
             if pending(&self.model, &self.meetings[i].store).is_some() {
                 continue;
             }
             self.windows.remove(&store);
-            if thread == self.meetings[i].store.thread && matches!(event.what, What::Fence { .. }) {
-                let nth = self.history.count(thread, site);
-                self.fences.insert(store, Nth { site, nth });
+            if matches!(event.what, What::Fence { .. }) {
+                self.fenced_by(event, store, self.meetings[i].store.thread);
             }
             if patches.is_empty() {
                 continue;
@@ -314,60 +346,100 @@ impl Scanner {
             let act = End { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
             let (lost, control_at) = (vec![meeting.store], meeting.load.seq + 1);
             let (fenced, unacted) = (true, None);
-            meeting.crashes.push(Crash { seq, version, patches, control, control_at, lost, act, fenced, unacted });
+            let crash = Crash { seq, version, patches, others, control, control_at, lost, act, fenced, unacted };
+            meeting.crashes.push(crash);
         }
         Ok(())
     }
 
-    /// What a thread has stored and others may have acted on without reading it, if the event may make that persistent; each with
-    /// what to write over the image to lose it.
-    fn unread(&self, event: &Event<'_>) -> Vec<(Stored, Vec<Patch>)> {
-        let mut first: Vec<(Stored, Vec<Patch>)> = Vec::new();
+    /// A fence has made a store persistent. The one at which to stop the writer is its own.
+    fn fenced_by(&mut self, fence: &Event<'_>, store: u64, writer: ThreadId) {
+        if fence.thread == writer {
+            let nth = self.history.count(writer, fence.site);
+            self.fences.insert(store, Nth { site: fence.site, nth });
+        } else {
+            self.unfenced.entry(writer).or_default().push(store);
+        }
+    }
+
+    /// A thread fences what somebody else has made persistent.
+    fn fence(&mut self, event: &Event<'_>) {
+        if !matches!(event.what, What::Fence { .. }) {
+            return;
+        }
+        for store in self.unfenced.remove(&event.thread).into_iter().flatten() {
+            self.fenced_by(event, store, event.thread);
+        }
+    }
+
+    /// What a thread has stored and others may have acted on without reading it, if the event may make that persistent; and what
+    /// others have stored into the same lines. By the writer, each with what to write over the image to lose it.
+    fn unread(&self, event: &Event<'_>) -> BTreeMap<ThreadId, Vec<(Stored, Loss)>> {
+        let mut first: BTreeMap<ThreadId, Vec<(Stored, Loss)>> = BTreeMap::new();
         if !matches!(event.what, What::Fence { .. }) {
             return first;
         }
-        let others = self.history.others(event.thread);
-        for store in self.history.of(event.thread).iter().filter(|store| store.others < others) {
-            let new = first.len() < MOST_AT_RISK && first.iter().all(|(known, _)| known.end.line != store.end.line);
-            let pending = pending(&self.model, &store.end).filter(|(line, _)| new && line.uncertain() == 0);
-            if let Some((line, index)) = pending {
-                first.push((*store, losses::of_store(&self.model, line, index)));
+        let mut add = |line: &Line, index: usize, store: &Stored| {
+            let thread = store.end.thread;
+            let known = first.entry(thread).or_default();
+            let new = known.len() < MOST_AT_RISK && known.iter().all(|(known, _)| known.end.line != store.end.line);
+            if new && store.others < self.history.others(thread) {
+                known.push((*store, Loss::of(&self.model, line, index)));
+            }
+        };
+        for store in self.history.of(event.thread) {
+            let Some((line, index)) = pending(&self.model, &store.end) else { continue };
+            if line.uncertain() != 0 {
+                continue;
+            }
+            add(line, index, store);
+            for (index, other) in line.stores().iter().enumerate().skip(index).filter(|(_, s)| s.thread != event.thread)
+            {
+                let known = self.history.of(other.thread).iter().find(|known| known.end.seq == other.seq);
+                known.into_iter().for_each(|store| add(line, index, store));
             }
         }
         first
     }
 
-    /// Stores have become persistent that nobody has read: what if the machine had failed just before?
-    fn end_unread(&mut self, event: &Event<'_>, mut lost: Vec<(Stored, Vec<Patch>)>) -> Result<(), ScanError> {
+    /// Stores of a thread have become persistent that nobody has read: what if the machine had failed just before?
+    fn end_unread(
+        &mut self,
+        event: &Event<'_>,
+        writer: ThreadId,
+        mut lost: Vec<(Stored, Loss)>,
+    ) -> Result<(), ScanError> {
         lost.retain(|(store, _)| pending(&self.model, &store.end).is_none());
-        let patches: Vec<Patch> = lost.iter().flat_map(|(_, patches)| patches.iter().cloned()).collect();
-        let (Some(&(first, _)), Some(act)) = (lost.first(), self.history.last_act()) else { return Ok(()) };
+        let stores: Vec<Stored> = lost.iter().map(|(store, _)| *store).collect();
+        let mut loss = Loss::default();
+        loss.extend(lost.into_iter().map(|(_, loss)| loss));
+        let (Some(&first), Some(act)) = (stores.first(), self.history.last_act()) else { return Ok(()) };
         let met = self.met.entry((first.end.site, act.site)).or_insert(0);
-        let known = lost.iter().any(|(store, _)| self.met_stores.contains(&store.end.seq));
-        if act.thread == event.thread || *met >= MOST_MEETINGS || known || patches.is_empty() {
+        let known = stores.iter().any(|store| self.met_stores.contains(&store.end.seq));
+        if act.thread == writer || *met >= MOST_MEETINGS || known || loss.patches.is_empty() {
             return Ok(());
         }
         *met += 1;
         let (version, _) = self.versions.take(&mut self.replay)?;
-        let last = self.history.of(event.thread).last();
+        let last = self.history.of(writer).last();
         let crash = Crash {
             seq: event.seq,
             version,
-            control: patches.clone(),
-            patches,
+            control: loss.patches.clone(),
+            patches: loss.patches,
+            others: loss.others,
             control_at: last.map_or(first.end.seq, |store| store.end.seq) + 1,
-            lost: lost.iter().map(|(store, _)| store.end).collect(),
+            lost: stores.iter().map(|store| store.end).collect(),
             act,
             fenced: true,
             unacted: None,
         };
-        let nth = self.history.count(event.thread, event.site);
-        self.fences.insert(first.end.seq, Nth { site: event.site, nth });
+        self.fenced_by(event, first.end.seq, writer);
         self.meetings.push(Meeting {
             store: first.end,
             load: act,
             read: false,
-            acts: self.history.others(event.thread) - first.others,
+            acts: self.history.others(writer) - first.others,
             sees_change: false,
             nth: Some(first.nth),
             crashes: vec![crash],
@@ -410,8 +482,10 @@ impl Scanner {
             let read = left.iter().take_while(|at| at.end.seq == meeting.store.seq).count();
             // The store that was read, and then everything.
             for lost in [&left[..read], &left[if read == left.len() { read } else { 0 }..]] {
-                let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| losses::of_store(model, line, i));
-                let patches: Vec<Patch> = lost.iter().filter_map(at).flatten().collect();
+                let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| Loss::of(model, line, i));
+                let mut loss = Loss::default();
+                loss.extend(lost.iter().filter_map(at));
+                let Loss { patches, others } = loss;
                 if patches.is_empty() {
                     continue;
                 }
@@ -421,7 +495,8 @@ impl Scanner {
                 let control_at = meeting.load.seq + 1;
                 let unacted = self.undo.since(thread, meeting.load.seq);
                 let seq = seq + 1;
-                meeting.crashes.push(Crash { seq, version, patches, control, control_at, lost, act, fenced, unacted });
+                let crash = Crash { seq, version, patches, others, control, control_at, lost, act, fenced, unacted };
+                meeting.crashes.push(crash);
             }
         }
         open.retain(|open| open.fences < MOST_FENCES);

@@ -11,7 +11,8 @@ pub enum Verdict {
     /// Recovery fails even with nothing lost, but not if the reader had done nothing yet, neither at the load nor now: it takes back,
     /// or does not count, what the reader has acted on, as with a transaction that is not committed.
     TakenBack,
-    /// Recovery fails with nothing lost, too, or without the store: another bug, of which this says nothing.
+    /// Recovery fails with nothing lost, too, or without the store, or if only later stores of others are lost: another bug, of
+    /// which this says nothing.
     Elsewhere,
     /// Recovery works.
     Recovered,
@@ -32,6 +33,8 @@ pub enum Went {
 pub struct Controls {
     /// The same with nothing lost.
     pub whole: Went,
+    /// The same, but only what other threads have stored into the same lines later is lost. Nothing: nobody has.
+    pub others: Option<Went>,
     /// The same loss at the moment of the load, and no loss then.
     pub lost_at_load: Went,
     pub at_load: Went,
@@ -44,6 +47,7 @@ pub struct Controls {
 impl Controls {
     pub const NOT_TRIED: Self = Self {
         whole: Went::NotTried,
+        others: None,
         lost_at_load: Went::NotTried,
         at_load: Went::NotTried,
         unacted: Went::NotTried,
@@ -54,9 +58,11 @@ impl Controls {
 /// Judges a crash.
 pub fn judge(crash: Went, controls: Controls) -> Verdict {
     use Went::{Badly, NotTried, Well};
-    let Controls { whole, lost_at_load, at_load, unacted, before } = controls;
+    let Controls { whole, others, lost_at_load, at_load, unacted, before } = controls;
     match (crash, whole, lost_at_load, before) {
         (Well, ..) => Verdict::Recovered,
+        _ if others == Some(Badly) => Verdict::Elsewhere,
+        _ if others == Some(NotTried) => Verdict::Unfinished,
         (Badly, Well, Well, _) => Verdict::Confirmed,
         (Badly, Well, Badly, Well) => Verdict::WriterAlone,
         (NotTried, ..) | (_, NotTried, ..) | (_, _, NotTried, _) | (.., NotTried) => Verdict::Unfinished,
@@ -70,10 +76,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_stores_into_the_same_line_later_may_be_to_blame() {
+        use Went::{Badly, NotTried, Well};
+        let confirmed =
+            Controls { whole: Well, others: None, lost_at_load: Well, at_load: Well, unacted: Well, before: Well };
+        for (others, verdict) in [
+            (None, Verdict::Confirmed),
+            (Some(Well), Verdict::Confirmed),
+            (Some(Badly), Verdict::Elsewhere),
+            (Some(NotTried), Verdict::Unfinished),
+        ] {
+            assert_eq!(judge(Badly, Controls { others, ..confirmed }), verdict);
+        }
+    }
+
+    #[test]
     fn only_the_combination_is_a_race() {
         use Went::{Badly, NotTried, Well};
         let judge = |crash, [whole, lost_at_load, at_load, unacted, before]: [Went; 5]| {
-            judge(crash, Controls { whole, lost_at_load, at_load, unacted, before })
+            judge(crash, Controls { whole, others: None, lost_at_load, at_load, unacted, before })
         };
         assert_eq!(judge(Badly, [Well, Well, NotTried, NotTried, Badly]), Verdict::Confirmed);
         assert_eq!(judge(Badly, [Well, Badly, NotTried, NotTried, Well]), Verdict::WriterAlone);

@@ -42,6 +42,9 @@ pub(crate) struct Explored {
     pub(crate) covered: Covered,
 }
 
+/// How often a run is recorded until its threads have something to do with each other.
+const MOST_RECORDINGS: u32 = 4;
+
 pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     let folder = std::env::current_dir().map_err(|source| Error::Output {
         action: "find",
@@ -70,17 +73,26 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     workload.keep_input(&folder.file("input"))?;
     let recording = folder.recording();
     let options = options(arguments, &config.race);
-    let watched = config.sync_variables.iter().filter_map(|declared| declared.offset).collect();
-    let updates = arguments.confirm.confirm.then(|| Updates::new(watched));
-    let (feed, live) = live();
-    let (recorded, mut analysed) = std::thread::scope(|scope| {
-        let analysis = scope.spawn(move || Analysed::new(live, options, updates));
-        let recorded = workload.record(&folder, &mut info, true, &install, Some(feed));
-        (recorded, analysis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    });
-    if let Some(end) = recorded? {
-        return Ok(launch::stopped_by().map_or(end, interrupted));
-    }
+    let watched: Vec<u64> = config.sync_variables.iter().filter_map(|declared| declared.offset).collect();
+    let mut recordings = 0;
+    let mut analysed = loop {
+        let (feed, live) = live();
+        let updates = arguments.confirm.confirm.then(|| Updates::new(watched.clone()));
+        let (recorded, analysed) = std::thread::scope(|scope| {
+            let analysis = scope.spawn(|| Analysed::new(live, options.clone(), updates));
+            let recorded = workload.record(&folder, &mut info, true, &install, Some(feed));
+            (recorded, analysis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        if let Some(end) = recorded? {
+            return Ok(launch::stopped_by().map_or(end, interrupted));
+        }
+        recordings += 1;
+        // Nothing can be forced where threads came one after the other, as they may in a short run.
+        let apart = analysed.threads > 1 && analysed.shared.is_empty();
+        if !(workload.in_step && apart && recordings < MOST_RECORDINGS) {
+            break analysed;
+        }
+    };
     if !analysed.saw_pm {
         return Ok(workload.no_pm());
     }
@@ -119,6 +131,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
             deadline,
             threads: analysed.threads,
             stores: analysed.stores,
+            recordings,
             variables: &variables,
         };
         let attempts = attempts(&mut analysed);

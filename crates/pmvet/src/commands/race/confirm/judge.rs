@@ -100,6 +100,12 @@ impl<'a> Case<'a> {
         Job { version: self.crash.version, patches: &[] }
     }
 
+    /// With only that lost which other threads have stored into the same lines later. Nothing: nobody has.
+    fn others(&self) -> Option<Job<'a>> {
+        let Crash { version, others, .. } = self.crash;
+        (!others.is_empty()).then_some(Job { version: *version, patches: others })
+    }
+
     /// The reader has just acted, and nobody doubts that this has to do with the store.
     fn is_of_reader(&self, confirmed: &Confirmed) -> bool {
         let Meeting { load, read, .. } = self.meeting;
@@ -313,8 +319,8 @@ impl<'a> Judge<'a> {
         let bad: Vec<&Case<'_>> =
             batch.iter().filter(|case| self.went(versions, &case.job()) == Went::Badly).take(MOST_BAD).collect();
         // What fails is looked at even if time is just up: that is what all was done for.
-        let whole: Vec<Job<'_>> = bad.iter().map(|case| case.whole()).collect();
-        confirmed.images += self.recover(versions, &whole, self.grace())?;
+        let less: Vec<Job<'_>> = bad.iter().flat_map(|case| [Some(case.whole()), case.others()]).flatten().collect();
+        confirmed.images += self.recover(versions, &less, self.grace())?;
         let controls = self.controls(&bad, run, confirmed)?;
         for case in batch {
             let versions = &run.meetings.versions;
@@ -407,7 +413,8 @@ impl<'a> Judge<'a> {
             let [none, before] = [load, store].map(|version| Job { version, patches: &[] });
             let whole = self.went(&run.meetings.versions, &case.whole());
             let none = Some(none).filter(|_| whole == Went::Badly && case.is_of_reader(confirmed));
-            jobs.push((case.id(), whole, lost, before, none));
+            let others = case.others().map(|job| self.went(&run.meetings.versions, &job));
+            jobs.push((case.id(), (whole, others), lost, before, none));
         }
         let all: Vec<Job<'_>> =
             jobs.iter().flat_map(|(_, _, lost, before, none)| [*lost, *before].into_iter().chain(*none)).collect();
@@ -425,10 +432,11 @@ impl<'a> Judge<'a> {
         let all: Vec<Job<'_>> = unacted.values().copied().collect();
         confirmed.images += self.recover(&run.meetings.versions, &all, self.grace())?;
         let went = |job: &Job<'_>| self.went(&versions, job);
-        let controls = jobs.iter().map(|(id, whole, lost, before, none)| {
+        let controls = jobs.iter().map(|(id, (whole, others), lost, before, none)| {
             let at_load = none.as_ref().map_or(Went::NotTried, went);
             let unacted = unacted.get(id).map_or(Went::NotTried, |job| self.went(&run.meetings.versions, job));
-            (*id, Controls { whole: *whole, lost_at_load: went(lost), at_load, unacted, before: went(before) })
+            let (lost_at_load, before) = (went(lost), went(before));
+            (*id, Controls { whole: *whole, others: *others, lost_at_load, at_load, unacted, before })
         });
         Ok(controls.collect())
     }

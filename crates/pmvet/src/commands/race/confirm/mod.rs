@@ -156,6 +156,8 @@ pub(super) struct Confirm<'a> {
     /// How many threads and stores the recorded run had.
     pub(super) threads: u32,
     pub(super) stores: u64,
+    /// How often it was recorded until threads shared something.
+    pub(super) recordings: u32,
     /// Synchronisation variables that the configuration declares.
     pub(super) variables: &'a Variables,
 }
@@ -212,9 +214,14 @@ impl Confirm<'_> {
             self.follow(&mut judge, &mut confirmed)?;
         }
         if nothing_shared {
-            let note = "races of stores that others read: in the recorded run no thread read what another had stored while that one lived. \
-                        Perhaps they did not overlap; run it again, or with more to do";
-            confirmed.notes.push(note.into());
+            let runs = match self.recordings {
+                1 => "the recorded run".to_owned(),
+                recordings => format!("{recordings} recorded runs"),
+            };
+            confirmed.notes.push(format!(
+                "races of stores that others read: in {runs} no thread read what another had stored while that one lived. Perhaps \
+                 they did not overlap; run it again, or with more to do"
+            ));
         }
         let allowed = confirmed.allowed.iter().map(|(reason, count)| format!("{count} meetings of threads: {reason}"));
         confirmed.notes.extend(allowed);
