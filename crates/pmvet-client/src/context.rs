@@ -17,8 +17,8 @@ use pmvet_events::ids::{ContextId, SiteId};
 use pmvet_events::places::Context;
 use pmvet_events::shm::ROOT_CONTEXT;
 
-use crate::client;
 use crate::thread::{Thread, slot};
+use crate::{client, counts};
 
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -83,14 +83,10 @@ pub(crate) const SPREAD: u32 = 0x9e37_79b1;
 
 const FIRST_BUCKETS: usize = 1 << 8;
 const MOST_BUCKETS: usize = 1 << 15;
-/// In a run that counts, a step that is not there is found as fast as it is made, but a table that grows would grow anew in every
-/// child of a fork server.
-const COUNTING_BUCKETS: usize = 1 << 11;
 
 impl Paths {
     pub(crate) fn new() -> Self {
-        let buckets = if client().counts() { COUNTING_BUCKETS } else { FIRST_BUCKETS };
-        Self(vec![Bucket::default(); buckets])
+        Self(vec![Bucket::default(); FIRST_BUCKETS])
     }
 
     pub(crate) fn start(&self) -> u64 {
@@ -115,8 +111,7 @@ impl Paths {
     }
 
     fn add(&mut self, path: Path) {
-        let most = if client().counts() { COUNTING_BUCKETS } else { MOST_BUCKETS };
-        while self.bucket(path.parent, path.call).0[3].node != 0 && self.0.len() < most {
+        while self.bucket(path.parent, path.call).0[3].node != 0 && self.0.len() < MOST_BUCKETS {
             let larger = vec![Bucket::default(); self.0.len() * 2];
             let old = std::mem::replace(&mut self.0, larger);
             for path in old.iter().flat_map(|b| b.0).filter(|p| p.node != 0) {
@@ -142,9 +137,6 @@ pub(crate) struct Tree {
 
 impl Tree {
     fn child(&self, parent: u32, call: u32) -> u32 {
-        if client().counts() {
-            return crate::counts::context(parent, call);
-        }
         let mut children = self.children.lock().unwrap_or_else(|e| e.into_inner());
         *children.entry((parent, call)).or_insert_with(|| {
             match client().shared.add_context(Context { parent: ContextId(parent), call: SiteId(call) }).0 {
@@ -196,6 +188,9 @@ impl Thread {
     }
 
     fn child(&mut self, parent: u32, call: u32) -> u32 {
+        if client().counts() {
+            return counts::context(parent, call);
+        }
         if let Some(node) = self.remembered.find(parent, call) {
             return node;
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pmvet_events::plan::{Forks, Plan};
-use pmvet_events::stage::Point;
+use pmvet_events::stage::{MAP, Point};
 use pmvet_events::{Event, Places, What};
 use pmvet_target::collect::SinkError;
 use pmvet_target::forkserver::{End, FIRST, ForkServer, Limits};
@@ -106,6 +106,21 @@ fn runs_are_alike_whatever_came_before() {
         assert_eq!(counts(&mut served, "123"), first);
     }
     assert_eq!(counts(&mut served, "9"), other);
+}
+
+/// The first access to another mapping is not for the stubs.
+#[test]
+fn a_call_path_has_the_same_number_however_it_is_found() {
+    let mut served = serve(true);
+    let start = served.server.counts();
+    let [two, one] = ["t", "u"].map(|input| {
+        served.server.set_counts(&start);
+        assert_eq!(served.status(FIRST, input), 1);
+        served.server.counts()
+    });
+    let taken = two[..MAP].iter().filter(|&&count| count != 0).count();
+    assert!(taken >= 5, "{taken}");
+    assert!(two[..MAP] == one[..MAP]);
 }
 
 #[test]

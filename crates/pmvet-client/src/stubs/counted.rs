@@ -6,7 +6,6 @@ use pmvet_events::shm::{RingControl, STRIPES};
 use pmvet_events::stage::Stop;
 use pmvet_events::wire;
 
-use super::paths::resolve;
 use crate::context::Frame;
 use crate::slow;
 use crate::sync::{Held, Lock};
@@ -55,7 +54,7 @@ stubs! {
     counted, slow::counted:
         save!(),
         address_in_pm!(),
-        context_and_room!(),
+        context!("resolve_counted"),
         number_operation!(),
         count!(),
         restore_and_return!(),
@@ -64,7 +63,7 @@ stubs! {
     /// A fence is about to be done.
     counted_fence, slow::counted_fence:
         save!(),
-        context_and_room!(),
+        context!("resolve_counted"),
         number_operation!(),
         "
         mov rax, [rdi + {fences}]

@@ -6,7 +6,6 @@ use pmvet_events::shm::{RingControl, STRIPES};
 use pmvet_events::stage::Stop;
 use pmvet_events::wire;
 
-use super::paths::resolve;
 use crate::context::Frame;
 use crate::sync::{self, Held, Lock};
 use crate::taken::{TAKEN, Taken};

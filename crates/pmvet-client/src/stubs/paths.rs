@@ -4,20 +4,19 @@ use std::arch::naked_asm;
 use std::mem::offset_of;
 
 use crate::context::{self, Frame, Path};
+use crate::counts;
 use crate::thread::Thread;
 
-/// Gives the frame at rsi, which is alive, its node, and all frames below it that have none yet. Returns the node in edx, or
-/// 0 if the thread's cache of the calling-context tree does not have it, or a frame below is dead.
-#[unsafe(naked)]
-pub(super) extern "C" fn resolve() {
-    naked_asm!(
+/// From the frame at rsi down to the first one that has a node, then up again, at label 3, once for each frame that has none: rsi is
+/// the frame, r8d its call and edx its parent's node.
+macro_rules! each_new_frame {
+    () => {
         "
         push rax
         push rdi
         push r8
         push r9
         xor edi, edi
-        // Down to the first frame that has a node.
     2:
         inc edi
         mov rax, [rsi + {sp}]
@@ -30,10 +29,41 @@ pub(super) extern "C" fn resolve() {
         cmp edi, 64
         jb 2b
         jmp 8f
-        // And up again. The four places where a step may be remembered are next to each other.
     3:
         add si, {frame}
         mov r8d, [rsi + {call}]
+        "
+    };
+}
+
+/// The frame's node is in edx. Ends with that of the last one, or with 0 from label 8.
+macro_rules! next_frame {
+    () => {
+        "
+        mov [rsi + {node}], edx
+        dec edi
+        jnz 3b
+    7:
+        pop r9
+        pop r8
+        pop rdi
+        pop rax
+        ret
+    8:
+        xor edx, edx
+        jmp 7b
+        "
+    };
+}
+
+/// Gives the frame at rsi, which is alive, its node, and all frames below it that have none yet. Returns the node in edx, or
+/// 0 if the thread's cache of the calling-context tree does not have it, or a frame below is dead.
+#[unsafe(naked)]
+pub(super) extern "C" fn resolve() {
+    naked_asm!(
+        each_new_frame!(),
+        // The four places where a step may be remembered are next to each other.
+        "
         mov r9d, r8d
         shl r9d, 6
         imul eax, edx, {spread}
@@ -66,19 +96,8 @@ pub(super) extern "C" fn resolve() {
         jne 8f
     5:
         mov edx, [rax + {path_node}]
-        mov [rsi + {node}], edx
-        dec edi
-        jnz 3b
-    7:
-        pop r9
-        pop r8
-        pop rdi
-        pop rax
-        ret
-    8:
-        xor edx, edx
-        jmp 7b
         ",
+        next_frame!(),
         sp = const offset_of!(Frame, sp),
         call = const offset_of!(Frame, call),
         node = const offset_of!(Frame, node),
@@ -90,5 +109,46 @@ pub(super) extern "C" fn resolve() {
         spread = const context::SPREAD as i32,
         paths = const offset_of!(Thread, paths),
         mask = const offset_of!(Thread, path_mask),
+    )
+}
+
+/// The same for runs that count, in which a node's number follows from its parent's and the call: see [`counts::context`].
+#[unsafe(naked)]
+pub(super) extern "C" fn resolve_counted() {
+    naked_asm!(
+        each_new_frame!(),
+        "
+        mov r9d, edx
+        shr r9d, 16
+        test r8d, {library}
+        jz 4f
+        movzx edx, dx
+        jmp 5f
+    4:
+        mov edx, r9d
+        xor r9d, r9d
+    5:
+        shl r9, 32
+        or r9, r8
+        mov rax, {first}
+        imul r9, rax
+        mov r8, r9
+        shr r8, 29
+        xor r9, r8
+        mov rax, {second}
+        imul r9, rax
+        shr r9, 32
+        or r9d, 1
+        shl r9d, 16
+        or edx, r9d
+        ",
+        next_frame!(),
+        sp = const offset_of!(Frame, sp),
+        call = const offset_of!(Frame, call),
+        node = const offset_of!(Frame, node),
+        frame = const size_of::<Frame>(),
+        library = const counts::LIBRARY,
+        first = const counts::MIX[0],
+        second = const counts::MIX[1],
     )
 }

@@ -19,7 +19,8 @@ macro_rules! stubs {
                 // {held_how} {addr_slot} {frame_slot} {return_slot} {value_slot} {stripes_mask} {store} {stream}
                 // {rmw} {rare_rmw} {takes} {near_load} {rmw_failed} {rmw_done} {atomic} {atomic_failed} {pending_slot}
                 // {taken} {taken_count} {taken_room} {taken_entry} {pm_counts} {last_operation} {stop} {operations}
-                // {at_operation} {fences} {at_fence} {spread} {resolve} {slow}
+                // {at_operation} {fences} {at_fence} {spread} {resolve} {resolve_counted}
+                // {slow}
                 ",
                 rax = const offset_of!(Thread, rax),
                 rdx = const offset_of!(Thread, rdx),
@@ -88,7 +89,8 @@ macro_rules! stubs {
                 taken_count = const offset_of!(Thread, taken_count),
                 taken_room = const TAKEN,
                 taken_entry = const size_of::<Taken>(),
-                resolve = sym resolve,
+                resolve = sym crate::stubs::paths::resolve,
+                resolve_counted = sym crate::stubs::paths::resolve_counted,
                 slow = sym $slow,
             )
         }
@@ -239,10 +241,11 @@ macro_rules! address_in_pm {
     };
 }
 
-/// Puts the context into edx and the record's start into rsi, or jumps to 9 if that takes more than a look.
-macro_rules! context_and_room {
-    () => {
-        "
+/// Puts the context into edx, or jumps to 9 if that takes more than a look. Names the function that finds new ones.
+macro_rules! context {
+    ($resolve:literal) => {
+        concat!(
+            "
         mov rsi, [rcx + {slots}]
         mov rsi, [rsi + {frame_slot}]
         mov rdx, [rsi + {frame_sp}]
@@ -251,14 +254,28 @@ macro_rules! context_and_room {
         mov edx, [rsi + {frame_node}]
         test edx, edx
         jnz 40f
-        call {resolve}
+        call {",
+            $resolve,
+            "}
         test edx, edx
         jz 9f
     40:
+        "
+        )
+    };
+}
+
+/// The same, and the record's start into rsi.
+macro_rules! context_and_room {
+    () => {
+        concat!(
+            context!("resolve"),
+            "
         mov rsi, [rcx + {cursor}]
         cmp rsi, [rcx + {limit}]
         ja 9f
         "
+        )
     };
 }
 

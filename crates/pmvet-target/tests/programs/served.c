@@ -8,6 +8,29 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+static volatile unsigned *words[2];
+
+/* Stores by the way of the C library, and without. */
+static int sorts(const void *a, const void *b)
+{
+	*words[*(const int *)a & 1] = 1;
+	return *(const int *)a - *(const int *)b;
+}
+
+__attribute__((noinline)) static void stores(int which)
+{
+	*words[which] = 1;
+	_mm_clflush((void *)words[which]);
+	_mm_sfence();
+}
+
+__attribute__((noinline)) static void calls(int which)
+{
+	stores(which);
+	int numbers[] = { which, which, which };
+	qsort(numbers, 3, sizeof(int), sorts);
+}
+
 int main(int argc, char **argv)
 {
 	int fd = open(argv[1], O_RDWR | O_CREAT, 0644);
@@ -39,6 +62,16 @@ int main(int argc, char **argv)
 		if (fork() == 0)
 			for (;;)
 				pause();
+		break;
+	/* The same through two mappings, or only through one. */
+	case 't':
+	case 'u':
+		words[0] = words[1] = pool;
+		void *second = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		if (line[0] == 't')
+			words[1] = second;
+		for (int i = 0; i < 16; i++)
+			calls(i >> 1 & 1);
 		break;
 	/* Other ways to the pool than through the mapping. */
 	case 'r':
