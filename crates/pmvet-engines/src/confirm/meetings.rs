@@ -83,12 +83,14 @@ impl Loss {
     }
 }
 
-impl Extend<Self> for Loss {
-    fn extend<T: IntoIterator<Item = Self>>(&mut self, losses: T) {
+impl FromIterator<Self> for Loss {
+    fn from_iter<T: IntoIterator<Item = Self>>(losses: T) -> Self {
+        let mut all = Self::default();
         for loss in losses {
-            self.patches.extend(loss.patches);
-            self.others.extend(loss.others);
+            all.patches.extend(loss.patches);
+            all.others.extend(loss.others);
         }
+        all
     }
 }
 
@@ -393,10 +395,13 @@ impl Scanner {
                 continue;
             }
             add(line, index, store);
-            for (index, other) in line.stores().iter().enumerate().skip(index).filter(|(_, s)| s.thread != event.thread)
-            {
-                let known = self.history.of(other.thread).iter().find(|known| known.end.seq == other.seq);
-                known.into_iter().for_each(|store| add(line, index, store));
+            for (index, later) in line.stores().iter().enumerate().skip(index + 1) {
+                let is = |known: &&Stored| known.end.seq == later.seq && known.end.line == store.end.line;
+                if later.thread != event.thread
+                    && let Some(other) = self.history.of(later.thread).iter().find(is)
+                {
+                    add(line, index, other);
+                }
             }
         }
         first
@@ -411,8 +416,7 @@ impl Scanner {
     ) -> Result<(), ScanError> {
         lost.retain(|(store, _)| pending(&self.model, &store.end).is_none());
         let stores: Vec<Stored> = lost.iter().map(|(store, _)| *store).collect();
-        let mut loss = Loss::default();
-        loss.extend(lost.into_iter().map(|(_, loss)| loss));
+        let loss: Loss = lost.into_iter().map(|(_, loss)| loss).collect();
         let (Some(&first), Some(act)) = (stores.first(), self.history.last_act()) else { return Ok(()) };
         let met = self.met.entry((first.end.site, act.site)).or_insert(0);
         let known = stores.iter().any(|store| self.met_stores.contains(&store.end.seq));
@@ -483,9 +487,7 @@ impl Scanner {
             // The store that was read, and then everything.
             for lost in [&left[..read], &left[if read == left.len() { read } else { 0 }..]] {
                 let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| Loss::of(model, line, i));
-                let mut loss = Loss::default();
-                loss.extend(lost.iter().filter_map(at));
-                let Loss { patches, others } = loss;
+                let Loss { patches, others } = lost.iter().filter_map(at).collect();
                 if patches.is_empty() {
                     continue;
                 }
