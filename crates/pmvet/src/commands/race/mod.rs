@@ -42,8 +42,10 @@ pub(crate) struct Explored {
     pub(crate) covered: Covered,
 }
 
-/// How often a run is recorded until its threads have something to do with each other.
+/// How often a run is recorded until its threads have something to do with each other, if it takes less than so many seconds: in a
+/// longer one they had the time.
 const MOST_RECORDINGS: u32 = 4;
+const SHORT: f64 = 2.0;
 
 pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     let folder = std::env::current_dir().map_err(|source| Error::Output {
@@ -88,8 +90,9 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         }
         recordings += 1;
         // Nothing can be forced where threads came one after the other, as they may in a short run.
-        let apart = analysed.threads > 1 && analysed.shared.is_empty();
-        if !(workload.in_step && apart && recordings < MOST_RECORDINGS) {
+        let apart = analysed.saw_pm && analysed.threads > 1 && analysed.shared.is_empty();
+        let short = info.traced_seconds.is_some_and(|seconds| seconds < SHORT);
+        if !(workload.in_step && apart && short && recordings < MOST_RECORDINGS) {
             break analysed;
         }
     };
