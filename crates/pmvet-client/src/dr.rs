@@ -39,10 +39,9 @@ impl Tls {
 
 /// Ends the target with a message: the client cannot do its work, and a run without events must not look like one with.
 pub(crate) fn fail(message: &str) -> ! {
-    if let Some(client) = crate::CLIENT.get() {
-        client.shared.header().client_failed.store(1, std::sync::atomic::Ordering::Release);
+    if crate::CLIENT.get().is_none_or(|client| client.shared.header().fail(message)) {
+        say(message);
     }
-    say(message);
     // SAFETY: does not return.
     unsafe { dr_exit_process(FAILED) };
     unreachable!()
@@ -393,7 +392,7 @@ pub(crate) fn executable() -> CString {
         }
         let path = crate::sites::describe(&*module).2;
         dr_free_module_data(module);
-        CString::new(path).unwrap_or_default()
+        CString::new(path.into_os_string().into_encoded_bytes()).unwrap_or_default()
     }
 }
 

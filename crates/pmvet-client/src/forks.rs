@@ -56,7 +56,8 @@ impl Forks {
             stage,
             files: plan.files.clone(),
             input: plan.input.clone(),
-            becomes: AtomicU32::new(0),
+            // A program that a run of a server starts is part of that run.
+            becomes: AtomicU32::new(if stage.server(0).process.load(Ordering::Relaxed) == 0 { 0 } else { RUN }),
             files_passed: AtomicBool::new(false),
             child: AtomicBool::new(false),
             server: AtomicUsize::new(0),

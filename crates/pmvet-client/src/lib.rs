@@ -59,12 +59,14 @@ mod thread;
 use core::ffi::{c_char, c_int, c_void};
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use dynamorio_sys::*;
 use pmvet_events::event::What;
 use pmvet_events::ids::{ModuleId, ThreadId};
+use pmvet_events::paths;
 use pmvet_events::plan::Plan;
 use pmvet_events::shm::Shared;
 use pmvet_events::stage::Stage;
@@ -89,7 +91,7 @@ struct Client {
     /// The process that this memory belongs to. A child of vfork runs in it under another number.
     process: AtomicU32,
     threads: Mutex<Threads>,
-    early_modules: Mutex<Vec<(ModuleId, u64, u64, String)>>,
+    early_modules: Mutex<Vec<(ModuleId, u64, u64, PathBuf)>>,
     /// The target's own executable.
     executable: CString,
     /// PM was mapped: from now on accesses are instrumented. Before that there is nothing they could hit.
@@ -174,7 +176,7 @@ impl Client {
         }
     }
 
-    fn modules_before_start(&self, id: ModuleId, start: u64, end: u64, path: &str) {
+    fn modules_before_start(&self, id: ModuleId, start: u64, end: u64, path: &Path) {
         let mut modules = self.early_modules.lock().unwrap_or_else(|e| e.into_inner());
         modules.push((id, start, end, path.to_owned()));
     }
@@ -200,10 +202,12 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
     let [shared_memory, pmvet] = arguments.as_slice() else { dr::fail("the client needs two arguments") };
     let shared = Shared::attach(shared_memory.as_ref());
     let shared = shared.unwrap_or_else(|e| dr::fail(&format!("cannot reach pmvet's shared memory: {e}")));
-    let plan: Plan = match serde_json::from_slice(shared.plan()) {
-        Ok(plan) => plan,
-        Err(e) => dr::fail(&format!("pmvet's plan cannot be read: {e}")),
-    };
+    let plan = shared.plan().and_then(|text| Ok(serde_json::from_slice::<Plan>(&text)?));
+    let plan = plan.unwrap_or_else(|e| {
+        let why = format!("pmvet's plan cannot be read: {e}");
+        shared.header().fail(&why);
+        dr::fail(&why)
+    });
     let client = Client {
         tls: dr::Tls::new(),
         pm: pm::Pm::new(&plan),
@@ -255,8 +259,8 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
 
 /// Tells pmvet about this process. A forked one starts with what `parent` has mapped.
 fn start_process(thread: &mut Thread, parent: u32) {
-    let name = client().executable.to_string_lossy();
-    thread.emit(What::ProcessStart { process: client().process(), parent, path: &name });
+    let path = paths::of_bytes(client().executable.to_bytes());
+    thread.emit(What::ProcessStart { process: client().process(), parent, path });
 }
 
 unsafe extern "C" fn thread_starts(dc: *mut c_void) {

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, RwLock};
 
 use pmvet_events::event::{LINE, What};
 use pmvet_events::ids::FileId;
+use pmvet_events::paths;
 use pmvet_events::plan::Plan;
 use pmvet_events::shm::STRIPES;
 
@@ -190,7 +191,7 @@ impl Pm {
         let files = self.files();
         files.known.contains_key(&inode)
             || files.claimed.contains_key(&inode)
-            || self.patterns.iter().any(|p| p.matches_path(path))
+            || self.patterns.iter().any(|p| p.matches(&paths::text(path)))
     }
 
     /// The id of a PM file. On first contact pmvet is told, and sees the file as it is now before this returns.
@@ -202,8 +203,7 @@ impl Pm {
         let file = FileId(client().shared.header().next_file.fetch_add(1, Ordering::AcqRel));
         files.known.insert(inode, file);
         drop(files);
-        let text = String::from_utf8_lossy(path.as_os_str().as_bytes());
-        thread.emit(What::File { file, size, device: inode.0, inode: inode.1, path: &text });
+        thread.emit(What::File { file, size, device: inode.0, inode: inode.1, path });
         if client().plan.snapshots {
             thread.wait_until_seen();
         }
@@ -257,9 +257,9 @@ impl OpenFile {
 /// Undoes what the kernel makes of the name of a private copy: pmvet keeps those in memory, with the path of the
 /// file they stand for as their label.
 fn real_path(path: PathBuf) -> PathBuf {
-    let label = path.to_str().and_then(|text| text.strip_prefix("/memfd:")?.strip_suffix(" (deleted)"));
-    match label {
-        Some(label) if label.starts_with('/') => label.into(),
+    let bytes = path.as_os_str().as_bytes();
+    match bytes.strip_prefix(b"/memfd:").and_then(|rest| rest.strip_suffix(b" (deleted)")) {
+        Some(label) if label.starts_with(b"/") => paths::of_bytes(label).into(),
         _ => path,
     }
 }

@@ -3,6 +3,7 @@
 //! Which store is stopped, and for how long, pmvet decides; here is only the counting that has to happen at once. A stopped
 //! thread holds no lock of the client, has published its store, and looks now and then whether pmvet is still there.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmvet_events::plan::{MAX_STALLS, Plan, Stop};
@@ -24,7 +25,7 @@ const REST: u64 = 200_000;
 
 #[derive(Debug)]
 struct Stall {
-    module: String,
+    module: PathBuf,
     offset: u64,
     before: bool,
     stops: Vec<Stop>,
@@ -52,7 +53,7 @@ impl Schedule {
         }
     }
 
-    pub(crate) fn loaded(&self, start: u64, path: &str) {
+    pub(crate) fn loaded(&self, start: u64, path: &Path) {
         for stall in self.stalls.iter().filter(|stall| stall.module == path) {
             stall.pc.store(start + stall.offset, Ordering::Relaxed);
         }

@@ -1,12 +1,14 @@
 //! Instructions and the modules they are in.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, RwLock};
 
 use dynamorio_sys::*;
 use pmvet_events::event::What;
 use pmvet_events::ids::ModuleId;
+use pmvet_events::paths;
 use pmvet_events::places::Site;
 
 use crate::client;
@@ -37,8 +39,8 @@ struct Module {
 }
 
 impl Module {
-    fn new(id: ModuleId, start: u64, end: u64, path: &str) -> Self {
-        let name = path.rsplit('/').next().unwrap_or_default();
+    fn new(id: ModuleId, start: u64, end: u64, path: &Path) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
         const SYSTEM: [&str; 8] =
             ["ld-linux", "libc.", "libc-", "libm.", "libpthread", "libstdc++", "libgcc_s", "linux-vdso"];
         // SAFETY: module data is valid until it is freed.
@@ -55,7 +57,7 @@ impl Module {
             false if SYSTEM.iter().any(|system| name.starts_with(system)) => Kind::System,
             false => Kind::Library,
         };
-        Self { id, end, hash: crate::counts::text(name), kind }
+        Self { id, end, hash: crate::counts::text(&name), kind }
     }
 }
 
@@ -91,7 +93,7 @@ impl Sites {
         start < REACH || modules.iter().any(near)
     }
 
-    pub(crate) fn loaded(&self, start: u64, end: u64, path: &str) {
+    pub(crate) fn loaded(&self, start: u64, end: u64, path: &Path) {
         let id = ModuleId(client().shared.header().next_module.fetch_add(1, Ordering::AcqRel));
         self.modules.write().unwrap_or_else(|e| e.into_inner()).insert(start, Module::new(id, start, end, path));
         if let Some(thread) = Thread::try_current() {
@@ -110,14 +112,14 @@ impl Sites {
 }
 
 /// Start, end, path of a module.
-pub(crate) fn describe(module: &module_data_t) -> (u64, u64, String) {
+pub(crate) fn describe(module: &module_data_t) -> (u64, u64, PathBuf) {
     // SAFETY: the union's fields are both the start address; the path is a C string or null.
     unsafe {
         let start = module.__bindgen_anon_1.start as u64;
         let path = if module.full_path.is_null() {
-            String::new()
+            PathBuf::new()
         } else {
-            std::ffi::CStr::from_ptr(module.full_path).to_string_lossy().into_owned()
+            paths::of_bytes(std::ffi::CStr::from_ptr(module.full_path).to_bytes()).into()
         };
         (start, module.end as u64, path)
     }

@@ -7,6 +7,7 @@
 //! Taking and giving back one lock at a time, by far the most common, is done by the stubs without coming here.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::RwLock;
 
 use object::{Object, ObjectSegment, ObjectSymbol, SymbolKind};
@@ -199,13 +200,13 @@ impl Hooks {
     }
 
     /// Finds the hooked functions of a module that was loaded.
-    pub(crate) fn search(&self, start: u64, end: u64, path: &str) {
+    pub(crate) fn search(&self, start: u64, end: u64, path: &Path) {
         let Ok(bytes) = std::fs::read(path) else { return };
         let Ok(file) = object::File::parse(&*bytes) else { return };
         let preferred = file.segments().map(|s| s.address() & !0xfff).min().unwrap_or(0);
         let mut found = self.found.write().unwrap_or_else(|e| e.into_inner());
         let before = found.hooks.len();
-        let name = std::path::Path::new(path).file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         if ["libc.so", "libc-", "libpthread", "ld-linux", "ld-2", "ld-musl"].iter().any(|known| name.starts_with(known))
         {
             found.libraries.push((start, end));

@@ -5,7 +5,9 @@
 //! one that comes later has a later number.
 
 use core::ffi::c_void;
+use std::ffi::OsString;
 use std::fs::File;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -197,7 +199,7 @@ impl Arguments {
     /// A path argument, made absolute.
     pub(crate) fn path(&self, directory: Option<i32>, index: i32) -> Option<PathBuf> {
         let text = dr::read_c_string(self.get(index))?;
-        let path = PathBuf::from(String::from_utf8(text).ok()?);
+        let path = PathBuf::from(OsString::from_vec(text));
         if path.is_absolute() {
             return Some(path);
         }
@@ -392,7 +394,7 @@ fn prepare(thread: &mut Thread, arguments: &Arguments, number: i64) -> Pending {
         libc::SYS_execve | libc::SYS_execveat => {
             let path = if number == libc::SYS_execve { arguments.path(None, 0) } else { arguments.path(Some(0), 1) };
             let path = path.unwrap_or_default();
-            thread.emit(What::Exec { path: &path.to_string_lossy() });
+            thread.emit(What::Exec { path: &path });
             Pending::Nothing
         }
         libc::SYS_io_uring_setup | libc::SYS_io_setup => {
@@ -591,7 +593,7 @@ fn finish(thread: &mut Thread, arguments: &Arguments, pending: Pending, result: 
             }
         }
         Pending::Moved { file, to } => {
-            thread.emit(What::FileRename { file, to: &to.to_string_lossy() });
+            thread.emit(What::FileRename { file, to: &to });
         }
         Pending::Deleted { file, inode, last_link } => {
             thread.emit(What::FileUnlink { file });

@@ -4,10 +4,11 @@
 //! thread is in the code cache. Nobody but the thread itself touches it.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::ids::{ContextId, SiteId, ThreadId};
-use pmvet_events::shm::{RING_BYTES, RingBuffer, RingControl, RingState};
+use pmvet_events::shm::{MAX_RINGS, RING_BYTES, RingBuffer, RingControl, RingState};
 use pmvet_events::wire;
 
 use crate::context::Frame;
@@ -175,13 +176,7 @@ impl Thread {
         let client = client();
         let shared = &client.shared;
         let header = shared.header();
-        let ring = loop {
-            match shared.claim_ring(id) {
-                Some(ring) => break ring,
-                // More threads than rings: wait for one that ends.
-                None => dr::yield_thread(),
-            }
-        };
+        let ring = claim_ring(id);
         let buffer = match shared.ring_buffer(ring) {
             Ok(buffer) => buffer,
             Err(e) => dr::fail(&format!("cannot map the event ring of a thread: {e}")),
@@ -425,6 +420,31 @@ impl Thread {
         // SAFETY: as in `end`; the child has its own copy of the memory.
         let thread = unsafe { Box::from_raw(this) };
         dr::free_pages(thread.stack_memory.0, thread.stack_memory.1);
+    }
+}
+
+/// How long a new thread waits for a ring while no other thread gets one either.
+const RING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Takes a ring. If all are taken, waits for a thread to end, but not for ever: those that are there may wait for this one.
+fn claim_ring(id: ThreadId) -> usize {
+    let shared = &client().shared;
+    let mut waits = 0;
+    let mut waiting = None;
+    loop {
+        if let Some(ring) = shared.claim_ring(id) {
+            return ring;
+        }
+        let claims = shared.header().rings_claimed.load(Ordering::Relaxed);
+        let (_, since) = *waiting.get_or_insert((claims, Instant::now()));
+        if waiting.is_some_and(|(before, _)| before != claims) {
+            waiting = Some((claims, Instant::now()));
+        } else if since.elapsed() > RING_PATIENCE {
+            dr::fail(&format!(
+                "the target has more than {MAX_RINGS} threads at a time, and pmvet cannot follow more; run it with fewer"
+            ));
+        }
+        wait(&mut waits);
     }
 }
 

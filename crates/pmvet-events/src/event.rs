@@ -13,6 +13,8 @@
 //! 5. A lock's release comes before the next acquisition of the same lock.
 //! 6. A definition ([`What::Module`], [`What::File`]) comes before the first event that refers to it.
 
+use std::path::Path;
+
 use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
 
 /// One thing that happened, and where.
@@ -85,7 +87,7 @@ pub enum What<'a> {
         size: u64,
         device: u64,
         inode: u64,
-        path: &'a str,
+        path: &'a Path,
     },
     Map {
         file: FileId,
@@ -122,7 +124,7 @@ pub enum What<'a> {
     },
     FileRename {
         file: FileId,
-        to: &'a str,
+        to: &'a Path,
     },
     FileUnlink {
         file: FileId,
@@ -163,19 +165,19 @@ pub enum What<'a> {
         process: u32,
         /// The process it was forked from, whose mappings it starts with; 0 if it started with a new program.
         parent: u32,
-        path: &'a str,
+        path: &'a Path,
     },
     ProcessExit {
         process: u32,
     },
     Exec {
-        path: &'a str,
+        path: &'a Path,
     },
     Module {
         module: ModuleId,
         base: u64,
         size: u64,
-        path: &'a str,
+        path: &'a Path,
     },
 
     Marker {

@@ -17,7 +17,8 @@ pub struct Plan {
     pub deterministic: bool,
     /// The target must stop at its first contact with a PM file until pmvet has seen the file as it is.
     pub snapshots: bool,
-    /// Files that are PM, beside DAX files and those that the target maps with `MAP_SYNC`.
+    /// Globs of files that are PM, beside DAX files and those that the target maps with `MAP_SYNC`. They match a path's
+    /// [`text`](crate::paths::text).
     pub pm: Vec<String>,
     /// Synchronisation functions beside the built-in ones.
     pub sync: Vec<SyncFunction>,
@@ -77,8 +78,10 @@ pub struct Forks {
     /// The path of the stage.
     pub stage: String,
     /// The first call that names one of these files, given without symbolic links, is a fork point.
+    #[serde(with = "crate::paths::as_text")]
     pub files: Vec<PathBuf>,
     /// The first call that looks at the input is another: this file, or standard input.
+    #[serde(with = "crate::paths::as_text")]
     pub input: Option<PathBuf>,
     /// Count operations on PM and branches in the stage's maps. No events are reported.
     pub count: bool,
@@ -88,7 +91,8 @@ pub struct Forks {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stall {
     /// The path of the module as the loader has it, and the distance of the instruction from the module's start.
-    pub module: String,
+    #[serde(with = "crate::paths::as_text")]
+    pub module: PathBuf,
     pub offset: u64,
     /// Stop before the instruction, whatever it is: a fence, say, that would make stores persistent.
     pub before: bool,

@@ -3,12 +3,13 @@
 //! pmvet makes one anonymous file, sparse, so that only what is used takes memory:
 //!
 //! ```text
-//! Header            counters, the plan
+//! Header            counters
 //! RingControl × N   one per thread that is alive
 //! stripe locks      held while a PM store is numbered and performed
 //! sites             instruction → address and module, written once, never changed
 //! contexts          the calling-context tree, written once, never changed
 //! ring buffers × N
+//! plan              as long as it is
 //! ```
 //!
 //! A ring has one producer (a thread of the target) and one consumer (pmvet). Positions are byte counts that only
@@ -18,23 +19,25 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::ids::{ContextId, ModuleId, SiteId, ThreadId};
 use crate::places::{Context, Places, Site};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"pmvetshm");
 /// Changes with the layout; client and pmvet must be of the same build anyway.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 pub const MAX_RINGS: usize = 8192;
 pub const RING_BYTES: usize = 1 << 20;
 pub const STRIPES: usize = 1024;
 const MAX_SITES: usize = 1 << 23;
 const MAX_CONTEXTS: usize = 1 << 25;
-const PLAN_BYTES: usize = 64 << 10;
+/// Room for the reason why the client gave up.
+const FAILURE_BYTES: usize = 1 << 10;
 
 /// A value alone on its cache line, so that neighbours do not slow each other down.
 #[derive(Debug, Default)]
@@ -57,14 +60,55 @@ pub struct Header {
     pub rare_begun: AtomicU64,
     /// Rings that were ever used: the consumer looks no further.
     pub rings_used: AtomicU32,
-    /// Set when the client cannot go on; the text is in the target's standard error.
-    pub client_failed: AtomicU32,
+    /// How often a ring was taken: who waits for one sees that others still get theirs.
+    pub rings_claimed: AtomicU32,
+    /// How far the client is with saying why it cannot go on: see [`Header::fail`].
+    client_failed: AtomicU32,
     /// Not 0 once the target has more than one thread, in all its processes together.
     pub many_threads: Alone<AtomicU32>,
     /// One bit for each stall of the plan that is over: nobody is stopped there any more.
     pub stalls_over: Alone<AtomicU64>,
     plan_len: AtomicU64,
-    plan: [u8; PLAN_BYTES],
+    failure_len: AtomicU64,
+    failure: [AtomicU8; FAILURE_BYTES],
+}
+
+/// States of `client_failed`.
+mod failed {
+    pub(super) const NO: u32 = 0;
+    /// One thread says why; others that fail with it have nothing to add.
+    pub(super) const WRITING: u32 = 1;
+    pub(super) const YES: u32 = 2;
+}
+
+impl Header {
+    /// The client cannot go on. pmvet is told why here, since nobody may see the target's standard error. False if another thread
+    /// has told it already.
+    pub fn fail(&self, why: &str) -> bool {
+        let first =
+            self.client_failed.compare_exchange(failed::NO, failed::WRITING, Ordering::AcqRel, Ordering::Relaxed);
+        if first.is_err() {
+            return false;
+        }
+        let why = &why[..why.floor_char_boundary(FAILURE_BYTES)];
+        self.failure.iter().zip(why.bytes()).for_each(|(to, byte)| to.store(byte, Ordering::Relaxed));
+        self.failure_len.store(why.len() as u64, Ordering::Relaxed);
+        self.client_failed.store(failed::YES, Ordering::Release);
+        true
+    }
+
+    /// Why the client gave up, if it did.
+    pub fn failure(&self) -> Option<String> {
+        match self.client_failed.load(Ordering::Acquire) {
+            failed::NO => None,
+            failed::WRITING => Some("it was killed before it could say why".into()),
+            _ => {
+                let len = (self.failure_len.load(Ordering::Relaxed) as usize).min(FAILURE_BYTES);
+                let bytes: Vec<u8> = self.failure[..len].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+                Some(String::from_utf8_lossy(&bytes).into_owned())
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -140,11 +184,15 @@ impl RingControl {
         unsafe { libc::syscall(libc::SYS_futex, self.stalled.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
     }
 
-    /// pmvet is done with the ring.
-    pub fn free(&self) {
+    /// pmvet is done with the ring. Returns the store that was under way when its owner ended, as address and size. From here on the
+    /// ring may have another owner, whose stores are none of the old one's.
+    pub fn free(&self) -> Option<(u64, u64)> {
+        let addr = self.in_flight.swap(0, Ordering::AcqRel);
+        let size = self.in_flight_size.swap(0, Ordering::AcqRel);
         self.stalled.store(0, Ordering::Relaxed);
         self.ready.store(0, Ordering::Relaxed);
         self.state.store(RingState::Free.word(), Ordering::Release);
+        (addr != 0).then_some((addr, size))
     }
 }
 
@@ -172,7 +220,7 @@ const STRIPES_AT: usize = CONTROLS_AT + pages(MAX_RINGS * size_of::<RingControl>
 const SITES_AT: usize = STRIPES_AT + pages(STRIPES * size_of::<Alone<AtomicU32>>());
 const CONTEXTS_AT: usize = SITES_AT + pages(MAX_SITES * size_of::<SiteEntry>());
 const RINGS_AT: usize = CONTEXTS_AT + pages(MAX_CONTEXTS * size_of::<ContextEntry>());
-const TOTAL: usize = RINGS_AT + MAX_RINGS * RING_BYTES;
+const PLAN_AT: usize = RINGS_AT + MAX_RINGS * RING_BYTES;
 
 /// Everything but the ring buffers, mapped.
 #[derive(Debug)]
@@ -204,17 +252,11 @@ impl Shared {
         }
         // SAFETY: `fd` was just made and nobody else owns it.
         let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(TOTAL as u64)?;
+        file.set_len((PLAN_AT + plan.len()) as u64)?;
+        file.write_all_at(plan, PLAN_AT as u64)?;
         let base = map_shared(&file, 0, RINGS_AT)?;
         let shared = Self { source: Source::Own(file), base };
         let header = shared.header();
-        if plan.len() > PLAN_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the plan is larger than the space for it"));
-        }
-        // SAFETY: nobody else has the file yet, and the length was checked.
-        unsafe {
-            std::ptr::copy_nonoverlapping(plan.as_ptr(), (&raw const header.plan).cast_mut().cast(), plan.len());
-        }
         header.plan_len.store(plan.len() as u64, Ordering::Relaxed);
         for counter in [&header.next_site, &header.next_file, &header.next_module] {
             counter.store(1, Ordering::Relaxed);
@@ -230,13 +272,14 @@ impl Shared {
     /// Attaches to shared memory that pmvet made, by a path that leads to it as long as pmvet lives.
     pub fn attach(path: &Path) -> io::Result<Self> {
         let file = open(path)?;
-        if file.metadata()?.len() != TOTAL as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not the shared memory of this pmvet"));
+        let foreign = || io::Error::new(io::ErrorKind::InvalidData, "not the shared memory of this pmvet");
+        if file.metadata()?.len() < PLAN_AT as u64 {
+            return Err(foreign());
         }
         let shared = Self { source: Source::Path(path.to_owned()), base: map_shared(&file, 0, RINGS_AT)? };
         let header = shared.header();
         if header.magic.load(Ordering::Acquire) != MAGIC || header.version.load(Ordering::Relaxed) != VERSION {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not the shared memory of this pmvet"));
+            return Err(foreign());
         }
         Ok(shared)
     }
@@ -259,10 +302,13 @@ impl Shared {
         self.at(0, 0)
     }
 
-    pub fn plan(&self) -> &[u8] {
-        let header = self.header();
-        let len = (header.plan_len.load(Ordering::Relaxed) as usize).min(PLAN_BYTES);
-        &header.plan[..len]
+    pub fn plan(&self) -> io::Result<Vec<u8>> {
+        let mut plan = vec![0; self.header().plan_len.load(Ordering::Relaxed) as usize];
+        match &self.source {
+            Source::Own(file) => file.read_exact_at(&mut plan, PLAN_AT as u64)?,
+            Source::Path(path) => open(path)?.read_exact_at(&mut plan, PLAN_AT as u64)?,
+        }
+        Ok(plan)
     }
 
     pub fn control(&self, ring: usize) -> &RingControl {
@@ -297,6 +343,7 @@ impl Shared {
         let free = |&ring: &usize| self.control(ring).change(RingState::Free, RingState::Active(thread));
         let ring = (0..used.min(MAX_RINGS)).find(free).or_else(|| (used..MAX_RINGS).find(free))?;
         self.header().rings_used.fetch_max(ring as u32 + 1, Ordering::AcqRel);
+        self.header().rings_claimed.fetch_add(1, Ordering::Relaxed);
         Some(ring)
     }
 
@@ -418,4 +465,43 @@ fn map_shared(file: &File, offset: usize, len: usize) -> io::Result<NonNull<u8>>
         return Err(io::Error::last_os_error());
     }
     NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_may_be_as_long_as_it_likes() {
+        for len in [0, 1, 64 << 10, (64 << 10) + 1, 5 << 20] {
+            let plan: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+            let shared = Shared::create(&plan).unwrap();
+            let attached = Shared::attach(&shared.path()).unwrap();
+            assert!(attached.plan().unwrap() == plan, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn what_was_in_flight_is_not_the_next_owners() {
+        let shared = Shared::create(&[]).unwrap();
+        let ring = shared.claim_ring(ThreadId(1)).unwrap();
+        let control = shared.control(ring);
+        control.in_flight_size.store(48, Ordering::Relaxed);
+        control.in_flight.store(0x1000, Ordering::Relaxed);
+        assert_eq!(control.free(), Some((0x1000, 48)));
+        assert_eq!(shared.claim_ring(ThreadId(2)), Some(ring), "the same ring, for another thread");
+        assert_eq!(control.free(), None);
+    }
+
+    #[test]
+    fn the_first_reason_to_give_up_counts() {
+        let shared = Shared::create(&[]).unwrap();
+        let header = shared.header();
+        assert_eq!(header.failure(), None);
+        let long = "ü".repeat(FAILURE_BYTES);
+        assert!(header.fail(&long));
+        assert!(!header.fail("something else"));
+        let told = header.failure().unwrap();
+        assert!(told.len() <= FAILURE_BYTES && long.starts_with(&told) && !told.is_empty());
+    }
 }

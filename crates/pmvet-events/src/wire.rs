@@ -13,8 +13,12 @@
 //! The common kinds are written by hand-made code in the client, so this layout is part of its contract. Rare events
 //! share the kind [`RARE`] and carry four numbers and a text.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use crate::event::{AtomicKind, Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, What};
 use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
+use crate::paths;
 
 pub const STORE: u8 = 1;
 pub const STORE_NT: u8 = 2;
@@ -215,9 +219,10 @@ impl<'a> Input<'a> {
 /// A rare event as four numbers and a text. `None` for the kinds that have a record of their own.
 fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
     let text = |s: &'a str| s.as_bytes();
+    let name = |path: &'a Path| path.as_os_str().as_bytes();
     Some(match *what {
         What::Unsupported { addr, size, why } => (1, [addr, size.into(), 0, 0], text(why)),
-        What::File { file, size, device, inode, path } => (2, [file.0.into(), size, device, inode], text(path)),
+        What::File { file, size, device, inode, path } => (2, [file.0.into(), size, device, inode], name(path)),
         What::Map { file, addr, len, offset, writable } => {
             (if writable { 3 } else { 4 }, [file.0.into(), addr, len, offset], &[])
         }
@@ -226,17 +231,17 @@ fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
         What::FileZero { file, offset, len } => (7, [file.0.into(), offset, len, 0], &[]),
         What::FileResize { file, size } => (8, [file.0.into(), size, 0, 0], &[]),
         What::FileSync { file, offset, len, how } => (9, [file.0.into(), offset, len, how as u64], &[]),
-        What::FileRename { file, to } => (10, [file.0.into(), 0, 0, 0], text(to)),
+        What::FileRename { file, to } => (10, [file.0.into(), 0, 0, 0], name(to)),
         What::FileUnlink { file } => (11, [file.0.into(), 0, 0, 0], &[]),
         What::ThreadStart { process, os_thread } => (12, [process.into(), os_thread.into(), 0, 0], &[]),
         What::ThreadExit => (13, [0; 4], &[]),
         What::ThreadCreate { child } => (14, [child.0.into(), 0, 0, 0], &[]),
         What::ThreadJoin { child } => (15, [child.0.into(), 0, 0, 0], &[]),
         What::Sync { object, op } => (18, [object, op as u64, 0, 0], &[]),
-        What::ProcessStart { process, parent, path } => (19, [process.into(), parent.into(), 0, 0], text(path)),
+        What::ProcessStart { process, parent, path } => (19, [process.into(), parent.into(), 0, 0], name(path)),
         What::ProcessExit { process } => (20, [process.into(), 0, 0, 0], &[]),
-        What::Exec { path } => (21, [0; 4], text(path)),
-        What::Module { module, base, size, path } => (22, [module.0.into(), base, size, 0], text(path)),
+        What::Exec { path } => (21, [0; 4], name(path)),
+        What::Module { module, base, size, path } => (22, [module.0.into(), base, size, 0], name(path)),
         What::Marker { how, addr, len, text: t } => (23, [how as u64, addr, len, 0], text(t)),
         What::Interrupted { addr, size } => (24, [addr, size.into(), 0, 0], &[]),
         What::ThreadDetach { child } => (26, [child.0.into(), 0, 0, 0], &[]),
@@ -257,7 +262,7 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
     let len = input.word()? as usize;
     let [a, b, c, d] = [input.word()?, input.word()?, input.word()?, input.word()?];
     let data = input.data(len)?;
-    // The client cuts paths at a byte limit, so the end of a text may be half a character.
+    // The client cuts texts at a byte limit, so the end of one may be half a character.
     let text = || match std::str::from_utf8(data) {
         Ok(text) => text,
         Err(e) => std::str::from_utf8(&data[..e.valid_up_to()]).unwrap_or_default(),
@@ -265,24 +270,24 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
     let file = FileId(a as u32);
     Some(match tag {
         1 => What::Unsupported { addr: a, size: b as u32, why: text() },
-        2 => What::File { file, size: b, device: c, inode: d, path: text() },
+        2 => What::File { file, size: b, device: c, inode: d, path: paths::of_bytes(data) },
         3 | 4 => What::Map { file, addr: b, len: c, offset: d, writable: tag == 3 },
         5 => What::Unmap { addr: a, len: b },
         6 => What::FileWrite { file, offset: b, data },
         7 => What::FileZero { file, offset: b, len: c },
         8 => What::FileResize { file, size: b },
         9 => What::FileSync { file, offset: b, len: c, how: SyncKind::from_number(d as u8)? },
-        10 => What::FileRename { file, to: text() },
+        10 => What::FileRename { file, to: paths::of_bytes(data) },
         11 => What::FileUnlink { file },
         12 => What::ThreadStart { process: a as u32, os_thread: b as u32 },
         13 => What::ThreadExit,
         14 => What::ThreadCreate { child: ThreadId(a as u32) },
         15 => What::ThreadJoin { child: ThreadId(a as u32) },
         18 => What::Sync { object: a, op: SyncOp::from_number(b as u8)? },
-        19 => What::ProcessStart { process: a as u32, parent: b as u32, path: text() },
+        19 => What::ProcessStart { process: a as u32, parent: b as u32, path: paths::of_bytes(data) },
         20 => What::ProcessExit { process: a as u32 },
-        21 => What::Exec { path: text() },
-        22 => What::Module { module: ModuleId(a as u32), base: b, size: c, path: text() },
+        21 => What::Exec { path: paths::of_bytes(data) },
+        22 => What::Module { module: ModuleId(a as u32), base: b, size: c, path: paths::of_bytes(data) },
         23 => What::Marker { how: MarkerKind::from_number(a as u8)?, addr: b, len: c, text: text() },
         24 => What::Interrupted { addr: a, size: b as u32 },
         26 => What::ThreadDetach { child: ThreadId(a as u32) },
@@ -412,7 +417,13 @@ mod tests {
             round_trip(What::Fence { how });
         }
         round_trip(What::Unsupported { addr: 1, size: 512, why: "xsave" });
-        round_trip(What::File { file: FileId(1), size: 2, device: 3, inode: 4, path: "/dev/shm/ü" });
+        round_trip(What::File {
+            file: FileId(1),
+            size: 2,
+            device: 3,
+            inode: 4,
+            path: paths::of_bytes(b"/dev/shm/\xff\xfe"),
+        });
         round_trip(What::Map { file: FileId(1), addr: 4096, len: 8192, offset: 0, writable: true });
         round_trip(What::Map { file: FileId(1), addr: 4096, len: 8192, offset: 0, writable: false });
         round_trip(What::Unmap { addr: 4096, len: 8192 });
@@ -422,7 +433,7 @@ mod tests {
         for &how in SyncKind::ALL {
             round_trip(What::FileSync { file: FileId(1), offset: 0, len: 9, how });
         }
-        round_trip(What::FileRename { file: FileId(1), to: "x" });
+        round_trip(What::FileRename { file: FileId(1), to: "x".as_ref() });
         round_trip(What::FileUnlink { file: FileId(1) });
         round_trip(What::ThreadStart { process: 1, os_thread: 2 });
         round_trip(What::ThreadExit);
@@ -436,10 +447,10 @@ mod tests {
         for &op in SyncOp::ALL {
             round_trip(What::Sync { object: 1, op });
         }
-        round_trip(What::ProcessStart { process: 1, parent: 2, path: "/bin/true" });
+        round_trip(What::ProcessStart { process: 1, parent: 2, path: "/bin/true".as_ref() });
         round_trip(What::ProcessExit { process: 1 });
-        round_trip(What::Exec { path: "/bin/true" });
-        round_trip(What::Module { module: ModuleId(1), base: 2, size: 3, path: "/lib/x.so" });
+        round_trip(What::Exec { path: "/bin/true".as_ref() });
+        round_trip(What::Module { module: ModuleId(1), base: 2, size: 3, path: "/lib/x.so".as_ref() });
         for &how in MarkerKind::ALL {
             round_trip(What::Marker { how, addr: 1, len: 2, text: "op" });
         }

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
 
 use pmvet_events::event::*;
 use pmvet_events::file::*;
@@ -49,6 +51,7 @@ impl Seed {
     fn what(&self) -> What<'_> {
         let [a, b, c, d] = self.numbers;
         let (file, text) = (FileId(b as u32), &self.text[..]);
+        let path = paths::of_bytes(&self.bytes);
         let flag = self.how & 1 != 0;
         fn pick<T: Copy>(all: &[T], how: u8) -> T {
             all[usize::from(how) % all.len()]
@@ -60,14 +63,14 @@ impl Seed {
             3 => What::Flush { addr: a, how: pick(FlushKind::ALL, self.how), pm: c & 1 != 0 },
             4 => What::Fence { how: pick(FenceKind::ALL, self.how) },
             5 => What::Unsupported { addr: a, size: b as u32, why: text },
-            6 => What::File { file, size: a, device: c, inode: d, path: text },
+            6 => What::File { file, size: a, device: c, inode: d, path },
             7 => What::Map { file, addr: a, len: c, offset: d, writable: flag },
             8 => What::Unmap { addr: a, len: b },
             9 => What::FileWrite { file, offset: a, data: &self.bytes },
             10 => What::FileZero { file, offset: a, len: c },
             11 => What::FileResize { file, size: a },
             12 => What::FileSync { file, offset: a, len: c, how: pick(SyncKind::ALL, self.how) },
-            13 => What::FileRename { file, to: text },
+            13 => What::FileRename { file, to: path },
             14 => What::FileUnlink { file },
             15 => What::ThreadStart { process: a as u32, os_thread: b as u32 },
             16 => What::ThreadExit,
@@ -76,10 +79,10 @@ impl Seed {
             19 => What::Acquire { lock: a, how: pick(LockKind::ALL, self.how) },
             20 => What::Release { lock: a, how: pick(LockKind::ALL, self.how) },
             21 => What::Sync { object: a, op: pick(SyncOp::ALL, self.how) },
-            22 => What::ProcessStart { process: a as u32, parent: b as u32, path: text },
+            22 => What::ProcessStart { process: a as u32, parent: b as u32, path },
             23 => What::ProcessExit { process: a as u32 },
-            24 => What::Exec { path: text },
-            25 => What::Module { module: ModuleId(b as u32), base: a, size: c, path: text },
+            24 => What::Exec { path },
+            25 => What::Module { module: ModuleId(b as u32), base: a, size: c, path },
             26 => What::Marker { how: pick(MarkerKind::ALL, self.how), addr: a, len: b, text },
             27 => What::Atomic { addr: a, old: &self.bytes, new: &self.other, how: pick(AtomicKind::ALL, self.how) },
             29 => What::ThreadDetach { child: ThreadId(a as u32) },
@@ -234,8 +237,9 @@ proptest! {
 
     #[test]
     fn header_and_end_survive(
-        command in vec("\\PC*", 0..4), version in "\\PC{0,20}", loads: bool, complete: bool, exit in "\\PC*",
+        command in vec(vec(1..=255u8, 0..20), 0..4), version in "\\PC{0,20}", loads: bool, complete: bool, exit in "\\PC*",
     ) {
+        let command = command.into_iter().map(OsString::from_vec).collect();
         let header = TraceHeader { command, pmvet_version: version, loads };
         let end = TraceEnd { events: 0, complete, exit };
         let bytes = TraceWriter::new(Vec::new(), &header).unwrap().finish(&end).unwrap();

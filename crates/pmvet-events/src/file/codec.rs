@@ -22,7 +22,10 @@
 //!
 //! Numbers are LEB128 varints, differences wrap around and are zigzag coded.
 
+use std::path::Path;
+
 use crate::event::What;
+use crate::paths;
 
 pub(super) const PREDICTED: u8 = 0x80;
 pub(super) const THREAD: u8 = 0x40;
@@ -273,6 +276,10 @@ impl<'a> Input<'a> {
     pub(super) fn counted(&mut self) -> Result<&'a [u8], Damage> {
         let len = self.varint()?;
         self.take(len)
+    }
+
+    pub(super) fn path(&mut self) -> Result<&'a Path, Damage> {
+        Ok(paths::of_bytes(self.counted()?))
     }
 
     pub(super) fn text(&mut self) -> Result<&'a str, Damage> {

@@ -308,7 +308,7 @@ fn without_address<'a>(input: &mut Input<'a>, shape: Shape) -> Result<What<'a>, 
             size: input.varint()?,
             device: input.varint()?,
             inode: input.varint()?,
-            path: input.text()?,
+            path: input.path()?,
         },
         op::MAP => What::Map {
             file: file(input)?,
@@ -328,7 +328,7 @@ fn without_address<'a>(input: &mut Input<'a>, shape: Shape) -> Result<What<'a>, 
             len: input.varint()?,
             how: SyncKind::from_number(shape.how()).ok_or(KIND_UNKNOWN)?,
         },
-        op::FILE_RENAME => What::FileRename { file: file(input)?, to: input.text()? },
+        op::FILE_RENAME => What::FileRename { file: file(input)?, to: input.path()? },
         op::FILE_UNLINK => What::FileUnlink { file: file(input)? },
         op::THREAD_START => What::ThreadStart { process: input.varint32()?, os_thread: input.varint32()? },
         op::THREAD_EXIT => What::ThreadExit,
@@ -336,15 +336,15 @@ fn without_address<'a>(input: &mut Input<'a>, shape: Shape) -> Result<What<'a>, 
         op::THREAD_JOIN => What::ThreadJoin { child: ThreadId(input.varint32()?) },
         op::THREAD_DETACH => What::ThreadDetach { child: ThreadId(input.varint32()?) },
         op::PROCESS_START => {
-            What::ProcessStart { process: input.varint32()?, parent: input.varint32()?, path: input.text()? }
+            What::ProcessStart { process: input.varint32()?, parent: input.varint32()?, path: input.path()? }
         }
         op::PROCESS_EXIT => What::ProcessExit { process: input.varint32()? },
-        op::EXEC => What::Exec { path: input.text()? },
+        op::EXEC => What::Exec { path: input.path()? },
         op::MODULE => What::Module {
             module: ModuleId(input.varint32()?),
             base: input.varint()?,
             size: input.varint()?,
-            path: input.text()?,
+            path: input.path()?,
         },
         _ => return Err(KIND_UNKNOWN),
     })

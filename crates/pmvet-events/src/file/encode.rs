@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::os::unix::ffi::OsStrExt;
 
 use super::codec::*;
 use super::decode::Definitions;
@@ -302,7 +303,7 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
     match *what {
         What::File { file, size, device, inode, path } => {
             numbers(&[file.0.into(), size, device, inode]);
-            put_bytes(out, path.as_bytes());
+            put_bytes(out, path.as_os_str().as_bytes());
         }
         What::Map { file, addr, len, offset, .. } => numbers(&[file.0.into(), addr, len, offset]),
         What::Unmap { addr, len } => numbers(&[addr, len]),
@@ -321,7 +322,7 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
         What::FileResize { file, size } => numbers(&[file.0.into(), size]),
         What::FileRename { file, to } => {
             numbers(&[file.0.into()]);
-            put_bytes(out, to.as_bytes());
+            put_bytes(out, to.as_os_str().as_bytes());
         }
         What::FileUnlink { file } => numbers(&[file.0.into()]),
         What::ThreadStart { process, os_thread } => numbers(&[process.into(), os_thread.into()]),
@@ -330,13 +331,13 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
         }
         What::ProcessStart { process, parent, path } => {
             numbers(&[process.into(), parent.into()]);
-            put_bytes(out, path.as_bytes());
+            put_bytes(out, path.as_os_str().as_bytes());
         }
         What::ProcessExit { process } => numbers(&[process.into()]),
-        What::Exec { path } => put_bytes(out, path.as_bytes()),
+        What::Exec { path } => put_bytes(out, path.as_os_str().as_bytes()),
         What::Module { module, base, size, path } => {
             numbers(&[module.0.into(), base, size]);
-            put_bytes(out, path.as_bytes());
+            put_bytes(out, path.as_os_str().as_bytes());
         }
         // These never come here, but a kind that is new to the vocabulary must not be forgotten.
         What::Store { .. }

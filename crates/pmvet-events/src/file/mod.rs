@@ -16,7 +16,8 @@
 //!    [`TraceError::Truncated`], never in a clean end.
 //! 4. A frame holds at most 128 KiB, so that a wrong length cannot make the reader allocate much. An
 //!    event larger than that makes its block span several frames.
-//! 5. Header and end record are lists of tagged fields; a reader skips the ones it does not know.
+//! 5. Paths and arguments are bytes as the kernel has them, which need not be UTF-8; all other texts are UTF-8.
+//! 6. Header and end record are lists of tagged fields; a reader skips the ones it does not know.
 //!
 //! Inside an event block each event is coded against a prediction, see `codec`. The prediction lives through the
 //! whole file: a trace is read from the start, which gives smaller files than blocks that can be read on their own.
@@ -33,6 +34,7 @@ pub use decode::Definitions;
 pub use reader::TraceReader;
 pub use writer::TraceWriter;
 
+use std::ffi::OsString;
 use std::io;
 
 /// The version of the format that this pmvet writes, and the only one that it reads.
@@ -42,7 +44,7 @@ pub const VERSION: u32 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TraceHeader {
     /// The target and its arguments.
-    pub command: Vec<String>,
+    pub command: Vec<OsString>,
     /// The pmvet that wrote the trace. At most 255 bytes of it are kept.
     pub pmvet_version: String,
     /// Whether loads were recorded. Without them some questions cannot be asked of the trace.

@@ -1,7 +1,9 @@
 //! Reading a trace.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::codec::{Damage, Input};
@@ -174,7 +176,7 @@ fn read_header(bytes: &[u8], pmvet_version: String) -> Result<TraceHeader, Damag
     let mut header = TraceHeader { pmvet_version, ..TraceHeader::default() };
     Fields::read(bytes, |tag, value| {
         match tag {
-            field::ARGUMENT => header.command.push(text(value)?),
+            field::ARGUMENT => header.command.push(OsStr::from_bytes(value).into()),
             field::LOADS => header.loads = flag(value)?,
             _ => {}
         }
