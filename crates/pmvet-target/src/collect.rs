@@ -285,15 +285,14 @@ impl<'a> Collector<'a> {
                 i += 1;
                 continue;
             }
-            let in_flight = control.in_flight.swap(0, Ordering::AcqRel);
             let (thread, dead) = (ring.thread, ring.dead);
             self.rings.swap_remove(i);
-            control.free();
-            if dead && in_flight != 0 {
+            if let Some((addr, size)) = control.free()
+                && dead
+            {
                 self.loss.interrupted += 1;
                 self.sent += 1;
-                let size = control.in_flight_size.load(Ordering::Relaxed).max(LINE) as u32;
-                let what = What::Interrupted { addr: in_flight, size };
+                let what = What::Interrupted { addr, size: size.max(LINE) as u32 };
                 let (site, context) = (SiteId(0), ContextId(0));
                 sink.event(&Event { seq: self.sent, thread, site, context, what }, self.shared)?;
             }

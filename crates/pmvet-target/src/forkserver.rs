@@ -9,8 +9,9 @@
 //! of a run into the overlay before it. What a run leaves in files that were open at the fork point is left there: the caller puts
 //! it right before the next. A run reports events, or counts (see [`pmvet_events::plan::Forks`]).
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use pmvet_events::ids::{ContextId, ModuleId, SiteId, ThreadId};
@@ -21,7 +22,9 @@ use pmvet_events::{Event, Places, What};
 
 use crate::collect::{CollectError, Collector, Loss, Sink, SinkError};
 use crate::install::Install;
-use crate::launch::{Exit, Launch, LaunchError, Sandbox, exit_of, stopped_by};
+use crate::launch::{Exit, Launch, LaunchError, Sandbox, exit_of};
+use crate::over::is_over;
+use crate::sandbox::start_error::StartError;
 use crate::sandbox::{Overlay, Tracees, waiting};
 
 /// The server that the target itself became.
@@ -70,7 +73,7 @@ pub enum ForkError {
     Threads,
     #[error("the fork server inside the target has ended")]
     Died,
-    #[error("interrupted")]
+    #[error("interrupted, or out of time, before the target had been run")]
     Interrupted,
     #[error(transparent)]
     Collect(#[from] CollectError),
@@ -120,6 +123,7 @@ impl ForkServer {
             modules: Modules::default(),
         };
         this.arrive(FIRST, None)?;
+        this.files().settle();
         Ok(this)
     }
 
@@ -137,7 +141,7 @@ impl ForkServer {
                 turn::REFUSED => return Err(ForkError::Threads),
                 _ => break,
             }
-            if stopped_by().is_some() {
+            if is_over() {
                 return Err(ForkError::Interrupted);
             }
             match process {
@@ -154,16 +158,30 @@ impl ForkServer {
     }
 
     fn last_words(&mut self) -> ForkError {
-        match self.sandbox.join() {
-            _ if self.shared.header().client_failed.load(Ordering::Acquire) != 0 => LaunchError::ClientFailed.into(),
+        let ended = self.sandbox.join();
+        if let Some(why) = self.shared.header().failure() {
+            return LaunchError::ClientFailed(why).into();
+        }
+        match ended {
+            _ if is_over() => ForkError::Interrupted,
             Some(Ok(run)) => ForkError::Ended(run.end.exit(), String::from_utf8_lossy(&run.output).into_owned()),
-            _ => ForkError::Died,
+            Some(Err(error)) => StartError::of(error).map_or_else(|_| gone(), |e| LaunchError::Sandbox(e).into()),
+            None => gone(),
         }
     }
 
     /// Where a server stopped.
     pub fn point(&self, server: usize) -> Point {
         self.stage.server(server).point()
+    }
+
+    fn files(&self) -> MutexGuard<'_, Overlay> {
+        self.overlay.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Whether a run has changed files that later runs would find changed. Only a new server has them as they were.
+    pub fn is_spoilt(&self) -> bool {
+        self.files().is_touched()
     }
 
     /// The files that the processes see.
@@ -223,7 +241,8 @@ impl ForkServer {
         mut judge: Option<Judge<'_>>,
     ) -> Result<Run, ForkError> {
         let mut left = self.settle()?;
-        let process = self.servers[server].ok_or(ForkError::Died)?;
+        self.files().tidy();
+        let process = self.servers[server].ok_or_else(gone)?;
         let control = self.stage.server(server);
         let started = Instant::now();
         let mut collector = (!self.counts).then(|| Collector::from_now(&self.shared));
@@ -263,9 +282,9 @@ impl ForkServer {
             }
             if !self.tracees.contains(process) {
                 self.servers[server] = None;
-                return Err(ForkError::Died);
+                return Err(gone());
             }
-            if stopped_by().is_some() {
+            if is_over() {
                 return Err(ForkError::Interrupted);
             }
             let child = control.child.load(Ordering::Relaxed);
@@ -297,14 +316,14 @@ impl ForkServer {
     /// Waits for the end of a run that was cut short. Returns how many threads it left behind.
     fn settle(&mut self) -> Result<usize, ForkError> {
         let Some(server) = self.ending.take() else { return Ok(0) };
-        let process = self.servers[server].ok_or(ForkError::Died)?;
+        let process = self.servers[server].ok_or_else(gone)?;
         let control = self.stage.server(server);
         while control.wait_while(turn::ORDERED, ROUND) != turn::READY {
             if !self.tracees.contains(process) {
                 self.servers[server] = None;
-                return Err(ForkError::Died);
+                return Err(gone());
             }
-            if stopped_by().is_some() {
+            if is_over() {
                 return Err(ForkError::Interrupted);
             }
         }
@@ -320,13 +339,16 @@ impl ForkServer {
     pub fn branch(&mut self, server: usize) -> Result<Option<usize>, ForkError> {
         self.settle()?;
         let Some(number) = self.servers.iter().position(Option::is_none) else { return Ok(None) };
-        self.servers[server].ok_or(ForkError::Died)?;
+        self.servers[server].ok_or_else(gone)?;
         let control = self.stage.server(server);
         self.stage.server(number).set_turn(turn::AWAY);
         control.give(number as u32);
         while control.wait_while(turn::ORDERED, ROUND) != turn::READY {
             if self.sandbox.is_over() {
-                return Err(ForkError::Died);
+                return Err(gone());
+            }
+            if is_over() {
+                return Err(ForkError::Interrupted);
             }
         }
         let child = control.child.load(Ordering::Relaxed) as libc::pid_t;
@@ -355,16 +377,22 @@ impl ForkServer {
             return 0;
         }
         let strays = self.tracees.others(&servers).iter().filter(|&&tid| tid != child as libc::pid_t).count();
-        while self.tracees.kill_others(&servers) > 0 && !self.sandbox.is_over() {
+        // When all is over the whole sandbox ends, which stops new ones from being born.
+        while self.tracees.kill_others(&servers) > 0 && !self.sandbox.is_over() && !is_over() {
             self.tracees.wait_for_others(&servers, ROUND);
         }
         strays
     }
 }
 
+/// Why a server is not there any more: all of them end when pmvet has to.
+fn gone() -> ForkError {
+    if is_over() { ForkError::Interrupted } else { ForkError::Died }
+}
+
 /// What was loaded before the server was there: the sink of every run has to know it.
 #[derive(Debug, Default)]
-struct Modules(Vec<(ModuleId, u64, u64, String)>);
+struct Modules(Vec<(ModuleId, u64, u64, PathBuf)>);
 
 impl Modules {
     fn tell(&self, sink: &mut dyn Sink, places: &dyn Places) -> Result<(), CollectError> {
@@ -380,15 +408,16 @@ impl Modules {
 impl Sink for Modules {
     fn event(&mut self, event: &Event<'_>, _: &dyn Places) -> Result<(), SinkError> {
         if let What::Module { module, base, size, path } = event.what {
-            self.0.push((module, base, size, path.to_owned()));
+            self.0.push((module, base, size, path.into()));
         }
         Ok(())
     }
 }
 
-/// Whether a process has had its time, not counting what it spent waiting for a processor.
+/// Whether a process has had its time, not counting what it spent waiting for a processor, which counts only up to a bound: a process
+/// with many threads that spin waits all the time, for itself.
 fn is_late(process: u32, elapsed: Duration, limit: Duration) -> bool {
-    elapsed > limit && elapsed > limit + waiting::of_process(process as libc::pid_t)
+    elapsed > limit && elapsed > limit + waiting::of_process(process as libc::pid_t).min(limit * waiting::MOST)
 }
 
 /// How much memory a process takes.

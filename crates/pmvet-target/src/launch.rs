@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,10 +19,14 @@ use pmvet_events::shm::{RING_BYTES, Shared};
 use crate::collect::{Collector, Loss, Sink, SinkError};
 use crate::guard::{self, Report};
 use crate::install::Install;
+use crate::over::{self, Over};
 use crate::program::Program;
 use crate::sandbox::driver::Driver;
+use crate::sandbox::start_error::{StartError, Step};
 use crate::sandbox::{self, Job, Output, Overlay, Run, Tracees, Unwinder};
 use crate::schedule::Director;
+
+pub use crate::over::stopped_by;
 
 /// What to run, and how.
 #[derive(Debug, Clone)]
@@ -123,31 +127,26 @@ pub enum LaunchError {
     Guard(#[source] std::io::Error),
     #[error("cannot start DynamoRIO ({}): {source}", .path.display())]
     NotStarted { path: PathBuf, source: std::io::Error },
+    /// A step before DynamoRIO itself.
+    #[error("cannot start the target in its sandbox: {0}")]
+    Sandbox(#[source] StartError),
     #[error("the guard process ended without a word; the target's fate is unknown")]
     GuardDied,
-    #[error("the client inside the target gave up (its message is above)")]
-    ClientFailed,
+    #[error("the client inside the target gave up: {0}")]
+    ClientFailed(String),
     #[error(transparent)]
     Sink(#[from] SinkError),
     #[error(transparent)]
     Collect(#[from] crate::collect::CollectError),
 }
 
-/// The signal that asked pmvet to stop, and whether the target got it too.
-static STOP: AtomicU32 = AtomicU32::new(0);
-const TARGET_HAS_IT: u32 = 1 << 16;
-
-/// Asks the run under way to end. Safe to call from a signal handler. A terminal sends its signals to the target as well,
-/// which must not get them twice.
-pub fn stop(signal: i32, from_terminal: bool) {
-    STOP.store(signal as u32 | if from_terminal { TARGET_HAS_IT } else { 0 }, Ordering::Relaxed);
-}
-
-/// The signal that asked pmvet to stop, if one did.
-pub fn stopped_by() -> Option<i32> {
-    match STOP.load(Ordering::Relaxed) & !TARGET_HAS_IT {
-        0 => None,
-        signal => Some(signal as i32),
+impl LaunchError {
+    pub(crate) fn of_sandbox(error: std::io::Error, install: &Install) -> Self {
+        match StartError::of(error) {
+            Ok(StartError { step: Step::Program(path), source }) => Self::NotStarted { path, source },
+            Ok(error) => Self::Sandbox(error),
+            Err(source) => Self::NotStarted { path: install.dynamorio.clone(), source },
+        }
     }
 }
 
@@ -158,8 +157,8 @@ const BACKLOG: u64 = RING_BYTES as u64 / 2;
 /// Every how many idle rounds pmvet looks for news of the target's processes.
 const LOOK_AROUND: u32 = 4;
 
-/// How long a target may take to end by itself after it was asked to.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long a target may take to end by itself after it was asked to. pmvet itself has two seconds.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Runs a target to its end. Its events go to `sink` while it runs.
 pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result<Ending, LaunchError> {
@@ -181,19 +180,21 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
         if let Some(director) = &mut directed.director {
             collector.direct(director);
         }
-        if let Some(signal) = stopped_by() {
-            let since = *stopping.get_or_insert_with(|| {
-                if STOP.load(Ordering::Relaxed) & TARGET_HAS_IT == 0 {
-                    keeper.forward(signal);
+        match over::over() {
+            Some(Over::Signal(signal)) => {
+                let since = *stopping.get_or_insert_with(|| {
+                    if !over::target_has_signal() {
+                        keeper.forward(signal);
+                    }
+                    Instant::now()
+                });
+                if since.elapsed() > GRACE {
+                    keeper.kill_target();
                 }
-                Instant::now()
-            });
-            if since.elapsed() > GRACE {
-                keeper.kill_target();
             }
-        }
-        if launch.is_cancelled() {
-            keeper.kill_target();
+            Some(Over::Budget) => keeper.kill_target(),
+            None if launch.is_cancelled() => keeper.kill_target(),
+            None => {}
         }
         idle = if moved > 0 { 0 } else { idle + 1 };
         // Events gather while pmvet sleeps, which costs the target less than being watched at every step.
@@ -217,6 +218,10 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
         if keeper.ended() {
             break Ok(());
         }
+        // Other processes of the target may wait for the one that the client has ended.
+        if shared.header().failure().is_some() {
+            keeper.kill_target();
+        }
         collector.notice_deaths();
     };
     if let Err(e) = result {
@@ -226,8 +231,8 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
     }
     let time = started.elapsed();
     let loss = collector.finish(directed.sink())?;
-    if shared.header().client_failed.load(Ordering::Acquire) != 0 {
-        return Err(LaunchError::ClientFailed);
+    if let Some(why) = shared.header().failure() {
+        return Err(LaunchError::ClientFailed(why));
     }
     let interrupted = stopping.and_then(|_| stopped_by());
     let (last, output) = keeper.last_words(install)?;
@@ -299,7 +304,7 @@ impl Keeper {
             Keeper::Guard(guard) => Ok((guard.last_words(), Vec::new())),
             Keeper::Sandbox(sandbox) => match sandbox.join() {
                 Some(Ok(run)) => Ok((Some(run.end.exit()), run.output)),
-                Some(Err(source)) => Err(LaunchError::NotStarted { path: install.dynamorio.clone(), source }),
+                Some(Err(error)) => Err(LaunchError::of_sandbox(error, install)),
                 None => Ok((None, Vec::new())),
             },
         }

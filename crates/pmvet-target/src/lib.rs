@@ -2,7 +2,8 @@
 //!
 //! * [`install`] — where DynamoRIO and the client are.
 //! * [`program`] — what is to be run, and whether it can be.
-//! * [`launch`](mod@launch) and [`guard`] — starting it, and making sure that nothing of it is left.
+//! * [`launch`](mod@launch) and [`guard`] — starting it, and making sure that nothing of it is left; [`over`] — when all of it has to
+//!   end.
 //! * [`forkserver`] — a target that is started once and run many times.
 //! * [`collect`] — its events, in order, while it runs.
 //! * [`image`] — PM files, rebuilt from events; [`mapped`] and [`sparse`] — the files they are kept in.
@@ -20,6 +21,7 @@ pub mod install;
 pub mod launch;
 pub mod live;
 pub mod mapped;
+pub mod over;
 pub mod program;
 pub mod recording;
 pub mod sandbox;

@@ -10,6 +10,8 @@ use pmvet_events::file::Definitions;
 use pmvet_events::ids::ThreadId;
 use pmvet_events::wire::{self, Front};
 
+use crate::over::is_over;
+
 /// A batch goes when it is this full.
 const BATCH: usize = 256 << 10;
 /// How many batches may be under way: about a million events. A target with many threads takes all cores, and whoever
@@ -67,9 +69,9 @@ impl Feed {
 }
 
 impl Live {
-    /// Hands on each event of the run. Returns the places they refer to, unless the recording has failed.
+    /// Hands on each event of the run. Returns the places they refer to, unless the recording has failed or all is over.
     pub fn for_each(self, mut each: impl FnMut(&Event<'_>)) -> Option<Definitions> {
-        loop {
+        while !is_over() {
             match self.parcels.recv().ok()? {
                 Parcel::End(places) => return Some(places),
                 Parcel::Events(mut batch) => {
@@ -86,6 +88,7 @@ impl Live {
                 }
             }
         }
+        None
     }
 }
 
@@ -102,7 +105,7 @@ mod tests {
     #[test]
     fn events_arrive_as_they_were_sent() {
         let (mut feed, live) = live();
-        let path = "x".repeat(300);
+        let path = std::path::PathBuf::from("x".repeat(300));
         let number = |seq: u64| match seq % 3 {
             0 => What::Load { addr: seq * 8, size: 8 },
             1 => What::Exec { path: &path },

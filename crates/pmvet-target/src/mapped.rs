@@ -58,6 +58,21 @@ impl MappedFile {
         Ok(())
     }
 
+    /// Makes the file longer, and sees to it that the disk has room for all of it. If it has not, the file stays as it is.
+    pub fn resize_reserved(&mut self, size: u64) -> io::Result<()> {
+        // SAFETY: a system call on our own file.
+        let result = unsafe { libc::fallocate(self.file.as_raw_fd(), 0, 0, size as i64) };
+        if result != 0 {
+            let error = io::Error::last_os_error();
+            // Some file systems cannot tell.
+            if error.kind() != io::ErrorKind::Unsupported {
+                let _ = self.file.set_len(self.size);
+                return Err(error);
+            }
+        }
+        self.resize(size)
+    }
+
     /// Writes what lies within the file. Stores behind the end of a file reach its last page, but not the file.
     pub fn store(&mut self, offset: u64, data: &[u8]) {
         let data = &data[..data.len().min(self.size.saturating_sub(offset) as usize)];

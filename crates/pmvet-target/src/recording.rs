@@ -134,13 +134,15 @@ struct Recorder<'a> {
 
 impl Recorder<'_> {
     fn save_base(&self, file: FileId, identity: (u64, u64), path: &Path) -> io::Result<()> {
-        let private = self.overlay.as_ref().and_then(|overlay| {
-            let overlay = overlay.lock().unwrap_or_else(|e| e.into_inner());
-            overlay.by_inode(identity.0, identity.1).map(|(_, file)| Arc::clone(file))
-        });
-        let original = match private {
-            Some(file) => file,
-            None => Arc::new(File::open(path)?),
+        let original = match &self.overlay {
+            Some(overlay) => {
+                let overlay = overlay.lock().unwrap_or_else(|e| e.into_inner());
+                match overlay.by_inode(identity.0, identity.1) {
+                    Some((_, file)) => file.try_clone()?,
+                    None => overlay.open_file(path).or_else(|error| open_elsewhere(identity).ok_or(error))?,
+                }
+            }
+            None => File::open(path)?,
         };
         let found = original.metadata()?;
         if (found.dev(), found.ino()) != identity {
@@ -150,10 +152,19 @@ impl Recorder<'_> {
     }
 }
 
+/// A file that has lost its name, or never had one, as a process has it open.
+fn open_elsewhere(identity: (u64, u64)) -> Option<File> {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let descriptors =
+        processes.filter_map(|process| std::fs::read_dir(process.path().join("fd")).ok()).flatten().flatten();
+    let same = |path: &PathBuf| path.metadata().is_ok_and(|found| (found.dev(), found.ino()) == identity);
+    File::open(descriptors.map(|fd| fd.path()).find(same)?).ok()
+}
+
 impl Sink for Recorder<'_> {
     fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError> {
         if let What::File { file, device, inode, path, .. } = event.what
-            && let Err(source) = self.save_base(file, (device, inode), Path::new(path))
+            && let Err(source) = self.save_base(file, (device, inode), path)
         {
             let message = source.to_string();
             self.failure = Some(RecordError::Base { path: path.into(), source });

@@ -104,11 +104,18 @@ fn other_files_are_copied_before_they_are_written() {
 }
 
 #[test]
-fn only_what_can_be_mapped_is_replaced_for_a_workload() {
-    let scene = Scene::new(Capture::Mappable);
-    assert_eq!(scene.sh("echo new > log; exec 3<>fresh; echo x >&3; cat fresh").1, "x\n");
-    assert_eq!(std::fs::read_to_string(scene.folder.path().join("log")).unwrap(), "new\n");
-    assert!(!scene.folder.path().join("fresh").exists());
+fn whatever_a_workload_writes_is_private_without_a_view_too() {
+    let scene = Scene::new(Capture::Named);
+    assert_eq!(scene.sh("echo new > log; exec 3<>fresh; echo x >&3; cat log fresh").1, "new\nx\n");
+    assert_eq!(scene.names(), [PathBuf::from("pool")]);
+}
+
+#[test]
+fn what_cannot_be_made_private_is_refused() {
+    let scene = Scene::new(Capture::Named);
+    let (_, output) = scene.sh("mkdir d 2>&1; ln -s pool link 2>&1; mkfifo pipe 2>&1; chmod 700 . 2>&1; ls");
+    assert_eq!(output.matches("Operation not permitted").count(), 4, "{output}");
+    assert_eq!(scene.names(), [PathBuf::from("pool")]);
 }
 
 #[test]
@@ -136,8 +143,7 @@ fn locks_are_seen_in_the_sandbox_alone() {
         output
     };
     assert_eq!(lock(Capture::Writable), "free\ntaken\n");
-    // A workload leaves its traces, and sees those of others.
-    assert_eq!(lock(Capture::Mappable), "taken\n");
+    assert_eq!(lock(Capture::Named), "free\ntaken\n");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::PAGE;
 use super::replay::{FileState, Replay};
 use crate::mapped::MappedFile;
+use crate::sparse;
 use pmvet_events::ids::FileId;
 
 /// Position of a version among the versions of a run.
@@ -48,6 +49,31 @@ struct Page {
     changes: Vec<(VersionId, Slot)>,
     /// It is in `unkept`.
     waiting: bool,
+}
+
+/// A store grows to twice its size, but by no more than this: what it grows by is reserved on disk.
+const MOST_GROWTH: u64 = 64 << 20;
+
+/// Makes room for what ends at `end`: on disk, or in memory if the disk is full. A write to a file that the disk has no room for would be
+/// the end of pmvet, since the file is mapped.
+fn grow(store: &mut MappedFile, end: u64) -> io::Result<()> {
+    let size = end.max(1 << 20).next_multiple_of(PAGE as u64).max(store.size() + store.size().min(MOST_GROWTH));
+    match store.resize_reserved(size) {
+        Err(e)
+            if matches!(
+                e.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+            ) =>
+        {
+            let mut memory = MappedFile::new(sparse::unnamed("versions".as_ref())?);
+            memory.resize(size)?;
+            let known = store.bytes();
+            memory.bytes_mut()[..known.len()].copy_from_slice(known);
+            *store = memory;
+            Ok(())
+        }
+        done => done,
+    }
 }
 
 /// Where a page's content is; 0: nowhere, it is all zeros.
@@ -108,7 +134,7 @@ impl Versions {
                 self.used += 1;
                 let end = self.used * PAGE as u64;
                 if end > self.store.size() {
-                    self.store.resize(end.next_power_of_two().max(1 << 20))?;
+                    grow(&mut self.store, end)?;
                 }
                 let bytes = page_bytes(replay.bytes(file), index);
                 self.store.store(slot * PAGE as u64, bytes);

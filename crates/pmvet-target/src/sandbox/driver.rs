@@ -84,6 +84,9 @@ impl Driver {
         let end = wait(&mut client, signs);
         // The server's death is the news, if it came first.
         let end = if signs.ended.load(Ordering::Acquire) { None } else { end };
+        if signs.over.load(Ordering::Acquire) {
+            return None;
+        }
         match self.stop.as_deref().map(start) {
             Some(Ok(mut stop)) => {
                 wait(&mut stop, signs);

@@ -6,7 +6,7 @@
 //! names and end with pmvet.
 //!
 //! * [`overlay`] — which file stands in for which path.
-//! * `spawn` — how the first process begins.
+//! * `spawn` — how the first process begins; [`start_error`] — why it does not.
 //! * `filter` — which system calls are looked at; `supervisor` — what becomes of them; `tracee` — the stopped thread.
 //! * [`driver`] — who talks to a server.
 //! * `stack` — where a process was when it failed.
@@ -15,37 +15,50 @@
 //! forks, or mixes `pwrite` with loads would see other bytes than on a real machine.
 //!
 //! What a sandboxed process can notice: stand-ins have no links (`st_nlink` is 0), listings show the real folder, `io_uring`
-//! and 32-bit system calls do not exist, and setuid programs have no effect.
+//! and 32-bit system calls do not exist, setuid programs have no effect, and orphans are adopted by pmvet.
 
 pub mod driver;
 pub mod overlay;
+pub mod probe;
 
+mod attributes;
+mod capabilities;
 mod filter;
+mod ground;
+mod keeper;
+mod mounts;
+mod network;
+mod resolve;
 mod spawn;
 mod stack;
+pub mod start_error;
 mod supervisor;
 mod tracee;
+mod view;
 pub(crate) mod waiting;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, mpsc};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, Once, mpsc};
 use std::time::{Duration, Instant};
 
+pub use self::ground::NoViews;
+pub use self::keeper::enter;
 pub use self::overlay::{Capture, Overlay};
 pub use self::stack::{RawFrame, Unwinder};
-pub use self::supervisor::canonical;
 pub use self::tracee::Tracees;
 
 use crate::launch::Exit;
+use crate::over;
 
 use self::driver::{Driver, Ready, Signs};
 use self::spawn::Spawn;
-use self::supervisor::{Status, Supervisor};
+use self::supervisor::{Status, Supervisor, ending};
 use self::waiting::Waiting;
 
 /// What to run, and what it may use.
@@ -125,7 +138,7 @@ pub enum End {
     Timeout,
     /// It filled the disk, or would have.
     Runaway,
-    /// pmvet was asked to stop.
+    /// pmvet was asked to stop, or its budget is used up.
     Interrupted,
 }
 
@@ -142,6 +155,10 @@ impl End {
 
 /// Runs a command to its end. What it does to files stays in `overlay`.
 pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> io::Result<Run> {
+    let cut = || Run { end: End::Interrupted, output: Vec::new(), stack: Vec::new(), time: Duration::ZERO };
+    if over::is_over() {
+        return Ok(cut());
+    }
     let input = match job.input {
         // Opened anew, since the position of the old one is shared.
         Some(file) => File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?,
@@ -151,41 +168,51 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
         Output::Inherit => (None, None),
         Output::Tail(_) => {
             let (reader, writer) = io::pipe()?;
+            // Whoever still has the other end when all are dead is not waited for.
+            // SAFETY: a flag of a descriptor of our own.
+            unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
             (Some(OwnedFd::from(reader)), Some(OwnedFd::from(writer)))
         }
     };
+    adopt_orphans();
     let started = Instant::now();
     let Job { executable, arguments, variables, most_memory, .. } = *job;
-    let spawn = Spawn { executable, arguments, variables, input: input.into(), output, most_memory };
-    let timed_out = AtomicBool::new(false);
+    let view = overlay.lock().unwrap_or_else(|e| e.into_inner()).enter_view()?;
+    let view = view.as_deref().map(|lease| &**lease);
+    let spawn = Spawn { executable, arguments, variables, input: input.into(), output, most_memory, view };
+    let ending = AtomicU8::new(ending::NO);
     let signs = Signs::default();
     let (done, watch_done) = io::pipe()?;
     let (begun, process) = mpsc::channel();
-    let (supervised, watchdog, driven) = std::thread::scope(|scope| {
-        let (signs, timed_out) = (&signs, &timed_out);
+    let ran = std::thread::scope(|scope| {
+        let (signs, ending) = (&signs, &ending);
         // A thread of its own, since it waits for all children that it has: the calling thread may have others.
-        let supervising = scope.spawn(move || {
+        let supervise = move || {
             let pid = spawn.start();
             let first = pid.as_ref().ok().copied();
+            // SAFETY: has no preconditions.
+            let own = unsafe { libc::gettid() };
             // Who asked waits for this.
-            let _ = begun.send(pid);
-            let supervisor = Supervisor::new(overlay, timed_out, unwinder, job.usual_status, first?, job.tracees);
+            let _ = begun.send(pid.map(|pid| (pid, own)));
+            let supervisor = Supervisor::new(overlay, ending, unwinder, job.usual_status, first?, job.tracees);
             let result = supervisor.run();
             signs.ended.store(true, Ordering::Release);
             drop(watch_done);
             Some(result)
-        });
-        let pid = process.recv().map_err(io::Error::other)??;
+        };
+        // A target that has filled the table of processes is no reason to panic.
+        let supervising = std::thread::Builder::new().spawn_scoped(scope, supervise)?;
+        let (pid, supervisor) = process.recv().map_err(io::Error::other)??;
         let driving = job.driver.map(|driver| scope.spawn(move || driver.drive(pid, signs)));
         let mut watchdog = Watchdog {
             pid,
             deadline: job.timeout.map(|t| started + t),
-            most_wait: if job.by_the_clock { Duration::ZERO } else { job.timeout.unwrap_or_default() * WAITS },
-            waiting: Waiting::new(pid),
+            most_wait: if job.by_the_clock { Duration::ZERO } else { job.timeout.unwrap_or_default() * waiting::MOST },
+            waiting: Waiting::new(pid, supervisor),
             most_bytes: job.most_bytes,
             stop: job.stop,
             overlay,
-            timed_out,
+            ending,
             line: match job.driver.map(|driver| &driver.ready) {
                 Some(Ready::Line(line)) => Some(line),
                 _ => None,
@@ -203,8 +230,13 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
         let driven = driving.and_then(|thread| thread.join().ok().flatten());
         let supervised = supervising.join().ok().flatten();
         Ok::<_, io::Error>((supervised, (watchdog.output, watchdog.why), driven))
-    })?;
-    let (status, stack) = supervised.ok_or_else(|| io::Error::other("the supervisor of a process has failed"))?;
+    });
+    let (supervised, watchdog, driven) = match ran {
+        // Whatever killed it before it had started.
+        Err(_) if over::is_over() => return Ok(cut()),
+        ran => ran?,
+    };
+    let (status, stack) = supervised.ok_or_else(|| io::Error::other("the supervisor of a process has failed"))??;
     let time = started.elapsed();
     let (mut output, why) = watchdog;
     if let Output::Tail(keep) = job.output {
@@ -220,8 +252,15 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
     Ok(Run { end, output, stack, time })
 }
 
-/// On a busy machine a process may take so many times as long in addition.
-const WAITS: u32 = 3;
+/// Makes orphans of the sandbox's processes children of pmvet. They are gone as soon as their tracer has seen their end; those of
+/// another parent stay until that one looks, and a target that forks for ever fills the table of processes with them.
+fn adopt_orphans() {
+    static ONCE: Once = Once::new();
+    // SAFETY: has no preconditions.
+    ONCE.call_once(|| unsafe {
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+    });
+}
 
 /// Reads what the process writes, so that it never waits, and watches over its time and space.
 struct Watchdog<'a> {
@@ -232,7 +271,7 @@ struct Watchdog<'a> {
     most_bytes: u64,
     stop: Option<&'a AtomicBool>,
     overlay: &'a Mutex<Overlay>,
-    timed_out: &'a AtomicBool,
+    ending: &'a AtomicU8,
     /// A line that somebody waits for.
     line: Option<&'a regex::bytes::Regex>,
     signs: &'a Signs,
@@ -309,10 +348,9 @@ impl Watchdog<'_> {
 
     fn is_over(&mut self) -> bool {
         if self.why.is_none() {
-            let used = || self.overlay.lock().map_or(0, |overlay| overlay.bytes());
-            self.why = if crate::launch::stopped_by().is_some()
-                || self.stop.is_some_and(|stop| stop.load(Ordering::Acquire))
-            {
+            // Who has it may be busy with a large file.
+            let used = || self.overlay.try_lock().map_or(0, |overlay| overlay.bytes());
+            self.why = if over::is_over() || self.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
                 Some(End::Interrupted)
             } else if self.is_late() {
                 Some(End::Timeout)
@@ -321,17 +359,21 @@ impl Watchdog<'_> {
             } else {
                 None
             };
-            if self.why.is_some() {
-                self.signs.over.store(true, Ordering::Release);
-                self.timed_out.store(true, Ordering::Release);
-                // It stops, and the supervisor sees where.
-                // SAFETY: the supervisor has not waited for its end, or we would be done.
-                unsafe { libc::kill(self.pid, libc::SIGSTOP) };
-                self.deadline = Some(Instant::now() + Self::PATIENCE);
+            let Some(why) = self.why else { return false };
+            self.signs.over.store(true, Ordering::Release);
+            if why == End::Interrupted {
+                // Nobody wants to know where it was.
+                self.ending.store(ending::KILL, Ordering::Release);
+                return true;
             }
+            self.ending.store(ending::LOOK, Ordering::Release);
+            // It stops, and the supervisor sees where.
+            // SAFETY: the supervisor has not waited for its end, or we would be done.
+            unsafe { libc::kill(self.pid, libc::SIGSTOP) };
+            self.deadline = Some(Instant::now() + Self::PATIENCE);
             return false;
         }
-        self.deadline.is_some_and(|at| Instant::now() >= at)
+        self.why == Some(End::Interrupted) || over::is_over() || self.deadline.is_some_and(|at| Instant::now() >= at)
     }
 
     /// Whether its time is over, not counting what it spent waiting for a processor. A thread that yields all the time also waits, so
@@ -355,6 +397,30 @@ pub fn shell(line: &str) -> Vec<OsString> {
     let single = first.contains('/') && !first.contains('=') && !line.contains([';', '&', '|', '(', ')', '`', '\n']);
     let line = if single { format!("exec {line}") } else { line.into() };
     ["/bin/sh", "-c", &line].map(OsString::from).into()
+}
+
+/// Tells the user something that happens behind the scenes.
+fn say(text: &str) {
+    eprintln!("pmvet: {text}");
+}
+
+/// Tells the user, once for each call, that a program could not do something.
+fn say_refused(call: &'static str) {
+    static SAID: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    if SAID.lock().unwrap_or_else(|e| e.into_inner()).insert(call) {
+        say(&format!(
+            "the program called `{call}` in a way that cannot be kept private, so the call was refused (Operation not permitted); \
+             --in-place runs the workload unconfined"
+        ));
+    }
+}
+
+/// The path without symbolic links and dots, whether or not the last part exists.
+pub fn canonical(path: &Path, follow: bool) -> Option<PathBuf> {
+    if follow && let Ok(found) = path.canonicalize() {
+        return Some(found);
+    }
+    Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
 /// The path of a stand-in that any process can open.

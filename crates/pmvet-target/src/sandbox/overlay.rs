@@ -1,27 +1,31 @@
 //! Private stand-ins for files, under the files' own names.
 //!
-//! An [`Overlay`] says which file a sandboxed process gets when it names a path. Whatever it may write to is copied first, to a file
-//! without a name that vanishes with pmvet, however that ends; the user's file is only ever read. Deleting and renaming
-//! happen in the overlay alone.
+//! An [`Overlay`] says which file a sandboxed process gets when it names a path. Files of PM are put there by name ([`Overlay::put`]).
+//! What a process changes besides stays in its [view](super::view), where the kernel allows one. Where it does not, or where runs of
+//! one process must not see each other's changes, whatever is opened for writing is copied first, to a file without a name that vanishes with
+//! pmvet, however that ends. The user's file is only ever read.
 //!
-//! What it does not do: listings of folders show the files that are really there.
+//! What cannot be made private is refused. Without a view that is everything but regular files: folders, links, pipes, sockets. Listings show
+//! the real folder then.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::attributes;
+use super::view::{Layer, Lease, View};
 use crate::sparse::{copy, unnamed};
 
-/// Which files are replaced when a process opens them.
+/// Which files are replaced by stand-ins when a process opens them, besides those that were put there by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capture {
-    /// Those that can be mapped and written: opened for reading and writing. What the target only writes (a log, its
-    /// output) goes where it should.
-    Mappable,
-    /// All that are opened for writing in any way, so that a process leaves no trace at all.
+    /// None, if there is a view: it takes all changes, and they stay for later runs.
+    Named,
+    /// All that are opened for writing. They are gone when the overlay is replaced, so that one run after the other in the same
+    /// process starts afresh.
     Writable,
 }
 
@@ -39,8 +43,14 @@ type Entries = HashMap<PathBuf, Entry>;
 pub struct Overlay {
     capture: Capture,
     entries: Entries,
-    /// What an earlier run left; never written.
+    /// What an earlier run left without a view; never written.
     below: Arc<Entries>,
+    /// What earlier runs left in views, oldest first.
+    layers: Vec<Arc<Layer>>,
+    /// The view that runs with this overlay live in, once there was one.
+    view: Option<Arc<Lease>>,
+    /// Files that were opened without a name, and may get one.
+    nameless: Vec<Arc<File>>,
 }
 
 /// What a process gets that names a file.
@@ -52,18 +62,64 @@ pub(super) enum Answer {
     Instead(Arc<File>),
     /// An error number.
     Error(i32),
+    /// It has been done here.
+    Done,
+    /// It would change what is not private.
+    Refused,
+}
+
+/// What is to become of the overlay when a call that names files has succeeded.
+#[derive(Debug)]
+pub(super) enum Effect {
+    Unlinked(PathBuf),
+    Renamed { from: PathBuf, to: PathBuf, exchanged: bool },
+    Linked { from: PathBuf, to: PathBuf },
 }
 
 impl Overlay {
     pub fn new(capture: Capture) -> Self {
-        Self { capture, entries: HashMap::new(), below: Arc::default() }
+        let (entries, below) = Default::default();
+        Self { capture, entries, below, layers: Vec::new(), view: None, nameless: Vec::new() }
     }
 
     /// An overlay that starts with the files of this one, which must not be used for another run.
     pub fn above(&self, capture: Capture) -> Self {
         let mut below = Entries::clone(&self.below);
         below.extend(self.entries.iter().map(|(path, entry)| (path.clone(), entry.clone())));
-        Self { capture, entries: HashMap::new(), below: Arc::new(below) }
+        let layers = self.view.as_ref().map_or_else(|| self.layers.clone(), |view| view.layers());
+        Self { below: Arc::new(below), layers, ..Self::new(capture) }
+    }
+
+    /// Takes the files of another overlay in place of its own, for the next run in the same process.
+    pub fn become_like(&mut self, other: Overlay) {
+        let view = self.view.take();
+        *self = Self { view, ..other };
+        self.tidy();
+    }
+
+    /// The view that runs with this overlay live in. Nothing if the kernel allows none.
+    pub(super) fn enter_view(&mut self) -> io::Result<Option<Arc<Lease>>> {
+        if self.view.is_none() {
+            self.view = Lease::new(&self.layers)?;
+        }
+        Ok(self.view.clone())
+    }
+
+    /// The next run gets another view: what was changed in this one is gone.
+    pub fn leave_view(&mut self) {
+        self.view = None;
+    }
+
+    /// What was changed so far is there for every later run in the same process.
+    pub(crate) fn settle(&self) {
+        if let Some(view) = &self.view {
+            view.settle();
+        }
+    }
+
+    /// Whether a run has changed something that the next one in the same process would see.
+    pub fn is_touched(&self) -> bool {
+        self.view.as_ref().is_some_and(|view| view.is_touched())
     }
 
     /// Replaces the file at `path`, which need not exist.
@@ -83,14 +139,6 @@ impl Overlay {
         }
     }
 
-    /// What a process finds under a path: a file, the knowledge that there is none, or nothing, if the path is not replaced.
-    pub fn stand_in(&self, path: &Path) -> Option<Option<Arc<File>>> {
-        match self.find(path)? {
-            Entry::Present(file) => Some(Some(Arc::clone(file))),
-            Entry::Deleted => Some(None),
-        }
-    }
-
     /// The replaced files that exist, with their paths.
     pub fn files(&self) -> impl Iterator<Item = (&Path, &Arc<File>)> {
         self.entries.iter().filter_map(|(path, entry)| match entry {
@@ -104,46 +152,127 @@ impl Overlay {
         self.files().find(|(_, file)| file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (device, inode)))
     }
 
+    /// A file as a process would find it.
+    pub fn open_file(&self, path: &Path) -> io::Result<File> {
+        match self.find(path) {
+            Some(Entry::Present(file)) => return file.try_clone(),
+            Some(Entry::Deleted) => return Err(io::ErrorKind::NotFound.into()),
+            None => {}
+        }
+        let view = match &self.view {
+            None if !self.layers.is_empty() => Lease::new(&self.layers)?,
+            known => known.clone(),
+        };
+        match view {
+            Some(view) => view.open(path, libc::O_RDONLY, 0),
+            None => File::open(path),
+        }
+    }
+
     /// Whether a process may really lock this file. A lock on one that others have too, such as PMDK takes on the description of a
     /// pool of several files, would be seen outside, and make runs that have nothing to do with each other fail.
     pub(super) fn may_lock(&self, device: u64, inode: u64) -> bool {
-        self.capture == Capture::Mappable || self.by_inode(device, inode).is_some()
+        self.view.is_some() || self.is_own(device, inode)
+    }
+
+    /// Whether this file, which a process has open, is private to the sandbox.
+    pub(super) fn is_own(&self, device: u64, inode: u64) -> bool {
+        let same = |file: &Arc<File>| file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (device, inode));
+        self.by_inode(device, inode).is_some() || self.nameless.iter().any(same)
     }
 
     /// How much memory the stand-ins take.
     pub fn bytes(&self) -> u64 {
-        self.files().filter_map(|(_, file)| file.metadata().ok()).map(|m| m.blocks() * 512).sum()
-    }
-
-    pub(super) fn open(&mut self, path: &Path, flags: i32) -> Answer {
-        let create = flags & libc::O_CREAT != 0;
-        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
-        match self.find(path) {
-            Some(Entry::Present(_)) if create && flags & libc::O_EXCL != 0 => return Answer::Error(libc::EEXIST),
-            Some(Entry::Present(_)) if writes => return self.own(path),
-            Some(Entry::Present(file)) => return Answer::Instead(Arc::clone(file)),
-            Some(Entry::Deleted) if create => return self.make(path),
-            Some(Entry::Deleted) => return Answer::Error(libc::ENOENT),
-            None => {}
-        }
-        let captured = match self.capture {
-            Capture::Mappable => flags & libc::O_ACCMODE == libc::O_RDWR,
-            Capture::Writable => writes || create,
-        };
-        if !captured || flags & libc::O_PATH != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE || is_kernels(path) {
-            return Answer::Real;
-        }
-        match path.metadata() {
-            Ok(found) if found.is_file() && create && flags & libc::O_EXCL != 0 => Answer::Error(libc::EEXIST),
-            Ok(found) if found.is_file() => self.own(path),
-            Ok(_) => Answer::Real,
-            Err(e) if e.kind() == io::ErrorKind::NotFound && create => self.make(path),
-            Err(_) => Answer::Real,
-        }
+        let own = self.files().map(|(_, file)| file).chain(&self.nameless);
+        own.filter_map(|file| file.metadata().ok()).map(|m| m.blocks() * 512).sum()
     }
 
     fn find(&self, path: &Path) -> Option<&Entry> {
         self.entries.get(path).or_else(|| self.below.get(path))
+    }
+
+    /// Notes that a call will change the view. Without one, whatever is not a regular file cannot be changed.
+    pub(super) fn change_view(&self, path: &Path) -> Answer {
+        match &self.view {
+            Some(view) => {
+                if !is_kernels(path) {
+                    view.touch();
+                }
+                Answer::Real
+            }
+            None => Answer::Refused,
+        }
+    }
+
+    /// `mode` is that of a file that is made.
+    pub(super) fn open(&mut self, path: &Path, flags: i32, mode: u32) -> Answer {
+        let create = flags & libc::O_CREAT != 0;
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        if flags & libc::O_PATH != 0 && self.find(path).is_none() {
+            return Answer::Real;
+        }
+        if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+            return self.open_nameless(path);
+        }
+        match self.find(path) {
+            Some(Entry::Present(_)) if create && flags & libc::O_EXCL != 0 => return Answer::Error(libc::EEXIST),
+            Some(Entry::Present(_)) if writes => return self.own(path),
+            Some(Entry::Present(file)) => return Answer::Instead(Arc::clone(file)),
+            Some(Entry::Deleted) if create && self.takes_writable() => return self.make(path, mode),
+            Some(Entry::Deleted) if create => {
+                self.sync_placeholders();
+                self.entries.remove(path);
+                return self.change_view(path);
+            }
+            Some(Entry::Deleted) => return Answer::Error(libc::ENOENT),
+            None if !writes && !create => return Answer::Real,
+            None => {}
+        }
+        if is_kernels(path) {
+            return if self.view.is_some() || is_harmless(path) { Answer::Real } else { Answer::Refused };
+        }
+        if !self.takes_writable() {
+            return self.change_view(path);
+        }
+        match self.metadata(path) {
+            Ok(found) if found.is_file() && create && flags & libc::O_EXCL != 0 => Answer::Error(libc::EEXIST),
+            // What is written through one of several names is there under the others: that is for the kernel.
+            Ok(found) if found.is_file() && writes && self.view.is_some() && found.nlink() > 1 => {
+                self.change_view(path)
+            }
+            Ok(found) if found.is_file() && writes => self.own(path),
+            Ok(found) if found.is_dir() || found.is_file() => Answer::Real,
+            Ok(found) if found.file_type().is_symlink() => Answer::Error(libc::ELOOP),
+            Ok(_) => self.change_view(path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound && create => self.make(path, mode),
+            Err(_) => Answer::Real,
+        }
+    }
+
+    /// Whether regular files that are written to are replaced here.
+    fn takes_writable(&self) -> bool {
+        self.capture == Capture::Writable || self.view.is_none()
+    }
+
+    fn open_nameless(&mut self, folder: &Path) -> Answer {
+        if self.view.is_some() {
+            return self.change_view(folder);
+        }
+        match unnamed(&folder.join("nameless")) {
+            Ok(file) => {
+                let file = Arc::new(file);
+                self.nameless.push(Arc::clone(&file));
+                Answer::Instead(file)
+            }
+            Err(e) => Answer::Error(e.raw_os_error().unwrap_or(libc::EIO)),
+        }
+    }
+
+    fn metadata(&self, path: &Path) -> io::Result<std::fs::Metadata> {
+        match &self.view {
+            Some(view) => view.open(path, libc::O_PATH | libc::O_NOFOLLOW, 0)?.metadata(),
+            None => path.symlink_metadata(),
+        }
     }
 
     pub(super) fn look(&self, path: &Path) -> Answer {
@@ -159,87 +288,218 @@ impl Overlay {
         match self.find(path) {
             Some(Entry::Present(_)) => self.own(path),
             Some(Entry::Deleted) => Answer::Error(libc::ENOENT),
-            None if self.capture == Capture::Writable && is_file(path) && !is_kernels(path) => self.own(path),
-            None => Answer::Real,
+            None if is_kernels(path) && is_harmless(path) => Answer::Real,
+            None => match self.metadata(path) {
+                Ok(found) if found.is_file() && self.view.is_none() => self.own(path),
+                Ok(_) => self.change_view(path),
+                Err(_) => Answer::Real,
+            },
         }
     }
 
-    /// Returns the result of the call, or nothing if it is to be made in earnest.
-    pub(super) fn unlink(&mut self, path: &Path) -> Option<Result<(), i32>> {
-        match self.find(path) {
-            Some(Entry::Deleted) => return Some(Err(libc::ENOENT)),
-            Some(Entry::Present(_)) => {}
-            None if self.capture == Capture::Writable && is_file(path) && !is_kernels(path) => {}
-            None => return None,
-        }
-        self.entries.insert(path.into(), Entry::Deleted);
-        Some(Ok(()))
-    }
-
-    pub(super) fn rename(&mut self, from: &Path, to: &Path, flags: u64) -> Option<Result<(), i32>> {
-        if !self.concerns(from, to) {
-            return None;
-        }
-        let moved = match self.take(from) {
-            Ok(file) => file,
-            Err(errno) => return Some(Err(errno)),
-        };
-        if flags & u64::from(libc::RENAME_NOREPLACE) != 0 && self.exists(to) {
-            return Some(Err(libc::EEXIST));
-        }
-        let exchanged = if flags & u64::from(libc::RENAME_EXCHANGE) != 0 {
-            match self.take(to) {
-                Ok(file) => Entry::Present(file),
-                Err(errno) => return Some(Err(errno)),
+    /// Removes a name. With a view, the kernel removes it there, and the effect follows.
+    pub(super) fn unlink(&mut self, path: &Path) -> (Answer, Option<Effect>) {
+        if self.view.is_some() {
+            self.sync_placeholders();
+            if self.find(path).is_none() {
+                self.change_view(path);
             }
-        } else {
-            Entry::Deleted
+            return (Answer::Real, Some(Effect::Unlinked(path.into())));
+        }
+        let answer = match self.find(path) {
+            Some(Entry::Deleted) => Answer::Error(libc::ENOENT),
+            Some(Entry::Present(_)) => self.delete(path),
+            None => match path.symlink_metadata() {
+                Ok(found) if found.is_file() => self.delete(path),
+                Ok(found) if found.is_dir() => Answer::Error(libc::EISDIR),
+                Ok(_) => Answer::Refused,
+                Err(_) => Answer::Real,
+            },
         };
-        self.entries.insert(from.into(), exchanged);
-        self.entries.insert(to.into(), Entry::Present(moved));
-        Some(Ok(()))
+        (answer, None)
     }
 
-    pub(super) fn link(&mut self, from: &Path, to: &Path) -> Option<Result<(), i32>> {
-        if !self.concerns(from, to) {
-            return None;
+    fn delete(&mut self, path: &Path) -> Answer {
+        self.entries.insert(path.into(), Entry::Deleted);
+        Answer::Done
+    }
+
+    pub(super) fn rename(&mut self, from: &Path, to: &Path, flags: u64) -> (Answer, Option<Effect>) {
+        let exchanged = flags & u64::from(libc::RENAME_EXCHANGE) != 0;
+        if self.view.is_some() {
+            self.sync_placeholders();
+            if let Some(view) = &self.view
+                && !super::keeper::replaces_all()
+            {
+                for folder in
+                    [Some(from), exchanged.then_some(to)].into_iter().flatten().filter(|path| view.is_folder(path))
+                {
+                    if let Err(error) = view.make_movable(folder) {
+                        return (Answer::Error(error.raw_os_error().unwrap_or(libc::EXDEV)), None);
+                    }
+                }
+            }
+            let only_placeholders =
+                self.entries.contains_key(from) && (self.entries.contains_key(to) || !self.exists(to));
+            if !only_placeholders {
+                self.change_view(from);
+            }
+            return (Answer::Real, Some(Effect::Renamed { from: from.into(), to: to.into(), exchanged }));
+        }
+        (self.rename_here(from, to, flags, exchanged).unwrap_or_else(|answer| answer), None)
+    }
+
+    fn rename_here(&mut self, from: &Path, to: &Path, flags: u64, exchanged: bool) -> Result<Answer, Answer> {
+        let moved = self.take(from)?;
+        if flags & u64::from(libc::RENAME_NOREPLACE) != 0 && self.exists(to) {
+            return Err(Answer::Error(libc::EEXIST));
+        }
+        if self.find(to).is_none() && to.symlink_metadata().is_ok_and(|m| !m.is_file()) {
+            return Err(Answer::Refused);
+        }
+        let other = if exchanged { Entry::Present(self.take(to)?) } else { Entry::Deleted };
+        self.entries.insert(from.into(), other);
+        self.entries.insert(to.into(), Entry::Present(moved));
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn link(&mut self, from: &Path, to: &Path) -> (Answer, Option<Effect>) {
+        if self.view.is_some() {
+            self.sync_placeholders();
+            if !self.entries.contains_key(from) {
+                self.change_view(to);
+            }
+            return (Answer::Real, Some(Effect::Linked { from: from.into(), to: to.into() }));
         }
         if self.exists(to) {
-            return Some(Err(libc::EEXIST));
+            return (Answer::Error(libc::EEXIST), None);
         }
-        Some(self.take(from).map(|file| {
-            self.entries.insert(to.into(), Entry::Present(file));
-        }))
+        let answer = match self.take(from) {
+            Ok(file) => {
+                self.entries.insert(to.into(), Entry::Present(file));
+                Answer::Done
+            }
+            Err(answer) => answer,
+        };
+        (answer, None)
     }
 
-    /// Whether a call that names two files is to be answered here.
-    fn concerns(&self, from: &Path, to: &Path) -> bool {
-        let ours = self.find(from).is_some() || self.find(to).is_some();
-        ours || self.capture == Capture::Writable && is_file(from) && !is_kernels(to)
+    /// Gives a name to a file that was opened without one.
+    pub(super) fn link_nameless(&mut self, device: u64, inode: u64, to: &Path) -> Answer {
+        let same = |file: &&Arc<File>| file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == (device, inode));
+        let Some(file) = self.nameless.iter().find(same).cloned() else { return Answer::Refused };
+        if self.exists(to) {
+            return Answer::Error(libc::EEXIST);
+        }
+        self.entries.insert(to.into(), Entry::Present(file));
+        Answer::Done
+    }
+
+    /// Follows a call that the kernel carried out in the view.
+    pub(super) fn apply(&mut self, effect: Effect) {
+        match effect {
+            Effect::Unlinked(path) => self.forget(&path),
+            Effect::Linked { from, to } => {
+                if let Some(entry @ Entry::Present(_)) = self.entries.get(&from).cloned() {
+                    self.put_below(&to, vec![(PathBuf::new(), entry)]);
+                }
+            }
+            Effect::Renamed { from, to, exchanged } => {
+                let (first, second) = (self.take_below(&from), self.take_below(&to));
+                self.put_below(&to, first);
+                if exchanged {
+                    self.put_below(&from, second);
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, path: &Path) {
+        self.entries.remove(path);
+        if let Some(view) = &self.view {
+            view.forget_placeholder(path);
+        }
+    }
+
+    /// Takes the entries of a path and of all below it, by what follows the path.
+    fn take_below(&mut self, top: &Path) -> Vec<(PathBuf, Entry)> {
+        let paths: Vec<PathBuf> = self.entries.keys().filter(|path| path.starts_with(top)).cloned().collect();
+        let taken = paths.into_iter().filter_map(|path| {
+            let entry = self.entries.remove(&path)?;
+            if let Some(view) = &self.view {
+                view.forget_placeholder(&path);
+            }
+            Some((path.strip_prefix(top).ok()?.to_owned(), entry))
+        });
+        taken.collect()
+    }
+
+    fn put_below(&mut self, top: &Path, entries: Vec<(PathBuf, Entry)>) {
+        for (rest, entry) in entries {
+            let path = if rest.as_os_str().is_empty() { top.to_owned() } else { top.join(rest) };
+            if let Some(view) = &self.view {
+                view.know_placeholder(&path);
+            }
+            self.entries.insert(path, entry);
+        }
+    }
+
+    /// Makes the view's folders show the files that there are: an empty one for each stand-in, none that is hidden.
+    pub(super) fn sync_placeholders(&self) {
+        let Some(view) = &self.view else { return };
+        if view.has_placeholders() {
+            view.retain_placeholders(|path| matches!(self.entries.get(path), Some(Entry::Present(_))));
+        }
+        for (path, entry) in &self.entries {
+            match (entry, view.exists(path)) {
+                (Entry::Present(_), false) => view.add_placeholder(path),
+                (Entry::Deleted, true) => view.hide(path),
+                _ => {}
+            }
+        }
+    }
+
+    /// The same if the view may be out of date: before a run that follows another in the same process.
+    pub(crate) fn tidy(&self) {
+        if self.view.as_ref().is_some_and(|view| view.has_placeholders()) {
+            self.sync_placeholders();
+        }
     }
 
     fn exists(&self, path: &Path) -> bool {
         match self.find(path) {
             Some(Entry::Present(_)) => true,
             Some(Entry::Deleted) => false,
-            None => path.symlink_metadata().is_ok(),
+            None => self.metadata(path).is_ok(),
         }
     }
 
-    fn take(&mut self, path: &Path) -> Result<Arc<File>, i32> {
+    fn take(&mut self, path: &Path) -> Result<Arc<File>, Answer> {
+        if self.find(path).is_none() && !self.metadata(path).is_ok_and(|found| found.is_file()) {
+            let missing = self.metadata(path).is_err();
+            return Err(if missing { Answer::Error(libc::ENOENT) } else { Answer::Refused });
+        }
         match self.own(path) {
             Answer::Instead(file) => Ok(file),
-            Answer::Error(errno) => Err(errno),
-            Answer::Real => Err(libc::ENOENT),
+            answer => Err(answer),
         }
     }
 
-    fn make(&mut self, path: &Path) -> Answer {
-        // The folder has to be there, as for a real file.
-        if !path.parent().is_some_and(Path::is_dir) {
-            return Answer::Real;
+    fn make(&mut self, path: &Path, mode: u32) -> Answer {
+        // The folder has to be there, and the user may write to it, as for a real file.
+        let Some(folder) = path.parent() else { return Answer::Real };
+        let found = match &self.view {
+            Some(view) => view.is_folder(folder),
+            None => folder.is_dir(),
+        };
+        if !found {
+            return Answer::Error(libc::ENOENT);
         }
-        match unnamed(path) {
+        let made = unnamed(path).and_then(|file| {
+            file.set_permissions(std::fs::Permissions::from_mode(mode & 0o7777))?;
+            Ok(file)
+        });
+        match made {
             Ok(file) => self.keep(path, file),
             Err(e) => Answer::Error(e.raw_os_error().unwrap_or(libc::EIO)),
         }
@@ -251,12 +511,12 @@ impl Overlay {
             (Some(Entry::Present(file)), _) => return Answer::Instead(Arc::clone(file)),
             (Some(Entry::Deleted), _) | (None, Some(Entry::Deleted)) => return Answer::Error(libc::ENOENT),
             (None, Some(Entry::Present(file))) => file.try_clone(),
-            (None, None) => File::open(path),
+            (None, None) => self.open_file(path),
         };
         let copied = original.and_then(|original| {
             let file = unnamed(path)?;
             copy(&original, &file)?;
-            file.set_permissions(original.metadata()?.permissions())?;
+            copy_about(&original, &file)?;
             Ok(file)
         });
         match copied {
@@ -270,13 +530,36 @@ impl Overlay {
         self.entries.insert(path.into(), Entry::Present(Arc::clone(&file)));
         Answer::Instead(file)
     }
+
+    /// The view, for those who resolve names in it.
+    pub(super) fn view(&self) -> Option<&View> {
+        self.view.as_deref().map(|lease| &**lease)
+    }
 }
 
-fn is_file(path: &Path) -> bool {
-    path.metadata().is_ok_and(|m| m.is_file())
+/// Copies mode, times and attributes of a file.
+fn copy_about(from: &File, to: &File) -> io::Result<()> {
+    let known = from.metadata()?;
+    to.set_permissions(known.permissions())?;
+    attributes::copy(from, to)?;
+    to.set_times(std::fs::FileTimes::new().set_accessed(known.accessed()?).set_modified(known.modified()?))
 }
 
 /// Names that stand for no data of the user's.
-fn is_kernels(path: &Path) -> bool {
+pub(super) fn is_kernels(path: &Path) -> bool {
     path.starts_with("/proc") || path.starts_with("/sys") || path.starts_with("/dev") && !path.starts_with("/dev/shm")
+}
+
+/// Files of the kernel's that may be written without a view: those of a process itself, and devices that keep nothing.
+fn is_harmless(path: &Path) -> bool {
+    const DEVICES: [&str; 8] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];
+    let mut parts = path.components().skip(1).map(|part| part.as_os_str().to_str().unwrap_or_default());
+    match (parts.next(), parts.next()) {
+        (Some("proc"), Some(process)) => process.bytes().all(|b| b.is_ascii_digit()),
+        (Some("dev"), Some(device)) => {
+            let terminal = || path.symlink_metadata().is_ok_and(|m| m.file_type().is_char_device());
+            DEVICES.contains(&device) || device.starts_with("tty") && terminal()
+        }
+        _ => false,
+    }
 }

@@ -5,18 +5,26 @@
 //! than most recoveries. So threads that are under the filter already start the processes ([`Spawner`]), and a new process borrows pmvet's
 //! memory, as in `posix_spawn`, which has no place for code of ours. Before the program starts, the thread that asked for it becomes
 //! its tracer.
+//!
+//! Three wait for each other here, and the order matters. The spawner cannot go on before the new process has started its
+//! program or has ended: it borrows the process its memory. The process, once it is traced, stops at every signal until its tracer lets it go
+//! on: until it has a group of its own it is in pmvet's, and gets a Ctrl-C, too. So its tracer waits for nothing but the process, answers
+//! each of its stops, and asks the spawner only when the program has started, or the process has ended, and the spawner is free.
 
 use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, mpsc};
 
+use super::capabilities;
 use super::filter::Filter;
+use super::start_error::{StartError, Step};
+use super::view::View;
 
-/// A program to start, as its own group of processes, stopped once it has started, traced by the calling thread.
+/// A program to start, as its own group of processes, traced by the calling thread, and stopped where it starts.
 pub(super) struct Spawn<'a> {
     /// Found in `PATH` if its name has no slash.
     pub(super) executable: &'a OsStr,
@@ -28,6 +36,8 @@ pub(super) struct Spawn<'a> {
     pub(super) output: Option<OwnedFd>,
     /// How much memory of its own it may have.
     pub(super) most_memory: Option<u64>,
+    /// The view it lives in; without one it has the real files.
+    pub(super) view: Option<&'a View>,
 }
 
 /// What the new process works with. It allocates and frees nothing.
@@ -74,6 +84,9 @@ impl Spawn<'_> {
             order: Word::default(),
             error: AtomicU32::new(0),
         };
+        if let Some(view) = self.view {
+            return view.spawner().start(&prepared);
+        }
         let spawner = Spawner::take()?;
         let result = spawner.start(&prepared);
         spawner.give_back();
@@ -85,12 +98,15 @@ fn text_of(text: &OsStr) -> io::Result<CString> {
     Ok(CString::new(text.to_owned().into_vec())?)
 }
 
-/// A thread under the filter. There are as many as programs were ever started at a time; each waits for its next one.
-struct Spawner {
-    orders: mpsc::Sender<Order>,
+/// A thread under the filter, which waits for its next order. Each view has one; without views there are as many as programs were
+/// ever started at a time.
+#[derive(Debug)]
+pub(super) struct Spawner {
+    orders: Mutex<mpsc::Sender<Order>>,
 }
 
-struct Order {
+#[derive(Debug)]
+pub(super) struct Order {
     prepared: *const Prepared,
     /// The program has started, or never will.
     over: mpsc::Sender<()>,
@@ -109,7 +125,7 @@ impl Spawner {
         let idle = IDLE.lock().unwrap_or_else(|e| e.into_inner()).pop();
         match idle {
             Some(spawner) => Ok(spawner),
-            None => Self::new(),
+            None => Self::fresh(),
         }
     }
 
@@ -117,77 +133,112 @@ impl Spawner {
         IDLE.lock().unwrap_or_else(|e| e.into_inner()).push(self);
     }
 
-    fn new() -> io::Result<Self> {
+    fn fresh() -> io::Result<Self> {
         let (orders, received) = mpsc::channel::<Order>();
         let (ready, installed) = mpsc::channel();
-        std::thread::Builder::new().name("pmvet-spawner".into()).spawn(move || {
-            block_signals();
-            let filter = Filter::new().install();
-            let works = filter.is_ok();
-            if ready.send(filter).is_err() || !works {
-                return;
+        let started = std::thread::Builder::new().name("pmvet-spawner".into()).spawn(move || {
+            let confined = Self::confine(false);
+            let works = confined.is_ok();
+            if ready.send(confined).is_ok() && works {
+                Self::serve(received);
             }
-            let mut stack: Vec<u128> = Vec::with_capacity(STACK / size_of::<u128>());
-            for order in received {
-                // SAFETY: who gave the order waits until it is over.
-                make(unsafe { &*order.prepared }, &mut stack);
-                // Who does not wait has died.
-                let _ = order.over.send(());
-            }
-        })?;
+        });
+        started.map_err(StartError::at(Step::Thread))?;
         installed.recv().map_err(io::Error::other)??;
-        Ok(Self { orders })
+        Ok(Self::new(orders))
+    }
+
+    /// A spawner whose thread takes its orders from the other end.
+    pub(super) fn new(orders: mpsc::Sender<Order>) -> Self {
+        Self { orders: Mutex::new(orders) }
+    }
+
+    /// Puts the calling thread, and all that it starts, under the filter, and takes rights away that no program in a sandbox has.
+    pub(super) fn confine(in_view: bool) -> io::Result<()> {
+        block_signals();
+        if in_view {
+            capabilities::drop_for_good()?;
+        }
+        Filter::new(in_view).install().map_err(StartError::at(Step::Filter))
+    }
+
+    /// Starts the programs that it is told to, until nobody is left to tell.
+    pub(super) fn serve(orders: mpsc::Receiver<Order>) {
+        let mut stack: Vec<u128> = Vec::with_capacity(STACK / size_of::<u128>());
+        for order in orders {
+            // SAFETY: who gave the order waits until it is over.
+            make(unsafe { &*order.prepared }, &mut stack);
+            // Who does not wait has died.
+            let _ = order.over.send(());
+        }
     }
 
     /// Returns the process, which the calling thread traces then.
     fn start(&self, prepared: &Prepared) -> io::Result<libc::pid_t> {
         let (over, is_over) = mpsc::channel();
         let gone = || io::Error::other("the thread that starts processes has ended");
-        self.orders.send(Order { prepared, over }).map_err(|_| gone())?;
+        let orders = self.orders.lock().unwrap_or_else(|e| e.into_inner());
+        orders.send(Order { prepared, over }).map_err(|_| gone())?;
+        drop(orders);
         let process = match prepared.process.wait() {
             FAILED => None,
             process => Some(process as libc::pid_t),
         };
         let traced = process.map_or(Ok(()), trace);
         prepared.order.set(if traced.is_ok() { GO } else { GIVE_UP });
-        if let (Some(process), Ok(())) = (process, &traced) {
-            // SAFETY: stopped, or gone, which shows later.
-            unsafe { libc::ptrace(libc::PTRACE_CONT, process, 0, 0) };
-        }
+        // One that is not traced does not stop, and ends by itself.
+        let started = process.is_some_and(|process| follow(process).is_some());
         is_over.recv().map_err(|_| gone())?;
-        let error = match prepared.error.load(Ordering::Acquire) {
-            0 => traced.err(),
-            error => Some(io::Error::from_raw_os_error(error as i32)),
-        };
-        match (process, error) {
-            (Some(process), None) => Ok(process),
-            (process, error) => {
-                if let Some(process) = process {
-                    // SAFETY: it has ended, and nobody wants to know how.
-                    unsafe { libc::waitpid(process, ptr::null_mut(), libc::__WALL) };
+        match process.filter(|_| started) {
+            Some(process) => Ok(process),
+            None => Err(match prepared.error.load(Ordering::Acquire) {
+                0 => traced.err().map_or_else(
+                    || io::Error::other("the process was killed before its program started"),
+                    StartError::at(Step::Trace),
+                ),
+                error if process.is_none() => StartError::at(Step::Process)(io::Error::from_raw_os_error(error as i32)),
+                error => {
+                    let executable = OsStr::from_bytes(prepared.executable.as_bytes());
+                    StartError::program(executable, io::Error::from_raw_os_error(error as i32))
                 }
-                Err(error.unwrap_or_else(gone))
-            }
+            }),
         }
     }
 }
 
-/// Becomes the tracer of a process that waits, and leaves it stopped. If pmvet dies from here on, so does the process.
+/// Becomes the tracer of a process, which goes on. If pmvet dies from here on, so does the process.
+///
+/// Seized rather than attached to: that would stop it by a signal, and a SIGCONT to pmvet's group takes such a signal back.
 fn trace(process: libc::pid_t) -> io::Result<()> {
-    // SAFETY: a child of pmvet; the status is not wanted.
-    unsafe {
-        if libc::ptrace(libc::PTRACE_ATTACH, process, 0, 0) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        while libc::waitpid(process, ptr::null_mut(), libc::__WALL) < 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+    let options = libc::c_long::from(libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACEEXEC);
+    // SAFETY: a child of pmvet.
+    match unsafe { libc::ptrace(libc::PTRACE_SEIZE, process, 0, options) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sees a process through until it stops because its program has started. Nothing if it ended before.
+fn follow(process: libc::pid_t) -> Option<()> {
+    loop {
+        let mut status = 0;
+        // SAFETY: the pointer is valid; the process is a child of pmvet that nobody else waits for.
+        if unsafe { libc::waitpid(process, &raw mut status, libc::__WALL) } < 0 {
+            match io::Error::last_os_error().kind() {
+                io::ErrorKind::Interrupted => continue,
+                _ => return None,
             }
         }
-        libc::ptrace(libc::PTRACE_SETOPTIONS, process, 0, libc::c_long::from(libc::PTRACE_O_EXITKILL));
+        if !libc::WIFSTOPPED(status) {
+            return None;
+        }
+        if status >> 16 == libc::PTRACE_EVENT_EXEC {
+            return Some(());
+        }
+        // A signal that came before the program was there was not meant for it, but for pmvet, which has it too.
+        // SAFETY: stopped, or killed in the meantime, which the next wait tells.
+        unsafe { libc::ptrace(libc::PTRACE_CONT, process, 0, 0) };
     }
-    Ok(())
 }
 
 /// Makes the process. Returns when its program has started, or never will.
@@ -241,8 +292,8 @@ fn begin(prepared: &Prepared) -> io::Error {
         if let Some(limit) = &prepared.most_memory {
             libc::setrlimit(libc::RLIMIT_DATA, limit);
         }
-        // Its own group, so that a signal it sends to its group does not reach pmvet.
-        libc::setpgid(0, 0);
+        // Its own session, so that a signal it sends to a group does not reach pmvet.
+        libc::setsid();
         // The same addresses in every run.
         libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
         prepared.process.set(libc::getpid() as u32);

@@ -3,15 +3,17 @@
 //! It is the tracer (`ptrace`) of the process and of everything that starts from it. A seccomp filter picks the calls it is
 //! woken for. If pmvet dies, the kernel kills them all (`PTRACE_O_EXITKILL`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use super::filter::{self, Call, PathArgument};
-use super::overlay::{Answer, Overlay};
+use super::filter::{self, Call, PathArgument, Target};
+use super::network;
+use super::overlay::{Answer, Effect, Overlay};
+use super::resolve::{Access, Named, resolve};
 use super::stack::{RawFrame, Unwinder};
 use super::tracee::{Registers, Tracee, Tracees, argument, set_argument};
 
@@ -25,21 +27,33 @@ pub(super) enum Status {
     Killed(i32),
 }
 
+/// Whether a sandbox is to end.
+pub(super) mod ending {
+    /// Not yet.
+    pub(in super::super) const NO: u8 = 0;
+    /// As soon as it was seen where the target is.
+    pub(in super::super) const LOOK: u8 = 1;
+    /// At once.
+    pub(in super::super) const KILL: u8 = 2;
+}
+
 /// A thread of the sandbox.
 #[derive(Default)]
 struct Thread {
-    /// Its first stop, which every new thread makes, is over.
-    started: bool,
     /// The registers to put back when its system call returns.
     before: Option<Registers>,
+    /// What follows if that succeeds.
+    effect: Option<Effect>,
     /// The process it belongs to, once somebody asked.
     process: Option<libc::pid_t>,
 }
 
 pub(super) struct Supervisor<'a> {
     overlay: &'a Mutex<Overlay>,
-    /// Set from outside: stop the target, have a look where it is, and kill it.
-    pub(super) timed_out: &'a AtomicBool,
+    /// Set from outside, see [`ending`].
+    ending: &'a AtomicU8,
+    /// Threads that were seen before their beginning was told.
+    early: HashSet<libc::pid_t>,
     /// An exit status that needs no explanation.
     usual_status: Option<i32>,
     first: libc::pid_t,
@@ -49,12 +63,24 @@ pub(super) struct Supervisor<'a> {
     unwinder: &'a mut Unwinder,
     /// Where the first process was when it failed.
     pub(super) stack: Vec<RawFrame>,
+    /// Names of sockets, without files, that the sandbox has made.
+    bound: HashSet<Vec<u8>>,
+    /// Why it cannot be supervised any longer.
+    failure: Option<io::Error>,
+}
+
+/// What becomes of a system call.
+enum Verdict {
+    /// It goes on as it is.
+    Pass,
+    /// It goes on with other registers, and has an effect here if it succeeds.
+    Changed(Box<Registers>, Option<Effect>),
 }
 
 impl<'a> Supervisor<'a> {
     pub(super) fn new(
         overlay: &'a Mutex<Overlay>,
-        timed_out: &'a AtomicBool,
+        ending: &'a AtomicU8,
         unwinder: &'a mut Unwinder,
         usual_status: Option<i32>,
         first: libc::pid_t,
@@ -63,21 +89,45 @@ impl<'a> Supervisor<'a> {
         if let Some(tracees) = tracees {
             tracees.add(first);
         }
-        let threads = HashMap::from([(first, Thread { started: true, ..Thread::default() })]);
-        Self { overlay, timed_out, usual_status, first, threads, tracees, unwinder, stack: Vec::new() }
+        let threads = HashMap::from([(first, Thread::default())]);
+        let early = HashSet::new();
+        Self {
+            overlay,
+            ending,
+            early,
+            usual_status,
+            first,
+            threads,
+            tracees,
+            unwinder,
+            stack: Vec::new(),
+            bound: HashSet::new(),
+            failure: None,
+        }
     }
 
-    /// Follows the process, which has just been started under ptrace, to its end, and ends what it leaves behind.
-    pub(super) fn run(mut self) -> (Status, Vec<RawFrame>) {
+    /// Follows the process, which is stopped where its program starts, to its end, and ends what it leaves behind.
+    pub(super) fn run(mut self) -> io::Result<(Status, Vec<RawFrame>)> {
         let mut ended = None;
-        let mut options_set = false;
+        let mut all_killed = false;
+        let first = Tracee { tid: self.first };
+        let options = libc::PTRACE_O_EXITKILL
+            | libc::PTRACE_O_TRACESYSGOOD
+            | libc::PTRACE_O_TRACESECCOMP
+            | libc::PTRACE_O_TRACEFORK
+            | libc::PTRACE_O_TRACEVFORK
+            | libc::PTRACE_O_TRACECLONE
+            | libc::PTRACE_O_TRACEEXEC;
+        // SAFETY: the thread is ours and stopped.
+        unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, first.tid, 0, libc::c_long::from(options)) };
+        first.resume(0);
         loop {
             let mut status = 0;
             // Only the tracees of this thread: other threads supervise others.
             // SAFETY: the pointer is valid.
             let tid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
             if tid < 0 {
-                if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted {
+                if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
                     continue;
                 }
                 break;
@@ -92,62 +142,52 @@ impl<'a> Supervisor<'a> {
                         true => Status::Exited(libc::WEXITSTATUS(status)),
                         false => Status::Killed(libc::WTERMSIG(status)),
                     });
+                    all_killed = true;
                     self.kill_all();
                 }
                 continue;
             }
             let tracee = Tracee { tid };
-            if !options_set && tid == self.first {
-                options_set = true;
-                let options = libc::PTRACE_O_EXITKILL
-                    | libc::PTRACE_O_TRACESYSGOOD
-                    | libc::PTRACE_O_TRACESECCOMP
-                    | libc::PTRACE_O_TRACEFORK
-                    | libc::PTRACE_O_TRACEVFORK
-                    | libc::PTRACE_O_TRACECLONE
-                    | libc::PTRACE_O_TRACEEXEC;
-                // SAFETY: the thread is ours and stopped.
-                unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, tid, 0, libc::c_long::from(options)) };
-                tracee.resume(0);
-                continue;
-            }
-            if self.timed_out.load(Ordering::Acquire) {
-                if self.stack.is_empty() {
+            let how = self.ending.load(Ordering::Acquire);
+            if how != ending::NO || ended.is_some() {
+                if how == ending::LOOK && ended.is_none() && !all_killed {
                     self.stack = self.unwinder.stack(tracee);
                 }
-                self.kill_all();
+                if !all_killed {
+                    all_killed = true;
+                    self.kill_all();
+                }
+                // Those that are born from now on die at their first stop, so their number does not grow.
+                kill(tid);
                 continue;
-            }
-            if ended.is_some() {
-                self.kill_all();
             }
             self.stopped(tracee, status);
         }
-        (ended.unwrap_or(Status::Killed(libc::SIGKILL)), self.stack)
+        match self.failure {
+            Some(error) => Err(error),
+            None => Ok((ended.unwrap_or(Status::Killed(libc::SIGKILL)), self.stack)),
+        }
     }
 
     fn kill_all(&self) {
-        for &tid in self.threads.keys() {
-            // SAFETY: our own tracees; the kernel does not use their ids again before we have waited for them.
-            unsafe { libc::kill(tid, libc::SIGKILL) };
+        self.threads.keys().copied().for_each(kill);
+    }
+
+    fn add(&mut self, tid: libc::pid_t) {
+        self.threads.entry(tid).or_default();
+        if let Some(tracees) = self.tracees {
+            tracees.add(tid);
         }
     }
 
     fn stopped(&mut self, tracee: Tracee, status: i32) {
         let signal = libc::WSTOPSIG(status);
         match (signal, status >> 16) {
-            (libc::SIGTRAP, libc::PTRACE_EVENT_SECCOMP) => match self.system_call(tracee) {
-                Some(before) => {
-                    self.threads.entry(tracee.tid).or_default().before = Some(before);
-                    tracee.resume_to_return();
-                }
-                None => tracee.resume(0),
-            },
+            (libc::SIGTRAP, libc::PTRACE_EVENT_SECCOMP) => self.called(tracee),
             (libc::SIGTRAP, libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE) => {
                 let fresh = tracee.message() as libc::pid_t;
-                self.threads.entry(fresh).or_default();
-                if let Some(tracees) = self.tracees {
-                    tracees.add(fresh);
+                if !self.early.remove(&fresh) {
+                    self.add(fresh);
                 }
                 tracee.resume(0);
             }
@@ -157,14 +197,19 @@ impl<'a> Supervisor<'a> {
                 if former != tracee.tid {
                     self.threads.remove(&former);
                 }
-                self.threads.insert(tracee.tid, Thread { started: true, ..Thread::default() });
+                self.threads.insert(tracee.tid, Thread::default());
                 tracee.resume(0);
             }
             // A system call returns: the registers that were changed for it go back to what they were.
             (0x85, _) => {
-                if let Some(before) = self.threads.entry(tracee.tid).or_default().before.take()
+                let thread = self.threads.entry(tracee.tid).or_default();
+                let effect = thread.effect.take();
+                if let Some(before) = thread.before.take()
                     && let Ok(mut now) = tracee.registers()
                 {
+                    if let Some(effect) = effect.filter(|_| now.rax == 0) {
+                        self.overlay().apply(effect);
+                    }
                     let result = (now.rax, now.rip, now.rcx, now.r11, now.eflags);
                     now = before;
                     (now.rax, now.rip, now.rcx, now.r11, now.eflags) = result;
@@ -172,9 +217,13 @@ impl<'a> Supervisor<'a> {
                 }
                 tracee.resume(0);
             }
-            // The stop that starts every thread comes after, or before, the event that announces it.
-            (libc::SIGSTOP, _) if !self.threads.entry(tracee.tid).or_default().started => {
-                self.threads.entry(tracee.tid).or_default().started = true;
+            // The stop that starts every thread comes after, or before, the event that announces it, which never comes if the parent is
+            // killed.
+            (_, libc::PTRACE_EVENT_STOP) => {
+                if !self.threads.contains_key(&tracee.tid) {
+                    self.early.insert(tracee.tid);
+                    self.add(tracee.tid);
+                }
                 tracee.resume(0);
             }
             (_, event) if event != 0 => tracee.resume(0),
@@ -197,121 +246,388 @@ impl<'a> Supervisor<'a> {
         self.overlay.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Answers a system call. Returns the registers to restore when it returns, if they were changed.
-    fn system_call(&mut self, tracee: Tracee) -> Option<Registers> {
-        let before = tracee.registers().ok()?;
-        let mut now = before;
-        match filter::call(before.orig_rax as i64)? {
+    /// A system call that the filter picked. If it cannot be looked at, it does not happen, and neither does anything after it.
+    fn called(&mut self, tracee: Tracee) {
+        let result = tracee.registers().and_then(|before| Ok((before, self.system_call(tracee, &before)?)));
+        match result {
+            Ok((_, Verdict::Pass)) => tracee.resume(0),
+            Ok((before, Verdict::Changed(now, effect))) => match tracee.set_registers(&now) {
+                Ok(()) => {
+                    let thread = self.threads.entry(tracee.tid).or_default();
+                    (thread.before, thread.effect) = (Some(before), effect);
+                    tracee.resume_to_return();
+                }
+                Err(error) => self.fail(tracee, error),
+            },
+            Err(error) => self.fail(tracee, error),
+        }
+    }
+
+    fn fail(&mut self, tracee: Tracee, error: io::Error) {
+        // Killed by somebody else in the meantime.
+        if error.raw_os_error() != Some(libc::ESRCH) {
+            self.failure.get_or_insert(error);
+        }
+        self.kill_all();
+        tracee.resume(0);
+    }
+
+    /// Decides on a system call.
+    fn system_call(&mut self, tracee: Tracee, before: &Registers) -> io::Result<Verdict> {
+        let Some((call, name)) = filter::call(before.orig_rax as i64) else { return Ok(Verdict::Pass) };
+        let mut now = *before;
+        let decided = |now: Registers| Ok(Verdict::Changed(Box::new(now), None));
+        match call {
             Call::Exit => {
                 let status = before.rdi as i32 & 0xff;
                 if self.usual_status != Some(status) && self.is_of_first(tracee) {
                     self.stack = self.unwinder.stack(tracee);
                 }
-                return None;
+                Ok(Verdict::Pass)
             }
             Call::Map => {
                 // Only a DAX file system grants it; here everything counts as one that does.
-                let file = tracee.file(before.r8 as i32).ok()?;
-                self.overlay().by_inode(file.dev(), file.ino())?;
+                let Ok(file) = tracee.file(before.r8 as i32) else { return Ok(Verdict::Pass) };
+                let overlay = self.overlay();
+                if overlay.view().is_none() && !overlay.is_own(file.dev(), file.ino()) || !file.is_file() {
+                    return Ok(Verdict::Pass);
+                }
                 let flags = before.r10 & !(libc::MAP_SYNC as u64) & !(libc::MAP_TYPE as u64);
                 now.r10 = flags | libc::MAP_SHARED as u64;
+                decided(now)
             }
             Call::Lock => {
-                let file = tracee.file(before.rdi as i32).ok()?;
+                let Ok(file) = tracee.file(before.rdi as i32) else { return Ok(Verdict::Pass) };
                 if !file.is_file() || self.overlay().may_lock(file.dev(), file.ino()) {
-                    return None;
+                    return Ok(Verdict::Pass);
                 }
                 skip(&mut now, Ok(()));
+                decided(now)
             }
+            Call::List => {
+                self.overlay().sync_placeholders();
+                Ok(Verdict::Pass)
+            }
+            Call::Never => self.refused(name, now),
+            Call::Signal { signal: Some(n), .. } if argument(before, n) as i32 == 0 => Ok(Verdict::Pass),
+            Call::Signal { target, of, .. } => match self.is_own(tracee, argument(before, target) as i32, of) {
+                true => Ok(Verdict::Pass),
+                false => self.refused(name, now),
+            },
+            Call::Address { binds, address, length } => {
+                let found = network::address(tracee, argument(before, address), argument(before, length))?;
+                self.address(tracee, name, binds, found, now)
+            }
+            Call::Message => {
+                let found = network::message(tracee, before.rsi)?;
+                self.address(tracee, name, false, found, now)
+            }
+            Call::ChangeOpen { fd } => self.change_open(tracee, name, argument(before, fd) as i32, now),
+            // A time of an open file.
+            Call::Change { path: PathArgument { dir: Some(dir), path } } if argument(before, path) == 0 => {
+                self.change_open(tracee, name, argument(before, dir) as i32, now)
+            }
+            _ => self.named_call(tracee, before, call, name),
+        }
+    }
+
+    /// Decides on a system call that names files.
+    fn named_call(
+        &mut self,
+        tracee: Tracee,
+        before: &Registers,
+        call: Call,
+        name: &'static str,
+    ) -> io::Result<Verdict> {
+        let mut now = *before;
+        let mut overlay = self.overlay.lock().unwrap_or_else(|e| e.into_inner());
+        let access = |follow, writes| Access { follow, writes };
+        let no_link = |flags: i32| {
+            flags & libc::O_NOFOLLOW == 0 && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL
+        };
+        let writing =
+            |flags: i32| flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_TRUNC | libc::O_CREAT) != 0;
+        let (place, named) = match call {
             Call::Open { path, flags } => {
-                let asked = argument(&before, flags) as i32;
-                let named = resolve(tracee, &before, path, asked & libc::O_NOFOLLOW == 0)?;
-                let answer = self.overlay().open(&named, asked);
-                self.answer(tracee, &mut now, path, answer)?;
-                set_argument(&mut now, flags, u64::from(reopen(asked) as u32));
+                let flags = argument(before, flags) as i32;
+                (path, resolve(tracee, before, path, access(no_link(flags), writing(flags)), overlay.view())?)
             }
-            Call::Create { path } => {
+            Call::Open2 { path, how } => {
+                let (flags, _) = open_how(tracee, argument(before, how))?;
+                (path, resolve(tracee, before, path, access(no_link(flags), writing(flags)), overlay.view())?)
+            }
+            Call::Create { path } | Call::Change { path } => {
+                (path, resolve(tracee, before, path, access(follows(before), true), overlay.view())?)
+            }
+            Call::Look { path, nofollow } => {
+                let follow = nofollow.is_none_or(|n| argument(before, n) & libc::AT_SYMLINK_NOFOLLOW as u64 == 0);
+                (path, resolve(tracee, before, path, access(follow, false), overlay.view())?)
+            }
+            Call::LookAtLink { path, .. } => {
+                (path, resolve(tracee, before, path, access(false, false), overlay.view())?)
+            }
+            Call::Unlink { path, .. } | Call::Make { path } => {
+                (path, resolve(tracee, before, path, access(false, true), overlay.view())?)
+            }
+            Call::Rename { from, .. } => (from, resolve(tracee, before, from, access(false, true), overlay.view())?),
+            Call::Link { from, .. } => (from, resolve(tracee, before, from, access(true, true), overlay.view())?),
+            _ => return Ok(Verdict::Pass),
+        };
+        let path = match (named, call) {
+            (Named::Path(path), _) => path,
+            (Named::Nothing, _) => return Ok(Verdict::Pass),
+            (Named::Outside, _) => {
+                drop(overlay);
+                return self.refused(name, now);
+            }
+            (Named::Open(device, inode), Call::Link { to, .. }) => {
+                let Named::Path(to) = resolve(tracee, before, to, access(false, true), overlay.view())? else {
+                    return Ok(Verdict::Pass);
+                };
+                let answer = if overlay.view().is_some() && !overlay.is_own(device, inode) {
+                    overlay.change_view(&to)
+                } else {
+                    overlay.link_nameless(device, inode, &to)
+                };
+                drop(overlay);
+                return self.answer(tracee, name, now, place, answer, None);
+            }
+            (Named::Open(device, inode), Call::Change { .. }) => {
+                let answer = match overlay.is_own(device, inode) {
+                    true => Answer::Real,
+                    false => overlay.change_view("/".as_ref()),
+                };
+                drop(overlay);
+                return self.answer(tracee, name, now, place, answer, None);
+            }
+            (Named::Open(..), _) => return Ok(Verdict::Pass),
+        };
+        let (answer, effect) = match call {
+            Call::Open { flags, .. } => {
+                let asked = argument(before, flags) as i32;
+                let mode = new_mode(tracee, asked, argument(before, flags + 1));
+                let answer = overlay.open(&path, asked, mode);
+                if matches!(answer, Answer::Instead(_)) {
+                    set_argument(&mut now, flags, u64::from(reopen(asked) as u32));
+                }
+                (answer, None)
+            }
+            Call::Create { .. } => {
                 let asked = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-                let named = resolve(tracee, &before, path, true)?;
-                let answer = self.overlay().open(&named, asked);
-                self.answer(tracee, &mut now, path, answer)?;
-                if now.orig_rax == before.orig_rax {
+                let answer = overlay.open(&path, asked, new_mode(tracee, asked, before.rsi));
+                if matches!(answer, Answer::Instead(_)) {
                     now.orig_rax = libc::SYS_open as u64;
                     now.rsi = (libc::O_WRONLY | libc::O_TRUNC) as u64;
                 }
+                (answer, None)
             }
-            Call::Open2 { path, how } => {
-                let mut flags = [0; 8];
-                tracee.read(argument(&before, how), &mut flags).ok()?;
-                let asked = u64::from_le_bytes(flags) as i32;
-                let named = resolve(tracee, &before, path, asked & libc::O_NOFOLLOW == 0)?;
-                let answer = self.overlay().open(&named, asked);
-                self.answer(tracee, &mut now, path, answer)?;
-                if now.orig_rax == before.orig_rax {
+            Call::Open2 { how, .. } => {
+                let (asked, mode) = open_how(tracee, argument(before, how))?;
+                let answer = overlay.open(&path, asked, new_mode(tracee, asked, mode));
+                if matches!(answer, Answer::Instead(_)) {
                     // Its rules about paths do not suit the stand-in.
                     now.orig_rax = libc::SYS_openat as u64;
                     now.rdx = u64::from(reopen(asked) as u32);
                 }
+                (answer, None)
             }
-            Call::Look { path, nofollow } => {
-                let follow = nofollow.is_none_or(|n| argument(&before, n) & libc::AT_SYMLINK_NOFOLLOW as u64 == 0);
-                let named = resolve(tracee, &before, path, follow)?;
-                let answer = self.overlay().look(&named);
-                self.answer(tracee, &mut now, path, answer)?;
-                if let Some(n) = nofollow {
-                    set_argument(&mut now, n, argument(&before, n) & !(libc::AT_SYMLINK_NOFOLLOW as u64));
+            Call::Look { nofollow, .. } => {
+                let answer = overlay.look(&path);
+                if let (Answer::Instead(_), Some(n)) = (&answer, nofollow) {
+                    set_argument(&mut now, n, argument(before, n) & !(libc::AT_SYMLINK_NOFOLLOW as u64));
                 }
+                (answer, None)
             }
-            Call::LookAtLink { path, followed } => {
-                let named = resolve(tracee, &before, path, false)?;
-                let answer = self.overlay().look(&named);
-                self.answer(tracee, &mut now, path, answer)?;
-                if now.orig_rax == before.orig_rax {
+            Call::LookAtLink { followed, .. } => {
+                let answer = overlay.look(&path);
+                if matches!(answer, Answer::Instead(_)) {
                     now.orig_rax = followed as u64;
                 }
+                (answer, None)
             }
-            Call::Change { path } => {
-                let named = resolve(tracee, &before, path, true)?;
-                let answer = self.overlay().change(&named);
-                self.answer(tracee, &mut now, path, answer)?;
-            }
-            Call::Unlink { path, flags } => {
-                if flags.is_some_and(|n| argument(&before, n) & libc::AT_REMOVEDIR as u64 != 0) {
-                    return None;
+            Call::Change { .. } => {
+                let answer = overlay.change(&path);
+                if matches!(answer, Answer::Instead(_)) {
+                    follow_stand_in(&mut now);
                 }
-                let named = resolve(tracee, &before, path, false)?;
-                let result = self.overlay().unlink(&named)?;
-                skip(&mut now, result);
+                (answer, None)
             }
-            Call::Rename { from, to, flags } => {
-                let (from, to) = (resolve(tracee, &before, from, false)?, resolve(tracee, &before, to, false)?);
-                let flags = flags.map_or(0, |n| argument(&before, n));
-                let result = self.overlay().rename(&from, &to, flags)?;
-                skip(&mut now, result);
+            Call::Make { .. } => (overlay.change_view(&path), None),
+            Call::Unlink { flags, .. }
+                if flags.is_some_and(|n| argument(before, n) & libc::AT_REMOVEDIR as u64 != 0) =>
+            {
+                (overlay.change_view(&path), None)
             }
-            Call::Link { from, to } => {
-                let (from, to) = (resolve(tracee, &before, from, true)?, resolve(tracee, &before, to, false)?);
-                let result = self.overlay().link(&from, &to)?;
-                skip(&mut now, result);
+            Call::Unlink { .. } => overlay.unlink(&path),
+            Call::Rename { to, flags, .. } => {
+                let Named::Path(to) = resolve(tracee, before, to, access(false, true), overlay.view())? else {
+                    return Ok(Verdict::Pass);
+                };
+                overlay.rename(&path, &to, flags.map_or(0, |n| argument(before, n)))
             }
-        }
-        tracee.set_registers(&now).ok()?;
-        Some(before)
+            Call::Link { to, .. } => {
+                let Named::Path(to) = resolve(tracee, before, to, access(false, true), overlay.view())? else {
+                    return Ok(Verdict::Pass);
+                };
+                overlay.link(&path, &to)
+            }
+            _ => (Answer::Real, None),
+        };
+        drop(overlay);
+        self.answer(tracee, name, now, place, answer, effect)
     }
 
-    /// Puts the stand-in's path, or the error, into the call. Nothing if the call is to go on as it is.
-    fn answer(&self, tracee: Tracee, now: &mut Registers, path: PathArgument, answer: Answer) -> Option<()> {
+    /// A change of what is known of an open file.
+    fn change_open(&mut self, tracee: Tracee, name: &'static str, fd: i32, now: Registers) -> io::Result<Verdict> {
+        let Ok(file) = tracee.file(fd) else { return Ok(Verdict::Pass) };
+        let overlay = self.overlay();
+        let kind = file.file_type();
+        // Pipes, sockets and memory without a name are nobody else's.
+        let named = tracee.folder(Some(fd)).is_ok_and(|path| path.is_absolute() && !path.starts_with("/memfd:"));
+        if !named || overlay.is_own(file.dev(), file.ino()) || !kind.is_file() && !kind.is_dir() && name != "ioctl" {
+            return Ok(Verdict::Pass);
+        }
+        let answer = match name {
+            // Nothing a view could keep private.
+            "ioctl" if !kind.is_file() && !kind.is_dir() => Answer::Refused,
+            _ => overlay.change_view("/".as_ref()),
+        };
+        drop(overlay);
+        if matches!(answer, Answer::Refused) { self.refused(name, now) } else { Ok(Verdict::Pass) }
+    }
+
+    fn address(
+        &mut self,
+        tracee: Tracee,
+        name: &'static str,
+        binds: bool,
+        address: network::Address,
+        mut now: Registers,
+    ) -> io::Result<Verdict> {
+        match address {
+            network::Address::File(path) if binds => {
+                let folder = tracee.folder(None).unwrap_or_default();
+                match self.overlay().change_view(&folder.join(path)) {
+                    Answer::Real => Ok(Verdict::Pass),
+                    _ => self.refused(name, now),
+                }
+            }
+            network::Address::Abstract(name) if binds => {
+                self.bound.insert(name);
+                Ok(Verdict::Pass)
+            }
+            // In a view the kernel connects only sockets that were made in it.
+            network::Address::File(_) if self.overlay().view().is_some() => Ok(Verdict::Pass),
+            network::Address::Abstract(name) if self.bound.contains(&name) => Ok(Verdict::Pass),
+            // Services of the machine, such as a log or a name server, are not there in a sandbox.
+            network::Address::File(_) | network::Address::Abstract(_) => {
+                skip(&mut now, Err(libc::ECONNREFUSED));
+                Ok(Verdict::Changed(Box::new(now), None))
+            }
+            network::Address::Elsewhere if !binds => self.refused(name, now),
+            _ => Ok(Verdict::Pass),
+        }
+    }
+
+    /// Whether a signal goes to a process of this sandbox.
+    fn is_own(&self, tracee: Tracee, target: i32, of: Target) -> bool {
+        match (of, target) {
+            // Its own session has only groups of its own.
+            (Target::Process, 0) => true,
+            (Target::Process, -1) => false,
+            (Target::Process, group) if group < 0 => {
+                // SAFETY: asks about processes that may be gone.
+                self.threads.keys().any(|&tid| unsafe { libc::getpgid(tid) } == -group)
+            }
+            (Target::Descriptor, fd) => {
+                let about = std::fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", tracee.tid)).unwrap_or_default();
+                let process = about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+                process.is_none_or(|process| self.is_own(tracee, process, Target::Thread))
+            }
+            // One that is gone gets nothing.
+            (_, tid) => {
+                self.threads.contains_key(&tid)
+                    || tracee.shares_sandbox_with(tid)
+                    || !std::path::Path::new(&format!("/proc/{tid}")).exists()
+            }
+        }
+    }
+
+    /// The program gets an error, and the user is told, once for each call.
+    fn refused(&self, name: &'static str, mut now: Registers) -> io::Result<Verdict> {
+        super::say_refused(name);
+        skip(&mut now, Err(libc::EPERM));
+        Ok(Verdict::Changed(Box::new(now), None))
+    }
+
+    /// Puts the stand-in's path, or the result, into the call.
+    fn answer(
+        &self,
+        tracee: Tracee,
+        name: &'static str,
+        mut now: Registers,
+        path: PathArgument,
+        answer: Answer,
+        effect: Option<Effect>,
+    ) -> io::Result<Verdict> {
         match answer {
-            Answer::Real => return None,
-            Answer::Error(errno) => skip(now, Err(errno)),
+            Answer::Real if effect.is_none() => return Ok(Verdict::Pass),
+            Answer::Real => {}
+            Answer::Refused => return self.refused(name, now),
+            Answer::Done => skip(&mut now, Ok(())),
+            Answer::Error(errno) => skip(&mut now, Err(errno)),
             Answer::Instead(file) => {
                 let text = format!("/proc/{}/fd/{}\0", std::process::id(), file.as_raw_fd());
                 let room = (now.rsp - RED_ZONE - text.len() as u64) & !15;
-                tracee.write(room, text.as_bytes()).ok()?;
-                set_argument(now, path.path, room);
+                tracee.write(room, text.as_bytes())?;
+                set_argument(&mut now, path.path, room);
             }
         }
-        Some(())
+        Ok(Verdict::Changed(Box::new(now), effect))
+    }
+}
+
+/// The flags and the mode in the structure that `openat2` takes.
+fn open_how(tracee: Tracee, at: u64) -> io::Result<(i32, u64)> {
+    let mut words = [0; 16];
+    match tracee.read(at, &mut words) {
+        Ok(_) => {
+            let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |all, &byte| all << 8 | u64::from(byte));
+            Ok((word(&words[..8]) as i32, word(&words[8..])))
+        }
+        // The kernel will say so itself.
+        Err(e) if e.raw_os_error() == Some(libc::EFAULT) => Ok((0, 0)),
+        Err(e) => Err(e),
+    }
+}
+
+/// The mode that a new file gets.
+fn new_mode(tracee: Tracee, flags: i32, asked: u64) -> u32 {
+    if flags & libc::O_CREAT == 0 { 0 } else { asked as u32 & !tracee.umask() }
+}
+
+/// Whether a call that changes a file follows a link at the end of its path.
+fn follows(registers: &Registers) -> bool {
+    let flags = match registers.orig_rax as i64 {
+        libc::SYS_lchown | libc::SYS_lsetxattr | libc::SYS_lremovexattr => return false,
+        libc::SYS_fchownat => registers.r8,
+        libc::SYS_utimensat | filter::SYS_FCHMODAT2 => registers.r10,
+        filter::SYS_SETXATTRAT | filter::SYS_REMOVEXATTRAT => registers.rdx,
+        _ => 0,
+    };
+    flags & libc::AT_SYMLINK_NOFOLLOW as u64 == 0
+}
+
+/// A stand-in is reached through a link, so calls that change a link itself have to follow it.
+fn follow_stand_in(now: &mut Registers) {
+    match now.orig_rax as i64 {
+        libc::SYS_lchown => now.orig_rax = libc::SYS_chown as u64,
+        libc::SYS_lsetxattr => now.orig_rax = libc::SYS_setxattr as u64,
+        libc::SYS_lremovexattr => now.orig_rax = libc::SYS_removexattr as u64,
+        libc::SYS_utimensat | filter::SYS_FCHMODAT2 => now.r10 &= !(libc::AT_SYMLINK_NOFOLLOW as u64),
+        filter::SYS_SETXATTRAT | filter::SYS_REMOVEXATTRAT => now.rdx &= !(libc::AT_SYMLINK_NOFOLLOW as u64),
+        libc::SYS_fchownat => now.r8 &= !(libc::AT_SYMLINK_NOFOLLOW as u64),
+        _ => {}
     }
 }
 
@@ -326,34 +642,16 @@ fn skip(now: &mut Registers, result: Result<(), i32>) {
 
 /// The flags to open a stand-in with, which exists and is reached through a link.
 fn reopen(flags: i32) -> i32 {
-    flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECT)
+    flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECT | libc::O_TMPFILE)
 }
 
 /// Signals that a process gets for what it did.
+fn kill(tid: libc::pid_t) {
+    // SAFETY: a tracee of ours; the kernel does not use its id again before we have waited for it.
+    unsafe { libc::kill(tid, libc::SIGKILL) };
+}
+
 fn is_fault(signal: i32) -> bool {
     use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SIGXFSZ};
     [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SIGXFSZ].contains(&signal)
-}
-
-/// The full path that a call means, with the symbolic links on the way resolved.
-fn resolve(tracee: Tracee, registers: &Registers, place: PathArgument, follow: bool) -> Option<PathBuf> {
-    let named = tracee.string(argument(registers, place.path)).ok()?;
-    if named.as_os_str().is_empty() {
-        return None;
-    }
-    let full = if named.is_absolute() {
-        named
-    } else {
-        tracee.folder(place.dir.map(|n| argument(registers, n) as i32)).ok()?.join(named)
-    };
-    canonical(&full, follow)
-}
-
-/// The path without symbolic links and dots, whether or not the last part exists.
-pub fn canonical(path: &Path, follow: bool) -> Option<PathBuf> {
-    if follow && let Ok(found) = path.canonicalize() {
-        return Some(found);
-    }
-    let name = path.file_name()?;
-    Some(path.parent()?.canonicalize().ok()?.join(name))
 }

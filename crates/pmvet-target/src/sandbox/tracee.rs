@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -52,12 +53,21 @@ impl Tracee {
         message
     }
 
+    /// Reads its memory: in one call where that is allowed, through its file in `/proc` otherwise.
     pub(super) fn read(self, addr: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: buffer.len() };
         // SAFETY: both ranges are described truly; the remote one is checked by the kernel.
         let read = unsafe { libc::process_vm_readv(self.tid, &raw const local, 1, &raw const remote, 1, 0) };
-        if read < 0 { Err(io::Error::last_os_error()) } else { Ok(read as usize) }
+        if read >= 0 {
+            return Ok(read as usize);
+        }
+        let error = io::Error::last_os_error();
+        if !is_denied(&error) {
+            return Err(error);
+        }
+        let memory = File::open(self.memory()).map_err(|_| denied("process_vm_readv", &error))?;
+        memory.read_at(buffer, addr)
     }
 
     pub(super) fn write(self, addr: u64, bytes: &[u8]) -> io::Result<()> {
@@ -65,11 +75,20 @@ impl Tracee {
         let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: bytes.len() };
         // SAFETY: as in `read`.
         let written = unsafe { libc::process_vm_writev(self.tid, &raw const local, 1, &raw const remote, 1, 0) };
-        match written {
-            n if n == bytes.len() as isize => Ok(()),
-            n if n < 0 => Err(io::Error::last_os_error()),
-            _ => Err(io::ErrorKind::WriteZero.into()),
+        let error = match written {
+            n if n == bytes.len() as isize => return Ok(()),
+            n if n >= 0 => return Err(io::ErrorKind::WriteZero.into()),
+            _ => io::Error::last_os_error(),
+        };
+        if !is_denied(&error) {
+            return Err(error);
         }
+        let memory = File::options().write(true).open(self.memory());
+        memory.map_err(|_| denied("process_vm_writev", &error))?.write_all_at(bytes, addr)
+    }
+
+    fn memory(self) -> String {
+        format!("/proc/{}/mem", self.tid)
     }
 
     /// A string of the target, as far as a path may be long.
@@ -109,6 +128,19 @@ impl Tracee {
     pub(super) fn process(self) -> libc::pid_t {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.tid)).unwrap_or_default();
         field(&status, "Tgid:").and_then(|v| v.parse().ok()).unwrap_or(self.tid)
+    }
+
+    /// What its new files may not have.
+    pub(super) fn umask(self) -> u32 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.tid)).unwrap_or_default();
+        field(&status, "Umask:").and_then(|v| u32::from_str_radix(v, 8).ok()).unwrap_or(0o022)
+    }
+
+    /// Whether a process, or a thread, is in the sandbox that the calling thread supervises.
+    pub(super) fn shares_sandbox_with(self, process: libc::pid_t) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        // SAFETY: has no preconditions.
+        field(&status, "TracerPid:").and_then(|v| v.parse().ok()) == Some(unsafe { libc::gettid() })
     }
 
     /// Whether a signal would end the process: it is neither caught nor ignored.
@@ -226,6 +258,17 @@ pub(super) fn set_argument(registers: &mut Registers, number: u8, value: u64) {
         _ => &mut registers.r9,
     };
     *place = value;
+}
+
+/// Whether a filter, or the lack of a right, is in the way, and not the memory itself.
+fn is_denied(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::EACCES))
+}
+
+/// An error that names the call.
+fn denied(call: &str, error: &io::Error) -> io::Error {
+    let advice = "the sandbox needs it, or /proc/PID/mem; allow it in the container's seccomp profile";
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("{call}: {error}: {advice}"))
 }
 
 fn check(result: libc::c_long) -> io::Result<()> {

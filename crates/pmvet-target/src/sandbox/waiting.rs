@@ -12,11 +12,12 @@ pub(super) struct Waiting {
     supervisor: (libc::pid_t, Duration),
 }
 
+/// On a busy machine a process may take so many times as long in addition.
+pub(crate) const MOST: u32 = 3;
+
 impl Waiting {
-    /// Of a process that starts now and that the calling thread supervises.
-    pub(super) fn new(first: libc::pid_t) -> Self {
-        // SAFETY: has no preconditions.
-        let supervisor = unsafe { libc::gettid() };
+    /// Of a process that starts now and that this thread of pmvet supervises.
+    pub(super) fn new(first: libc::pid_t, supervisor: libc::pid_t) -> Self {
         Self { first, supervisor: (supervisor, of_thread(of_ours(supervisor))) }
     }
 
@@ -32,20 +33,20 @@ fn of_ours(thread: libc::pid_t) -> String {
 }
 
 /// The longest wait of all threads of a process and of those that it has started: they wait at the same time.
+/// A process that starts others for ever has too many to look at all.
 pub(crate) fn of_process(process: libc::pid_t) -> Duration {
-    of_family(process, 0)
-}
-
-fn of_family(process: libc::pid_t, depth: u32) -> Duration {
-    const DEEPEST: u32 = 8;
-    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let waits = threads.map(|thread| {
-        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        let children = children.split_whitespace().filter_map(|child| child.parse().ok()).filter(|_| depth < DEEPEST);
-        let below = children.map(|child| of_family(child, depth + 1)).max();
-        of_thread(thread.path()).max(below.unwrap_or_default())
-    });
-    waits.max().unwrap_or_default()
+    const MOST_LOOKED_AT: usize = 64;
+    let (mut longest, mut family, mut next) = (Duration::ZERO, vec![process], 0);
+    while let Some(&process) = family.get(next).filter(|_| next < MOST_LOOKED_AT) {
+        next += 1;
+        let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+        for thread in threads.take(MOST_LOOKED_AT) {
+            longest = longest.max(of_thread(thread.path()));
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            family.extend(children.split_whitespace().filter_map(|child| child.parse::<libc::pid_t>().ok()));
+        }
+    }
+    longest
 }
 
 fn of_thread(folder: impl AsRef<Path>) -> Duration {
@@ -74,7 +75,8 @@ mod tests {
         let mut command = std::process::Command::new("/bin/sh");
         command.args(["-c", "read x; /bin/true"]).stdin(std::process::Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let waiting = Waiting::new(child.id() as libc::pid_t);
+        // SAFETY: has no preconditions.
+        let waiting = Waiting::new(child.id() as libc::pid_t, unsafe { libc::gettid() });
         let waited = waiting.so_far();
         drop(child.stdin.take());
         child.wait().unwrap();

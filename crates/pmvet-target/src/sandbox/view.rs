@@ -1,0 +1,296 @@
+//! Private views of the file system, made by the kernel.
+//!
+//! A [`View`] is a mount namespace in which every folder that can be written to is an overlay: reads come from the real files, changes go to
+//! a layer in a file system in memory that nobody else can reach and that ends with pmvet, however pmvet ends. Contents, listings,
+//! links, times, modes and attributes are exactly what the kernel makes of them.
+//!
+//! A view lives in a thread ([`serve`]) that has entered the namespace and starts processes there. What a run left may
+//! become the ground of later ones: its layer is then a lower layer of their views. A view that nothing was changed in is used again.
+
+use std::collections::HashSet;
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+
+use super::keeper::{self, Keeper};
+use super::spawn::{Order, Spawner};
+
+/// What the runs in one view changed, as a folder in the private file system. It is removed with the last user.
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) number: u64,
+}
+
+impl Drop for Layer {
+    fn drop(&mut self) {
+        if let Some(keeper) = keeper::get() {
+            keeper.remove(self.number);
+        }
+    }
+}
+
+/// A private view of the file system.
+#[derive(Debug)]
+pub(super) struct View {
+    /// Its root folder.
+    root: OwnedFd,
+    spawner: Spawner,
+    layer: Arc<Layer>,
+    /// The layers below, oldest first.
+    lower: Vec<Arc<Layer>>,
+    /// A program has changed something in it.
+    touched: AtomicBool,
+    /// A file that is really there was hidden in it.
+    stained: AtomicBool,
+    /// Empty files that stand in listings for stand-ins.
+    placeholders: Mutex<HashSet<PathBuf>>,
+}
+
+/// Views in which nothing was changed.
+static UNTOUCHED: Mutex<Vec<View>> = Mutex::new(Vec::new());
+/// How many of them are kept: one for each worker, and some for fork servers.
+const KEPT_VIEWS: usize = 16;
+
+/// A view for one user at a time, kept for the next if nothing was changed in it.
+#[derive(Debug)]
+pub(super) struct Lease(Option<View>);
+
+impl Lease {
+    /// A view whose ground is the real files with these changes, oldest first. Nothing if the kernel allows no views.
+    pub(super) fn new(lower: &[Arc<Layer>]) -> io::Result<Option<Arc<Self>>> {
+        let Some(keeper) = keeper::get() else { return Ok(None) };
+        let same = |view: &View| view.lower.iter().map(|l| l.number).eq(lower.iter().map(|l| l.number));
+        let mut idle = untouched();
+        let known = idle.iter().position(same).map(|at| idle.swap_remove(at));
+        drop(idle);
+        let view = match known {
+            Some(view) => view,
+            None => View::new(keeper, lower)?,
+        };
+        Ok(Some(Arc::new(Self(Some(view)))))
+    }
+}
+
+impl std::ops::Deref for Lease {
+    type Target = View;
+
+    fn deref(&self) -> &View {
+        // Taken by `drop` alone.
+        self.0.as_ref().expect("a view until the end")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(view) = self.0.take().filter(View::is_fresh) else { return };
+        view.retain_placeholders(|_| false);
+        let mut idle = untouched();
+        if view.is_fresh() && idle.len() < KEPT_VIEWS {
+            idle.push(view);
+        }
+    }
+}
+
+fn untouched() -> MutexGuard<'static, Vec<View>> {
+    UNTOUCHED.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl View {
+    fn new(keeper: &'static Keeper, lower: &[Arc<Layer>]) -> io::Result<Self> {
+        let (orders, received) = mpsc::channel::<Order>();
+        let (ready, made) = mpsc::channel();
+        let folder = std::env::current_dir()?;
+        let layer = Arc::new(Layer { number: keeper.next_layer() });
+        let (number, numbers) = (layer.number, lower.iter().map(|layer| layer.number).collect::<Vec<_>>());
+        keeper.spawn(move || {
+            let built = keeper.build(number, &numbers, &folder).and_then(|root| {
+                Spawner::confine(true)?;
+                Ok(root)
+            });
+            let works = built.is_ok();
+            if ready.send(built).is_ok() && works {
+                Spawner::serve(received);
+            }
+        })?;
+        let root = made.recv().map_err(io::Error::other)??;
+        let spawner = Spawner::new(orders);
+        let (touched, stained, placeholders) = Default::default();
+        Ok(Self { root, spawner, layer, lower: lower.to_vec(), touched, stained, placeholders })
+    }
+
+    pub(super) fn spawner(&self) -> &Spawner {
+        &self.spawner
+    }
+
+    pub(super) fn touch(&self) {
+        self.touched.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_touched(&self) -> bool {
+        self.touched.load(Ordering::Acquire)
+    }
+
+    /// What was changed so far is part of what every later run finds.
+    pub(super) fn settle(&self) {
+        if self.touched.swap(false, Ordering::AcqRel) {
+            self.stained.store(true, Ordering::Release);
+        }
+    }
+
+    fn is_fresh(&self) -> bool {
+        !self.is_touched() && !self.stained.load(Ordering::Acquire)
+    }
+
+    /// Its layers, its own last, as the ground of other views. Nothing may be changed in it any more.
+    pub(super) fn layers(&self) -> Vec<Arc<Layer>> {
+        self.touch();
+        self.lower.iter().chain([&self.layer]).map(Arc::clone).collect()
+    }
+
+    /// Opens a file as a process in the view would.
+    pub(super) fn open(&self, path: &Path, flags: i32, mode: u32) -> io::Result<File> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        // SAFETY: all-zero is a valid `open_how`, the pointers are valid, and the descriptor is new and ours.
+        unsafe {
+            let mut how: libc::open_how = std::mem::zeroed();
+            how.flags = (flags | libc::O_CLOEXEC) as u64;
+            how.mode = u64::from(mode);
+            how.resolve = libc::RESOLVE_IN_ROOT;
+            let root = self.root.as_raw_fd();
+            match libc::syscall(libc::SYS_openat2, root, path.as_ptr(), &raw const how, size_of::<libc::open_how>()) {
+                fd if fd >= 0 => Ok(File::from_raw_fd(fd as i32)),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
+    }
+
+    /// The path without symbolic links and dots, and whether there is a file.
+    pub(super) fn canonical(&self, path: &Path, follow: bool) -> Option<(PathBuf, bool)> {
+        let flags = libc::O_PATH | if follow { 0 } else { libc::O_NOFOLLOW };
+        let name = |file: &File| std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
+        if let Ok(found) = self.open(path, flags, 0) {
+            return Some((name(&found)?, true));
+        }
+        let folder = self.open(path.parent()?, libc::O_PATH | libc::O_DIRECTORY, 0).ok()?;
+        Some((name(&folder)?.join(path.file_name()?), false))
+    }
+
+    pub(super) fn read_link(&self, path: &Path) -> Option<PathBuf> {
+        let link = self.open(path, libc::O_PATH | libc::O_NOFOLLOW, 0).ok()?;
+        let mut text = vec![0; libc::PATH_MAX as usize];
+        // SAFETY: the buffer has this length.
+        let read = unsafe { libc::readlinkat(link.as_raw_fd(), c"".as_ptr(), text.as_mut_ptr().cast(), text.len()) };
+        text.truncate(usize::try_from(read).ok()?);
+        Some(OsStr::from_bytes(&text).into())
+    }
+
+    pub(super) fn exists(&self, path: &Path) -> bool {
+        self.open(path, libc::O_PATH | libc::O_NOFOLLOW, 0).is_ok()
+    }
+
+    pub(super) fn is_folder(&self, path: &Path) -> bool {
+        self.open(path, libc::O_PATH | libc::O_NOFOLLOW | libc::O_DIRECTORY, 0).is_ok()
+    }
+
+    /// Makes a folder one that can be renamed. Without the rights of the machine's administrator the kernel refuses to rename a folder that
+    /// is really there: what is in it moves to a new folder, which takes its place.
+    pub(super) fn make_movable(&self, path: &Path) -> io::Result<()> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+        let folder = self.open(parent, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+        let folder = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+        let (old, new) = (folder.join(name), folder.join(format!(".pmvet-moved-{}", self.layer.number)));
+        match std::fs::rename(&old, &new) {
+            Err(e) if e.kind() == io::ErrorKind::CrossesDevices => move_content(&old, &new)?,
+            moved => moved?,
+        }
+        std::fs::rename(new, old)
+    }
+
+    /// Removes a file.
+    pub(super) fn unlink(&self, path: &Path) -> io::Result<()> {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let folder = self.open(folder, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+        at(&folder, name, |fd, name| {
+            // SAFETY: both are valid.
+            unsafe { libc::unlinkat(fd, name, 0) }
+        })
+    }
+
+    /// Puts an empty file where listings are to show one. Where the folder is missing there is nothing to show it.
+    pub(super) fn add_placeholder(&self, path: &Path) {
+        if self.open(path, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o644).is_ok() {
+            self.placeholders().insert(path.to_owned());
+        }
+    }
+
+    /// What the kernel moved or linked there is a placeholder.
+    pub(super) fn know_placeholder(&self, path: &Path) {
+        self.placeholders().insert(path.to_owned());
+    }
+
+    /// Makes believe that a file is not there.
+    pub(super) fn hide(&self, path: &Path) {
+        self.stained.store(true, Ordering::Release);
+        if self.unlink(path).is_err() {
+            self.touch();
+        }
+    }
+
+    /// A placeholder is gone.
+    pub(super) fn forget_placeholder(&self, path: &Path) {
+        self.placeholders().remove(path);
+    }
+
+    /// Removes the placeholders for which this does not hold.
+    pub(super) fn retain_placeholders(&self, keep: impl Fn(&Path) -> bool) {
+        self.placeholders().retain(|path| {
+            let stays = keep(path);
+            if !stays && self.unlink(path).is_err() && self.exists(path) {
+                self.touch();
+            }
+            stays
+        });
+    }
+
+    pub(super) fn has_placeholders(&self) -> bool {
+        !self.placeholders().is_empty()
+    }
+
+    fn placeholders(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        self.placeholders.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+/// Makes a new folder with what is in an old one, which goes.
+fn move_content(old: &Path, new: &Path) -> io::Result<()> {
+    let known = old.metadata()?;
+    std::fs::create_dir(new)?;
+    for entry in old.read_dir()? {
+        let entry = entry?;
+        let target = new.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => move_content(&entry.path(), &target)?,
+            false => std::fs::rename(entry.path(), target)?,
+        }
+    }
+    std::fs::remove_dir(old)?;
+    std::fs::set_permissions(new, known.permissions())?;
+    let times = std::fs::FileTimes::new().set_accessed(known.accessed()?).set_modified(known.modified()?);
+    File::open(new)?.set_times(times)
+}
+
+/// Makes a system call on a name in a folder.
+fn at(folder: &File, name: &OsStr, call: impl FnOnce(i32, *const libc::c_char) -> i32) -> io::Result<()> {
+    let name = CString::new(name.as_bytes())?;
+    match call(folder.as_raw_fd(), name.as_ptr()) {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
