@@ -1,5 +1,6 @@
 //! The engines: each reads events and returns findings. No engine knows another.
 
+mod claim;
 pub mod confirm;
 pub mod fuzz;
 pub mod inject;

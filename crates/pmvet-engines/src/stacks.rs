@@ -51,7 +51,7 @@ impl Symbols {
     /// Takes notice of an event that defines something.
     pub fn event(&mut self, event: &Event<'_>) {
         match event.what {
-            What::Module { module, base, path, .. } => self.symbolizer.add_module(module, base, Path::new(path)),
+            What::Module { module, base, path, .. } => self.symbolizer.add_module(module, base, path),
             What::File { file, path, .. } | What::FileRename { file, to: path } => {
                 self.files.insert(file, path.into());
             }

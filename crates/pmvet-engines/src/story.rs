@@ -9,6 +9,7 @@ use pmvet_events::{FileId, ThreadId};
 use pmvet_findings::finding::ByteDiff;
 use pmvet_findings::{Evidence, Finding, PmRange, Role};
 use pmvet_target::crash::Replay;
+use pmvet_target::over;
 use pmvet_target::recording::Recording;
 
 use crate::inject::ScanError;
@@ -23,7 +24,7 @@ const STEPS: usize = 8;
 const DIFFS: usize = 16;
 const BYTES: usize = 64;
 
-/// Completes the evidence of crashes of this run: their timelines, and the bytes that make the difference.
+/// Completes the evidence of crashes of this run, as far as there is time: their timelines, and the bytes that make the difference.
 pub fn tell(recording: &Recording, findings: &mut [Finding], stacks: &mut dyn Stacks) -> Result<(), ScanError> {
     let mut stories: Vec<Story> = findings.iter().enumerate().filter_map(|(i, f)| Story::of(i, f)).collect();
     stories.sort_by_key(|story| story.crash);
@@ -33,9 +34,14 @@ pub fn tell(recording: &Recording, findings: &mut [Finding], stacks: &mut dyn St
     let mut teller = Teller::new(recording, &stories);
     let mut next = 0;
     let mut reader = recording.read()?;
+    let mut now = over::Now::default();
     while next < stories.len()
         && let Some(event) = reader.next()?
     {
+        if now.and_then() && !over::may_elaborate() {
+            stories.truncate(next);
+            break;
+        }
         // Loads have no number of their own.
         while event.what.is_numbered() && stories.get(next).is_some_and(|story| story.crash <= event.seq) {
             teller.end(&mut stories[next], Some(&event));

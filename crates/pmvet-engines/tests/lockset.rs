@@ -35,10 +35,10 @@ impl Script {
 
     fn bare(options: Options) -> Self {
         let mut script = Script { engine: Engine::new(options), seq: 0 };
-        script.add(1, 0, What::ProcessStart { process: 7, parent: 0, path: "prog" });
+        script.add(1, 0, What::ProcessStart { process: 7, parent: 0, path: "prog".as_ref() });
         script.add(1, 0, What::ThreadStart { process: 7, os_thread: 7 });
         let file = FileId(1);
-        script.add(1, 0, What::File { file, size: 1 << 20, device: 1, inode: 1, path: "/pool" });
+        script.add(1, 0, What::File { file, size: 1 << 20, device: 1, inode: 1, path: "/pool".as_ref() });
         script.add(1, 0, What::Map { file, addr: BASE, len: 1 << 20, offset: 0, writable: true });
         script
     }
@@ -423,7 +423,11 @@ fn an_inferred_spin_lock_protects_and_can_be_turned_off_or_denied() {
     assert_eq!((outcome.inferred[0].acquired, outcome.inferred[0].threads), (3, 2));
     // Without inference the word is data, and races itself.
     assert_eq!(races(&script(Options { infer_locks: false, ..Options::default() })), [(1, 2), (52, 51)]);
-    assert_eq!(races(&script(Options { deny: vec!["my_lock".into()], ..Options::default() })), [(1, 2)]);
+    let deny = vec!["my_lock".into(), "my_lok".into()];
+    let denied = script(Options { deny, declare: vec!["other".into()], ..Options::default() });
+    assert_eq!(races(&denied), [(1, 2)]);
+    assert_eq!(denied.unmatched.deny, ["my_lok"], "no function has this name");
+    assert_eq!(denied.unmatched.declare, ["other"]);
 }
 
 #[test]
@@ -862,7 +866,7 @@ fn a_lock_in_pm_is_named_with_a_crash_that_leaves_it_held() {
         let mut aftermath = Aftermath::new(held, "/pool".as_ref());
         let start = [
             What::ThreadStart { process: 1, os_thread: 1 },
-            What::File { file: FileId(9), size: 1 << 20, device: 1, inode: 1, path: "/pool" },
+            What::File { file: FileId(9), size: 1 << 20, device: 1, inode: 1, path: "/pool".as_ref() },
             What::Map { file: FileId(9), addr: BASE, len: 1 << 20, offset: 0, writable: true },
         ];
         for (seq, &what) in start.iter().chain(recovery).enumerate() {

@@ -29,11 +29,11 @@ impl Script {
         std::fs::write(recording.base(FILE), vec![0; SIZE as usize]).unwrap();
         let store = MappedFile::new(tempfile::tempfile().unwrap());
         let mut script = Self { scanner: Scanner::new(&recording, Mode::Adr, store), seq: 0, _folder: folder };
-        script.send(1, 0, What::ProcessStart { process: 1, parent: 0, path: "" });
+        script.send(1, 0, What::ProcessStart { process: 1, parent: 0, path: "".as_ref() });
         for thread in 1..=3 {
             script.send(thread, 0, What::ThreadStart { process: 1, os_thread: thread });
         }
-        script.send(1, 0, What::File { file: FILE, size: SIZE, device: 1, inode: 1, path: "pool" });
+        script.send(1, 0, What::File { file: FILE, size: SIZE, device: 1, inode: 1, path: "pool".as_ref() });
         script.send(1, 0, What::Map { file: FILE, addr: BASE, len: SIZE, offset: 0, writable: true });
         script
     }

@@ -51,9 +51,8 @@ impl Baseline {
         Ok(Baseline::of(&findings.map_err(BaselineError::NotABaseline)?))
     }
 
-    pub fn to_json(&self) -> String {
-        // Strings and numbers only: this cannot fail.
-        serde_json::to_string_pretty(self).unwrap_or_default()
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
     }
 
     pub fn contains(&self, finding: &Finding) -> bool {

@@ -25,8 +25,17 @@ impl<'a> Dedup<'a> {
         Dedup { sources, fingerprinter, findings: Vec::new(), by_fingerprint: HashMap::new() }
     }
 
+    /// Gives a finding its fingerprint, and names from the source, as [`Self::finish`] does. Then it can do without the source.
+    pub fn complete(&mut self, finding: &mut Finding) {
+        finding.fingerprint = self.fingerprinter.of(finding);
+        name_data(finding, self.sources);
+    }
+
+    /// A finding that has a fingerprint already keeps it: the source may not be here.
     pub fn add(&mut self, mut finding: Finding) {
-        finding.fingerprint = self.fingerprinter.of(&finding);
+        if finding.fingerprint.is_empty() {
+            finding.fingerprint = self.fingerprinter.of(&finding);
+        }
         match self.by_fingerprint.entry(finding.fingerprint.clone()) {
             Entry::Vacant(entry) => {
                 entry.insert(self.findings.len());

@@ -32,7 +32,7 @@ fn run(before: &impl Bytes) -> f64 {
         seq += 1;
         model.event(&Event { seq, thread: ThreadId(1), site: SiteId(1), context: ContextId(1), what }, before);
     };
-    send(What::ProcessStart { process: 1, parent: 0, path: "" });
+    send(What::ProcessStart { process: 1, parent: 0, path: "".as_ref() });
     send(What::Map { file: FileId(1), addr: BASE, len: SIZE, offset: 0, writable: true });
     let start = Instant::now();
     let mut random = 1u64;

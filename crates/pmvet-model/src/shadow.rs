@@ -132,8 +132,8 @@ mod tests {
 
     fn shadow(size: u64) -> Shadow {
         let mut shadow = Shadow::default();
-        send(&mut shadow, What::ProcessStart { process: 1, parent: 0, path: "" });
-        send(&mut shadow, What::File { file: FILE, size, device: 0, inode: 0, path: "" });
+        send(&mut shadow, What::ProcessStart { process: 1, parent: 0, path: "".as_ref() });
+        send(&mut shadow, What::File { file: FILE, size, device: 0, inode: 0, path: "".as_ref() });
         send(&mut shadow, What::Map { file: FILE, addr: 0x10000, len: 0x3000, offset: 0, writable: true });
         shadow
     }

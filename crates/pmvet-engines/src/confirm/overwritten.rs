@@ -82,7 +82,7 @@ mod tests {
             recovery.result().1
         };
         event(What::ThreadStart { process: 1, os_thread: 1 });
-        event(What::File { file: FileId(5), size: 4096, device: 0, inode: 0, path: "/pool" });
+        event(What::File { file: FileId(5), size: 4096, device: 0, inode: 0, path: "/pool".as_ref() });
         event(What::Map { file: FileId(5), addr: 0x1000, len: 4096, offset: 0, writable: true });
         let store = |addr, value| What::Store { addr, value, how: StoreKind::Regular };
         assert_eq!(event(store(0x1000, &[0; 64])), 16);

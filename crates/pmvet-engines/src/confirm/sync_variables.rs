@@ -169,7 +169,7 @@ impl Restarted {
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
         match event.what {
-            What::File { file, path, .. } if Path::new(path) == self.path => self.file = Some(file),
+            What::File { file, path, .. } if path == self.path => self.file = Some(file),
             What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. } => {
                 let mut parts = Vec::new();
                 self.spaces.locate(event.thread, addr, value.len() as u64, |part| parts.push(part));
@@ -320,7 +320,7 @@ mod tests {
         let event = |seq, what| Event { seq, thread, site: SiteId(3), context: ContextId(4), what };
         let start = [
             What::ThreadStart { process: 1, os_thread: 1 },
-            What::File { file: FileId(2), size: 4096, device: 0, inode: 0, path: "/pool" },
+            What::File { file: FileId(2), size: 4096, device: 0, inode: 0, path: "/pool".as_ref() },
             What::Map { file: FileId(2), addr: 0x1000, len: 4096, offset: 0, writable: true },
         ];
         let store = |addr, value| What::Store { addr, value, how: StoreKind::Regular };

@@ -127,7 +127,7 @@ pub fn run(
     if let Some(error) = world.error() {
         return Err(error);
     }
-    if !world.is_over() && pmvet_target::launch::stopped_by().is_none() {
+    if !world.is_over() && !pmvet_target::over::is_over() {
         result.map_err(|e| FuzzError::Afl(e.to_string()))?;
     }
     Ok(world.stats())

@@ -203,15 +203,25 @@ impl Runner {
         match self.try_run(order, judge) {
             // The target took its server down. That is news about this test case, and the next one needs a server.
             Err(RunError::Fork(ForkError::Died)) => {
-                self.opened.clear();
-                self.server = start(&self.target, &self.input)?;
-                self.counts = self.server.counts();
+                self.restart()?;
                 let counts = self.counts.clone();
                 let end = End::Exit(pmvet_target::launch::Exit::Signal(libc::SIGKILL));
                 Ok(Outcome { end, counts, operations: (0, 0), stopped: false, cut: false, strays: 0, content: None })
             }
             result => result,
         }
+    }
+
+    /// Sees to it that the next run finds the files that it should.
+    fn renew(&mut self) -> Result<(), RunError> {
+        if self.server.is_spoilt() { self.restart() } else { Ok(()) }
+    }
+
+    fn restart(&mut self) -> Result<(), RunError> {
+        self.opened.clear();
+        self.server = start(&self.target, &self.input)?;
+        self.counts = self.server.counts();
+        Ok(())
     }
 
     fn try_run(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
@@ -260,7 +270,7 @@ impl Runner {
         let mut overlay = self.target.overlay.clone();
         let target = &self.target;
         lay_out(&target.files, target.input.as_deref(), &mut overlay, content, &self.input)?;
-        *self.overlay() = overlay;
+        self.overlay().become_like(overlay);
         Ok(())
     }
 
@@ -277,6 +287,7 @@ impl Runner {
     }
 
     fn whole(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
+        self.renew()?;
         self.lay_out(order.content)?;
         self.server.set_counts(&self.counts);
         self.server.stop_at((0, 0), order.stop);
@@ -308,6 +319,7 @@ impl Runner {
     }
 
     fn short(&mut self, order: &Order<'_>, mut judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
+        self.renew()?;
         let Some(opened) = self.opened.get_mut(&order.image) else { return self.whole(order, judge) };
         opened.used = self.clock;
         let apart = self.apart && !order.keep && self.server.can_keep_apart(opened.server);
@@ -319,7 +331,7 @@ impl Runner {
         self.server.stop_at(opened.operations, order.stop);
         self.server.keep_apart(apart);
         let (server, overlay) = (opened.server, opened.overlay.clone());
-        *self.overlay() = overlay;
+        self.overlay().become_like(overlay);
         // Not `map`, which would not shorten the judge's life.
         let borrowed: Option<Judge<'_>> = match &mut judge {
             Some(judge) => Some(&mut **judge),
@@ -344,6 +356,7 @@ impl Runner {
         {
             self.server.end(opened.server);
         }
+        self.renew()?;
         self.lay_out(order.content)?;
         self.server.set_counts(&self.counts);
         self.server.stop_at((0, 0), (0, 0));
@@ -352,6 +365,11 @@ impl Runner {
             Ok(None) | Err(ForkError::Threads) => return Ok(false),
             Err(e) => return Err(e.into()),
         };
+        if self.server.is_spoilt() {
+            // Opening the image changes other files, so runs cannot share an opened one.
+            self.restart()?;
+            return Ok(false);
+        }
         let (operations, fences, _) = self.server.operations();
         let overlay = self.overlay().clone();
         let mut files = Vec::new();

@@ -2,12 +2,12 @@
 //!
 //! Two files, which only ever grow: `pages` holds each distinct page once, compressed; `images.jsonl` has a line for each image:
 //! its parent, the input that was run on the parent, where that run was stopped, and the pages that differ. A page is
-//! written before the line that needs it, so whatever a kill leaves behind is read up to the last whole entry, and the rest
-//! is cut off.
+//! written before the line that needs it, so a kill leaves at most one torn entry at the end of each, which no other needs: that is
+//! cut off. Any other damage is an error, and then nothing is changed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +15,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::content::{Content, FileContent, ImageId, Page};
+use crate::claim::{self, Claim, Format};
+use crate::journal;
 
 /// How an image came about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +48,7 @@ struct Line {
 /// A file, as it differs from the parent's.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct FileLine {
+    #[serde(with = "pmvet_events::paths::as_text")]
     path: PathBuf,
     size: u64,
     /// Pages that differ, by hash; all zeros if there is none.
@@ -63,6 +66,9 @@ type Pages = HashMap<u128, (u64, u32)>;
 
 #[derive(Debug)]
 pub struct Store {
+    /// Nothing if it is only read.
+    _claim: Option<Claim>,
+    torn: bool,
     images: HashMap<ImageId, Known>,
     lines: File,
     lines_end: u64,
@@ -74,50 +80,73 @@ pub struct Store {
     root: Option<ImageId>,
 }
 
+/// Changes whenever older versions of pmvet would misread what this one writes.
+const FORMAT: u32 = 1;
+const LINES: &str = "images.jsonl";
+const PAGES: &str = "pages";
 const RECENT: usize = 32;
 /// Before each page in the pack: its hash and how many bytes follow.
 const PAGE_HEADER: usize = 16 + 4;
 
 impl Store {
-    /// Opens a store in a folder that exists, or makes one.
+    /// Opens a store in a folder that exists, or makes one. Fails if another process has it open, if it has another format, or if it is
+    /// damaged otherwise than by a kill.
     pub fn open(folder: &Path) -> io::Result<Self> {
+        let claim = Claim::new(folder, FORMAT, LINES)?;
         let open =
             |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(name));
-        let store = Self::read(open("images.jsonl")?, open("pages")?)?;
-        store.pack.set_len(store.pack_end)?;
-        store.lines.set_len(store.lines_end)?;
+        let store = Self { _claim: Some(claim), ..Self::read(folder, open(LINES)?, open(PAGES)?)? };
+        if store.torn {
+            store.pack.set_len(store.pack_end)?;
+            store.lines.set_len(store.lines_end)?;
+        }
         Ok(store)
     }
 
     /// Opens a store that somebody else may be adding to, as far as it is there.
     pub fn open_for_reading(folder: &Path) -> io::Result<Self> {
-        // The lines first: the pages that they need are there already.
-        let lines = File::open(folder.join("images.jsonl"))?;
-        Self::read(lines, File::open(folder.join("pages"))?)
+        if claim::check_format(folder, FORMAT, LINES)? == Format::None {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Self::read(folder, File::open(folder.join(LINES))?, File::open(folder.join(PAGES))?)
     }
 
-    fn read(mut lines: File, pack: File) -> io::Result<Self> {
-        let mut text = Vec::new();
-        lines.read_to_end(&mut text)?;
+    fn read(folder: &Path, lines: File, pack: File) -> io::Result<Self> {
+        let path = folder.join(LINES);
+        // The lines first: the pages that they need are there already.
+        let held = journal::read::<Line>(&lines, &path)?;
         let (pages, pack_end) = read_pack(&pack)?;
+        let torn = held.torn || pack_end != pack.metadata()?.len();
         let mut store = Self {
+            _claim: None,
+            torn,
             images: HashMap::new(),
             lines,
-            lines_end: 0,
+            lines_end: held.end,
             pages,
             pack,
             pack_end,
             recent: VecDeque::new(),
             root: None,
         };
-        for text in text.split_inclusive(|&b| b == b'\n') {
-            match serde_json::from_slice::<Line>(text) {
-                Ok(line) if text.ends_with(b"\n") => store.remember(line),
-                _ => break,
+        for (number, line) in (1..).zip(held.entries) {
+            let needed = line.files.iter().flat_map(|file| &file.pages).filter_map(|(_, page)| page.as_ref());
+            if let Some(page) = needed.into_iter().find(|page| !store.pages.contains_key(&page.0)) {
+                let why =
+                    format!("{} does not have page {page} of it, or is damaged before", folder.join(PAGES).display());
+                return Err(journal::damaged(&path, number, &why));
             }
-            store.lines_end += text.len() as u64;
+            if let Some(parent) = line.origin.parent.filter(|&parent| !store.contains(parent)) {
+                return Err(journal::damaged(&path, number, &format!("no line before it has its parent, {parent}")));
+            }
+            store.remember(line);
         }
         Ok(store)
+    }
+
+    /// Whether the end was torn by a kill. What was torn is left out.
+    pub fn was_torn(&self) -> bool {
+        self.torn
     }
 
     /// Takes over an image of another store that starts from the same content, with all that led to it.
@@ -354,12 +383,64 @@ mod tests {
         for cut in 1..40 {
             std::fs::write(folder.path().join("images.jsonl"), &lines[..lines.len() - cut]).unwrap();
             let mut store = Store::open(folder.path()).unwrap();
-            assert!(store.get(root).is_ok());
+            assert!(store.was_torn() && store.get(root).is_ok());
             assert!(!store.contains(second));
             assert!(store.add(content(&[(0, 2)]), child(root)).unwrap().1);
         }
         let mut store = Store::open(folder.path()).unwrap();
-        assert!(store.get(second).is_ok());
+        assert!(!store.was_torn() && store.get(second).is_ok());
+    }
+
+    #[test]
+    fn a_damaged_store_is_refused_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::open(folder.path()).unwrap();
+        let (root, _) = store.add(content(&[(0, 1)]), ROOT).unwrap();
+        store.add(content(&[(0, 2)]), child(root)).unwrap();
+        drop(store);
+        let (lines, pages) = (folder.path().join(LINES), folder.path().join(PAGES));
+        let (text, pack) = (std::fs::read(&lines).unwrap(), std::fs::read(&pages).unwrap());
+        let refused = |line: usize| {
+            let (before, packed) = (std::fs::read(&lines).unwrap(), std::fs::read(&pages).unwrap());
+            for error in [Store::open(folder.path()).unwrap_err(), Store::open_for_reading(folder.path()).unwrap_err()]
+            {
+                assert!(error.to_string().contains(&format!("line {line} of {}", lines.display())), "{error}");
+            }
+            assert_eq!((std::fs::read(&lines).unwrap(), std::fs::read(&pages).unwrap()), (before, packed));
+        };
+        // The first line, though the second is whole.
+        std::fs::write(&lines, [b"?", &text[1..]].concat()).unwrap();
+        refused(1);
+        // A line is missing that a later one needs.
+        let second = text.iter().position(|&b| b == b'\n').unwrap() + 1;
+        std::fs::write(&lines, &text[second..]).unwrap();
+        refused(1);
+        // The length of the first page, which makes everything after it look torn.
+        std::fs::write(&lines, &text).unwrap();
+        let mut damaged = pack.clone();
+        damaged[19] = 0x7f;
+        std::fs::write(&pages, damaged).unwrap();
+        refused(1);
+        // A page that is not there to its end, though a whole line needs it.
+        std::fs::write(&pages, &pack[..pack.len() - 1]).unwrap();
+        refused(2);
+        std::fs::write(&pages, &pack).unwrap();
+        assert_eq!(Store::open(folder.path()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn one_campaign_at_a_time_but_any_number_of_readers() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::open(folder.path()).unwrap();
+        let (root, _) = store.add(content(&[(0, 1)]), ROOT).unwrap();
+        assert_eq!(Store::open(folder.path()).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(Store::open_for_reading(folder.path()).unwrap().root(), Some(root));
+        drop(store);
+        assert_eq!(Store::open(folder.path()).unwrap().root(), Some(root));
+        std::fs::write(folder.path().join("format"), "99\n").unwrap();
+        for error in [Store::open(folder.path()).unwrap_err(), Store::open_for_reading(folder.path()).unwrap_err()] {
+            assert!(error.to_string().contains("format `99`"), "{error}");
+        }
     }
 
     #[test]

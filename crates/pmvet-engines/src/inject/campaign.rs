@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use pmvet_findings::Outcome;
 use pmvet_target::crash::{Patch, VersionId, Versions};
-use pmvet_target::launch;
+use pmvet_target::over::is_over;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::journal::{Journal, Tried};
@@ -81,7 +81,7 @@ impl Campaign<'_> {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-                let Some((name, job)) = open.get(at).filter(|_| !late && launch::stopped_by().is_none()) else {
+                let Some((name, job)) = open.get(at).filter(|_| !late && !is_over()) else {
                     return Ok(());
                 };
                 let trial = self.recovery.run(&mut bench, self.versions, job.version, job.patches, Some(self.usual))?;

@@ -1,7 +1,6 @@
 //! What fault injection found, in words.
 
-use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::collections::HashSet;
 
 use pmvet_findings::finding::CrashImage;
 use pmvet_findings::{
@@ -10,6 +9,7 @@ use pmvet_findings::{
 use pmvet_model::states::Choice;
 
 use super::campaign::Job;
+use super::causes::{Cause, EARLY, Failures, Merged, causes};
 use super::journal::{Journal, Tried};
 use super::points::Point;
 use super::refine::Culprit;
@@ -62,14 +62,16 @@ pub fn failures<'a>(scan: &Scan, journal: &'a Journal, usual: &Outcome) -> Vec<(
     windows(&verdicts(scan, journal, usual)).into_iter().filter_map(first).collect()
 }
 
-/// A finding for each window that has a cause of its own.
+/// A finding for each window that has a cause of its own, and for each window what it is about, with the position of its finding if it
+/// was the first. The findings themselves are left out there.
 pub fn of_windows(
     scan: &Scan,
     found: &[(Window, &Tried, Culprit)],
     setting: &Setting,
     names: &mut Names<'_>,
-) -> Vec<Finding> {
+) -> (Vec<Finding>, Vec<(Failures, Option<usize>)>) {
     let mut merged = Merged::default();
+    let mut all = Vec::new();
     for (window, tried, culprit) in found {
         let first = &scan.points[window.first];
         let mut places = Vec::new();
@@ -82,8 +84,10 @@ pub fn of_windows(
             let label = "from here on recovery works again";
             places.push(point_place(Role::NextGood, &scan.points[after], label.into(), names.stacks));
         }
-        let causes: Vec<Cause> = causes(&places, &tried.outcome).collect();
-        merged.add(causes, window.bad as u64, || {
+        let causes = causes(&places, &tried.outcome);
+        let count = window.bad as u64;
+        let failures = Failures { seq: first.seq, causes: causes.clone(), count, finding: None };
+        let new = merged.add(causes, count, || {
             let where_ = where_of(&places[0]);
             let library = called(&places[0]).map(str::to_owned);
             let inside = library.as_ref().map_or(String::new(), |name| format!(", inside `{name}`"));
@@ -129,8 +133,9 @@ pub fn of_windows(
                 replay: None,
             }
         });
+        all.push((failures, new));
     }
-    merged.findings
+    (merged.findings, all)
 }
 
 /// What to change, given the store that opens a window of failures and the place that closes it.
@@ -167,9 +172,9 @@ pub fn of_states(
     for (state, tried) in found {
         let point = &scan.points[state.point];
         let mut place = |loss: &Loss| place_of(Role::Store, loss, &lost_label(loss), names.stacks);
-        let cause = |place: &Place| frame_key(place).map(|line| (line, kind(&tried.outcome)));
+        let cause = |place: &Place| Cause::of(place, &tried.outcome);
         let is_to_blame = |place: &Place| {
-            known.contains(&function_name(place)) || cause(place).is_some_and(|cause| merged.index.contains_key(&cause))
+            known.contains(&function_name(place)) || cause(place).is_some_and(|cause| merged.knows(&cause))
         };
         let Some(latest) = state.lost.iter().max_by_key(|loss| loss.seq) else { continue };
         let last = state.lost.iter().find(|loss| is_to_blame(&place(loss))).unwrap_or(latest);
@@ -228,65 +233,8 @@ fn lost_label(loss: &Loss) -> String {
 fn choice(state: &State) -> String {
     match state.choice {
         Choice::Behind(_) => "one cache line has not been written back, everything else has".into(),
-        Choice::Ahead(_) => "one cache line has been written back early, the other pending ones have not".into(),
+        Choice::Ahead(_) => EARLY.into(),
         Choice::Partial(_, kept) => format!("one cache line was written back after {kept} of its pending stores"),
-    }
-}
-
-/// What makes two failures one finding: one of the user's lines in common, and what recovery did.
-type Cause = (LineKey, u8);
-type LineKey = (Option<String>, Option<PathBuf>, Option<u32>, u64);
-
-/// Findings by their causes, of which each may have several.
-#[derive(Debug, Default)]
-struct Merged {
-    index: HashMap<Cause, usize>,
-    findings: Vec<Finding>,
-}
-
-impl Merged {
-    fn add(&mut self, causes: impl IntoIterator<Item = Cause>, count: u64, make: impl FnOnce() -> Finding) {
-        let causes: Vec<Cause> = causes.into_iter().collect();
-        let known = causes.iter().find_map(|cause| self.index.get(cause).copied());
-        let at = known.unwrap_or_else(|| {
-            self.findings.push(make());
-            self.findings.len() - 1
-        });
-        self.findings[at].count += count;
-        for cause in causes {
-            self.index.entry(cause).or_insert(at);
-        }
-    }
-}
-
-/// The causes that places stand for.
-fn causes<'a>(places: &'a [Place], outcome: &'a Outcome) -> impl Iterator<Item = Cause> + 'a {
-    let decisive = places.iter().filter(|place| matches!(place.role, Role::Store | Role::FailurePoint));
-    decisive.filter_map(frame_key).map(|line| (line, kind(outcome)))
-}
-
-/// Leaves out what has the same cause as something in `known`.
-pub fn without_known(known: &[Finding], findings: Vec<Finding>) -> Vec<Finding> {
-    let crash = |finding: &Finding| match &finding.evidence {
-        Evidence::Crash { recovery, .. } => causes(&finding.places, &recovery.outcome).collect(),
-        _ => Vec::new(),
-    };
-    let known: HashSet<Cause> = known.iter().flat_map(crash).collect();
-    findings.into_iter().filter(|finding| !crash(finding).iter().any(|cause| known.contains(cause))).collect()
-}
-
-fn frame_key(place: &Place) -> Option<LineKey> {
-    let frame = place.frame()?;
-    let offset = if frame.has_line() { 0 } else { frame.offset };
-    Some((frame.function.clone(), frame.file.clone(), frame.line, offset))
-}
-
-fn kind(outcome: &Outcome) -> u8 {
-    match outcome {
-        Outcome::Exit { .. } => 0,
-        Outcome::Signal { .. } => 1,
-        Outcome::Hang { .. } => 2,
-        Outcome::Oracle { .. } => 3,
     }
 }
 

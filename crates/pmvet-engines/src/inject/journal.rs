@@ -54,6 +54,16 @@ impl Journal {
         Ok(())
     }
 
+    /// Why trials are missing on disk, if any are.
+    pub fn take_failure(&mut self) -> Option<io::Error> {
+        self.lines.take_failure()
+    }
+
+    /// Whether the last line was torn by a kill. That trial is to be made again.
+    pub fn was_torn(&self) -> bool {
+        self.lines.was_torn()
+    }
+
     /// All trials, in no order.
     pub fn all(&self) -> impl Iterator<Item = &Tried> {
         self.tried.values()

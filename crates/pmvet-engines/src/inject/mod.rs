@@ -16,6 +16,7 @@
 //! which several lines are kept back at once, and whatever the recovery does not notice.
 
 pub mod campaign;
+pub mod causes;
 pub mod findings;
 pub mod journal;
 pub mod points;

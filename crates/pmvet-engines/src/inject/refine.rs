@@ -9,6 +9,7 @@ use pmvet_events::event::{Event, LINE, What};
 use pmvet_model::{Model, Unknown};
 use pmvet_target::crash::{Replay, VersionId, Versions};
 use pmvet_target::mapped::MappedFile;
+use pmvet_target::over;
 use pmvet_target::recording::Recording;
 
 use super::campaign::{Campaign, Job};
@@ -51,7 +52,7 @@ pub fn narrow(
     mut store: impl FnMut() -> io::Result<MappedFile>,
 ) -> Result<(), ScanError> {
     for _ in 0..ROUNDS {
-        if spans.iter().all(|span| span.bad - span.good <= 1) {
+        if over::is_over() || spans.iter().all(|span| span.bad - span.good <= 1) {
             return Ok(());
         }
         let moments: Vec<Vec<u64>> = spans.iter().map(|span| steps(*span)).collect();
@@ -92,7 +93,7 @@ fn steps(span: Span) -> Vec<u64> {
     (1..=count).map(|i| span.good + width * i / (count + 1)).filter(|m| (span.good + 1..span.bad).contains(m)).collect()
 }
 
-/// The content of PM at some moments, sorted by moment.
+/// The content of PM at some moments, sorted by moment. The later ones are missing if all is over before.
 pub fn versions_at(
     recording: &Recording,
     moments: &[Vec<u64>],
@@ -105,9 +106,13 @@ pub fn versions_at(
     let mut replay = Replay::new(recording);
     let mut next = wanted.iter().copied().peekable();
     let mut reader = recording.read()?;
+    let mut now = over::Now::default();
     while next.peek().is_some()
         && let Some(event) = reader.next()?
     {
+        if now.and_then() && over::is_over() {
+            return Ok((versions, found));
+        }
         if !event.what.is_numbered() {
             continue;
         }
@@ -131,10 +136,13 @@ pub fn version_at(
 ) -> Result<(Versions, VersionId), ScanError> {
     let moment = moment.unwrap_or(u64::MAX);
     let (versions, found) = versions_at(recording, &[vec![moment]], store)?;
-    Ok((versions, found[0].1))
+    match found.first() {
+        Some(&(_, version)) => Ok((versions, version)),
+        None => Err(io::Error::from(io::ErrorKind::Interrupted).into()),
+    }
 }
 
-/// Names the stores to blame, in one last pass.
+/// Names the stores to blame, in one last pass, as far as there is time.
 pub fn blame(recording: &Recording, spans: &[Span], mode: Mode) -> Result<Vec<Culprit>, ScanError> {
     let mut culprits: Vec<Culprit> =
         spans.iter().map(|&span| Culprit { span, store: None, pending: Vec::new(), pending_total: 0 }).collect();
@@ -144,9 +152,13 @@ pub fn blame(recording: &Recording, spans: &[Span], mode: Mode) -> Result<Vec<Cu
     let mut model = Model::new(mode);
     let mut reader = recording.read()?;
     let mut last: Option<Loss> = None;
+    let mut now = over::Now::default();
     while next.peek().is_some()
         && let Some(event) = reader.next()?
     {
+        if now.and_then() && !over::may_elaborate() {
+            break;
+        }
         if !event.what.is_numbered() {
             continue;
         }

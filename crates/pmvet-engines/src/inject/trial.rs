@@ -22,7 +22,7 @@ pub struct Recovery {
     pub timeout: Duration,
     /// Looks at the recovered image; 0 means consistent.
     pub oracle: Option<Vec<OsString>>,
-    /// The files beside PM, as the run started with them.
+    /// The files beside PM, as the recorded run left them.
     pub files: Overlay,
     /// How much memory the files of one recovery may take.
     pub most_bytes: u64,
@@ -64,7 +64,7 @@ impl Recovery {
         patches: &[Patch],
         usual: Option<&Outcome>,
     ) -> io::Result<Option<Trial>> {
-        let mut overlay = self.files.above(Capture::Writable);
+        let mut overlay = self.files.above(Capture::Named);
         bench.scratch.become_version(versions, version, patches, &mut overlay)?;
         let overlay = Mutex::new(overlay);
         let usual_status = match usual {

@@ -6,20 +6,27 @@
 //! | `covered.jsonl` | a line for each turn that did: the number of the input, and what was new |
 //! | `findings.jsonl` | a line for each finding |
 //!
-//! Nothing is ever changed, only added: an input before the line about it, and each by one write. What a kill leaves half done at the end
-//! of a file is told by its content, and left out. What was covered counts for one build of the program only: addresses of another mean
-//! something else. Its inputs are then tried again.
+//! Nothing is ever changed, only added: an input before the line about it. A kill leaves at most one torn line at the end of each file,
+//! which is cut off; any other damage is an error, and then nothing is changed. What was covered counts for one build of the program
+//! only: addresses of another mean something else. Its inputs are then tried again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::alias::Covered;
+use crate::claim::Claim;
+use crate::journal;
+
+/// Changes whenever older versions of pmvet would misread what this one writes.
+const FORMAT: u32 = 1;
+const COVERED: &str = "covered.jsonl";
+const FINDINGS: &str = "findings.jsonl";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Line<T> {
@@ -38,6 +45,7 @@ struct Turn {
 
 #[derive(Debug)]
 pub struct Corpus {
+    _claim: Claim,
     folder: PathBuf,
     program: u64,
     seeds: BTreeMap<Vec<u8>, u64>,
@@ -51,26 +59,32 @@ pub struct Kept {
     pub seeds: Vec<Vec<u8>>,
     /// Inputs of another build, or of which nobody knows what they cover.
     pub untried: Vec<Vec<u8>>,
+    /// Files whose last line was torn by a kill. It is left out.
+    pub torn: Vec<PathBuf>,
 }
 
 impl Corpus {
-    /// Opens a corpus, or makes one. `program` tells builds apart.
+    /// Opens a corpus, or makes one. `program` tells builds apart. Fails if another process has it open, if it has another format, or
+    /// if it is damaged otherwise than by a kill.
     pub fn open(folder: &Path, program: u64) -> io::Result<(Self, Kept)> {
         fs::create_dir_all(folder.join("queue"))?;
+        let claim = Claim::new(folder, FORMAT, COVERED)?;
         let mut inputs: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for entry in fs::read_dir(folder.join("queue"))?.flatten() {
             let named = entry.file_name().to_str().and_then(parse_name);
             let Some((number, hash)) = named else { continue };
             let input = fs::read(entry.path())?;
-            // Else it was being written when pmvet was killed.
-            if xxh3_64(&input) == hash {
-                inputs.insert(number, input);
+            if xxh3_64(&input) != hash {
+                let text = format!("{} is not as it was kept; remove it to go on without it", entry.path().display());
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
+            inputs.insert(number, input);
         }
-        let corpus =
-            Self { folder: folder.into(), program, seeds: inputs.iter().map(|(n, i)| (i.clone(), *n)).collect() };
-        let (mut kept, mut tried) = (Kept::default(), BTreeSet::new());
-        for turn in corpus.read::<Turn>("covered.jsonl")?.into_iter().filter(|turn| inputs.contains_key(&turn.seed)) {
+        let seeds = inputs.iter().map(|(n, i)| (i.clone(), *n)).collect();
+        let corpus = Self { _claim: claim, folder: folder.into(), program, seeds };
+        let mut kept = Kept { torn: corpus.mend()?, ..Kept::default() };
+        let mut tried = BTreeSet::new();
+        for turn in corpus.read::<Turn>(COVERED)?.into_iter().filter(|turn| inputs.contains_key(&turn.seed)) {
             tried.insert(turn.seed);
             kept.covered.add(turn.covered);
         }
@@ -87,72 +101,73 @@ impl Corpus {
             Some(&known) => known,
             None => self.keep(input)?,
         };
-        self.append("covered.jsonl", Turn { seed, covered: new.clone() })
+        self.append(COVERED, Turn { seed, covered: new.clone() })
     }
 
-    /// Writes an input under the next number that is free; another campaign may have taken some.
+    /// Writes an input under the next number, in one step.
     fn keep(&mut self, input: &[u8]) -> io::Result<u64> {
-        let hash = xxh3_64(input);
-        let mut number = self.seeds.values().max().map_or(0, |last| last + 1);
-        loop {
-            let path = self.folder.join("queue").join(format!("{number:06}-{hash:016x}"));
-            match OpenOptions::new().write(true).create_new(true).open(path) {
-                Ok(mut file) => {
-                    file.write_all(input)?;
-                    self.seeds.insert(input.to_vec(), number);
-                    return Ok(number);
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
-                Err(error) => return Err(error),
-            }
-        }
+        let number = self.seeds.values().max().map_or(0, |last| last + 1);
+        let fresh = self.folder.join(".fresh");
+        fs::write(&fresh, input)?;
+        fs::rename(fresh, self.folder.join("queue").join(format!("{number:06}-{:016x}", xxh3_64(input))))?;
+        self.seeds.insert(input.to_vec(), number);
+        Ok(number)
     }
 
     /// Keeps a finding.
     pub fn add_finding<T: Serialize>(&self, finding: &T) -> io::Result<()> {
-        self.append("findings.jsonl", Found { finding })
+        self.append(FINDINGS, Found { finding })
     }
 
     /// The findings of earlier campaigns with this build.
     pub fn findings<T: DeserializeOwned>(&self) -> io::Result<Vec<T>> {
-        Ok(self.read::<Found<T>>("findings.jsonl")?.into_iter().map(|found| found.finding).collect())
+        Ok(self.read::<Found<T>>(FINDINGS)?.into_iter().map(|found| found.finding).collect())
     }
 
-    /// The lines of a file that are whole and true for this build.
+    /// The lines of a file that are true for this build.
     fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Vec<T>> {
-        let text = match fs::read(self.folder.join(name)) {
+        let path = self.folder.join(name);
+        let file = match fs::File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            text => text?,
+            file => file?,
         };
-        let lines = text.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice::<Line<T>>(line).ok());
+        let lines = journal::read::<Line<T>>(&file, &path)?.entries.into_iter();
         Ok(lines.filter(|line| line.program == self.program).map(|line| line.what).collect())
+    }
+
+    /// Cuts off lines that a kill has torn, if nothing else is damaged. Returns the files that had one.
+    fn mend(&self) -> io::Result<Vec<PathBuf>> {
+        let mut torn = Vec::new();
+        for path in [COVERED, FINDINGS].map(|name| self.folder.join(name)) {
+            let file = match OpenOptions::new().read(true).write(true).open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                file => file?,
+            };
+            let held = journal::read::<IgnoredAny>(&file, &path)?;
+            if held.torn {
+                torn.push((path, file, held.end));
+            }
+        }
+        torn.into_iter().map(|(path, file, end)| file.set_len(end).map(|()| path)).collect()
     }
 
     fn append(&self, name: &str, what: impl Serialize) -> io::Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).open(self.folder.join(name))?;
         let mut text = serde_json::to_vec(&Line { program: self.program, what })?;
         text.push(b'\n');
-        // After a line that was cut off.
-        if !ends_a_line(&self.folder.join(name))? {
-            text.insert(0, b'\n');
+        let end = file.metadata()?.len();
+        let written = file.write_all(&text);
+        if written.is_err() {
+            // Half a line would spoil the next.
+            let _ = file.set_len(end);
         }
-        file.write_all(&text)
+        written
     }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Found<T> {
     finding: T,
-}
-
-fn ends_a_line(path: &Path) -> io::Result<bool> {
-    use std::os::unix::fs::FileExt;
-    let file = File::open(path)?;
-    let mut last = [b'\n'];
-    if let Some(at) = file.metadata()?.len().checked_sub(1) {
-        file.read_exact_at(&mut last, at)?;
-    }
-    Ok(last == [b'\n'])
 }
 
 /// Number and hash of the content.
@@ -179,11 +194,13 @@ mod tests {
         corpus.add(b"", &covered(&[2], &[])).unwrap();
         corpus.add(b"one", &covered(&[3], &[])).unwrap();
         corpus.add_finding(&"a race").unwrap();
+        drop(corpus);
         let (corpus, kept) = Corpus::open(folder.path(), 1).unwrap();
         assert_eq!((kept.seeds, kept.untried.len()), (vec![b"one".to_vec(), vec![]], 0));
         assert_eq!(kept.covered, covered(&[1, 2, 3], &[10]));
         assert_eq!(corpus.findings::<String>().unwrap(), ["a race"]);
         // Another build.
+        drop(corpus);
         let (corpus, kept) = Corpus::open(folder.path(), 2).unwrap();
         assert_eq!((kept.seeds.len(), kept.untried), (0, vec![b"one".to_vec(), vec![]]));
         assert!(kept.covered.is_empty() && corpus.findings::<String>().unwrap().is_empty());
@@ -195,36 +212,51 @@ mod tests {
         let (mut corpus, _) = Corpus::open(folder.path(), 1).unwrap();
         corpus.add(b"one", &covered(&[1], &[])).unwrap();
         corpus.add(b"two", &covered(&[2], &[])).unwrap();
-        let path = folder.path().join("covered.jsonl");
+        drop(corpus);
+        let path = folder.path().join(COVERED);
         let whole = fs::read(&path).unwrap();
         let first = whole.iter().position(|&byte| byte == b'\n').unwrap() + 1;
-        for cut in first..whole.len() - 1 {
+        for cut in first + 1..whole.len() {
             fs::write(&path, &whole[..cut]).unwrap();
             let (mut corpus, kept) = Corpus::open(folder.path(), 1).unwrap();
             assert_eq!((kept.seeds, kept.untried), (vec![b"one".to_vec()], vec![b"two".to_vec()]), "{cut}");
+            assert_eq!(kept.torn, [path.clone()], "{cut}");
             // It goes on from there, with the input that is known already.
             corpus.add(b"two", &covered(&[2], &[])).unwrap();
+            drop(corpus);
             let (_, kept) = Corpus::open(folder.path(), 1).unwrap();
-            assert_eq!((kept.seeds.len(), kept.covered), (2, covered(&[1, 2], &[])), "{cut}");
+            assert_eq!((kept.seeds.len(), kept.covered, kept.torn.len()), (2, covered(&[1, 2], &[]), 0), "{cut}");
         }
-        // An input that was being written.
-        let name = format!("000009-{:016x}", xxh3_64(b"three"));
-        fs::write(folder.path().join("queue").join(name), b"thr").unwrap();
-        let (mut corpus, kept) = Corpus::open(folder.path(), 1).unwrap();
-        assert_eq!(kept.untried.len(), 0);
-        corpus.add(b"three", &covered(&[3], &[])).unwrap();
-        assert_eq!(Corpus::open(folder.path(), 1).unwrap().1.seeds.len(), 3);
     }
 
     #[test]
-    fn two_campaigns_do_not_take_each_others_numbers() {
+    fn damage_is_named_and_nothing_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut one, _) = Corpus::open(folder.path(), 1).unwrap();
-        let (mut other, _) = Corpus::open(folder.path(), 1).unwrap();
-        one.add(b"same", &covered(&[1], &[])).unwrap();
-        other.add(b"same", &covered(&[2], &[])).unwrap();
-        other.add(b"else", &covered(&[3], &[])).unwrap();
-        let (_, kept) = Corpus::open(folder.path(), 1).unwrap();
-        assert_eq!(kept.covered, covered(&[1, 2, 3], &[]));
+        let (mut corpus, _) = Corpus::open(folder.path(), 1).unwrap();
+        corpus.add(b"one", &covered(&[1], &[])).unwrap();
+        corpus.add(b"two", &covered(&[2], &[])).unwrap();
+        drop(corpus);
+        let path = folder.path().join(COVERED);
+        let whole = fs::read(&path).unwrap();
+        // The second line is torn as well, which is no reason to touch it.
+        let damaged = [b"?", &whole[1..whole.len() - 1]].concat();
+        fs::write(&path, &damaged).unwrap();
+        let error = Corpus::open(folder.path(), 1).unwrap_err().to_string();
+        assert!(error.contains(&format!("line 1 of {}", path.display())), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), damaged);
+        fs::write(&path, &whole).unwrap();
+        let input = folder.path().join("queue").join(format!("000009-{:016x}", xxh3_64(b"three")));
+        fs::write(&input, b"thr").unwrap();
+        let error = Corpus::open(folder.path(), 1).unwrap_err().to_string();
+        assert!(error.contains(input.to_str().unwrap()), "{error}");
+    }
+
+    #[test]
+    fn one_campaign_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Corpus::open(folder.path(), 1).unwrap();
+        assert_eq!(Corpus::open(folder.path(), 1).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        drop(first);
+        Corpus::open(folder.path(), 1).unwrap();
     }
 }

@@ -85,7 +85,16 @@ pub struct Outcome {
     pub inferred: Vec<InferredLock>,
     /// Locks in PM, with a crash each that leaves them held; see [`super::pm_locks`].
     pub held: Vec<HeldLock>,
+    /// What the options say about functions in which nothing seemed to take a lock.
+    pub unmatched: Unmatched,
     pub stats: Stats,
+}
+
+/// Names of [`Options::deny`] and [`Options::declare`] that no function has in which an instruction seemed to take a lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unmatched {
+    pub deny: Vec<String>,
+    pub declare: Vec<String>,
 }
 
 impl Engine {
@@ -171,7 +180,7 @@ impl Engine {
             self.act(thread, None);
         }
         self.close_all();
-        self.consult(&mut *names);
+        let unmatched = self.consult(&mut *names);
         self.locks.conclude();
         let (locks, stats) = (&self.locks, &mut self.stats);
         stats.lines = self.lines.len() as u64;
@@ -197,7 +206,7 @@ impl Engine {
         races.retain(|race| !inside(&race.store) && (own(race.store.site) || own(race.load.site)));
         let held = races.iter().flat_map(|race| race.store.locks.iter().chain(&race.load.locks)).copied().collect();
         let (takers, inferred) = (locks.takers(&held), locks.inferred());
-        Outcome { races, takers, inferred, held: self.held_locks.finish(is_lock), stats: *stats }
+        Outcome { races, takers, inferred, held: self.held_locks.finish(is_lock), unmatched, stats: *stats }
     }
 
     /// Where in PM an address is, if it is.
@@ -328,19 +337,23 @@ impl Engine {
     }
 
     /// Asks for every instruction that seemed to take locks whether the user has said something about it.
-    fn consult(&mut self, names: Names<'_>) {
+    fn consult(&mut self, names: Names<'_>) -> Unmatched {
+        let mut unmatched = Unmatched { deny: self.options.deny.clone(), declare: self.options.declare.clone() };
         if self.options.deny.is_empty() && self.options.declare.is_empty() {
-            return;
+            return unmatched;
         }
         let sites: FastSet<SiteId> = self.locks.all().flat_map(|(_, lock)| lock.word.sites.iter().copied()).collect();
         for site in sites {
             let functions = names(site).functions;
+            unmatched.deny.retain(|f| !functions.contains(f));
+            unmatched.declare.retain(|f| !functions.contains(f));
             if self.options.deny.iter().any(|f| functions.contains(f)) {
                 self.locks.denied.insert(site);
             } else if self.options.declare.iter().any(|f| functions.contains(f)) {
                 self.locks.declared.insert(site);
             }
         }
+        unmatched
     }
 
     pub(super) fn line_of(&mut self, word: PmWord) -> Option<LineId> {

@@ -45,7 +45,7 @@ mod reads;
 mod spin;
 mod stores;
 
-pub use engine::{Code, Engine, Names, Outcome, Stats};
+pub use engine::{Code, Engine, Names, Outcome, Stats, Unmatched};
 pub use lines::Fate;
 pub use options::{Edges, Options};
 pub use races::{Access, LockName, Moment, Race};

@@ -127,7 +127,7 @@ impl Aftermath {
             _ => {}
         }
         match event.what {
-            What::File { file, path, .. } if Path::new(path) == self.path => self.file = Some(file),
+            What::File { file, path, .. } if path == self.path => self.file = Some(file),
             What::Load { addr, size } if self.hits(event.thread, addr, size.into()) => self.looked = true,
             What::Store { addr, value, .. } if self.hits(event.thread, addr, value.len() as u64) => {
                 self.freed |= self.frees(event.thread, addr, value);

@@ -28,9 +28,9 @@ impl Run {
 
     fn with(options: Options, size: u64) -> Self {
         let mut run = Self { rules: Rules::new(options), shadow: Shadow::default(), seq: 0, site: None };
-        run.what(1, What::ProcessStart { process: 1, parent: 0, path: "" });
+        run.what(1, What::ProcessStart { process: 1, parent: 0, path: "".as_ref() });
         run.what(2, What::ThreadStart { process: 1, os_thread: 2 });
-        run.what(1, What::File { file: FILE, size, device: 0, inode: 1, path: "pool" });
+        run.what(1, What::File { file: FILE, size, device: 0, inode: 1, path: "pool".as_ref() });
         run.what(1, What::Map { file: FILE, addr: BASE, len: 0x4000, offset: 0, writable: true });
         run
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use pmvet_findings::Outcome;
 use pmvet_target::crash::{Patch, VersionId};
-use pmvet_target::launch;
+use pmvet_target::over::is_over;
 use pmvet_target::sandbox::RawFrame;
 use rustc_hash::FxHashSet;
 use xxhash_rust::xxh3::Xxh3;
@@ -119,6 +119,8 @@ pub struct Done {
     /// The most executions that one crash took.
     pub most_after_one: u64,
     pub failures: Vec<Failure>,
+    /// Why executions are missing in the journal, if any are.
+    pub unsaved: Option<io::Error>,
 }
 
 impl Done {
@@ -188,6 +190,7 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
         })?;
         let mut state = state.into_inner().unwrap_or_else(|e| e.into_inner());
         state.done.crashes_left = state.waiting.len();
+        state.done.unsaved = state.journal.take_failure();
         while let Some(open) = state.open.pop() {
             state.done.left += open.explorer.left() + open.running;
             state.retire(&open);
@@ -207,7 +210,7 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
         let mut guard = lock(state);
         loop {
             let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if guard.over || late || guard.handed_out >= self.most || launch::stopped_by().is_some() {
+            if guard.over || late || guard.handed_out >= self.most || is_over() {
                 guard.over = true;
                 return Ok(());
             }
@@ -228,7 +231,8 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
                 stopped => {
                     guard.put_back(number, job);
                     guard.over = true;
-                    return stopped.map(|_| ());
+                    // What fails when all is over was cut short.
+                    return if is_over() { Ok(()) } else { stopped.map(|_| ()) };
                 }
             }
             let done = &guard.done;

@@ -71,6 +71,16 @@ impl Journal {
         Ok(Self { lines: Some(lines), entries: known.into_iter().map(|entry| (key(&entry), entry)).collect() })
     }
 
+    /// Why executions are missing on disk, if any are.
+    pub(super) fn take_failure(&mut self) -> Option<io::Error> {
+        self.lines.as_mut().and_then(Lines::take_failure)
+    }
+
+    /// Whether the last line was torn by a kill. That execution is to be made again.
+    pub fn was_torn(&self) -> bool {
+        self.lines.as_ref().is_some_and(Lines::was_torn)
+    }
+
     /// One that remembers nothing.
     pub fn none() -> Self {
         Self { lines: None, entries: HashMap::new() }

@@ -16,7 +16,8 @@ use pmvet_model::{Bytes, Content, LINE_BYTES, LineId};
 use pmvet_target::crash::{Scratch, Versions};
 use pmvet_target::forkserver::{self, FIRST, ForkError, ForkServer, Limits};
 use pmvet_target::install::Install;
-use pmvet_target::launch::{Ending, Exit, Launch, LaunchError, Private, launch, stopped_by};
+use pmvet_target::launch::{Ending, Exit, Launch, LaunchError, Private, launch};
+use pmvet_target::over::is_over;
 use pmvet_target::program::Program;
 use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, RawFrame, Unwinder};
 
@@ -169,7 +170,7 @@ impl Observe for Traced<'_> {
         let mut tries = 0;
         let (mut observed, ended) = loop {
             let (observed, ran) = self.execute(worker, crash, choice)?;
-            if stopped_by().is_some() {
+            if is_over() {
                 return Ok(None);
             }
             // A thread may be cut off in the middle of an event by the end of its process. The next time it will not be.
@@ -239,6 +240,7 @@ impl Traced<'_> {
         if worker.server.is_none() || worker.served == MOST_SERVED {
             worker.served = 0;
             worker.server = None;
+            worker.overlay.lock().unwrap_or_else(|e| e.into_inner()).leave_view();
             let points = Forks { files: self.paths.clone(), ..Forks::default() };
             worker.server = served(ForkServer::start(&self.launch(worker), points, self.install))?;
         }
@@ -249,6 +251,9 @@ impl Traced<'_> {
         };
         worker.served += 1;
         worker.cannot_serve = run.is_none();
+        if worker.cannot_serve {
+            worker.server = None;
+        }
         Ok(run.map(|run| Ran {
             ended: match run.end {
                 forkserver::End::Exit(exit) => exit.into(),
@@ -299,7 +304,12 @@ impl Traced<'_> {
                 image.content.0.insert(id, bytes);
             }
         }
-        *worker.overlay.lock().unwrap_or_else(|e| e.into_inner()) = overlay;
+        // Files that an execution, or its oracle, has changed are as they were in another view only.
+        if worker.server.as_ref().is_none_or(ForkServer::is_spoilt) {
+            worker.server = None;
+            worker.overlay.lock().unwrap_or_else(|e| e.into_inner()).leave_view();
+        }
+        worker.overlay.lock().unwrap_or_else(|e| e.into_inner()).become_like(overlay);
         Ok(image)
     }
 }

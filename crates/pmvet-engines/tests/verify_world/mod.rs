@@ -59,7 +59,7 @@ impl Running {
             points: Points::default(),
             seq: 0,
         };
-        running.send(1, What::ProcessStart { process: 1, parent: 0, path: "" });
+        running.send(1, What::ProcessStart { process: 1, parent: 0, path: "".as_ref() });
         for thread in 1..=3 {
             running.send(thread, What::ThreadStart { process: 1, os_thread: thread });
         }

@@ -33,15 +33,15 @@ impl Run {
     /// One process with threads 1 to 3 and the file mapped twice; process 2 with thread 4 has it elsewhere.
     pub(crate) fn new(mode: Mode) -> Self {
         let mut run = Self { model: Model::new(mode), image: Image(vec![0xee; SIZE]), seq: 0 };
-        run.what(1, What::ProcessStart { process: 1, parent: 0, path: "" });
+        run.what(1, What::ProcessStart { process: 1, parent: 0, path: "".as_ref() });
         for thread in 1..=3 {
             run.what(thread, What::ThreadStart { process: 1, os_thread: thread });
         }
-        run.what(1, What::File { file: FILE, size: SIZE as u64, device: 0, inode: 1, path: "f" });
+        run.what(1, What::File { file: FILE, size: SIZE as u64, device: 0, inode: 1, path: "f".as_ref() });
         for addr in [BASE, ALIAS] {
             run.what(1, What::Map { file: FILE, addr, len: SIZE as u64, offset: 0, writable: true });
         }
-        run.what(4, What::ProcessStart { process: 2, parent: 0, path: "" });
+        run.what(4, What::ProcessStart { process: 2, parent: 0, path: "".as_ref() });
         run.what(4, What::Map { file: FILE, addr: 0x30_0000, len: SIZE as u64, offset: 0, writable: true });
         run
     }
