@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use pmvet_target::sandbox::driver::Ready;
 
 use crate::exit::Exit;
@@ -85,7 +85,7 @@ pub(crate) struct Workload {
     /// May be given several times. A folder stands for everything below it; a relative glob is relative to the
     /// current folder.
     #[arg(long, value_name = "GLOB", action = ArgAction::Append)]
-    pub(crate) pm: Vec<String>,
+    pub(crate) pm: Vec<OsString>,
 
     /// Let the program work on the files themselves instead of private copies, if they are too large to copy
     #[arg(long)]
@@ -235,7 +235,7 @@ pub(crate) struct Check {
     pub(crate) recovering: Recovering,
 
     /// For a server: run this against the recovered server [default: --client again]
-    #[arg(long, value_name = "CMD")]
+    #[arg(long, value_name = "CMD", requires = "client")]
     pub(crate) recover_client: Option<String>,
 
     /// Where crashes are tried
@@ -248,15 +248,15 @@ pub(crate) struct Check {
     pub(crate) visits: Option<u32>,
 
     /// How many recoveries are recorded and crashed, too, where they run code that the workload did not
-    #[arg(long, value_name = "N", default_value_t = 6)]
+    #[arg(long, value_name = "N", default_value_t = 6, conflicts_with = "in_place")]
     pub(crate) crash_recoveries: u32,
 
     /// Try crashes in which lines were written back in another order, too
     #[arg(long)]
     pub(crate) reorder: bool,
 
-    /// How many such states are tried at one failure point
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    /// With --reorder: how many such states are tried at one failure point
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), requires = "reorder")]
     pub(crate) reorder_states: u32,
 
     /// Exit with 5 if the budget ended before everything was tried
@@ -346,7 +346,7 @@ pub(crate) struct Confirm {
     #[arg(long, value_name = "FILE", requires = "confirm", hide = true)]
     pub(crate) explored: Option<PathBuf>,
 
-    /// With --confirm: stop after this time, and say what was not tried
+    /// With --confirm: stop after this time, the recorded run included, and say what was not tried
     #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "confirm")]
     pub(crate) budget: Option<Duration>,
 }
@@ -361,6 +361,14 @@ pub(crate) enum RaceSwitch {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("instead").args(["rebuild", "paths_of", "cmin", "tmin"])))]
+// What only a campaign with a fork server does. Turns of --interleave are runs of `pmvet race`, and the others make no test cases.
+#[command(group(ArgGroup::new("campaign").args(["dict", "then", "crash_images", "crash_anywhere"]).multiple(true)
+    .conflicts_with_all(["instead", "interleave"])))]
+#[command(group(ArgGroup::new("server").args(["timeout", "memory", "whole_runs", "exchange"]).multiple(true)
+    .conflicts_with("interleave")))]
+#[command(group(ArgGroup::new("search").args(["ops", "budget", "executions", "until_finding", "longest"]).multiple(true)
+    .conflicts_with("instead")))]
 pub(crate) struct Fuzz {
     #[command(flatten)]
     pub(crate) workload: Workload,
@@ -405,8 +413,10 @@ pub(crate) struct Fuzz {
     #[arg(long, value_name = "N", hide = true)]
     pub(crate) helper: Option<u16>,
 
-    /// Explore thread schedules too: make values be read before they are persistent, crash, and let recovery judge
-    #[arg(long, conflicts_with_all = ["then", "rebuild", "paths_of", "cmin", "tmin", "exchange"])]
+    /// Explore thread schedules too: make values be read before they are persistent, crash, and let recovery judge.
+    ///
+    /// Each input is given to a `pmvet race --confirm` of its own, so what is only for runs of a fork server has no meaning here.
+    #[arg(long, conflicts_with = "instead")]
     pub(crate) interleave: bool,
 
     /// With --interleave: instead of stopping writers, let each access to PM wait for a random time (a baseline to compare with)
@@ -458,15 +468,15 @@ pub(crate) struct Fuzz {
     pub(crate) rebuild: Option<usize>,
 
     /// Instead of fuzzing: run the inputs in a folder on the first image, or the test cases if it is the corpus, and count PM paths and transitions
-    #[arg(long, value_name = "DIR", conflicts_with = "rebuild")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) paths_of: Option<PathBuf>,
 
     /// Instead of fuzzing: copy to a new corpus as few test cases as cover the same
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["rebuild", "paths_of"])]
+    #[arg(long, value_name = "DIR")]
     pub(crate) cmin: Option<PathBuf>,
 
     /// Instead of fuzzing: make the input of this test case smaller while the program fails in the same way, or takes the same PM paths
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rebuild", "paths_of", "cmin"])]
+    #[arg(long, value_name = "FILE")]
     pub(crate) tmin: Option<PathBuf>,
 
     #[command(flatten)]
@@ -511,6 +521,7 @@ pub(crate) struct Explain {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("levels").args(["sarif", "junit"]).multiple(true)))]
 pub(crate) struct Report {
     #[command(flatten)]
     pub(crate) made: Made,
@@ -532,8 +543,8 @@ pub(crate) struct Report {
     #[arg(long, value_name = "FILE")]
     pub(crate) junit: Option<PathBuf>,
 
-    /// Rules that hold for correct programs too
-    #[arg(long)]
+    /// With --sarif or --junit: rules that hold for correct programs too, which the others always have
+    #[arg(long, requires = "levels")]
     pub(crate) pedantic: bool,
 }
 
@@ -585,7 +596,7 @@ pub(crate) struct Verify {
     pub(crate) max_executions: Option<u64>,
 
     /// How many executions after one crash are made before choices that seem to make no difference are left out
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, conflicts_with = "checksums")]
     pub(crate) patience: u64,
 
     /// Take choices that seem to make no difference for what they seem: the recovery only sums data up, or frees locks.
@@ -645,7 +656,7 @@ pub(crate) struct Trace {
     /// May be given several times. A folder stands for everything below it; a relative glob is relative to the
     /// current folder.
     #[arg(long, value_name = "GLOB", action = ArgAction::Append)]
-    pub(crate) pm: Vec<String>,
+    pub(crate) pm: Vec<OsString>,
 
     /// Record loads of PM too
     #[arg(long)]

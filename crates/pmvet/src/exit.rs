@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use pmvet_engines::fuzz::campaign::FuzzError;
+use pmvet_engines::fuzz::runner::RunError;
 use pmvet_engines::inject::ScanError;
 use pmvet_events::file::TraceError;
+use pmvet_target::forkserver::ForkError;
 use pmvet_target::install::InstallError;
 use pmvet_target::launch::LaunchError;
 use pmvet_target::program::ProgramError;
@@ -55,12 +57,20 @@ impl Exit {
     fn meaning(self) -> &'static str {
         match self {
             Exit::Ok => "all is well",
-            Exit::Findings => "findings; for `trace --check-image`: an image differs from its file",
+            Exit::Findings => {
+                "findings, also if they could not all be saved; for `trace --check-image`: an image differs from its file"
+            }
             Exit::Usage => "wrong usage or configuration, or the program cannot be run or the file not be read",
-            Exit::TargetFailed => "the target, its recovery or the oracle fails with no fault injected",
-            Exit::NothingAnalysed => "nothing was analysed: no PM file was mapped, or there was no failure point",
+            Exit::TargetFailed => {
+                "the target, its recovery or the oracle fails, or does not end in the budget, with no fault injected"
+            }
+            Exit::NothingAnalysed => {
+                "nothing was analysed: no PM file was mapped, there was no failure point, or no time"
+            }
             Exit::Incomplete => "the budget ended early (with --require-complete)",
-            Exit::Internal => "internal error: events lost or damaged, an output that could not be written",
+            Exit::Internal => {
+                "internal error: events lost or damaged, an output that could not be written and no findings"
+            }
             Exit::Interrupted => "interrupted by SIGINT, SIGTERM or SIGHUP",
         }
     }
@@ -94,6 +104,9 @@ pub(crate) enum Error {
     Install(#[from] InstallError),
     #[error("{0}{advice}", advice = advice(.0))]
     Launch(LaunchError),
+    /// Private files for programs cannot be had.
+    #[error("nothing was run, since the sandbox cannot be used here: {0}; `pmvet doctor` says more")]
+    Sandbox(String),
     /// A trace that is to be read.
     #[error("{}", trace_error(.path, .source))]
     Trace { path: PathBuf, source: TraceError },
@@ -134,13 +147,19 @@ fn advice(error: &LaunchError) -> &'static str {
 impl Error {
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Error::Usage(_) | Error::Config(_) | Error::Program(_) | Error::Install(_) | Error::Run(_) => Exit::Usage,
+            Error::Usage(_)
+            | Error::Config(_)
+            | Error::Program(_)
+            | Error::Install(_)
+            | Error::Sandbox(_)
+            | Error::Run(_) => Exit::Usage,
             Error::Trace { source, .. } => match source {
                 TraceError::NotATrace { .. } | TraceError::Version { .. } => Exit::Usage,
                 TraceError::Io { action: "open", .. } => Exit::Usage,
                 TraceError::Io { source, .. } if source.kind() == io::ErrorKind::IsADirectory => Exit::Usage,
                 TraceError::Truncated { .. } | TraceError::Corrupt { .. } | TraceError::Io { .. } => Exit::Internal,
             },
+            Error::Fuzz(FuzzError::Run(RunError::Fork(ForkError::Interrupted))) => Exit::NothingAnalysed,
             Error::Fuzz(_)
             | Error::Launch(_)
             | Error::Record(_)

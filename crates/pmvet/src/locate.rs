@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn follows_mappings_of_threads_and_processes() {
         let mut l = Locator::default();
-        l.update(&event(1, What::ProcessStart { process: 10, parent: 0, path: "" }));
+        l.update(&event(1, What::ProcessStart { process: 10, parent: 0, path: "".as_ref() }));
         assert_eq!(l.find(ThreadId(1), 0x1000, 1), None);
         l.update(&event(1, map(1, 0x1000, 0x2000, 0x100)));
         l.update(&event(1, map(2, 0x8000, 0x1000, 0)));
@@ -63,7 +63,7 @@ mod tests {
             assert_eq!(l.find(thread, 0x3000, 1), None);
         }
         // A child inherits; what the parent does later is its own.
-        l.update(&event(3, What::ProcessStart { process: 20, parent: 10, path: "" }));
+        l.update(&event(3, What::ProcessStart { process: 20, parent: 10, path: "".as_ref() }));
         l.update(&event(1, What::Unmap { addr: 0x1000, len: 0x1000 }));
         assert_eq!(l.find(ThreadId(2), 0x1010, 1), None);
         assert_eq!(l.find(ThreadId(2), 0x2010, 1), Some((FileId(1), 0x1110)));
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn impossible_mappings_are_left_out() {
         let mut l = Locator::default();
-        l.update(&event(1, What::ProcessStart { process: 10, parent: 0, path: "" }));
+        l.update(&event(1, What::ProcessStart { process: 10, parent: 0, path: "".as_ref() }));
         l.update(&event(1, map(1, u64::MAX - 10, 100, 0)));
         l.update(&event(1, map(1, 0x1000, 0x1000, u64::MAX)));
         l.update(&event(u32::MAX, What::ThreadStart { process: 10, os_thread: 1 }));

@@ -1,16 +1,20 @@
 //! pmvet: finds bugs in programs that use persistent memory.
 //!
-//! * `cli` and `config` — what the user asked for; `exit` — what comes back.
+//! * `cli` and `config` — what the user asked for; `exit` — what comes back; `budget` — when.
 //! * `commands` — one file per command.
+//! * `isolation` — private files, proven before anything runs.
 //! * `workload` — a target on private copies of its files; `run_folder` — what is kept of a run; `reporting` — findings, shown.
 //! * `summary` — what a traced run did, in numbers; `printing` — single events, as text or JSON.
 //! * `kinds`, `locate`, `pm` — events by number, addresses by file, and which files are PM.
-//! * `system` — signals and other things of the operating system.
+//! * `files` — files that are there as a whole or not at all; `system` — signals and other things of the operating system.
 
+mod budget;
 mod cli;
 mod commands;
 mod config;
 mod exit;
+mod files;
+mod isolation;
 mod kinds;
 mod locate;
 mod pm;
@@ -27,6 +31,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use pmvet_target::guard;
+use pmvet_target::sandbox::probe;
+
+use self::exit::Exit;
 
 fn main() -> ExitCode {
     panics_end_it();
@@ -37,11 +44,21 @@ fn main() -> ExitCode {
     {
         return ExitCode::from(guard::run(rest) as u8);
     }
+    if let Some((first, rest)) = arguments.split_first()
+        && first == probe::COMMAND
+    {
+        return ExitCode::from(probe::inside(rest));
+    }
+    if !system::die_with_parent() {
+        return Exit::Interrupted.into();
+    }
     match commands::run(cli::Cli::parse().command) {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("pmvet: {error}");
-            error.exit().into()
+            // Whatever could not be done then, this is why.
+            let interrupted = pmvet_target::over::stopped_by().map(|_| Exit::Interrupted);
+            interrupted.unwrap_or(error.exit()).into()
         }
     }
 }

@@ -1,51 +1,57 @@
 //! What counts as PM: globs of paths.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use glob::Pattern;
+use pmvet_events::paths;
 
 /// PM without being told.
 pub(crate) const DEFAULT: [&str; 3] = ["/mnt/pmem*/**", "/dev/shm/**", "/dev/dax*"];
 
-/// An absolute glob for what the user wrote; `base` is what a relative one is relative to.
-pub(crate) fn glob(text: &str, base: &Path) -> Result<String, String> {
-    if text.is_empty() {
+/// An absolute glob for what the user wrote; `base` is what a relative one is relative to. Globs are for the
+/// [`text`](paths::text) of a path.
+pub(crate) fn glob<T: AsRef<OsStr> + ?Sized>(written: &T, base: &Path) -> Result<String, String> {
+    let path = Path::new(written);
+    if path.as_os_str().is_empty() {
         return Err("an empty glob matches nothing".into());
     }
-    let path = Path::new(text);
-    let folder = base.to_str().ok_or_else(|| format!("the folder {} is not UTF-8", base.display()))?;
+    let escaped = |path: &Path| Pattern::escape(paths::text(path).trim_end_matches('/'));
     let absolute = match path.strip_prefix(".").unwrap_or(path) {
-        rest if path.is_absolute() => rest.to_string_lossy().into_owned(),
-        rest => format!("{}/{}", Pattern::escape(folder.trim_end_matches('/')), rest.to_string_lossy()),
+        rest if path.is_absolute() => paths::text(rest).into_owned(),
+        rest => format!("{}/{}", escaped(base), paths::text(rest)),
     };
     // A folder stands for all that is in it, even if its name looks like a glob.
     let there = base.join(path);
+    // The target's mappings are known by their real paths.
+    let real = || there.canonicalize().unwrap_or(there.clone());
     if there.is_dir() {
-        // The target's mappings are known by their real paths.
-        let real = there.canonicalize().unwrap_or(there);
-        let real = real.to_str().ok_or_else(|| format!("the folder {} is not UTF-8", real.display()))?;
-        return Ok(format!("{}/**", Pattern::escape(real.trim_end_matches('/'))));
+        return Ok(format!("{}/**", escaped(&real())));
     }
     if there.is_file() {
-        let real = there.canonicalize().unwrap_or(there);
-        return match real.to_str() {
-            Some(real) => Ok(Pattern::escape(real)),
-            None => Err(format!("the path {} is not UTF-8", real.display())),
-        };
+        return Ok(escaped(&real()));
     }
     match Pattern::new(&absolute) {
         Ok(_) => Ok(absolute),
-        Err(e) => Err(format!(
-            "bad glob `{text}`: {} at character {}",
-            e.msg,
-            e.pos.saturating_sub(absolute.len() - text.len())
-        )),
+        Err(e) => {
+            let text = paths::text(path);
+            let before = absolute.chars().count().saturating_sub(text.chars().count());
+            let at = e.pos.saturating_sub(before);
+            Err(format!("bad glob `{}`: {} at character {at}", paths::shown(path), e.msg))
+        }
     }
+}
+
+/// Globs as people read them.
+pub(crate) fn shown(globs: &[String]) -> String {
+    let shown = |glob: &String| paths::shown(&paths::of_text(glob)).to_string();
+    globs.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn relative_globs_become_absolute() {
@@ -66,6 +72,23 @@ mod tests {
         assert!(!folder.matches(real.join("ab/x").to_str().unwrap()));
         let file = Pattern::new(&glob("p*", &real).unwrap()).unwrap();
         assert!(file.matches(real.join("p*").to_str().unwrap()) && !file.matches(real.join("pool").to_str().unwrap()));
+    }
+
+    #[test]
+    fn names_need_not_be_utf_8() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        let name = OsStr::from_bytes(b"\xff\xfe");
+        std::fs::write(real.join(name), "").unwrap();
+        let matches = |written: &OsStr, name: &[u8]| {
+            let pattern = Pattern::new(&glob(written, &real).unwrap()).unwrap();
+            pattern.matches(&paths::text(&real.join(OsStr::from_bytes(name))))
+        };
+        assert!(matches(name, b"\xff\xfe") && !matches(name, b"\xff\xfd"), "a file");
+        assert!(matches(OsStr::from_bytes(b"\xff*"), b"\xff\xfe") && !matches(OsStr::from_bytes(b"\xff*"), b"\xfe"));
+        assert!(matches(OsStr::new("??"), b"\xff\xfe") && !matches(OsStr::new("?"), b"\xff\xfe"));
+        assert!(matches(OsStr::new("."), b"\xff\xfe"), "its folder");
+        assert_eq!(shown(&[glob(name, Path::new("/no/such")).unwrap()]), r"/no/such/\xff\xfe");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The recovery that the user asked for: how it is run, and whether it works when nothing has crashed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ use pmvet_target::program::Program;
 use pmvet_target::sandbox;
 use pmvet_target::sandbox::driver::Driver;
 
+use crate::budget;
 use crate::cli::{self, Persistency};
+use crate::config::Config;
 use crate::exit::{Error, Exit};
 use crate::system;
 use crate::workload::{self, Workload};
@@ -28,8 +31,28 @@ const SLOW: u32 = 10;
 /// ... but not before this.
 const LEAST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Settings as text, to be compared.
+/// Settings as text, to be compared. Most have the names of their flags.
 pub(crate) type Identity = BTreeMap<String, String>;
+
+/// Settings without a flag of the same name.
+const CONFIG: &str = "configuration";
+pub(crate) const PLAN: &str = "plan";
+pub(crate) const ENGINE: &str = "engine";
+/// Only runs that `pmvet merge` has made have it.
+pub(crate) const MERGED: &str = "merged";
+
+/// Which settings differ, as the user knows them.
+pub(crate) fn differences(before: &Identity, now: &Identity) -> Vec<String> {
+    let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let word = |name: &str| match name {
+        CONFIG => "the configuration file".into(),
+        PLAN => "--at, --visits, --reorder or --reorder-states".into(),
+        ENGINE => "another command of pmvet".into(),
+        MERGED => "no run of its own, but joined shards".into(),
+        flag => format!("--{flag}"),
+    };
+    names.into_iter().filter(|&name| before.get(name) != now.get(name)).map(|name| word(name)).collect()
+}
 
 /// What the command line says about recoveries, in plain terms.
 #[derive(Debug, Clone)]
@@ -41,18 +64,21 @@ pub(crate) struct Recovering {
     pub(crate) jobs: usize,
     pub(crate) budget: Option<Duration>,
     setup: Option<String>,
-    pm: Vec<String>,
+    pm: Vec<OsString>,
     in_place: bool,
+    client: Option<String>,
+    ready_when: Option<String>,
+    stop: Option<String>,
+    /// What the configuration says, as far as results depend on it.
+    config: String,
 }
 
 impl Recovering {
     pub(crate) fn new(arguments: &cli::Recovering, workload: &cli::Workload) -> Result<Self, Error> {
-        if workload.in_place && workload.setup.is_some() {
-            return Err(Error::Usage(
-                "--setup makes private files, which --in-place does not use; leave one out".into(),
-            ));
-        }
+        one_at_a_time(workload.client.as_deref(), arguments.jobs)?;
         let cores = system::cores();
+        // Suppressions only decide what is shown.
+        let config = Config { suppress: Vec::new(), ..Config::load(workload.config.as_deref())? };
         Ok(Self {
             mode: match arguments.persistency {
                 Persistency::Adr => Mode::Adr,
@@ -67,6 +93,10 @@ impl Recovering {
             setup: workload.setup.clone(),
             pm: workload.pm.clone(),
             in_place: workload.in_place,
+            client: workload.client.clone(),
+            ready_when: workload.ready_when.as_ref().map(ToString::to_string),
+            stop: workload.stop.clone(),
+            config: format!("{config:?}"),
         })
     }
 
@@ -103,7 +133,7 @@ impl Recovering {
             variables: pm_variables().collect(),
             timeout: self.timeout.unwrap_or(PATIENCE),
             oracle: self.oracle.as_deref().map(|oracle| with_paths(oracle, &files(versions, last))),
-            files: workload.files.clone(),
+            files: workload.left.clone(),
             most_bytes: room(bytes),
             driver,
         }
@@ -111,16 +141,31 @@ impl Recovering {
 
     /// All that decides what is tried and what is expected, together with what an engine adds.
     pub(crate) fn identity<const N: usize>(&self, more: [(&str, &dyn std::fmt::Debug); N]) -> Identity {
-        let mine: [(&str, &dyn std::fmt::Debug); 6] = [
-            ("mode", &self.mode),
+        let mine: [(&str, &dyn std::fmt::Debug); 11] = [
+            ("persistency", &self.mode),
             ("recover", &self.recover),
             ("oracle", &self.oracle),
+            ("recover-timeout", &self.timeout),
             ("setup", &self.setup),
             ("pm", &self.pm),
             ("in-place", &self.in_place),
+            ("client", &self.client),
+            ("ready-when", &self.ready_when),
+            ("stop", &self.stop),
+            (CONFIG, &self.config),
         ];
         let text = |(name, value): (&str, &dyn std::fmt::Debug)| (name.to_owned(), format!("{value:?}"));
         mine.into_iter().chain(more).map(text).collect()
+    }
+}
+
+/// Recoveries of a server come one after the other, since two cannot have one port: more jobs would be a promise that is not kept.
+pub(crate) fn one_at_a_time(client: Option<&str>, jobs: Option<u16>) -> Result<(), Error> {
+    match jobs {
+        Some(2..) if client.is_some() => {
+            Err(Error::Usage("--jobs: recoveries of a server (--client) run one at a time; leave it out".into()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -151,7 +196,7 @@ impl Recovering {
     ) -> Result<Result<Proven, Exit>, Error> {
         let trial = recovery.run(&mut Bench::default(), versions, last, &[], None);
         let Some(trial) = trial.map_err(|e| failed("run", "the recovery", e))? else {
-            return Ok(Err(Exit::Interrupted));
+            return Ok(Err(budget::did_not_end("the recovery, with no fault injected,").unwrap_or(Exit::Interrupted)));
         };
         if trial.outcome != (Outcome::Exit { status: 0 }) {
             let what = match &trial.outcome {
@@ -183,6 +228,22 @@ pub(crate) fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsStri
     command
 }
 
+/// What to say if the journal of an interrupted run cannot be used.
+pub(crate) fn journal_damaged(path: &Path, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::InvalidData => {
+            Error::Run(format!("{error}. Start a new run without --resume, or remove that line to try that again"))
+        }
+        _ => failed("read", &path.display().to_string(), error),
+    }
+}
+
+/// Tells that the journal of a run that was killed has lost its last line.
+pub(crate) fn say_torn(path: &Path) {
+    let path = path.display();
+    eprintln!("pmvet: the last line of {path} was cut off when that run was killed; what it was about is tried again");
+}
+
 /// What could not be done, as the user is told.
 pub(crate) fn failed(action: &'static str, what: &str, source: io::Error) -> Error {
     Error::Output { action, what: what.into(), source }
@@ -191,6 +252,18 @@ pub(crate) fn failed(action: &'static str, what: &str, source: io::Error) -> Err
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_differ_are_named_as_the_user_knows_them() {
+        let identity = |settings: &[(&str, &str)]| -> Identity {
+            settings.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+        };
+        let before = identity(&[("recover-timeout", "None"), (CONFIG, "a"), (PLAN, "p"), ("stop", "x")]);
+        let now =
+            identity(&[("recover-timeout", "Some(5s)"), (CONFIG, "b"), (PLAN, "p"), ("stop", "x"), ("shard", "1/2")]);
+        assert_eq!(differences(&before, &now), ["the configuration file", "--recover-timeout", "--shard"]);
+        assert!(differences(&now, &now).is_empty());
+    }
 
     #[test]
     fn only_plain_lines_do_without_a_shell() {

@@ -1,8 +1,7 @@
 //! Findings, sorted out, kept in the run's folder, and shown.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use pmvet_events::FileId;
@@ -22,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::{self, Color, FailOn, SummaryFormat};
 use crate::exit::{Error, Exit};
+use crate::files;
 use crate::run_folder::{RunFolder, RunInfo};
 
 /// What a run of an engine gave.
@@ -49,9 +49,12 @@ pub(crate) struct Witness {
     pub(crate) patches: Vec<Patch>,
 }
 
-/// A witness as `witnesses.json` has it.
+/// `witnesses.json`: by the hash of the crash image.
+pub(crate) type Witnesses = HashMap<String, Saved>;
+
+/// A witness as files have it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Saved {
+pub(crate) struct Saved {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     recording: Option<String>,
     seq: Option<u64>,
@@ -69,8 +72,7 @@ pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit,
     let mut findings = dedup.finish(&results.folder.id);
     // Nothing is promised that the run did not keep.
     for finding in &mut findings {
-        let of_this_run =
-            finding.replay.as_ref().and_then(|t| t.parse::<Token>().ok()).is_some_and(|t| t.run == results.folder.id);
+        let of_this_run = finding.replay.as_ref().is_some_and(|token| is_of(token, &results.folder.id));
         if of_this_run && !image_of(finding).is_some_and(|image| results.witnesses.contains_key(image)) {
             finding.replay = None;
         }
@@ -86,16 +88,16 @@ pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit,
         }
         None => Default::default(),
     };
-    let mut lines = Vec::new();
-    jsonl::write(&findings, &mut lines).map_err(|e| Error::Output {
-        action: "write",
-        what: "findings".into(),
-        source: e,
-    })?;
-    results.folder.write("findings.jsonl", &lines)?;
-    results.folder.write_json("witnesses.json", &needed(&findings, &results.witnesses))?;
+    let folder = results.folder;
+    // First what a replay needs: if that cannot be kept, nothing is promised.
+    if !folder.keep_json("witnesses.json", &needed(&findings, &results.witnesses)) {
+        forget_replays(&mut findings, &folder.id);
+    }
+    if !folder.kept(save(&findings, folder)) {
+        forget_replays(&mut findings, &folder.id);
+    }
     let run = Run {
-        id: results.folder.id.clone(),
+        id: folder.id.clone(),
         command: results.info.command.iter().map(|word| word.0.to_string_lossy().into_owned()).collect(),
         version: results.info.version.clone(),
         versions: Default::default(),
@@ -111,11 +113,47 @@ pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit,
         unused_suppressions: suppressions.unused(),
         tree: results.tree,
     };
-    results.folder.write_json("report.json", &run)?;
-    export(&run, &sources, how)?;
-    show(&run, &sources, how)?;
-    let fail_on = severity(how.fail_on);
-    Ok(if run.fails(fail_on, how.pedantic) { Exit::Findings } else { Exit::Ok })
+    folder.keep_json("report.json", &run);
+    export(&run, &sources, how, folder);
+    let shown = show(&run, &sources, how);
+    let unsaved = folder.take_unsaved();
+    for error in &unsaved {
+        eprintln!("pmvet: {error}");
+    }
+    if !unsaved.is_empty() {
+        eprintln!(
+            "pmvet: this run is not kept as a whole, so commands that need it, such as `show`, `replay` and `diff`, may fail. If a disk \
+             is full, free some space or name another place with --runs, and run again"
+        );
+    }
+    shown?;
+    Ok(match (run.fails(severity(how.fail_on), how.pedantic), unsaved.is_empty()) {
+        // What was found counts for more than that it is not kept.
+        (true, _) => Exit::Findings,
+        (false, true) => Exit::Ok,
+        (false, false) => Exit::Internal,
+    })
+}
+
+fn save(findings: &[Finding], folder: &RunFolder) -> Result<(), Error> {
+    let mut lines = Vec::new();
+    jsonl::write(findings, &mut lines).map_err(|source| Error::Output {
+        action: "write",
+        what: "findings".into(),
+        source,
+    })?;
+    folder.write("findings.jsonl", &lines)
+}
+
+/// Takes back the tokens of this run.
+fn forget_replays(findings: &mut [Finding], run: &str) {
+    let of_run = |finding: &&mut Finding| finding.replay.as_ref().is_some_and(|text| is_of(text, run));
+    findings.iter_mut().filter(of_run).for_each(|finding| finding.replay = None);
+}
+
+/// Whether a token leads to this run.
+fn is_of(token: &str, run: &str) -> bool {
+    token.parse::<Token>().is_ok_and(|token| token.run == run)
 }
 
 pub(crate) fn severity(fail_on: FailOn) -> Severity {
@@ -151,7 +189,8 @@ pub(crate) fn terminal(color: Color, full_stacks: bool, pedantic: bool) -> Termi
     Terminal { full_stacks, pedantic, ..Terminal::new(color, columns, |name| std::env::var_os(name)) }
 }
 
-fn export(run: &Run, sources: &Sources, how: &cli::Reporting) -> Result<(), Error> {
+/// Writes what the user asked for. What cannot be written is noted, and told after the findings.
+fn export(run: &Run, sources: &Sources, how: &cli::Reporting, folder: &RunFolder) {
     let junit = Junit { fail_on: severity(how.fail_on), pedantic: how.pedantic };
     let sarif = Sarif { pedantic: how.pedantic, ..Sarif::default() };
     let exports: [(&Option<PathBuf>, &dyn Exporter); 4] = [
@@ -162,20 +201,14 @@ fn export(run: &Run, sources: &Sources, how: &cli::Reporting) -> Result<(), Erro
     ];
     for (path, exporter) in exports {
         if let Some(path) = path {
-            write(path, exporter, run, sources)?;
+            folder.kept(write(path, exporter, run, sources));
         }
     }
-    Ok(())
 }
 
 /// Writes a run in one format.
 pub(crate) fn write(path: &Path, exporter: &dyn Exporter, run: &Run, sources: &Sources) -> Result<(), Error> {
-    let export = |file: File| {
-        let mut out = BufWriter::new(file);
-        exporter.export(run, sources, &mut out)?;
-        out.flush()
-    };
-    File::create(path).and_then(export).map_err(|source| Error::Output {
+    files::replace(path, |mut out| exporter.export(run, sources, &mut out)).map_err(|source| Error::Output {
         action: "write",
         what: path.display().to_string(),
         source,
@@ -208,22 +241,36 @@ fn read(path: &Path, flag: &str) -> Result<String, Error> {
 }
 
 /// The witnesses that findings refer to.
-fn needed(findings: &[Finding], witnesses: &HashMap<String, Witness>) -> HashMap<String, Saved> {
-    let mut needed = HashMap::new();
-    for finding in findings {
-        if let Some(image) = image_of(finding)
-            && let Some(witness) = witnesses.get(image)
-        {
-            let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect();
-            let patches = witness.patches.iter().map(|p| (p.file.0, p.offset, hex(&p.bytes))).collect();
-            needed.insert(image.to_owned(), Saved { recording: witness.recording.clone(), seq: witness.seq, patches });
-        }
+pub(crate) fn needed<'a>(
+    findings: impl IntoIterator<Item = &'a Finding>,
+    witnesses: &HashMap<String, Witness>,
+) -> Witnesses {
+    let images = findings.into_iter().filter_map(image_of);
+    images.filter_map(|image| Some((image.to_owned(), witnesses.get(image)?.into()))).collect()
+}
+
+impl From<&Witness> for Saved {
+    fn from(witness: &Witness) -> Self {
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect();
+        let patches = witness.patches.iter().map(|p| (p.file.0, p.offset, hex(&p.bytes))).collect();
+        Self { recording: witness.recording.clone(), seq: witness.seq, patches }
     }
-    needed
+}
+
+impl Saved {
+    /// Nothing if it is damaged.
+    pub(crate) fn witness(self) -> Option<Witness> {
+        let patches = self.patches.into_iter().map(|(file, offset, hex)| {
+            let bytes: Option<Vec<u8>> =
+                (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(hex.get(i..i + 2)?, 16).ok()).collect();
+            Some(Patch { file: FileId(file), offset, bytes: bytes? })
+        });
+        Some(Witness { recording: self.recording, seq: self.seq, patches: patches.collect::<Option<_>>()? })
+    }
 }
 
 /// The name of the crash image that proves a finding.
-fn image_of(finding: &Finding) -> Option<&str> {
+pub(crate) fn image_of(finding: &Finding) -> Option<&str> {
     match &finding.evidence {
         Evidence::Crash { image, .. } => Some(&image.hash),
         _ => None,
@@ -235,13 +282,7 @@ pub(crate) fn witness(folder: &RunFolder, image: &str) -> Result<Witness, Error>
     let path = folder.file("witnesses.json");
     let bad = |e: &dyn std::fmt::Display| Error::Run(format!("{} cannot be used: {e}", path.display()));
     let text = std::fs::read_to_string(&path).map_err(|e| bad(&e))?;
-    let mut all: HashMap<String, Saved> = serde_json::from_str(&text).map_err(|e| bad(&e))?;
+    let mut all: Witnesses = serde_json::from_str(&text).map_err(|e| bad(&e))?;
     let saved = all.remove(image).ok_or_else(|| bad(&"it does not have this finding"))?;
-    let patches = saved.patches.into_iter().map(|(file, offset, hex)| {
-        let bytes: Option<Vec<u8>> =
-            (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(hex.get(i..i + 2)?, 16).ok()).collect();
-        Some(Patch { file: FileId(file), offset, bytes: bytes? })
-    });
-    let patches = patches.collect::<Option<_>>().ok_or_else(|| bad(&"damaged bytes"))?;
-    Ok(Witness { recording: saved.recording, seq: saved.seq, patches })
+    saved.witness().ok_or_else(|| bad(&"damaged bytes"))
 }

@@ -6,16 +6,22 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use pmvet_findings::token::Token;
 use pmvet_findings::{Finding, Outcome, Run, jsonl};
+use pmvet_target::launch;
 use pmvet_target::recording::Recording;
 use pmvet_target::sandbox::driver::Driver;
+use pmvet_target::sparse;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::cli;
 use crate::exit::Error;
+use crate::files;
+use crate::recovery::{self, Identity};
 
 const LATEST: &str = "latest";
 
@@ -24,6 +30,26 @@ const LATEST: &str = "latest";
 pub(crate) struct RunFolder {
     pub(crate) id: String,
     pub(crate) path: PathBuf,
+    /// What could not be kept, to be told after the findings.
+    unsaved: Arc<Unsaved>,
+}
+
+#[derive(Debug, Default)]
+struct Unsaved(Mutex<Vec<Error>>);
+
+impl Unsaved {
+    fn errors(&self) -> MutexGuard<'_, Vec<Error>> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Drop for Unsaved {
+    /// A run that ends without a report has nobody else to tell.
+    fn drop(&mut self) {
+        for error in self.errors().iter() {
+            eprintln!("pmvet: {error}");
+        }
+    }
 }
 
 /// `run.json`: all that it takes to do the same again.
@@ -50,6 +76,9 @@ pub(crate) struct RunInfo {
     /// The whole run is recorded.
     pub(crate) recorded: bool,
     pub(crate) complete: bool,
+    /// The signal that ended the run before its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) interrupted: Option<String>,
 }
 
 impl RunInfo {
@@ -71,6 +100,7 @@ impl RunInfo {
             traced_seconds: None,
             recorded: false,
             complete: false,
+            interrupted: None,
         }
     }
 }
@@ -154,7 +184,7 @@ impl RunFolder {
             match std::fs::create_dir(&path) {
                 Ok(()) => {
                     let path = path.canonicalize().map_err(|e| failed(&path, e))?;
-                    let folder = Self { id, path };
+                    let folder = Self { id, path, unsaved: Arc::default() };
                     folder.become_latest(runs).map_err(|e| failed(&runs.join(LATEST), e))?;
                     return Ok(folder);
                 }
@@ -182,7 +212,26 @@ impl RunFolder {
             })
         })?;
         let id = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(Self { id, path })
+        Ok(Self { id, path, unsaved: Arc::default() })
+    }
+
+    /// The run with this name, or in this folder, or the newest in this folder of runs.
+    pub(crate) fn named(runs: &Path, name: &str) -> Result<Self, Error> {
+        let folder = Path::new(name);
+        for place in [runs.join(name), folder.to_owned(), folder.join(LATEST)] {
+            if place.join("run.json").is_file()
+                && let Ok(path) = place.canonicalize()
+            {
+                let id = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+                return Ok(Self { id, path, unsaved: Arc::default() });
+            }
+        }
+        Err(Error::Run(format!("`{name}` is neither a run in {} nor the folder of a run", runs.display())))
+    }
+
+    /// A folder in this one, for a recording that belongs to the same run.
+    pub(crate) fn within(&self, name: &str) -> Self {
+        Self { id: format!("{}/{name}", self.id), path: self.file(name), unsaved: Arc::clone(&self.unsaved) }
     }
 
     /// The run that a finding's id or the command line means, and the finding.
@@ -241,11 +290,7 @@ impl RunFolder {
     }
 
     /// Opens the last run to go on with it, if it was of the same command with the same settings.
-    pub(crate) fn resume(
-        runs: &Path,
-        command: &[OsString],
-        settings: &BTreeMap<String, String>,
-    ) -> Result<(Self, RunInfo), Error> {
+    pub(crate) fn resume(runs: &Path, command: &[OsString], settings: &Identity) -> Result<(Self, RunInfo), Error> {
         let folder = Self::open(runs, None)?;
         let info = folder.read_info()?;
         let same = |what: &str, equal: bool| match equal {
@@ -256,40 +301,65 @@ impl RunFolder {
             ))),
         };
         same("another command line", info.command == texts(command))?;
-        same("other options", info.settings == *settings)?;
+        let other = recovery::differences(&info.settings, settings);
+        same(&format!("other options: {}", other.join(", ")), other.is_empty())?;
         same("another version of pmvet", info.version == env!("CARGO_PKG_VERSION"))?;
         Ok((folder, info))
     }
 
     pub(crate) fn read_info(&self) -> Result<RunInfo, Error> {
-        let path = self.file("run.json");
+        self.read_json("run.json")
+    }
+
+    pub(crate) fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<T, Error> {
+        let path = self.file(name);
         let bad = |e: &dyn std::fmt::Display| Error::Run(format!("{} cannot be used: {e}", path.display()));
         let bytes = std::fs::read(&path).map_err(|e| bad(&e))?;
         serde_json::from_slice(&bytes).map_err(|e| bad(&e))
     }
 
     pub(crate) fn write_info(&self, info: &RunInfo) -> Result<(), Error> {
-        self.write_json("run.json", info)
+        let interrupted = launch::stopped_by().map(|signal| launch::signal_name(signal).into());
+        self.write_json("run.json", &RunInfo { interrupted, ..info.clone() })
     }
 
     /// Writes a file in one step: it is there as a whole or not at all.
     pub(crate) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), Error> {
-        let bytes = serde_json::to_vec_pretty(value).unwrap_or_default();
-        self.write(name, &bytes)
+        self.written(name, files::replace_json(&self.file(name), value))
     }
 
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
-        let (path, fresh) = (self.file(name), self.file(&format!(".{name}.new")));
-        std::fs::write(&fresh, bytes).and_then(|()| std::fs::rename(&fresh, &path)).map_err(|source| Error::Output {
-            action: "write",
-            what: path.display().to_string(),
-            source,
-        })
+        self.written(name, files::replace(&self.file(name), |out| out.write_all(bytes)))
     }
 
-    /// A file without a name in the run's folder.
+    fn written(&self, name: &str, done: io::Result<()>) -> Result<(), Error> {
+        done.map_err(|source| Error::Output { action: "write", what: self.file(name).display().to_string(), source })
+    }
+
+    /// Writes a file that the run can do without. Says whether it could; if not, that is told after the findings.
+    pub(crate) fn keep_json(&self, name: &str, value: &impl Serialize) -> bool {
+        self.kept(self.write_json(name, value))
+    }
+
+    pub(crate) fn keep_info(&self, info: &RunInfo) -> bool {
+        self.kept(self.write_info(info))
+    }
+
+    /// Notes what could not be kept, or not be done for that reason.
+    pub(crate) fn kept(&self, done: Result<(), Error>) -> bool {
+        let saved = done.is_ok();
+        self.unsaved.errors().extend(done.err());
+        saved
+    }
+
+    /// All that could not be kept so far.
+    pub(crate) fn take_unsaved(&self) -> Vec<Error> {
+        std::mem::take(&mut *self.unsaved.errors())
+    }
+
+    /// A file without a name: in the run's folder, or in memory if there is no room for one.
     pub(crate) fn temporary(&self) -> io::Result<File> {
-        tempfile::tempfile_in(&self.path)
+        tempfile::tempfile_in(&self.path).or_else(|_| sparse::unnamed("temporary".as_ref()))
     }
 }
 

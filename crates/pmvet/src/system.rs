@@ -4,7 +4,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use pmvet_target::launch;
+use pmvet_target::over;
+
+use crate::exit::Exit;
 
 /// How many processors pmvet may use.
 pub(crate) fn cores() -> usize {
@@ -16,24 +18,31 @@ type Handler = extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c
 extern "C" fn stop(signal: libc::c_int, info: *const libc::siginfo_t, _: *const libc::c_void) {
     // SAFETY: the kernel passes a valid pointer. A code above 0 means that the kernel sent the signal by itself.
     let from_terminal = unsafe { (*info).si_code > 0 };
-    launch::stop(signal, from_terminal);
+    if over::stopped_by().is_none() {
+        return over::stop(signal, from_terminal);
+    }
+    // SAFETY: both may be called here. The signal is blocked until the handler returns, and ends pmvet then.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
 }
 
 extern "C" fn nothing(_: libc::c_int, _: *const libc::siginfo_t, _: *const libc::c_void) {}
 
-/// Lets SIGINT, SIGTERM and SIGHUP stop the target first; a second one ends pmvet at once, and its guard ends the target.
+/// Lets SIGINT, SIGTERM and SIGHUP stop the target first; a second one, of whichever, ends pmvet at once, and its guard ends the target.
 ///
 /// A signal that is ignored, as under `nohup`, stays so. A file that grows over its limit becomes an error of the
 /// write, not the end of pmvet. Handlers do not outlive an exec, so the target does not notice any of this.
 pub(crate) fn handle_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        handle(signal, stop, libc::SA_RESTART | libc::SA_RESETHAND);
+        handle(signal, stop, libc::SA_RESTART);
     }
     handle(libc::SIGXFSZ, nothing, libc::SA_RESTART);
 }
 
 fn handle(signal: libc::c_int, handler: Handler, flags: libc::c_int) {
-    // SAFETY: the handlers only store to an atomic; all-zero is a valid sigaction, and the pointers are valid.
+    // SAFETY: the handlers only do what handlers may; all-zero is a valid sigaction, and the pointers are valid.
     unsafe {
         let mut before: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &raw mut before);
@@ -48,6 +57,27 @@ fn handle(signal: libc::c_int, handler: Handler, flags: libc::c_int) {
     }
 }
 
+/// Ends pmvet as it is, whatever its threads wait for, and with it all that it has started.
+pub(crate) fn end_at_once(message: &str, exit: Exit) -> ! {
+    let mut output = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    // Not through `std`: somebody may have its lock and wait for a pipe that nobody reads.
+    // SAFETY: the pointers are valid, and the length is that of the message. Nothing of this process runs afterwards.
+    unsafe {
+        if libc::poll(&raw mut output, 1, 0) > 0 {
+            libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());
+        }
+        libc::_exit(exit.code().into())
+    }
+}
+
+/// Waits until standard input can be read, has ended or has failed. False if that is not so after a while.
+pub(crate) fn input_is_ready() -> bool {
+    const WHILE: libc::c_int = 50;
+    let mut input = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the pointer is valid.
+    unsafe { libc::poll(&raw mut input, 1, WHILE) != 0 }
+}
+
 /// CPU time of all child processes that have ended, and of theirs.
 pub(crate) fn children_cpu_time() -> Duration {
     // SAFETY: all-zero is a valid rusage, and the pointer is valid.
@@ -60,14 +90,31 @@ pub(crate) fn children_cpu_time() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// Makes the process that `command` will start die with pmvet.
+/// Names the pmvet that started this one, which is not to outlive it.
+const PARENT: &str = "PMVET_PARENT";
+
+/// Makes the process that `command` will start die with pmvet. Another pmvet has to see to that itself ([`die_with_parent`]): the kernel forgets
+/// it if the process gains rights when it starts, and root's pmvet gives up some of its own.
 pub(crate) fn die_with_us(command: &mut Command) {
+    command.env(PARENT, std::process::id().to_string());
     // SAFETY: one system call between fork and exec.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             Ok(())
         });
+    }
+}
+
+/// Dies with the pmvet that started this one, if one did. For the start of the process, while it has one thread. False if that one is gone
+/// already.
+pub(crate) fn die_with_parent() -> bool {
+    let Some(parent) = std::env::var_os(PARENT) else { return true };
+    // SAFETY: there is no other thread that could look at the environment; the rest are system calls without pointers.
+    unsafe {
+        std::env::remove_var(PARENT);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        parent.to_str().is_some_and(|text| text == libc::getppid().to_string())
     }
 }
 

@@ -2,29 +2,31 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use pmvet_engines::inject::Recovery;
 use pmvet_events::file::TraceHeader;
 use pmvet_events::plan::{AllocFunction, Plan, SyncFunction};
 use pmvet_target::Launch;
 use pmvet_target::install::Install;
-use pmvet_target::launch::{Ending, Exit as TargetExit, Private, pm_variables, stopped_by};
+use pmvet_target::launch::{Ending, Exit as TargetExit, Private, pm_variables};
 use pmvet_target::live::Feed;
+use pmvet_target::over;
 use pmvet_target::program::Program;
 use pmvet_target::recording::{RecordError, Recording};
 use pmvet_target::sandbox::driver::Driver;
 use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, Unwinder};
 
+use crate::budget;
 use crate::cli;
 use crate::config::Config;
 use crate::exit::{Error, Exit};
 use crate::pm;
 use crate::run_folder::{RunFolder, RunInfo};
+use crate::system;
 
 /// How much of the output of a command is shown if it fails.
 const TAIL: usize = 4 << 10;
@@ -43,18 +45,23 @@ pub(crate) struct Workload {
     pub(crate) in_step: bool,
     /// Branches of recorded runs are counted.
     pub(crate) branches: bool,
-    /// A run of it may take so long.
-    pub(crate) timeout: Option<Duration>,
     pub(crate) in_place: bool,
     pub(crate) input: Option<Arc<File>>,
     /// For servers: who talks to it.
     pub(crate) driver: Option<Arc<Driver>>,
     /// The files that every run starts with, as far as they are not the user's own.
     pub(crate) files: Overlay,
+    /// The files as the recorded run left them, which recoveries start with. PM is put over them.
+    pub(crate) left: Overlay,
 }
 
 impl Workload {
     pub(crate) fn new(arguments: &cli::Workload, config: &Config, folder: &Path) -> Result<Self, Error> {
+        if arguments.in_place && arguments.setup.is_some() {
+            return Err(Error::Usage(
+                "--setup makes private files, which --in-place does not use; leave one out".into(),
+            ));
+        }
         let mut globs: Vec<String> = pm::DEFAULT.map(String::from).into();
         globs.extend(config.pm.iter().cloned());
         for text in &arguments.pm {
@@ -69,11 +76,11 @@ impl Workload {
             races: false,
             in_step: false,
             branches: false,
-            timeout: None,
             in_place: arguments.in_place,
             input: None,
             driver: driver(arguments, arguments.client.as_deref())?,
-            files: Overlay::new(Capture::Mappable),
+            files: Overlay::new(Capture::Named),
+            left: Overlay::new(Capture::Named),
         })
     }
 
@@ -88,21 +95,22 @@ impl Workload {
             races: true,
             in_step: true,
             branches: false,
-            timeout: None,
             in_place: false,
             input: recovery.input.clone(),
             driver: recovery.driver.clone(),
-            files: Overlay::new(Capture::Mappable),
+            files: Overlay::new(Capture::Named),
+            left: Overlay::new(Capture::Named),
         })
     }
 
-    /// Runs a command that makes the files that the target starts with. They stay private.
-    pub(crate) fn set_up(&mut self, line: &str) -> Result<(), Error> {
+    /// Runs a command that makes the files that the target starts with. They stay private. Returns how pmvet ends if there was no
+    /// time for it.
+    pub(crate) fn set_up(&mut self, line: &str) -> Result<Option<Exit>, Error> {
         let arguments = sandbox::shell(line);
         let variables: Vec<_> = pm_variables().collect();
         let job = Job { variables: &variables, output: Output::Tail(TAIL), ..Job::new(&arguments) };
-        let capture = if self.in_place { None } else { Some(Capture::Mappable) };
-        let overlay = Mutex::new(Overlay::new(capture.unwrap_or(Capture::Mappable)));
+        let capture = if self.in_place { None } else { Some(Capture::Named) };
+        let overlay = Mutex::new(Overlay::new(capture.unwrap_or(Capture::Named)));
         let run = sandbox::run(&job, &overlay, &mut Unwinder::default()).map_err(|source| Error::Output {
             action: "run",
             what: "the set-up command".into(),
@@ -110,15 +118,16 @@ impl Workload {
         })?;
         match run.end {
             End::Exit(0) => {}
-            End::Interrupted => return Err(Error::Usage("interrupted during --setup".into())),
+            End::Interrupted => return Ok(budget::did_not_end("the set-up command")),
             end => {
                 let output = String::from_utf8_lossy(&run.output).into_owned();
                 return Err(Error::Usage(format!("--setup: the command ended with {}\n{output}", end.exit())));
             }
         }
         let overlay = overlay.into_inner().unwrap_or_else(|e| e.into_inner());
-        self.files = overlay.above(Capture::Mappable);
-        Ok(())
+        self.files = overlay.above(Capture::Named);
+        self.left = self.files.clone();
+        Ok(None)
     }
 
     /// How it recovers: what the user named, or the program once more.
@@ -165,8 +174,8 @@ impl Workload {
             input: self.input.clone(),
             output: Output::Tail(TAIL),
             driver: self.driver.clone(),
-            timeout: self.timeout,
-            by_the_clock: self.timeout.is_some(),
+            timeout: None,
+            by_the_clock: false,
             cancel: None,
         });
         Launch { program: self.program.clone(), plan, follow_forks: true, bare: false, sandbox }
@@ -181,7 +190,7 @@ impl Workload {
         feed: Option<Feed>,
     ) -> Result<(Recording, Ending), RecordError> {
         let header = TraceHeader {
-            command: self.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            command: self.command.clone(),
             pmvet_version: env!("CARGO_PKG_VERSION").into(),
             loads: how.plan.loads,
         };
@@ -193,25 +202,25 @@ impl Workload {
 
     /// Runs it once and records it. Returns how pmvet ends if there is nothing to analyse.
     pub(crate) fn record(
-        &self,
+        &mut self,
         folder: &RunFolder,
         info: &mut RunInfo,
         loads: bool,
         install: &Install,
         feed: Option<Feed>,
     ) -> Result<Option<Exit>, Error> {
-        let (_, ending) = self.make(&folder.path, self.launch(loads), install, feed)?;
-        if stopped_by().is_some() {
-            return Ok(Some(Exit::Interrupted));
+        let how = self.launch(loads);
+        let files = how.sandbox.as_ref().map(|private| Arc::clone(&private.overlay));
+        let (_, ending) = self.make(&folder.path, how, install, feed)?;
+        if let Some(files) = files {
+            self.left = files.lock().unwrap_or_else(|e| e.into_inner()).above(Capture::Named);
+        }
+        // One that has ended by itself was not cut short by the budget; but it may have ended because of a signal.
+        let ended = ending.exit == TargetExit::Status(0) && over::stopped_by().is_none();
+        if !ended && let Some(exit) = budget::did_not_end("the target") {
+            return Ok(Some(exit));
         }
         info.traced_seconds = Some(ending.time.as_secs_f64());
-        if let Some(timeout) = self.timeout.filter(|timeout| ending.time >= *timeout) {
-            eprintln!(
-                "pmvet: the target did not end within the budget of {timeout:?}, so nothing was analysed. It may hang, or be slow \
-                 while it is traced"
-            );
-            return Ok(Some(Exit::TargetFailed));
-        }
         if ending.exit != TargetExit::Status(0) {
             return Ok(Some(failed("the target itself fails", &ending.exit, &ending.output)));
         }
@@ -220,7 +229,7 @@ impl Workload {
             return Ok(Some(Exit::Internal));
         }
         info.recorded = true;
-        folder.write_info(info)?;
+        folder.keep_info(info);
         Ok(None)
     }
 
@@ -229,7 +238,7 @@ impl Workload {
         eprintln!(
             "pmvet: nothing was analysed: the target mapped no PM file. PM is any file that matches {}, or that is mapped \
              with MAP_SYNC; name other files with --pm GLOB",
-            self.pm.join(", ")
+            pm::shown(&self.pm)
         );
         Exit::NothingAnalysed
     }
@@ -245,29 +254,36 @@ impl Workload {
             driver: self.driver.as_deref(),
             ..Job::new(&self.program.arguments)
         };
-        sandbox::run(&job, &Mutex::new(self.files.above(Capture::Writable)), &mut Unwinder::default())
+        sandbox::run(&job, &Mutex::new(self.files.above(Capture::Named)), &mut Unwinder::default())
     }
 
-    /// Keeps standard input in a file, so that it can be read more than once. A terminal counts as empty.
-    pub(crate) fn keep_input(&mut self, path: &Path) -> Result<(), Error> {
+    /// Keeps standard input in a file, so that it can be read more than once. A terminal counts as empty. Returns how pmvet ends if it
+    /// did not end in time.
+    pub(crate) fn keep_input(&mut self, path: &Path) -> Result<Option<Exit>, Error> {
         let failed = |source| Error::Output { action: "keep", what: "standard input".into(), source };
         let stdin = io::stdin();
         if stdin.is_terminal() {
-            return Ok(());
+            return Ok(None);
         }
-        let Ok(mut from) = stdin.as_fd().try_clone_to_owned().map(File::from) else { return Ok(()) };
+        let Ok(from) = stdin.as_fd().try_clone_to_owned().map(File::from) else { return Ok(None) };
         let mut file = File::create(path).map_err(failed)?;
-        match io::copy(&mut from, &mut file) {
+        match io::copy(&mut InTime(from), &mut file) {
             Ok(0) => {
                 let _ = std::fs::remove_file(path);
             }
             Ok(_) => self.input = Some(Arc::new(File::open(path).map_err(failed)?)),
+            // Half an input would make another run of it.
+            Err(e) if is_full(&e) => {
+                let _ = std::fs::remove_file(path);
+                return Err(failed(e));
+            }
             // Closed, or a folder: there is nothing to read.
             Err(_) => {
                 let _ = std::fs::remove_file(path);
+                return Ok(budget::did_not_end("standard input"));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The input kept by an earlier run.
@@ -276,10 +292,33 @@ impl Workload {
     }
 }
 
+/// Standard input, which nobody may ever write to or close.
+pub(crate) struct InTime<R>(pub(crate) R);
+
+impl<R: Read> Read for InTime<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while !system::input_is_ready() {
+            if over::is_over() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        self.0.read(buffer)
+    }
+}
+
+/// Whether there is no room for more.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
 /// Who talks to the target, if it is a server.
 pub(crate) fn driver(arguments: &cli::Workload, client: Option<&str>) -> Result<Option<Arc<Driver>>, Error> {
     let ready = match (&arguments.ready_when, client) {
         (Some(ready), Some(_)) => ready.clone(),
+        (None, None) if arguments.stop.is_some() => {
+            return Err(Error::Usage("--stop ends a server when its client is done: name a --client, too".into()));
+        }
         (None, None) => return Ok(None),
         (None, Some(_)) => return Err(Error::Usage("--client needs --ready-when port:N, file:F or line:REGEX".into())),
         (Some(_), None) => return Err(Error::Usage("--ready-when is for servers: name a --client, too".into())),

@@ -205,7 +205,22 @@ fn a_run_resumes_with_its_own_command_line_only() {
     place.check(&options, &command("2")).resume().expect(USAGE, &["no run"]);
     place.check(&options, &command("2")).run().expect(FOUND, &[]);
     place.check(&options, &command("3")).resume().expect(USAGE, &["--resume", "another command line"]);
-    place.check(&options, &command("2")).option(&["--reorder"]).resume().expect(USAGE, &["--resume", "other options"]);
+    let other = |more: &[&str], words: &[&str]| {
+        let words = [&["--resume", "other options"], words].concat();
+        place.check(&options, &command("2")).option(more).resume().expect(USAGE, &words);
+    };
+    other(&["--reorder"], &["--reorder"]);
+    other(&["--recover-timeout", "3s"], &["--recover-timeout"]);
+    other(&["--client", "true", "--ready-when", "file:/x"], &["--client, --ready-when"]);
+    other(&["--client", "true", "--ready-when", "file:/x", "--stop", "true"], &["--client, --ready-when, --stop"]);
+    other(&["--ready-when", "file:/x", "--client", "true", "--recover-client", "false"], &["--recover-client"]);
+    let config = place.work().join("pmvet.toml");
+    fs::write(&config, "[target]\npm = [\"/elsewhere/**\"]\n").unwrap();
+    other(&[], &["the configuration file"]);
+    // What is hidden may change.
+    fs::write(&config, "[[suppress]]\nrule = \"flush-clean\"\nreason = \"why not\"\n").unwrap();
+    place.check(&options, &command("2")).resume().expect(FOUND, &[]);
+    fs::remove_file(config).unwrap();
     place.check(&options, &command("2")).resume().expect(FOUND, &[]);
     place.assert_clean(&[]);
 }
@@ -288,11 +303,15 @@ fn a_budget_that_ends_early() {
     let (program, pool) = (pair(Linked::Dynamic), place.pool());
     let command = [program.to_str().unwrap(), "run", pool.to_str().unwrap(), "2"];
     let recover = format!("{} strict {}", program.display(), pool.display());
+    // The recorded run counts.
     let options = ["-j2", "--recover", &recover, "--budget", "1ms"];
-    let short = place.check(&options, &command).run();
+    place.check(&options, &command).run().expect(FAILS_BY_ITSELF, &["did not end within the budget of 1ms"]);
+    // One failure point out of all; then the rest has no time.
+    place.check(&["-j2", "--recover", &recover, "--sample", "1"], &command).run().expect(CLEAN, &[]);
+    let short = place.check(&options, &command).resume();
     short.expect(CLEAN, &[]);
     assert!(short.stdout.contains("budget left no time"), "{}", short.stdout);
-    place.check(&options, &command).option(&["--require-complete"]).run().expect(INCOMPLETE, &[]);
+    place.check(&options, &command).option(&["--require-complete"]).resume().expect(INCOMPLETE, &[]);
     // With time enough the same run goes on to the bug.
     let enough = ["-j2", "--recover", &recover, "--budget", "1h"];
     let long = place.check(&enough, &command).option(&["--require-complete"]).resume();

@@ -26,10 +26,14 @@ impl Place {
     }
 
     fn fuzz(&self, options: &[&str], target: &[&str]) -> Output {
+        self.campaign(options, target).output().unwrap()
+    }
+
+    fn campaign(&self, options: &[&str], target: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pmvet"));
         command.current_dir(self.folder.path()).args(["fuzz", "--quiet", "--corpus", "corpus", "--timeout", "30s"]);
-        command.args(options).arg("--").arg(&self.program).arg(self.path("pool")).args(target);
-        command.stdin(Stdio::null()).output().unwrap()
+        command.args(options).arg("--").arg(&self.program).arg(self.path("pool")).args(target).stdin(Stdio::null());
+        command
     }
 }
 
@@ -76,7 +80,8 @@ fn bugs_behind_inputs_and_behind_crash_images_are_found() {
     let before = names(&place.path("corpus/queue"));
     let images = fs::read(place.path("corpus/images.jsonl")).unwrap();
     fs::write(place.path("corpus/images.jsonl"), [&images[..], b"{\"id\":\"00"].concat()).unwrap();
-    place.fuzz(&["--seeds", "seed", "--executions", "700", "--seed", "2"], &[]);
+    let second = place.fuzz(&["--seeds", "seed", "--executions", "700", "--seed", "2"], &[]);
+    assert!(text(&second).contains("was torn when an earlier campaign was killed"), "{}", text(&second));
     let after = names(&place.path("corpus/queue"));
     assert!(before.iter().all(|name| after.contains(name)));
     assert!(fs::read(place.path("corpus/images.jsonl")).unwrap().starts_with(&images));
@@ -175,4 +180,72 @@ fn without_pm_there_is_nothing_to_fuzz() {
     assert_eq!(output.status.code(), Some(4), "{}", text(&output));
     let bad = place.fuzz(&["--ops", "seed", "--executions", "5"], &[]);
     assert_eq!(bad.status.code(), Some(2), "{}", text(&bad));
+}
+
+#[test]
+fn a_corpus_that_cannot_be_used_is_refused_and_left_alone() {
+    let place = Place::new();
+    let run = || place.fuzz(&["--seeds", "seed", "--executions", "100"], &[]);
+    let first = run();
+    assert!(matches!(first.status.code(), Some(0 | 1)), "{}", text(&first));
+    let refused = |words: &[&str]| {
+        let output = run();
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        words.iter().for_each(|word| assert!(text(&output).contains(word), "{word} is not in {}", text(&output)));
+    };
+    let (format, lines) = (place.path("corpus/format"), place.path("corpus/images.jsonl"));
+    fs::write(&format, "99\n").unwrap();
+    refused(&["format `99`", "--corpus", "--seeds"]);
+    fs::write(&format, "1\n").unwrap();
+    // A line in the middle, with whole ones after it.
+    let whole = fs::read(&lines).unwrap();
+    let second = whole.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+    let mut damaged = whole.clone();
+    damaged[second] = b'?';
+    fs::write(&lines, &damaged).unwrap();
+    refused(&["line 2 of", "images.jsonl", "--corpus"]);
+    assert_eq!(fs::read(&lines).unwrap(), damaged);
+    fs::write(&lines, &whole).unwrap();
+    let again = run();
+    assert!(matches!(again.status.code(), Some(0 | 1)), "{}", text(&again));
+    assert!(fs::read(&lines).unwrap().starts_with(&whole));
+}
+
+/// A campaign under way, which ends with the value.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn one_campaign_at_a_time_and_one_that_is_interrupted_says_so() {
+    let place = Place::new();
+    let mut command = place.campaign(&["--seeds", "seed", "--jobs", "2"], &[]);
+    let mut running = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let run = place.path(".pmvet/runs/latest/run.json");
+    let queue = place.path("corpus/queue");
+    while !run.exists() || names(&queue).is_empty() {
+        assert!(running.0.try_wait().unwrap().is_none(), "the campaign has ended");
+        std::thread::yield_now();
+    }
+    let info = |file: &Path| serde_json::from_slice::<serde_json::Value>(&fs::read(file).unwrap()).unwrap();
+    let run = run.canonicalize().unwrap();
+    assert_eq!(info(&run)["complete"], false);
+    let second = place.fuzz(&["--seeds", "seed", "--executions", "10"], &[]);
+    let words = format!("another campaign (process {}) is using it", running.0.id());
+    assert!(second.status.code() == Some(2) && text(&second).contains(&words), "{}", text(&second));
+    // SAFETY: a child of ours that has not been waited for.
+    assert_eq!(unsafe { libc::kill(running.0.id() as i32, libc::SIGINT) }, 0);
+    assert_eq!(running.0.wait().unwrap().code(), Some(130));
+    let info = info(&run);
+    assert!(info["complete"] == false && info["interrupted"] == "SIGINT", "{info}");
+    let report = fs::read_to_string(run.with_file_name("report.json")).unwrap();
+    assert!(report.contains("interrupted by SIGINT"), "{report}");
+    // Its end has given the corpus free.
+    let third = place.fuzz(&["--seeds", "seed", "--executions", "10"], &[]);
+    assert!(matches!(third.status.code(), Some(0 | 1)), "{}", text(&third));
 }

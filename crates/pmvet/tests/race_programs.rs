@@ -68,11 +68,14 @@ fn what_is_no_lock_can_be_said() {
     let _turn = turn();
     let place = Place::new();
     let crowd = program("crowd");
-    std::fs::write(place.work().join("deny.toml"), "[race]\ndeny-lock = [\"with_spin_lock\"]\n").unwrap();
+    std::fs::write(place.work().join("deny.toml"), "[race]\ndeny-lock = [\"with_spin_lock\", \"with_spin_lok\"]\n")
+        .unwrap();
     let config = place.work().join("deny.toml");
     let mut command = place.pmvet(&["race", "--config", config.to_str().unwrap()]);
     command.args(place.pm());
     command.arg("--").arg(&crowd).arg(place.pool()).arg("spin");
     let denied = Checked::new(&place, &finish(command, None).expect("pmvet hangs"));
     assert!(denied.warnings().next().is_some(), "{}", denied.text());
+    assert!(denied.stderr.contains("deny-lock `with_spin_lok` changed nothing"), "{}", denied.stderr);
+    assert!(!denied.stderr.contains("`with_spin_lock` changed nothing"), "{}", denied.stderr);
 }

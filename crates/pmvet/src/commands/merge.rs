@@ -1,52 +1,209 @@
 //! `pmvet merge`: the results of the shards of a run as those of one.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::Path;
 
-use pmvet_findings::{Coverage, Run};
+use pmvet_engines::inject::causes::{self, Failures};
+use pmvet_findings::suppress::Suppress;
+use pmvet_findings::{Coverage, Finding, Run, rules};
 
-use super::check::{OTHER_SHARDS, SHARD};
+use super::check::{OTHER_SHARDS, SHARD, Share, Shares};
 use crate::cli;
 use crate::exit::{Error, Exit};
-use crate::reporting::{self, Results};
+use crate::recovery;
+use crate::reporting::{self, Results, Witness};
 use crate::run_folder::{RunFolder, RunInfo};
 
-/// What every shard counts as a whole: they all record the same run.
-const SHARED: &[&str] = &["failure points"];
+/// What every shard counts as a whole: they all record the same run, and the same recoveries.
+const SHARED: &[&str] = &["failure points", "failure points in recovery"];
+
+/// A run to be joined with others.
+struct Shard {
+    folder: RunFolder,
+    info: RunInfo,
+    run: Run,
+    /// Nothing if it was not made with `--shard`.
+    shares: Option<Shares>,
+}
+
+impl Shard {
+    fn open(folder: RunFolder) -> Result<Self, Error> {
+        let (info, run) = (folder.read_info()?, folder.report()?);
+        let shares = match info.settings.contains_key(SHARD) {
+            true => Some(folder.read_json(Shares::FILE)?),
+            false => None,
+        };
+        Ok(Self { folder, info, run, shares })
+    }
+}
 
 pub(crate) fn run(arguments: &cli::Merge) -> Result<Exit, Error> {
     let mut shards = Vec::new();
+    let mut known = HashSet::new();
     for name in &arguments.shards {
-        let folder = RunFolder::open(&arguments.runs, Some(name))?;
-        shards.push((folder.read_info()?, folder.report()?));
+        let folder = RunFolder::named(&arguments.runs, name)?;
+        if !known.insert(folder.path.clone()) {
+            return Err(Error::Usage(format!("`{name}` is named twice; each shard counts once")));
+        }
+        shards.push(Shard::open(folder)?);
     }
-    let Some((first, _)) = shards.first() else { return Err(Error::Usage("name the runs to join".into())) };
-    if let Some(other) = shards.iter().position(|(info, _)| plan(info) != plan(first)) {
+    let Some(Shard { info: first, .. }) = shards.first() else {
+        return Err(Error::Usage("name the runs to join".into()));
+    };
+    if let Some(other) = shards.iter().position(|shard| plan(&shard.info) != plan(first)) {
         let (a, b) = (&arguments.shards[0], &arguments.shards[other]);
         return Err(Error::Usage(format!(
             "`{a}` and `{b}` are no shards of one run: their command lines or options differ"
         )));
     }
-    let parts: Vec<Option<(u32, u32)>> = shards.iter().map(|(info, _)| part(info)).collect();
-    let info = RunInfo { complete: true, ..first.clone() };
+    let parts: Vec<Option<(u32, u32)>> = shards.iter().map(|shard| part(&shard.info)).collect();
+    if let Some((k, n)) = parts.iter().enumerate().find_map(|(i, part)| part.filter(|p| parts[..i].contains(&Some(*p))))
+    {
+        return Err(Error::Usage(format!("shard {k}/{n} is named twice; each counts once")));
+    }
+    let coverage = coverage(shards.iter().map(|shard| &shard.run), &parts);
+    let is_whole = !coverage.not_covered.iter().any(|text| text.starts_with(MISSING));
+    let mut info = RunInfo { complete: is_whole && shards.iter().all(|shard| shard.info.complete), ..first.clone() };
+    info.settings.remove(SHARD);
+    info.settings.insert(recovery::MERGED.into(), arguments.shards.join(" "));
     let folder = RunFolder::create(&arguments.runs)?;
-    folder.write_info(&info)?;
-    let runs: Vec<Run> = shards.into_iter().map(|(_, run)| run).collect();
-    let engines: BTreeSet<String> = runs.iter().flat_map(|run| run.engines.clone()).collect();
+    folder.keep_info(&info);
+    let engines: BTreeSet<String> = shards.iter().flat_map(|shard| shard.run.engines.clone()).collect();
+    // The longest: shards are made at the same time.
+    let seconds = shards.iter().map(|shard| shard.run.seconds).fold(0.0, f64::max);
+    let mut witnesses = Origins::default();
+    for (number, shard) in (1..).zip(&mut shards) {
+        witnesses.add(number, shard);
+    }
+    let (findings, suppress) = join(shards);
     let results = Results {
         folder: &folder,
         info: &info,
-        coverage: coverage(&runs, &parts),
-        // The longest: shards are made at the same time.
-        seconds: runs.iter().map(|run| run.seconds).fold(0.0, f64::max),
-        findings: runs.into_iter().flat_map(|run| run.findings).collect(),
-        suppress: Vec::new(),
-        witnesses: HashMap::new(),
+        coverage,
+        seconds,
+        witnesses: witnesses.bring(&findings, &folder),
+        findings,
+        suppress,
         tree: None,
         engines: engines.into_iter().collect(),
         phases: Vec::new(),
     };
     reporting::report(results, &arguments.reporting)
 }
+
+/// The findings of all shards, as one run would have found them, and what the configuration hides of them.
+fn join(shards: Vec<Shard>) -> (Vec<Finding>, Vec<Suppress>) {
+    let (mut suppress, mut main, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    let mut recordings: BTreeMap<Option<String>, Vec<Share>> = BTreeMap::new();
+    for shard in shards {
+        match shard.shares {
+            Some(shares) => {
+                suppress = shares.suppress;
+                shares.shares.into_iter().for_each(|s| recordings.entry(s.recording.clone()).or_default().push(s));
+            }
+            None => others.extend(shard.run.findings),
+        }
+    }
+    let mut in_recovery = Vec::new();
+    for (recording, shares) in recordings {
+        let to = if recording.is_none() { &mut main } else { &mut in_recovery };
+        to.extend(join_shares(shares));
+    }
+    let more = causes::without_known(&main, in_recovery);
+    let mut findings: Vec<Finding> = main.into_iter().chain(more).chain(others).collect();
+    // It would lead to the run of a shard.
+    findings.iter_mut().for_each(|finding| finding.replay = None);
+    (findings, suppress)
+}
+
+/// What all shards have found in one recording.
+fn join_shares(shares: Vec<Share>) -> Vec<Finding> {
+    let (mut failures, mut lost): (Vec<Failures>, Vec<Finding>) = (Vec::new(), Vec::new());
+    // What rules say about the events: the same in each shard.
+    let mut by_rules: Vec<Finding> = Vec::new();
+    for share in shares {
+        failures.extend(share.failures);
+        for finding in share.others {
+            if finding.rule == rules::REORDERED_CRASH.id() {
+                lost.push(finding);
+                continue;
+            }
+            match by_rules.iter_mut().find(|known| known.fingerprint == finding.fingerprint) {
+                Some(known) if finding.severity > known.severity => *known = finding,
+                Some(known) => known.count = known.count.max(finding.count),
+                None => by_rules.push(finding),
+            }
+        }
+    }
+    let mut all = causes::join_failures(failures);
+    all.extend(by_rules);
+    all.extend(causes::join_lost_stores(lost));
+    all
+}
+
+/// Where the witnesses are, by the hash of the crash image: the number and folder of a shard, and the witness there.
+#[derive(Default)]
+struct Origins(HashMap<String, (usize, std::path::PathBuf, Witness)>);
+
+impl Origins {
+    fn add(&mut self, number: usize, shard: &mut Shard) {
+        let saved = match &mut shard.shares {
+            Some(shares) => std::mem::take(&mut shares.witnesses),
+            None => shard.folder.read_json("witnesses.json").unwrap_or_default(),
+        };
+        for (image, saved) in saved {
+            if let Some(witness) = saved.witness() {
+                self.0.entry(image).or_insert((number, shard.folder.path.clone(), witness));
+            }
+        }
+    }
+
+    /// Brings what it takes to replay findings into the folder of the joined run. What cannot be brought is told after the findings,
+    /// and not promised.
+    fn bring(&self, findings: &[Finding], to: &RunFolder) -> HashMap<String, Witness> {
+        let mut witnesses = HashMap::new();
+        let mut brought: HashMap<String, bool> = HashMap::new();
+        for image in findings.iter().filter_map(reporting::image_of) {
+            let Some((number, from, witness)) = self.0.get(image) else { continue };
+            let shard = format!("shard-{number}");
+            let name = witness.recording.as_ref().map_or(shard.clone(), |name| format!("{shard}/{name}"));
+            let from_folder = witness.recording.as_ref().map_or(from.clone(), |name| from.join(name));
+            let is_there = *brought.entry(name.clone()).or_insert_with(|| {
+                let input = link(&from.join("input"), &to.file("input"), true);
+                to.kept(input.and_then(|()| bring_recording(&from_folder, &to.file(&name))))
+            });
+            if is_there {
+                witnesses.insert(image.to_owned(), Witness { recording: Some(name), ..witness.clone() });
+            }
+        }
+        witnesses
+    }
+}
+
+/// Brings a recording: its trace, and PM files as they were.
+fn bring_recording(from: &Path, to: &Path) -> Result<(), Error> {
+    let failed = |source| Error::Output { action: "bring", what: from.display().to_string(), source };
+    std::fs::create_dir_all(to).map_err(failed)?;
+    for entry in std::fs::read_dir(from).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        if name == "trace" || name.to_string_lossy().starts_with("base-") {
+            link(&from.join(&name), &to.join(&name), false)?;
+        }
+    }
+    Ok(())
+}
+
+/// One file under two names, or two files if they are on different disks. Recordings are never changed.
+fn link(from: &Path, to: &Path, may_be_missing: bool) -> Result<(), Error> {
+    if to.exists() || may_be_missing && !from.exists() {
+        return Ok(());
+    }
+    let linked = std::fs::hard_link(from, to).or_else(|_| std::fs::copy(from, to).map(drop));
+    linked.map_err(|source| Error::Output { action: "copy", what: from.display().to_string(), source })
+}
+
+/// How a run begins to say which shards are missing.
+const MISSING: &str = "shards that were not given";
 
 /// What shards of one run have in common.
 fn plan(info: &RunInfo) -> (&str, &[crate::run_folder::Text], BTreeMap<&str, &str>) {
@@ -60,9 +217,9 @@ fn part(info: &RunInfo) -> Option<(u32, u32)> {
     Some((k.parse().ok()?, n.parse().ok()?))
 }
 
-fn coverage(runs: &[Run], parts: &[Option<(u32, u32)>]) -> Coverage {
+fn coverage<'a>(runs: impl Iterator<Item = &'a Run> + Clone, parts: &[Option<(u32, u32)>]) -> Coverage {
     let mut all = Coverage::default();
-    for counter in runs.iter().flat_map(|run| &run.coverage.counters) {
+    for counter in runs.clone().flat_map(|run| &run.coverage.counters) {
         match all.counters.iter_mut().find(|known| known.name == counter.name) {
             Some(known) if SHARED.contains(&known.name.as_str()) => known.done = known.done.max(counter.done),
             Some(known) => {
@@ -72,7 +229,7 @@ fn coverage(runs: &[Run], parts: &[Option<(u32, u32)>]) -> Coverage {
             None => all.counters.push(counter.clone()),
         }
     }
-    for text in runs.iter().flat_map(|run| &run.coverage.not_covered) {
+    for text in runs.flat_map(|run| &run.coverage.not_covered) {
         if !text.starts_with(OTHER_SHARDS) && !all.not_covered.contains(text) {
             all.not_covered.push(text.clone());
         }
@@ -81,7 +238,7 @@ fn coverage(runs: &[Run], parts: &[Option<(u32, u32)>]) -> Coverage {
     let is_there = |k: &u32| parts.contains(&Some((*k, of)));
     let missing: Vec<String> = (1..=of).filter(|k| !is_there(k)).map(|k| format!("{k}/{of}")).collect();
     if !missing.is_empty() && !parts.contains(&None) {
-        all.not_covered.push(format!("shards that were not given: {}", missing.join(", ")));
+        all.not_covered.push(format!("{MISSING}: {}", missing.join(", ")));
     }
     all
 }
@@ -101,17 +258,17 @@ mod tests {
     #[test]
     fn work_adds_up_and_missing_shards_are_named() {
         let runs = [shard(7, 10, "other orders"), shard(7, 5, "other orders")];
-        let whole = coverage(&runs, &[Some((1, 2)), Some((2, 2))]);
+        let whole = coverage(runs.iter(), &[Some((1, 2)), Some((2, 2))]);
         let texts: Vec<String> = whole.counters.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["7 failure points", "15 of 17 recoveries"]);
         assert_eq!(whole.not_covered, ["other orders"]);
-        let part = coverage(&runs, &[Some((1, 4)), Some((3, 4))]);
+        let part = coverage(runs.iter(), &[Some((1, 4)), Some((3, 4))]);
         assert_eq!(part.not_covered, ["other orders", "shards that were not given: 2/4, 4/4"]);
     }
 
     #[test]
     fn what_a_shard_left_to_the_others_is_not_repeated() {
         let runs = [shard(1, 1, &format!("{} 2 (this was 1)", OTHER_SHARDS)), shard(1, 1, "visits")];
-        assert_eq!(coverage(&runs, &[Some((1, 2)), Some((2, 2))]).not_covered, ["visits"]);
+        assert_eq!(coverage(runs.iter(), &[Some((1, 2)), Some((2, 2))]).not_covered, ["visits"]);
     }
 }

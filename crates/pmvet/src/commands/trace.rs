@@ -6,6 +6,7 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use pmvet_events::file::{TraceEnd, TraceError, TraceHeader, TraceReader, TraceWriter};
+use pmvet_events::paths;
 use pmvet_events::plan::Plan;
 use pmvet_events::wire::Brief;
 use pmvet_events::{Event, Places, ThreadId, What};
@@ -20,6 +21,7 @@ use super::native::{self, Input};
 use crate::cli::{Color, SummaryFormat, Trace};
 use crate::config::Config;
 use crate::exit::{Error, Exit};
+use crate::files;
 use crate::summary::count::Counter;
 use crate::summary::render::{self, Style};
 use crate::summary::{Image, Native, Run, Saved, Summary};
@@ -49,6 +51,12 @@ struct Output {
 
 impl Settings {
     fn new(arguments: Trace, config: Config, folder: &Path) -> Result<Self, Error> {
+        if arguments.measure_native && arguments.quiet && arguments.summary.is_none() {
+            return Err(Error::Usage(
+                "--measure-native: the slowdown is part of the summary, which --quiet leaves out; name a file with --summary"
+                    .into(),
+            ));
+        }
         let mut globs: Vec<String> = pm::DEFAULT.map(String::from).into();
         globs.extend(config.pm);
         for text in &arguments.pm {
@@ -154,11 +162,15 @@ fn trace(settings: &Settings, program: Program, install: &Install) -> Result<Exi
     let mut summary = Summary::new(counter, run);
     let (exit, messages) = judge(&summary, &ending, saw_pm, settings);
     summary.exit_code = exit.code();
-    settings.output.write(|style| match settings.output.format {
-        SummaryFormat::Human => render::render(&summary, style),
-        // A summary is made of names and numbers: it can always be encoded.
-        SummaryFormat::Json => serde_json::to_string(&summary).unwrap_or_default() + "\n",
-    })?;
+    let json = match settings.output.format {
+        SummaryFormat::Human => None,
+        SummaryFormat::Json => Some(serde_json::to_string(&summary).map_err(|e| Error::Output {
+            action: "encode",
+            what: "the summary".into(),
+            source: e.into(),
+        })?),
+    };
+    settings.output.write(|style| json.map_or_else(|| render::render(&summary, style), |json| json + "\n"))?;
     for (weight, message) in messages {
         // The target's own fate is no error of pmvet's.
         if !settings.output.quiet || matches!(weight, Exit::Findings | Exit::Internal) {
@@ -203,7 +215,7 @@ fn judge(summary: &Summary, ending: &Ending, saw_pm: bool, settings: &Settings) 
         let message = format!(
             "nothing was analysed: the target mapped no PM file. PM is any file that matches {}, or that is mapped with \
              MAP_SYNC; name other files with --pm GLOB",
-            settings.plan.pm.join(", ")
+            pm::shown(&settings.plan.pm)
         );
         all.push((Exit::NothingAnalysed, message));
     } else if settings.check_image && !summary.images().any(|(_, image)| !matches!(image, Image::NotChecked { .. })) {
@@ -239,11 +251,11 @@ impl Output {
             Color::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
         };
         match &self.file {
-            Some(path) => std::fs::write(path, text(Style { color })).map_err(|source| Error::Output {
-                action: "write",
-                what: format!("the summary to {}", path.display()),
-                source,
-            }),
+            Some(path) => {
+                files::replace(path, |out| out.write_all(text(Style { color }).as_bytes())).map_err(|source| {
+                    Error::Output { action: "write", what: format!("the summary to {}", path.display()), source }
+                })
+            }
             None if self.quiet => Ok(()),
             None => {
                 // Nobody is left to be told if standard error is closed.
@@ -329,7 +341,7 @@ impl Saver {
             return Err(Error::Usage(format!("--save-trace: {path} exists and is not a trace; remove it first")));
         }
         let header = TraceHeader {
-            command: settings.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            command: settings.command.clone(),
             pmvet_version: env!("CARGO_PKG_VERSION").into(),
             loads: settings.plan.loads,
         };
@@ -361,7 +373,7 @@ impl Saver {
         match self.writer.finish(&end) {
             Ok(file) => {
                 let bytes = file.get_ref().metadata().map_or(0, |m| m.len());
-                Ok(Saved { path: self.path, events, bytes })
+                Ok(Saved { path: paths::shown(&self.path).to_string(), events, bytes })
             }
             Err(e) => {
                 remove(&self.path);

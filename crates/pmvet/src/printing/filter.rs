@@ -4,6 +4,7 @@ use std::path::Path;
 
 use glob::Pattern;
 use pmvet_events::event::LINE;
+use pmvet_events::paths::text;
 use pmvet_events::{Event, What};
 
 use super::{Place, Seen};
@@ -83,10 +84,9 @@ impl<'a> Filter<'a> {
 }
 
 /// A glob is for the whole path or for the name alone.
-fn matches(pattern: &Pattern, path: Option<&str>) -> bool {
+fn matches(pattern: &Pattern, path: Option<&Path>) -> bool {
     path.is_some_and(|path| {
-        let name = Path::new(path).file_name().and_then(|n| n.to_str());
-        pattern.matches(path) || name.is_some_and(|name| pattern.matches(name))
+        pattern.matches(&text(path)) || path.file_name().is_some_and(|name| pattern.matches(&text(name)))
     })
 }
 
@@ -154,7 +154,9 @@ mod tests {
     #[test]
     fn globs_match_path_or_name() {
         let glob = |text| Pattern::new(text).unwrap();
-        assert!(matches(&glob("pool*"), Some("/pm/pool1")) && matches(&glob("/pm/*"), Some("/pm/pool1")));
-        assert!(!matches(&glob("pm"), Some("/pm/pool1")) && !matches(&glob("*"), None));
+        assert!(
+            matches(&glob("pool*"), Some("/pm/pool1".as_ref())) && matches(&glob("/pm/*"), Some("/pm/pool1".as_ref()))
+        );
+        assert!(!matches(&glob("pm"), Some("/pm/pool1".as_ref())) && !matches(&glob("*"), None));
     }
 }

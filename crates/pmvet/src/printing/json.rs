@@ -3,8 +3,10 @@
 //! Addresses are strings in hexadecimal, since many readers lose digits of large numbers. Bytes are in the order in which they
 //! are in memory.
 
+use std::ffi::OsStr;
 use std::io::Write;
 
+use pmvet_events::paths::shown;
 use pmvet_events::{Event, Places, What};
 
 use super::{Place, Printer, Seen, push_hex};
@@ -36,7 +38,7 @@ impl Printer for Json {
         fields(&mut object, &event.what);
         if let Some(place) = place {
             match seen.path(place.file) {
-                Some(path) => object.text("file", path),
+                Some(path) => object.path("file", path),
                 None => object.number("file_id", place.file.0.into()),
             }
             if let Some(offset) = place.offset {
@@ -130,7 +132,7 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
         }
         What::FileZero { len, .. } | What::FileSync { len, .. } => object.number("len", len),
         What::FileResize { size, .. } => object.number("size", size),
-        What::FileRename { to, .. } => object.text("to", to),
+        What::FileRename { to, .. } => object.path("to", to),
         What::FileUnlink { .. } => {}
         What::ThreadStart { process, os_thread } => {
             object.number("process", process.into());
@@ -150,15 +152,15 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
         What::ProcessStart { process, parent, path } => {
             object.number("process", process.into());
             object.number("parent", parent.into());
-            object.text("path", path);
+            object.path("path", path);
         }
         What::ProcessExit { process } => object.number("process", process.into()),
-        What::Exec { path } => object.text("path", path),
+        What::Exec { path } => object.path("path", path),
         What::Module { module, base, size, path } => {
             object.number("module", module.0.into());
             object.hex("base", base);
             object.number("size", size);
-            object.text("path", path);
+            object.path("path", path);
         }
         What::Marker { how, addr, len, text } => {
             object.text("how", how.name());
@@ -203,6 +205,10 @@ impl<'a> Object<'a> {
     pub(crate) fn text(&mut self, key: &str, value: &str) {
         self.key(key);
         let _ = serde_json::to_writer(&mut *self.out, value);
+    }
+
+    pub(crate) fn path(&mut self, key: &str, value: impl AsRef<OsStr>) {
+        self.text(key, &shown(&value).to_string());
     }
 
     pub(crate) fn number(&mut self, key: &str, value: u64) {

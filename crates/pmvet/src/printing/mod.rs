@@ -9,6 +9,7 @@ pub(crate) mod sites;
 pub(crate) mod text;
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use pmvet_events::{Event, FileId, Places, What};
@@ -39,7 +40,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Seen {
     locator: Locator,
-    paths: HashMap<FileId, String>,
+    paths: HashMap<FileId, PathBuf>,
     pub(crate) sites: Sites,
 }
 
@@ -62,8 +63,8 @@ impl Seen {
         }
     }
 
-    pub(crate) fn path(&self, file: FileId) -> Option<&str> {
-        self.paths.get(&file).map(String::as_str)
+    pub(crate) fn path(&self, file: FileId) -> Option<&Path> {
+        self.paths.get(&file).map(PathBuf::as_path)
     }
 
     pub(crate) fn place(&self, event: &Event<'_>) -> Option<Place> {
@@ -123,8 +124,8 @@ mod tests {
     /// A process with one file mapped at 0x1000.
     fn seen() -> Seen {
         let mut seen = Seen::new(SystemTime::now());
-        seen.update(&event(What::ProcessStart { process: 7, parent: 0, path: "/bin/prog" }));
-        seen.update(&event(What::File { file: FileId(1), size: 8192, device: 1, inode: 1, path: "/pm/pool" }));
+        seen.update(&event(What::ProcessStart { process: 7, parent: 0, path: "/bin/prog".as_ref() }));
+        seen.update(&event(What::File { file: FileId(1), size: 8192, device: 1, inode: 1, path: "/pm/pool".as_ref() }));
         seen.update(&event(What::Map { file: FileId(1), addr: 0x1000, len: 0x1000, offset: 0x40000, writable: true }));
         seen
     }
@@ -181,7 +182,7 @@ mod tests {
     #[test]
     fn renamed_files_have_their_new_name() {
         let mut seen = seen();
-        seen.update(&event(What::FileRename { file: FileId(1), to: "/pm/new" }));
+        seen.update(&event(What::FileRename { file: FileId(1), to: "/pm/new".as_ref() }));
         assert_eq!(seen.path(FileId(1)), Some("/pm/new"));
     }
 }

@@ -32,8 +32,8 @@ impl Sites {
         Self { symbolizer: Symbolizer::of_recording(recorded), rendered: HashMap::new() }
     }
 
-    pub(crate) fn add_module(&mut self, module: ModuleId, base: u64, path: &str) {
-        self.symbolizer.add_module(module, base, Path::new(path));
+    pub(crate) fn add_module(&mut self, module: ModuleId, base: u64, path: &Path) {
+        self.symbolizer.add_module(module, base, path);
         self.rendered.clear();
     }
 
@@ -77,8 +77,8 @@ fn frame_json(out: &mut Vec<u8>, pc: u64, frame: &Frame) {
         object.text("function", function);
     }
     if let Some(file) = &frame.file {
-        object.text("source", &file.file_name().unwrap_or(file.as_os_str()).to_string_lossy());
-        object.text("source_path", &file.to_string_lossy());
+        object.path("source", file.file_name().unwrap_or(file.as_os_str()));
+        object.path("source_path", &**file);
     }
     if let Some(line) = frame.line {
         object.number("line", line.into());
@@ -87,7 +87,7 @@ fn frame_json(out: &mut Vec<u8>, pc: u64, frame: &Frame) {
         object.number("column", column.into());
     }
     if let Some(module) = &frame.module {
-        object.text("module", &module.to_string_lossy());
+        object.path("module", &**module);
         object.number("module_offset", frame.offset);
     }
     object.hex("pc", pc);

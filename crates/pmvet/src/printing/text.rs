@@ -1,8 +1,8 @@
 //! Aligned columns for people: number, thread, kind, place, size, value, site.
 
 use std::io::Write;
-use std::path::Path;
 
+use pmvet_events::paths::shown;
 use pmvet_events::{Event, Places, What};
 
 use super::{Place, Printer, Seen, push_hex};
@@ -29,7 +29,7 @@ impl Text {
         out.clear();
         let _ = match (place, event.what) {
             (Some(Place { file, offset }), _) => {
-                let name = seen.path(file).map(|p| Path::new(p).file_name().map_or(p.into(), |n| n.to_string_lossy()));
+                let name = seen.path(file).map(|p| shown(p.file_name().unwrap_or(p.as_os_str())));
                 let _ = match name {
                     Some(name) => write!(out, "{name}"),
                     None => write!(out, "file {file}"),
@@ -64,23 +64,23 @@ impl Text {
             }
             What::Flush { pm: false, .. } => write!(out, "volatile memory"),
             What::Unsupported { why, .. } => write!(out, "{why}"),
-            What::File { size, path, .. } => write!(out, "{path} ({size} bytes)"),
+            What::File { size, path, .. } => write!(out, "{} ({size} bytes)", shown(path)),
             What::Map { addr, writable, .. } => {
                 write!(out, "at {addr:#x}{}", if writable { "" } else { ", read-only" })
             }
             What::FileResize { size, .. } => write!(out, "to {size} bytes"),
-            What::FileRename { to, .. } => write!(out, "to {to}"),
+            What::FileRename { to, .. } => write!(out, "to {}", shown(to)),
             What::ThreadStart { process, os_thread } => write!(out, "process {process}, OS thread {os_thread}"),
             What::ThreadCreate { child } | What::ThreadJoin { child } | What::ThreadDetach { child } => {
                 write!(out, "thread {child}")
             }
             What::Acquire { how, .. } | What::Release { how, .. } => write!(out, "{}", how.name()),
-            What::ProcessStart { process, parent: 0, path } => write!(out, "process {process}: {path}"),
+            What::ProcessStart { process, parent: 0, path } => write!(out, "process {process}: {}", shown(path)),
             What::ProcessStart { process, parent, path } => {
-                write!(out, "process {process}, forked from {parent}: {path}")
+                write!(out, "process {process}, forked from {parent}: {}", shown(path))
             }
             What::ProcessExit { process } => write!(out, "process {process}"),
-            What::Exec { path } | What::Module { path, .. } => write!(out, "{path}"),
+            What::Exec { path } | What::Module { path, .. } => write!(out, "{}", shown(path)),
             What::Marker { how, text, .. } => write!(out, "{} {text}", how.name()),
             _ => Ok(()),
         };

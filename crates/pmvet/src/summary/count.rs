@@ -4,7 +4,7 @@
 //! events carry. What is kept does not grow with the number of events.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use pmvet_events::wire::Brief;
 use pmvet_events::{Event, FileId, ModuleId, Places, Site, SiteId, ThreadId, What};
@@ -57,7 +57,7 @@ pub(crate) struct SiteCount {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FileCount {
     /// None for a number that stands for no file of its own.
-    pub(crate) path: Option<String>,
+    pub(crate) path: Option<PathBuf>,
     pub(crate) size: u64,
     pub(crate) unlinked: bool,
     pub(crate) mappings: Vec<Mapping>,
@@ -249,7 +249,7 @@ impl Counter {
                 (thread.process, thread.os_thread) = (process, os_thread);
             }
             What::Module { module, base, path, .. } => {
-                self.symbolizer.add_module(module, base, Path::new(path));
+                self.symbolizer.add_module(module, base, path);
                 self.modules.insert(module, (base, path.into()));
             }
             _ => {}
@@ -297,8 +297,8 @@ mod tests {
 
     fn mapped() -> Counter {
         let mut counter = Counter::default();
-        feed(&mut counter, 1, 0, What::ProcessStart { process: 5, parent: 0, path: "" });
-        feed(&mut counter, 1, 0, What::File { file: FileId(1), size: 10, device: 0, inode: 0, path: "/pm/a" });
+        feed(&mut counter, 1, 0, What::ProcessStart { process: 5, parent: 0, path: "".as_ref() });
+        feed(&mut counter, 1, 0, What::File { file: FileId(1), size: 10, device: 0, inode: 0, path: "/pm/a".as_ref() });
         let map = What::Map { file: FileId(1), addr: 0x1000, len: 0x1000, offset: 0, writable: true };
         feed(&mut counter, 1, 0, map);
         counter

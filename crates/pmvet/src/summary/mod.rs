@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pmvet_events::paths::shown;
 use pmvet_events::{ModuleId, Site};
 use pmvet_target::Ending;
 use pmvet_target::image::Verdict;
@@ -144,9 +145,9 @@ pub(crate) struct HotSite {
 #[derive(Debug, Serialize)]
 pub(crate) struct Frame {
     pub(crate) function: Option<String>,
-    pub(crate) source: Option<PathBuf>,
+    pub(crate) source: Option<String>,
     pub(crate) line: Option<u32>,
-    pub(crate) module: Option<PathBuf>,
+    pub(crate) module: Option<String>,
     pub(crate) offset: u64,
     pub(crate) inlined: bool,
     #[serde(skip)]
@@ -156,7 +157,7 @@ pub(crate) struct Frame {
 /// A trace file that was written.
 #[derive(Debug, Serialize)]
 pub(crate) struct Saved {
-    pub(crate) path: PathBuf,
+    pub(crate) path: String,
     pub(crate) events: u64,
     pub(crate) bytes: u64,
 }
@@ -203,7 +204,7 @@ impl Summary {
         let threads: Vec<Thread> = threads.map(|(id, t)| Thread::new(id, t)).filter(|t| t.events > 0).collect();
         Self {
             pmvet: env!("CARGO_PKG_VERSION"),
-            command: run.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            command: run.command.iter().map(|word| shown(word).to_string()).collect(),
             target: run.ending.exit.into(),
             interrupted: run.interrupted.map(signal_name),
             exit_code: 0,
@@ -249,7 +250,7 @@ impl File {
         Self {
             mappings: count.mappings.iter().map(mapping).collect(),
             traffic: count.traffic(),
-            path: count.path.unwrap_or_default(),
+            path: count.path.map(|path| shown(&path).to_string()).unwrap_or_default(),
             size: count.size,
             unlinked: count.unlinked,
             mapped: count.mapped,
@@ -309,9 +310,9 @@ impl From<&pmvet_target::symbols::Frame> for Frame {
     fn from(frame: &pmvet_target::symbols::Frame) -> Self {
         Self {
             function: frame.function.clone(),
-            source: frame.file.clone(),
+            source: frame.file.as_ref().map(|file| shown(file).to_string()),
             line: frame.line,
-            module: frame.module.as_ref().map(|module| module.to_path_buf()),
+            module: frame.module.as_deref().map(|module| shown(module).to_string()),
             offset: frame.offset,
             inlined: frame.inlined,
             text: frame.to_string(),
@@ -337,7 +338,7 @@ mod tests {
     use super::*;
 
     fn count(path: Option<&str>) -> FileCount {
-        FileCount { path: path.map(String::from), ..FileCount::default() }
+        FileCount { path: path.map(PathBuf::from), ..FileCount::default() }
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn write_all(out: &mut String, s: &Summary, style: Style) -> fmt::Result {
     }
     if let Some(trace) = &s.trace {
         let each = trace.bytes as f64 / trace.events.max(1) as f64;
-        let name = trace.path.display();
+        let name = &trace.path;
         writeln!(out, "\n{} {name}: {}, {each:.1} bytes per event", style.bold("trace"), bytes(trace.bytes))?;
     }
     if !s.notes.is_empty() {

@@ -14,6 +14,7 @@ use pmvet_events::What;
 use pmvet_events::file::Definitions;
 use pmvet_findings::{FailurePointTree, Finding, Tally};
 use pmvet_target::mapped::MappedFile;
+use pmvet_target::over;
 use pmvet_target::recording::Recording;
 use pmvet_target::symbols::Symbolizer;
 
@@ -24,6 +25,8 @@ use crate::run_folder::RunFolder;
 /// What one pass over the events gave.
 pub(super) struct Analysis {
     pub(super) scan: Scan,
+    /// It has seen all events: all was not over before.
+    pub(super) is_whole: bool,
     pub(super) saw_pm: bool,
     pub(super) events: u64,
     /// What the rules found, without names.
@@ -52,7 +55,12 @@ impl Analysis {
         let mut scanner = Scanner::new(recording, settings.plan(bytes), MappedFile::new(store), known);
         let mut rules = Rules::new(rules::Options { mode: settings.recovering.mode, pedantic: settings.pedantic });
         let (mut saw_pm, mut events) = (false, 0);
+        let (mut now, mut is_whole) = (over::Now::default(), true);
         while let Some((event, places)) = reader.next_in_place().map_err(failed)? {
+            if now.and_then() && over::is_over() {
+                is_whole = false;
+                break;
+            }
             events += 1;
             symbols.event(&event);
             saw_pm |= matches!(event.what, What::Map { .. });
@@ -63,6 +71,7 @@ impl Analysis {
         let places = reader.into_places();
         Ok(Self {
             scan: scanner.finish()?,
+            is_whole,
             saw_pm,
             events,
             raw: rules.finish(),

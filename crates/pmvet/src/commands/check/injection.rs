@@ -5,21 +5,23 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use pmvet_engines::inject::campaign::Done;
+use pmvet_engines::inject::causes::Failures;
 use pmvet_engines::inject::findings::{self, Setting};
 use pmvet_engines::inject::refine::{self, Span};
 use pmvet_engines::inject::trial::Bench;
 use pmvet_engines::inject::windows::{Verdict, Window};
-use pmvet_engines::inject::{Campaign, Job, Journal, Recovery, State, Tried};
+use pmvet_engines::inject::{Campaign, Job, Journal, Recovery, Scan, State, Tried};
 use pmvet_engines::story;
 use pmvet_findings::{Evidence, Finding, Outcome, Severity, rules};
 use pmvet_target::crash::Patch;
 use pmvet_target::mapped::MappedFile;
 
 use super::analysis::Analysis;
+use super::parts::Part;
 use super::settings::Settings;
 use crate::exit::{Error, Exit};
 use crate::progress::Report;
-use crate::recovery::{Proven, failed};
+use crate::recovery::{self, Proven, failed};
 use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
 use crate::workload::Workload;
@@ -28,6 +30,8 @@ use crate::workload::Workload;
 const MOST_NARROWED: usize = 64;
 /// How many recoveries are timed alone, for the statistics.
 const TIMED: usize = 5;
+/// In the folder of a recording: the recoveries that were tried.
+const JOURNAL: &str = "tried.jsonl";
 
 pub(super) struct Injection<'a> {
     settings: &'a Settings,
@@ -35,12 +39,17 @@ pub(super) struct Injection<'a> {
     folder: &'a RunFolder,
     recovery: Recovery,
     journal: Journal,
-    deadline: Option<Instant>,
+    part: Part,
 }
 
 /// What fault injection gave.
 pub(super) struct Injected {
+    /// First one for each of the causes of `failures`, then the others.
     pub(super) findings: Vec<Finding>,
+    /// Failures in a row, with the position of the finding that the first of each kind has.
+    pub(super) failures: Vec<(Failures, Option<usize>)>,
+    /// Failure points, by position, from which the recoveries are to be crashed, too.
+    pub(super) to_crash: Vec<usize>,
     /// What it takes to see each failing image again, by the hash of the image.
     pub(super) witnesses: HashMap<String, Witness>,
     pub(super) verdicts: Vec<Verdict>,
@@ -57,12 +66,16 @@ impl<'a> Injection<'a> {
         workload: &Workload,
         analysis: &'a Analysis,
         folder: &'a RunFolder,
-        deadline: Option<Instant>,
     ) -> Result<Self, Error> {
         let driver = settings.driver.clone().or_else(|| workload.driver.clone());
         let recovery = settings.recovering.natively(workload, driver, &analysis.scan.versions, analysis.scan.last);
-        let journal = Journal::open(&folder.file("tried.jsonl")).map_err(|e| failed("write", "tried.jsonl", e))?;
-        Ok(Self { settings, analysis, folder, recovery, journal, deadline })
+        let path = folder.file(JOURNAL);
+        let journal = Journal::open(&path).map_err(|e| recovery::journal_damaged(&path, e))?;
+        if journal.was_torn() {
+            recovery::say_torn(&path);
+        }
+        let part = Part::new(&analysis.scan, settings);
+        Ok(Self { settings, analysis, folder, recovery, journal, part })
     }
 
     /// The oracle's command line, with the files it is to look at.
@@ -76,7 +89,14 @@ impl<'a> Injection<'a> {
         self.settings.recovering.prove(&self.recovery, &scan.versions, scan.last)
     }
 
-    pub(super) fn run(mut self, usual: Outcome, timeout: Duration, quiet: bool) -> Result<Injected, Error> {
+    /// Tries the crashes, and finds out from where `recoveries` recoveries may be crashed.
+    pub(super) fn run(
+        mut self,
+        usual: Outcome,
+        timeout: Duration,
+        recoveries: usize,
+        quiet: bool,
+    ) -> Result<Injected, Error> {
         self.recovery.timeout = timeout;
         let scan = &self.analysis.scan;
         let campaign = Campaign {
@@ -84,33 +104,45 @@ impl<'a> Injection<'a> {
             versions: &scan.versions,
             usual: &usual,
             workers: self.settings.recovering.jobs,
-            deadline: self.deadline,
+            deadline: None,
         };
         let progress = Report::new(quiet);
         let mut jobs: Vec<Job<'_>> =
-            self.chosen().map(|i| Job { version: scan.points[i].version, patches: &[] }).collect();
+            self.part.own().map(|i| Job { version: scan.points[i].version, patches: &[] }).collect();
         let images = jobs.iter().map(|job| job.version).collect::<HashSet<_>>().len();
         jobs.extend(self.chosen_states().map(|s| Job { version: scan.points[s.point].version, patches: &s.patches }));
         let lost = self.lost_stores();
-        jobs.extend(lost.iter().map(|(_, patches)| Job { version: scan.last, patches }));
+        let (mine, others): (Vec<_>, Vec<_>) = lost.iter().enumerate().partition(|(i, _)| self.part.owns_job(*i));
+        jobs.extend(mine.into_iter().map(|(_, (_, patches))| Job { version: scan.last, patches }));
         let started = Instant::now();
         let done = campaign.run(&jobs, &mut self.journal, &progress).map_err(|e| failed("run", "a recovery", e))?;
+        // What other shards count. What is said about a store depends on all of these.
+        let others: Vec<Job<'_>> =
+            others.into_iter().map(|(_, (_, patches))| Job { version: scan.last, patches }).collect();
+        campaign.run(&others, &mut self.journal, &()).map_err(|e| failed("run", "a recovery", e))?;
+        let part = &self.part;
+        try_more(scan, &campaign, &mut self.journal, |verdicts| part.neighbours(verdicts))?;
+        let mut to_crash = part.to_crash(&scan.points, recoveries);
+        try_more(scan, &campaign, &mut self.journal, |verdicts| to_crash.step(verdicts))?;
         let recovery_seconds = started.elapsed().as_secs_f64();
         progress.finish();
 
         let mut witnesses = HashMap::new();
         let verdicts = findings::verdicts(scan, &self.journal, &usual);
+        let to_crash = to_crash.finish(&verdicts);
         let setting = Setting {
             recovery: self.recovery.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
             usual: usual.clone(),
         };
         let windows: Vec<(Window, Tried)> = findings::failures(scan, &self.journal, &usual)
             .into_iter()
+            .filter(|(window, _)| self.part.owns(window.first))
             .map(|(window, tried)| (window, tried.clone()))
             .collect();
-        let mut all = narrowed(self.folder, scan, &windows, &campaign, &mut self.journal, self.settings, |found| {
-            self.analysis.with_names(|names| findings::of_windows(scan, found, &setting, names))
-        })?;
+        let (mut all, failures) =
+            narrowed(self.folder, scan, &windows, &campaign, &mut self.journal, self.settings, |found| {
+                self.analysis.with_names(|names| findings::of_windows(scan, found, &setting, names))
+            })?;
         for (window, tried) in &windows {
             let seq = scan.points[window.first].seq;
             witnesses.insert(tried.image.clone(), Witness { recording: None, seq: Some(seq), patches: Vec::new() });
@@ -159,10 +191,13 @@ impl<'a> Injection<'a> {
         let known: Vec<Finding> = all.iter().filter(proven).cloned().collect();
         all.extend(self.analysis.with_names(|names| findings::of_states(scan, &states, &known, &setting, names)));
         self.analysis.with_names(|names| story::tell(&self.folder.recording(), &mut all, names.stacks))?;
+        self.folder.kept(self.journal.take_failure().map_or(Ok(()), |e| Err(failed("write", JOURNAL, e))));
         let mean_recovery_seconds = self.time_alone(&usual);
         let states = self.chosen_states().count();
         Ok(Injected {
             findings: all,
+            failures,
+            to_crash,
             witnesses,
             verdicts,
             done,
@@ -173,17 +208,8 @@ impl<'a> Injection<'a> {
         })
     }
 
-    /// The failure points to try, by position.
-    fn chosen(&self) -> impl Iterator<Item = usize> + use<> {
-        let total = self.analysis.scan.points.len();
-        let step = self.settings.sample.map_or(1, |sample| total.div_ceil(sample.max(1)).max(1));
-        let shard = self.settings.shard;
-        (0..total).filter(move |i| i % step == 0 && shard.is_none_or(|(k, n)| (i / step) % n == k))
-    }
-
-    fn chosen_states(&self) -> impl Iterator<Item = &'a State> + use<'a> {
-        let chosen: HashSet<usize> = self.chosen().collect();
-        self.analysis.scan.states.iter().filter(move |state| chosen.contains(&state.point))
+    fn chosen_states(&self) -> impl Iterator<Item = &'a State> + '_ {
+        self.analysis.scan.states.iter().filter(|state| self.part.owns(state.point))
     }
 
     /// For some stores of each place that never makes them persistent: the final content of PM without one.
@@ -214,18 +240,40 @@ impl<'a> Injection<'a> {
     }
 }
 
+/// Findings, and the failures that they are about.
+type Worded = (Vec<Finding>, Vec<(Failures, Option<usize>)>);
+
+/// Tries crashes at failure points, by position, as long as `wanted` names such as nobody has tried.
+fn try_more(
+    scan: &Scan,
+    campaign: &Campaign<'_>,
+    journal: &mut Journal,
+    mut wanted: impl FnMut(&[Verdict]) -> Vec<usize>,
+) -> Result<(), Error> {
+    loop {
+        let points = wanted(&findings::verdicts(scan, journal, campaign.usual));
+        let jobs: Vec<Job<'_>> =
+            points.iter().map(|&i| Job { version: scan.points[i].version, patches: &[] }).collect();
+        let done = campaign.run(&jobs, journal, &()).map_err(|e| failed("run", "a recovery", e))?;
+        // Nothing is left to try, or there is no time for it.
+        if done.tried == 0 {
+            return Ok(());
+        }
+    }
+}
+
 /// Traces failures back to stores, and words them.
 fn narrowed(
     folder: &RunFolder,
-    scan: &pmvet_engines::inject::Scan,
+    scan: &Scan,
     windows: &[(Window, Tried)],
     campaign: &Campaign<'_>,
     journal: &mut Journal,
     settings: &Settings,
-    word: impl FnOnce(&[(Window, &Tried, refine::Culprit)]) -> Vec<Finding>,
-) -> Result<Vec<Finding>, Error> {
+    word: impl FnOnce(&[(Window, &Tried, refine::Culprit)]) -> Worded,
+) -> Result<Worded, Error> {
     if windows.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Worded::default());
     }
     let recording = folder.recording();
     let mut spans: Vec<Span> = windows

@@ -3,29 +3,35 @@
 mod analysis;
 mod injection;
 mod known;
+mod parts;
 mod recoveries;
 mod settings;
+mod share;
 mod stats;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use pmvet_engines::inject::findings;
+use pmvet_engines::inject::causes;
 use pmvet_findings::suppress::Suppress;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
+use pmvet_target::over;
+use pmvet_target::sandbox::End;
 
 use self::analysis::Analysis;
 use self::injection::Injection;
 use self::recoveries::{Recoveries, Twice};
 use self::settings::Settings;
+pub(super) use self::share::{Share, Shares};
 use self::stats::Stats;
+use crate::budget;
 use crate::cli;
 use crate::exit::{Error, Exit};
+use crate::isolation;
 use crate::recovery::Proven;
 use crate::reporting::{self, Results};
 use crate::run_folder::{RunFolder, RunInfo, texts};
-use crate::system;
 use crate::workload::Workload;
 
 pub(crate) fn run(arguments: cli::Check) -> Result<Exit, Error> {
@@ -38,8 +44,8 @@ pub(crate) fn run(arguments: cli::Check) -> Result<Exit, Error> {
     let config = crate::config::Config::load(arguments.workload.config.as_deref())?;
     let workload = Workload::new(&arguments.workload, &config, &folder)?;
     let install = Install::find()?;
-    system::handle_signals();
-    let started = Instant::now();
+    isolation::start(workload.pm.iter().map(Into::into).collect())?;
+    let started = budget::begin(settings.recovering.budget);
     let mut check = if arguments.recovering.resume {
         Check::resume(&arguments, settings, workload)?
     } else {
@@ -89,13 +95,17 @@ impl Check {
 
     fn run(&mut self, arguments: &cli::Check, install: &Install, started: Instant) -> Result<Exit, Error> {
         let input = self.folder.file("input");
-        if let Some(line) = &arguments.workload.setup {
-            self.workload.set_up(line)?;
+        if let Some(line) = &arguments.workload.setup
+            && let Some(exit) = self.workload.set_up(line)?
+        {
+            return Ok(exit);
         }
         if self.info.recorded {
             self.workload.known_input(&input);
         } else {
-            self.workload.keep_input(&input)?;
+            if let Some(exit) = self.workload.keep_input(&input)? {
+                return Ok(exit);
+            }
             if let Some(exit) = self.record(install)? {
                 return Ok(exit);
             }
@@ -104,12 +114,14 @@ impl Check {
         let analysed = Instant::now();
         let tried = self.settings.known_points.as_deref().map(known::read).unwrap_or_default();
         let analysis = Analysis::run(&recording, &self.settings, &self.folder, Arc::new(tried.clone()))?;
+        if !analysis.is_whole {
+            return Ok(budget::not_analysed().unwrap_or(Exit::Interrupted));
+        }
         self.stats.analysis_seconds = analysed.elapsed().as_secs_f64();
         if let Some(exit) = self.nothing(&analysis) {
             return Ok(exit);
         }
-        let deadline = self.settings.recovering.budget.map(|budget| started + budget);
-        let injection = Injection::new(&self.settings, &self.workload, &analysis, &self.folder, deadline)?;
+        let injection = Injection::new(&self.settings, &self.workload, &analysis, &self.folder)?;
         let (usual, timeout) = match (&self.info.usual, self.info.timeout) {
             (Some(usual), Some(timeout)) => (usual.clone(), timeout),
             _ => match injection.prove()? {
@@ -119,10 +131,10 @@ impl Check {
         };
         (self.info.usual, self.info.timeout) = (Some(usual.clone()), Some(timeout));
         self.info.oracle = injection.oracle().map(texts);
-        self.folder.write_info(&self.info)?;
-        let mut results = injection.run(usual.clone(), timeout, arguments.reporting.quiet)?;
+        self.folder.keep_info(&self.info);
+        let mut results = injection.run(usual.clone(), timeout, self.settings.recoveries, arguments.reporting.quiet)?;
         if let Some(file) = &self.settings.known_points {
-            known::add(file, analysis.scan.paths.difference(&tried))?;
+            self.folder.kept(known::add(file, analysis.scan.paths.difference(&tried)));
         }
         let recoveries = Recoveries {
             settings: &self.settings,
@@ -131,20 +143,29 @@ impl Check {
             install,
             usual: &usual,
             timeout,
-            deadline,
             quiet: arguments.reporting.quiet,
         };
-        let twice = match self.settings.recoveries {
+        let mut twice = match self.settings.recoveries {
             0 => Twice::default(),
-            _ => recoveries.run(&analysis, &results)?,
+            _ => recoveries.run(&analysis, &results),
         };
         self.stats.take(&self.info, &analysis, &results, &twice, self.settings.recovering.jobs, started);
-        let more = findings::without_known(&results.findings, twice.findings);
+        let shares = self.settings.shard.map(|_| {
+            let mut shares = vec![Share::new(None, &results)];
+            shares.append(&mut twice.shares);
+            shares
+        });
+        let more = causes::without_known(&results.findings, twice.findings);
         results.findings.extend(more);
         results.witnesses.extend(twice.witnesses);
-        self.info.complete = self.stats.recoveries_left == 0 && launch::stopped_by().is_none();
-        self.folder.write_info(&self.info)?;
-        self.folder.write_json("stats.json", &self.stats)?;
+        if let Some(mut shares) = shares {
+            shares.iter_mut().for_each(|share| share.complete(&self.folder));
+            let witnesses = reporting::needed(shares.iter().flat_map(Share::findings), &results.witnesses);
+            self.folder.keep_json(Shares::FILE, &Shares { shares, witnesses, suppress: self.suppress.clone() });
+        }
+        self.info.complete = self.stats.recoveries_left == 0 && !over::is_over();
+        self.folder.keep_info(&self.info);
+        self.folder.keep_json("stats.json", &self.stats);
         let tree = analysis.tree(&results.verdicts);
         let results = Results {
             folder: &self.folder,
@@ -169,9 +190,10 @@ impl Check {
         if end.is_none()
             && !self.workload.in_place
             && let Ok(run) = self.workload.run_natively()
+            && run.end != End::Interrupted
         {
             self.info.native_seconds = Some(run.time.as_secs_f64());
-            self.folder.write_info(&self.info)?;
+            self.folder.keep_info(&self.info);
         }
         Ok(end)
     }

@@ -9,7 +9,7 @@ use pmvet_target::sandbox::driver::Driver;
 use super::SHARD;
 use crate::cli::{self, CrashAt};
 use crate::exit::Error;
-use crate::recovery::{Identity, Recovering};
+use crate::recovery::{self, Identity, Recovering};
 use crate::workload;
 
 #[derive(Debug, Clone)]
@@ -73,7 +73,11 @@ impl Settings {
 
     /// All that decides what is tried and what is expected.
     pub(super) fn identity(&self) -> Identity {
-        let mut identity = self.recovering.identity([("plan", &self.plan), ("crash-recoveries", &self.recoveries)]);
+        let mut identity = self.recovering.identity([
+            (recovery::PLAN, &self.plan),
+            ("crash-recoveries", &self.recoveries),
+            ("recover-client", &self.driver.as_ref().map(|driver| &driver.client)),
+        ]);
         if let Some((k, n)) = self.shard {
             identity.insert(SHARD.into(), format!("{}/{n}", k + 1));
         }

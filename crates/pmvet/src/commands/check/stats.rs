@@ -10,6 +10,7 @@ use super::analysis::Analysis;
 use super::injection::Injected;
 use super::recoveries::Twice;
 use super::settings::Settings;
+use crate::budget;
 use crate::run_folder::RunInfo;
 use crate::system;
 
@@ -96,7 +97,10 @@ impl Stats {
         let mut not = |text: String| coverage.not_covered.push(text);
         if self.recoveries_left > 0 {
             not(format!("{} crash images that the budget left no time for", self.recoveries_left));
+        } else {
+            budget::note(&mut coverage);
         }
+        let mut not = |text: String| coverage.not_covered.push(text);
         if settings.plan.reorder.is_none() {
             not("crashes in which lines were written back in another order (--reorder)".into());
         } else if self.cut_short > 0 {

@@ -26,6 +26,8 @@ pub(super) struct Exchange {
     folder: PathBuf,
     own: PathBuf,
     taken: HashSet<PathBuf>,
+    /// Corpora that cannot be used, which has been told.
+    unusable: HashSet<PathBuf>,
     last: Instant,
 }
 
@@ -46,7 +48,13 @@ impl Exchange {
 
     /// `folder` is the corpus of another campaign, or has such in it.
     fn new(folder: &Path, own: &Path) -> Self {
-        Self { folder: folder.into(), own: own.into(), taken: HashSet::new(), last: Instant::now() }
+        Self {
+            folder: folder.into(),
+            own: own.into(),
+            taken: HashSet::new(),
+            unusable: HashSet::new(),
+            last: Instant::now(),
+        }
     }
 
     /// Cases of others that were not there before, with their images.
@@ -58,8 +66,20 @@ impl Exchange {
         let mut cases = Vec::new();
         for corpus in self.others() {
             let fresh: Vec<PathBuf> = self.fresh(&corpus).take(AT_A_TIME).collect();
-            // What cannot be read now may be readable next time.
-            let Some(mut other) = Store::open_for_reading(&corpus).ok().filter(|_| !fresh.is_empty()) else { continue };
+            if fresh.is_empty() {
+                continue;
+            }
+            let mut other = match Store::open_for_reading(&corpus) {
+                Ok(other) => other,
+                Err(e) => {
+                    // What is not there yet may be there next time.
+                    let is_bad = matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Unsupported);
+                    if is_bad && self.unusable.insert(corpus.clone()) {
+                        eprintln!("pmvet: nothing is taken from the corpus in {}: {e}", corpus.display());
+                    }
+                    continue;
+                }
+            };
             if other.root() != store.root() {
                 continue;
             }

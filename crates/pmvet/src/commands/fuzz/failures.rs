@@ -7,6 +7,7 @@ use pmvet_engines::fuzz::store::Origin;
 use pmvet_engines::native::NativeStacks;
 use pmvet_engines::stacks::user_frame;
 use pmvet_findings::{CrashImage, Evidence, Finding, Outcome, Place, Recovery, Role, Severity, Stack, rules};
+use pmvet_target::forkserver::End;
 use pmvet_target::sandbox::{Run, Unwinder};
 
 use super::native::{Native, name};
@@ -14,22 +15,30 @@ use super::start::Start;
 use crate::exit::Error;
 
 /// Failures that look new are tried until there are this many: most are the same.
-const MOST: usize = 64;
+pub(super) const MOST: usize = 64;
 
-pub(super) fn findings(failures: &[Failure], start: &mut Start) -> Result<Vec<Finding>, Error> {
+/// Crashes come first, since hangs take longest. Returns how many there was no time for, too.
+pub(super) fn findings(mut failures: Vec<Failure>, start: &mut Start) -> Result<(Vec<Finding>, usize), Error> {
+    failures.sort_by_key(|failure| failure.end == End::Timeout);
+    failures.truncate(MOST);
     let mut stacks = NativeStacks::default();
     let mut found: BTreeMap<String, Finding> = BTreeMap::new();
     let mut unwinder = Unwinder::default();
     let native = Native::of(start);
-    for failure in failures.iter().take(MOST) {
-        let content = start.store.get(failure.case.image).map_err(FuzzError::Corpus)?;
+    let mut left = failures.len();
+    for failure in &failures {
+        // There may have been no room for it in the corpus.
+        let Ok(content) = start.store.get(failure.case.image) else { continue };
         let run = native.run(&start.target.overlay, &content, &failure.case.input, &mut unwinder);
         let run = run.map_err(FuzzError::Corpus)?;
         let outcome = match native.outcome(&run) {
-            Some(Outcome::Exit { .. }) => continue,
             Some(outcome) => outcome,
             None => break,
         };
+        left -= 1;
+        if matches!(outcome, Outcome::Exit { .. }) {
+            continue;
+        }
         let stack = stacks.stack(&run.stack);
         let origin = start.store.origin(failure.case.image).cloned();
         let key = format!("{outcome} {:?} {}", stack.first(), origin.as_ref().is_some_and(Origin::is_crash));
@@ -40,7 +49,7 @@ pub(super) fn findings(failures: &[Failure], start: &mut Start) -> Result<Vec<Fi
             }
         }
     }
-    Ok(found.into_values().collect())
+    Ok((found.into_values().collect(), left))
 }
 
 fn finding(

@@ -16,10 +16,11 @@ use pmvet_engines::interleave::corpus::{Corpus, Kept};
 use pmvet_engines::interleave::seeds::Seeds;
 use pmvet_findings::token::Token;
 use pmvet_findings::{Coverage, Finding, Place, Role, Severity, jsonl};
-use pmvet_target::launch;
+use pmvet_target::{launch, over};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::start::INPUT;
+use super::{say_torn, unusable};
 use crate::cli;
 use crate::commands::race::Explored;
 use crate::config::Config;
@@ -30,7 +31,7 @@ use crate::system;
 use crate::workload::Workload;
 
 /// What one turn may take, and in how many forced runs. A worker that takes much longer is ended.
-const TURN: Duration = Duration::from_secs(6);
+const TURN: Duration = Duration::from_secs(8);
 const ROUNDS: &str = "8";
 const PATIENCE: u32 = 5;
 /// How long a campaign takes if nobody says.
@@ -38,21 +39,28 @@ const BUDGET: Duration = Duration::from_secs(60);
 /// No turn begins with less time left, but for the first.
 const LEAST: Duration = Duration::from_secs(1);
 /// What is under way at the end of the budget may take so much longer, and is ended then.
-const GRACE: Duration = Duration::from_secs(3);
+const GRACE: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
 
 pub(super) fn run(arguments: &cli::Fuzz, config: Config, workload: &Workload, seeds: Seeds) -> Result<Exit, Error> {
     let started = Instant::now();
     let place = super::corpus_folder(arguments, workload).join("interleave");
     let program = fs::read(&workload.program.executable).map_or(0, |bytes| xxh3_64(&bytes));
-    let (corpus, kept) = Corpus::open(&place, program).map_err(|source| kept_at(&place, source))?;
+    let (corpus, kept) = Corpus::open(&place, program).map_err(|e| unusable(&place, e))?;
+    kept.torn.iter().for_each(|file| say_torn(file));
     let folder = RunFolder::create(&arguments.workload.runs)?;
-    let mut campaign = Campaign::new(arguments, &folder, workload, corpus, (seeds, kept), started);
-    campaign.take_kept_findings().map_err(|source| kept_at(&place, source))?;
-    let ended = campaign.run()?;
     let mut info = RunInfo::new(&workload.command, &workload.program.arguments);
-    info.complete = true;
     folder.write_info(&info)?;
+    let mut campaign = Campaign::new(arguments, &folder, workload, corpus, (seeds, kept), started);
+    campaign.take_kept_findings().map_err(|e| unusable(&place, e))?;
+    let ended = campaign.run();
+    info.complete = ended.is_ok() && launch::stopped_by().is_none();
+    // What was found before something failed, for lack of room say, is reported all the same.
+    let ended = ended.unwrap_or_else(|error| {
+        folder.kept(Err(error));
+        None
+    });
+    folder.keep_info(&info);
     campaign.clean_up();
     if let Some(exit) = ended {
         return Ok(exit);
@@ -106,6 +114,8 @@ struct Campaign<'a> {
     ended: u64,
     failed: u64,
     runs: u64,
+    /// Turns that have found something but could not keep it.
+    lost: u64,
     /// Turns that were ended because time was over.
     cut: usize,
     /// How the last turn that failed ended, and what it said.
@@ -141,11 +151,12 @@ impl<'a> Campaign<'a> {
             covered: kept.covered,
             found: Vec::new(),
             known: HashSet::new(),
-            deadline: started + arguments.budget.unwrap_or(BUDGET),
+            deadline: over::deadline().unwrap_or(started + BUDGET),
             turns: 0,
             ended: 0,
             failed: 0,
             runs: 0,
+            lost: 0,
             cut: 0,
             failure: None,
         }
@@ -216,8 +227,7 @@ impl<'a> Campaign<'a> {
         let folder = folder.canonicalize()?;
         let file = folder.join("input");
         fs::write(&file, &input)?;
-        // The recorded run may take as long, and schedules once more.
-        let left = (self.left() / 2).clamp(LEAST, TURN);
+        let left = self.left().clamp(LEAST, TURN);
         let arguments = self.arguments;
         let mut command = Command::new("/proc/self/exe");
         command.args(["race", "--confirm", "--quiet", "--rounds", ROUNDS, "--budget"]);
@@ -266,7 +276,10 @@ impl<'a> Campaign<'a> {
                     self.corpus.add(&worker.input, &new).map_err(|source| output("a corpus", source))?;
                 }
                 self.seeds.done(worker.input.clone(), !new.is_empty());
-                kept = self.take_findings(&worker.folder.join("runs"))?;
+                let runs = worker.folder.join("runs");
+                let found = code == Some(Exit::Findings.code().into());
+                self.lost += u64::from(found && !runs.join("latest/findings.jsonl").exists());
+                kept = self.take_findings(&runs)?;
                 if !self.arguments.reporting.quiet {
                     let (turn, input) = (self.ended, worker.input.len());
                     eprintln!(
@@ -378,6 +391,9 @@ impl<'a> Campaign<'a> {
         if self.cut > 0 {
             coverage.not_covered.push(format!("{} turns that were under way at the end", self.cut));
         }
+        if self.lost > 0 {
+            coverage.not_covered.push(format!("the findings of {} turns, which could not be saved", self.lost));
+        }
         if self.failed > 0 {
             let how = self.failure.as_ref().map_or(String::new(), |(code, _)| match code {
                 Some(code) => format!("; the last ended with exit code {code}"),
@@ -397,10 +413,6 @@ impl<'a> Campaign<'a> {
         }
         let _ = fs::remove_dir(&self.folder);
     }
-}
-
-fn kept_at(place: &Path, source: io::Error) -> Error {
-    Error::Output { action: "use", what: format!("the corpus in {}", place.display()), source }
 }
 
 fn output(what: &str, source: io::Error) -> Error {

@@ -13,6 +13,7 @@ use pmvet_target::launch::stopped_by;
 
 use super::start::Start;
 use crate::exit::{Error, Exit};
+use crate::files;
 
 /// What a run covers: counters, with the class of each count.
 type Covered = HashSet<(u32, u8)>;
@@ -57,7 +58,7 @@ pub(super) fn corpus(start: &mut Start, to: &Path) -> Result<Exit, Error> {
     for (number, &i) in kept.iter().enumerate() {
         store.adopt(&mut start.store, cases[i].image).map_err(failed)?;
         let name = file_name(number, &cases[i], Favour::Path);
-        std::fs::write(to.join("queue").join(name), &cases[i].input).map_err(failed)?;
+        files::replace(&to.join("queue").join(name), |out| out.write_all(&cases[i].input)).map_err(failed)?;
     }
     println!("{} of {} test cases cover the same: {}", kept.len(), cases.len(), to.display());
     Ok(Exit::Ok)
@@ -111,7 +112,7 @@ pub(super) fn case(start: &mut Start, file: &Path) -> Result<Exit, Error> {
     let folder = start.corpus.join("smaller");
     let to = folder.join(file_name(number, &case, Favour::None));
     std::fs::create_dir_all(&folder)
-        .and_then(|()| std::fs::write(&to, &case.input))
+        .and_then(|()| files::replace(&to, |out| out.write_all(&case.input)))
         .map_err(|source| Error::Output { action: "write", what: to.display().to_string(), source })?;
     println!("{before} bytes, now {}: {}", case.input.len(), to.display());
     Ok(Exit::Ok)

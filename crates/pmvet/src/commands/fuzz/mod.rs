@@ -11,10 +11,10 @@ mod start;
 mod then;
 mod watch;
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
-use pmvet_engines::fuzz::campaign::{self, Settings, Stats};
+use pmvet_engines::fuzz::campaign::{self, FuzzError, Settings, Stats};
 use pmvet_engines::fuzz::operations::Operations;
 use pmvet_engines::fuzz::runner::Runner;
 use pmvet_engines::fuzz::tokens;
@@ -23,20 +23,21 @@ use pmvet_findings::Coverage;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
 
-pub(super) use self::native::replay;
+pub(super) use self::native::{has_case, replay};
 
 use self::exchange::Helpers;
 use self::native::Cases;
 use self::start::Start;
 use self::then::Checks;
 use self::watch::Watch;
+use crate::budget;
 use crate::cli;
 use crate::config::Config;
 use crate::exit::{Error, Exit};
+use crate::isolation;
 use crate::reporting::{self, Results, Witness};
 use crate::run_folder::{RunFolder, RunInfo};
-use crate::system;
-use crate::workload::Workload;
+use crate::workload::{InTime, Workload};
 
 pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let here = std::env::current_dir().map_err(|source| Error::Output {
@@ -50,16 +51,18 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let config = Config::load(arguments.workload.config.as_deref())?;
     let mut workload = Workload::new(&arguments.workload, &config, &here)?;
     let install = Install::find()?;
-    system::handle_signals();
-    let started = Instant::now();
+    isolation::start(workload.pm.iter().map(Into::into).collect())?;
+    let started = budget::begin(arguments.budget);
     if arguments.interleave {
         let seeds = seeds(arguments)?;
         let operations = operations(arguments, &seeds)?;
         let seeds = Seeds::new(seeds, operations, arguments.longest as usize, arguments.seed);
         return interleave::run(arguments, config, &workload, seeds);
     }
-    if let Some(line) = &arguments.workload.setup {
-        workload.set_up(line)?;
+    if let Some(line) = &arguments.workload.setup
+        && let Some(exit) = workload.set_up(line)?
+    {
+        return Ok(exit);
     }
     let corpus = corpus(arguments, &workload)?;
     let seeds = seeds(arguments)?;
@@ -88,7 +91,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
         Some(_) => Helpers::none(),
     };
     let settings = settings(arguments, &start, seeds)?;
-    let runner = Runner::new(start.target.clone()).map_err(campaign::FuzzError::from)?;
+    let runner = Runner::new(start.target.clone()).map_err(FuzzError::from)?;
     if arguments.helper.is_some() {
         let mut watch = Watch::new(arguments, &corpus, None, &start, started)?;
         campaign::run(runner, &mut start.store, &mut watch, settings)?;
@@ -96,17 +99,34 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     }
     let folder = RunFolder::create(&arguments.workload.runs)?;
     let mut info = RunInfo::new(&start.workload.command, &start.workload.program.arguments);
-    let checks = (!arguments.then.is_empty()).then(|| Checks::new(&arguments.then, &folder, &start));
+    folder.write_info(&info)?;
+    let checks = (!arguments.then.is_empty())
+        .then(|| Checks::new(&arguments.then, &folder, &start, arguments.workload.config.as_deref()));
     let mut watch = Watch::new(arguments, &corpus, checks, &start, started)?;
-    let stats = campaign::run(runner, &mut start.store, &mut watch, settings)?;
+    let stats = match campaign::run(runner, &mut start.store, &mut watch, settings) {
+        // What was found before there was no more room is reported all the same.
+        Err(error @ FuzzError::Corpus(_)) => {
+            info.complete = folder.kept(Err(error.into()));
+            watch.last()
+        }
+        stats => {
+            info.complete = launch::stopped_by().is_none();
+            stats?
+        }
+    };
     let helpers_failed = helpers.finish();
     let (checks, failures) = watch.finish(&stats);
-    let mut findings = failures::findings(&failures, &mut start)?;
+    let (mut findings, unconfirmed) = failures::findings(failures.clone(), &mut start)?;
     // The corpus has the image, and this file the rest: that is all it takes to run a case again.
-    let kept = Cases::save(&start, &failures, &folder)?;
+    let kept = Cases::save(&start, &failures, &folder);
     let witness = Witness { recording: None, seq: None, patches: Vec::new() };
     let witnesses = kept.into_iter().map(|name| (name, witness.clone())).collect();
     let mut coverage = coverage(&stats);
+    if unconfirmed > 0 {
+        let missing =
+            "failures that there was no time to see again without pmvet; they are in crashes/ and hangs/ of the corpus";
+        coverage.not_covered.push(format!("{unconfirmed} {missing}"));
+    }
     let mut at_least = Exit::Ok;
     if stats.runs == 0 {
         eprintln!(
@@ -129,8 +149,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
             coverage.not_covered.push(format!("{failed} runs of --then failed"));
         }
     }
-    info.complete = true;
-    folder.write_info(&info)?;
+    folder.keep_info(&info);
     let results = Results {
         folder: &folder,
         info: &info,
@@ -146,8 +165,34 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     Ok(report(results, arguments)?.max(at_least))
 }
 
-/// Reports what a campaign has found. One that was interrupted says so by its exit code.
-fn report(results: Results<'_>, arguments: &cli::Fuzz) -> Result<Exit, Error> {
+/// Why a corpus cannot be used, and what to do about it.
+fn unusable(corpus: &Path, error: io::Error) -> Error {
+    let advice = match error.kind() {
+        io::ErrorKind::ResourceBusy => "wait for its end, or name another corpus with --corpus",
+        io::ErrorKind::Unsupported | io::ErrorKind::InvalidData => {
+            "name another corpus with --corpus, and to go on with the inputs of this one, --seeds with its folder `queue`"
+        }
+        _ => {
+            return Error::Output { action: "use", what: format!("the corpus in {}", corpus.display()), source: error };
+        }
+    };
+    Error::Run(format!("the corpus in {} cannot be used: {error}; {advice}", corpus.display()))
+}
+
+/// Tells that a campaign that was killed has left a torn line.
+fn say_torn(what: &Path) {
+    let what = what.display();
+    eprintln!(
+        "pmvet: the end of {what} was torn when an earlier campaign was killed; it is cut off, all before it is used"
+    );
+}
+
+/// Reports what a campaign has found. One that was interrupted says so by its exit code, and in its folder.
+fn report(mut results: Results<'_>, arguments: &cli::Fuzz) -> Result<Exit, Error> {
+    if let Some(signal) = launch::stopped_by() {
+        let text = format!("what would have come after it was interrupted by {}", launch::signal_name(signal));
+        results.coverage.not_covered.push(text);
+    }
     let exit = reporting::report(results, &arguments.reporting)?;
     Ok(match launch::stopped_by() {
         Some(_) => exit.max(Exit::Interrupted),
@@ -181,8 +226,8 @@ fn seeds(arguments: &cli::Fuzz) -> Result<Vec<Vec<u8>>, Error> {
     let read = |path: &Path| std::fs::read(path).map_err(|e| Error::Usage(format!("--seeds: {}: {e}", path.display())));
     let Some(path) = &arguments.seeds else {
         let mut input = Vec::new();
-        if !std::io::stdin().is_terminal() {
-            let _ = std::io::stdin().read_to_end(&mut input);
+        if !io::stdin().is_terminal() {
+            let _ = InTime(io::stdin()).read_to_end(&mut input);
         }
         return Ok(vec![input]);
     };

@@ -33,7 +33,9 @@ const FILE: &str = "cases.json";
 pub(super) struct Native {
     executable: Text,
     arguments: Vec<Text>,
+    #[serde(with = "pmvet_events::paths::as_text")]
     files: Vec<PathBuf>,
+    #[serde(with = "pmvet_events::paths::as_text")]
     input: Option<PathBuf>,
     timeout: Duration,
     bytes: u64,
@@ -61,7 +63,7 @@ impl Native {
     ) -> io::Result<Run> {
         let input = Arc::new(sparse::input()?);
         input.write_all_at(bytes, 0)?;
-        let mut overlay = files.above(Capture::Writable);
+        let mut overlay = files.above(Capture::Named);
         lay_out(&self.files, self.input.as_deref(), &mut overlay, content, &input)?;
         let (variables, arguments): (Vec<_>, _) = (pm_variables().collect(), words(&self.arguments));
         let job = Job {
@@ -104,15 +106,29 @@ pub(super) fn name(case: &Case) -> String {
 }
 
 impl Cases {
-    pub(super) fn save(start: &Start, failures: &[Failure], folder: &RunFolder) -> Result<Vec<String>, Error> {
+    /// Keeps the cases that failed. Returns the names of those that can be run again.
+    pub(super) fn save(start: &Start, failures: &[Failure], folder: &RunFolder) -> Vec<String> {
         let cases: BTreeMap<String, Case> = failures.iter().map(|f| (name(&f.case), f.case.clone())).collect();
         let names = cases.keys().cloned().collect();
-        if !cases.is_empty() {
-            let corpus = Text(start.corpus.clone().into());
-            folder.write_json(FILE, &Self { corpus, program: Native::of(start), cases })?;
+        if cases.is_empty() {
+            return names;
         }
-        Ok(names)
+        let corpus = Text(start.corpus.clone().into());
+        let kept = folder.keep_json(FILE, &Self { corpus, program: Native::of(start), cases });
+        if kept { names } else { Vec::new() }
     }
+}
+
+/// The test cases that a run has kept, if it is a campaign's.
+fn kept(folder: &RunFolder) -> Result<Option<Cases>, Error> {
+    let Ok(file) = File::open(folder.file(FILE)) else { return Ok(None) };
+    let bad = |e: serde_json::Error| Error::Run(format!("{FILE} of this run cannot be used: {e}"));
+    serde_json::from_reader(io::BufReader::new(file)).map(Some).map_err(bad)
+}
+
+/// Whether the finding with this image is that of a test case.
+pub(crate) fn has_case(folder: &RunFolder, image: &str) -> Result<bool, Error> {
+    Ok(kept(folder)?.is_some_and(|kept| kept.cases.contains_key(image)))
 }
 
 /// Runs the test case of a finding again. Nothing if the finding has none.
@@ -122,13 +138,12 @@ pub(crate) fn replay(
     image: &str,
     recorded: &Recovery,
 ) -> Result<Option<Exit>, Error> {
-    let Ok(file) = File::open(folder.file(FILE)) else { return Ok(None) };
-    let bad = |e: &dyn std::fmt::Display| Error::Run(format!("{FILE} of this run cannot be used: {e}"));
-    let saved: Cases = serde_json::from_reader(io::BufReader::new(file)).map_err(|e| bad(&e))?;
+    let Some(saved) = kept(folder)? else { return Ok(None) };
     let Some(case) = saved.cases.get(image) else { return Ok(None) };
     let corpus = PathBuf::from(&saved.corpus.0);
     let lost = |e: io::Error| Error::Run(format!("the corpus in {} does not have this image: {e}", corpus.display()));
-    let content = Store::open(&corpus).and_then(|mut store| store.get(case.image)).map_err(lost)?;
+    // Somebody may be fuzzing there.
+    let content = Store::open_for_reading(&corpus).and_then(|mut store| store.get(case.image)).map_err(lost)?;
     let files = Overlay::new(Capture::Writable);
     let run = saved.program.run(&files, &content, &case.input, &mut Unwinder::default());
     let run = run.map_err(|source| Error::Output { action: "run", what: "the test case".into(), source })?;

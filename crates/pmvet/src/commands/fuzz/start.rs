@@ -1,7 +1,6 @@
 //! What a campaign starts from: the target, its PM files, their content, and what is known from earlier campaigns.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -17,10 +16,13 @@ use pmvet_target::collect::{Sink, SinkError};
 use pmvet_target::forkserver::Limits;
 use pmvet_target::install::Install;
 use pmvet_target::launch::{self, Launch};
+use pmvet_target::over;
 use pmvet_target::sandbox::{Capture, Overlay};
 use pmvet_target::sparse;
 
 use super::exchange::Exchange;
+use super::{say_torn, unusable};
+use crate::budget;
 use crate::cli;
 use crate::exit::{Error, Exit};
 use crate::workload::Workload;
@@ -46,6 +48,11 @@ impl Start {
         corpus: &Path,
         install: Install,
     ) -> Result<Result<Self, Exit>, Error> {
+        // First of all: nothing runs on a corpus that somebody else is using.
+        let mut store = Store::open(corpus).map_err(|e| unusable(corpus, e))?;
+        if store.was_torn() && arguments.helper.is_none() {
+            say_torn(corpus);
+        }
         let input_path = corpus.join(".input");
         let mut input = None;
         for word in workload.program.arguments.iter_mut().filter(|word| *word == INPUT) {
@@ -63,19 +70,27 @@ impl Start {
             }
             Some((files, _)) if files.is_empty() => return Ok(Err(workload.no_pm())),
             Some((files, _)) => files,
-            None => return Ok(Err(Exit::Interrupted)),
+            None => {
+                return Ok(Err(budget::did_not_end("the target, on its first input,").unwrap_or(Exit::Interrupted)));
+            }
         };
         let limits = Limits { time: arguments.timeout, bytes: arguments.memory << 20 };
         let content = start_content(&overlay, &files).map_err(FuzzError::Corpus)?;
         let target = Target { launch, install, files, input, overlay, limits, short: !arguments.whole_runs };
-        let mut store = Store::open(corpus).map_err(FuzzError::Corpus)?;
         first_image(&mut store, content, arguments, corpus)?;
-        let known = known(&corpus.join("queue"), &store).map_err(FuzzError::Corpus)?;
+        let (known, lost) = known(&corpus.join("queue"), &store).map_err(FuzzError::Corpus)?;
+        if lost > 0 && arguments.helper.is_none() {
+            let queue = corpus.join("queue");
+            eprintln!(
+                "pmvet: {lost} test cases in {} are left out: the corpus does not have their images",
+                queue.display()
+            );
+        }
         Ok(Ok(Self { workload, target, store, known, corpus: corpus.into() }))
     }
 }
 
-/// The PM files of a run on a seed, and how that ended. Nothing if pmvet was interrupted.
+/// The PM files of a run on a seed, and how that ended. Nothing if it was cut short.
 fn discover(
     how: &mut Launch,
     overlay: &Overlay,
@@ -101,7 +116,7 @@ fn discover(
         private.timeout = None;
         private.input = None;
     }
-    Ok(launch::stopped_by().is_none().then_some((files.0, ending.exit)))
+    Ok((!over::is_over()).then_some((files.0, ending.exit)))
 }
 
 #[derive(Default)]
@@ -123,13 +138,10 @@ impl Sink for Files {
 fn start_content(overlay: &Overlay, files: &[PathBuf]) -> io::Result<Content> {
     let mut content = Content::default();
     for path in files {
-        let file = match overlay.stand_in(path) {
-            Some(stand_in) => stand_in,
-            None if path.is_file() => Some(Arc::new(File::open(path)?)),
-            None => None,
-        };
-        if let Some(file) = file {
-            content.files.insert(path.clone(), FileContent::read(&file)?);
+        match overlay.open_file(path) {
+            Ok(file) => drop(content.files.insert(path.clone(), FileContent::read(&file)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(content)
@@ -167,15 +179,17 @@ fn first_image(store: &mut Store, content: Content, arguments: &cli::Fuzz, corpu
     Ok(())
 }
 
-/// The test cases in a folder whose images are there.
-fn known(queue: &Path, store: &Store) -> io::Result<Vec<Case>> {
-    let mut cases = Vec::new();
+/// The test cases in a folder whose images are there, and how many others there are.
+fn known(queue: &Path, store: &Store) -> io::Result<(Vec<Case>, usize)> {
+    let (mut cases, mut lost) = (Vec::new(), 0);
     for entry in std::fs::read_dir(queue)?.flatten() {
         let Some((number, image)) = entry.file_name().to_str().and_then(parse_file_name) else { continue };
         if store.contains(image) {
             cases.push((number, Case { image, input: std::fs::read(entry.path())? }));
+        } else {
+            lost += 1;
         }
     }
     cases.sort_by_key(|(number, _)| *number);
-    Ok(cases.into_iter().map(|(_, case)| case).collect())
+    Ok((cases.into_iter().map(|(_, case)| case).collect(), lost))
 }

@@ -2,8 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
+use std::ffi::OsString;
+use std::fmt::Write;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +15,7 @@ use pmvet_engines::fuzz::case::Case;
 use pmvet_engines::fuzz::paths::Favour;
 use pmvet_engines::fuzz::store::Store;
 use pmvet_findings::{Finding, Severity, jsonl};
+use pmvet_target::program::Program;
 
 use super::start::Start;
 use crate::cli;
@@ -47,7 +51,7 @@ pub(super) struct Checks {
     /// Where runs are kept that found something.
     keep: PathBuf,
     engines: Vec<cli::Then>,
-    arguments: Vec<std::ffi::OsString>,
+    arguments: Vec<OsString>,
     input_path: Option<PathBuf>,
     waiting: BinaryHeap<Waiting>,
     /// Cases on crash images, the oldest first, whether they add anything or not.
@@ -77,15 +81,9 @@ const MOST_WAITING: usize = 4096;
 const CRASH_EVERY: u64 = 4;
 
 impl Checks {
-    pub(super) fn new(engines: &[cli::Then], folder: &RunFolder, start: &Start) -> Self {
+    pub(super) fn new(engines: &[cli::Then], folder: &RunFolder, start: &Start, config: Option<&Path>) -> Self {
         let target = &start.target;
-        let mut arguments: Vec<std::ffi::OsString> = Vec::new();
-        for path in &target.files {
-            arguments.extend(["--pm".into(), path.into()]);
-        }
-        arguments.push("--".into());
-        arguments.push(start.workload.program.executable.clone().into());
-        arguments.extend(start.workload.program.arguments.iter().skip(1).cloned());
+        let arguments = arguments(config, &target.files, &start.workload.program);
         Self {
             folder: folder.path.join("then"),
             keep: folder.path.parent().unwrap_or(&folder.path).into(),
@@ -149,7 +147,7 @@ impl Checks {
                 return;
             }
             match ended {
-                Ok(Some(status)) => self.failed += u64::from(!is_verdict(status)),
+                Ok(Some(status)) => self.failed += u64::from(!is_verdict(status) || self.lost_findings(status)),
                 Ok(None) => self.dropped += 1,
                 Err(_) => self.failed += 1,
             }
@@ -164,6 +162,11 @@ impl Checks {
                 Err(_) => self.failed += 1,
             }
         }
+    }
+
+    /// Whether a run has found something that it could not keep.
+    fn lost_findings(&self, status: ExitStatus) -> bool {
+        status.code() == Some(Exit::Findings.code().into()) && !self.runs().join("latest/findings.jsonl").exists()
     }
 
     fn runs(&self) -> PathBuf {
@@ -264,13 +267,72 @@ impl Drop for Checks {
     }
 }
 
+/// What every engine is told: how to look at the program, which files are PM, and what to run.
+fn arguments(config: Option<&Path>, files: &[PathBuf], program: &Program) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = Vec::new();
+    if let Some(config) = config {
+        arguments.extend(["--config".into(), config.into()]);
+    }
+    for path in files {
+        arguments.extend(["--pm".into(), path.into()]);
+    }
+    arguments.push("--".into());
+    arguments.push(program.executable.clone().into());
+    arguments.extend(program.arguments.iter().skip(1).cloned());
+    arguments
+}
+
 /// Whether pmvet ended like this because of what it saw, rather than because it failed.
 fn is_verdict(status: ExitStatus) -> bool {
     let broken = [Exit::Usage, Exit::Internal, Exit::Interrupted];
     Exit::ALL.iter().any(|exit| !broken.contains(exit) && status.code() == Some(exit.code().into()))
 }
 
-/// A path as the shell takes it.
+/// A path as the shell takes it, in UTF-8 whatever the path is.
 fn quoted(path: &Path) -> String {
-    format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
+    let mut out = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        let _ = write!(out, "'{}'", chunk.valid().replace('\'', r"'\''"));
+        for byte in chunk.invalid() {
+            let _ = write!(out, r#""$(printf '\{byte:o}')""#);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn engines_get_the_configuration() {
+        let program =
+            Program { executable: "/bin/p".into(), arguments: vec!["p".into(), "--config".into(), "mine".into()] };
+        let files = ["/dev/shm/a".into(), "/dev/shm/b".into()];
+        for (config, engine) in [(Some("my.toml"), "check"), (Some("my.toml"), "race"), (None, "verify")] {
+            let words = arguments(config.map(Path::new), &files, &program);
+            let words = ["pmvet", engine].into_iter().map(OsString::from).chain(words);
+            let workload = match cli::Cli::try_parse_from(words).unwrap().command {
+                cli::Command::Check(check) => check.workload,
+                cli::Command::Race(race) => race.workload,
+                cli::Command::Verify(verify) => verify.workload,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(workload.config.as_deref(), config.map(Path::new), "{engine}");
+            assert_eq!(workload.pm, ["/dev/shm/a", "/dev/shm/b"]);
+            assert_eq!(workload.command, ["/bin/p", "--config", "mine"]);
+        }
+    }
+
+    #[test]
+    fn the_shell_gives_paths_back() {
+        for name in [&b"a b"[..], b"it's", b"$x`y`\\n", b"\xff\xfe", b"\xff'\\ \"$x%s\n"] {
+            let path = Path::new(OsStr::from_bytes(name));
+            let line = format!("printf %s {}", quoted(path));
+            let output = Command::new("/bin/sh").arg("-c").arg(&line).output().unwrap();
+            assert_eq!(output.stdout, name, "{line}");
+        }
+    }
 }

@@ -11,10 +11,11 @@ use pmvet_engines::fuzz::paths::Favour;
 use pmvet_engines::fuzz::store::Store;
 use pmvet_findings::{Outcome, Severity};
 use pmvet_target::forkserver::End;
-use pmvet_target::launch::stopped_by;
+use pmvet_target::over::{budget, deadline, is_over};
 use pmvet_target::sandbox::{Overlay, Unwinder};
 
 use super::exchange::Exchange;
+use super::failures::MOST;
 use super::native::Native;
 use super::start::Start;
 use super::then::Checks;
@@ -31,7 +32,8 @@ pub(super) struct Watch {
     failures: Vec<Failure>,
     exchange: Option<Exchange>,
     checks: Option<Checks>,
-    budget: Option<Duration>,
+    /// How long a run may take.
+    limit: Duration,
     executions: Option<u64>,
     /// With `--until-finding`: what counts as one, and how a failure is confirmed.
     until: Option<(Severity, Native, Overlay)>,
@@ -43,6 +45,7 @@ pub(super) struct Watch {
     last_said: Instant,
     quiet: bool,
     screen: bool,
+    last: Stats,
 }
 
 /// How often a pipe, and how often a terminal, is told.
@@ -80,7 +83,7 @@ impl Watch {
             failures: Vec::new(),
             exchange: Exchange::of(arguments, corpus)?,
             checks,
-            budget: arguments.budget,
+            limit: start.target.limits.time,
             executions: arguments.executions,
             until: (arguments.until_finding && arguments.helper.is_none())
                 .then(|| (severity(arguments.reporting.fail_on), Native::of(start), start.target.overlay.clone())),
@@ -91,7 +94,13 @@ impl Watch {
             last_said: now,
             quiet: arguments.reporting.quiet || arguments.helper.is_some(),
             screen: io::stderr().is_terminal(),
+            last: Stats::default(),
         })
+    }
+
+    /// What was last heard of the campaign.
+    pub(super) fn last(&self) -> Stats {
+        self.last
     }
 
     /// Writes a file in one step: it is there as a whole or not at all.
@@ -137,6 +146,14 @@ impl Watch {
             stats.failures,
             self.last_kept.elapsed().as_secs_f64(),
         )
+    }
+
+    /// What it takes to see the failures again without pmvet: as long as they may take, but no more than half of the budget.
+    fn time_to_confirm(&self) -> Duration {
+        const CRASH: Duration = Duration::from_millis(50);
+        let one = |failure: &Failure| if failure.end == End::Timeout { self.limit } else { CRASH };
+        let all: Duration = self.failures.iter().take(MOST).map(one).sum();
+        all.min(budget().map_or(Duration::MAX, |budget| budget.whole / 2))
     }
 
     /// The campaign is over: the checks under way, and what failed.
@@ -197,14 +214,16 @@ impl Watcher for Watch {
     }
 
     fn goes_on(&mut self, stats: &Stats, store: &mut Store) -> bool {
+        self.last = *stats;
         self.say(stats);
         if let Some(checks) = &mut self.checks {
             checks.look(store);
             self.found |= self.until.as_ref().is_some_and(|(least, ..)| checks.found(*least));
         }
         let over = self.found
-            || self.budget.is_some_and(|budget| self.started.elapsed() >= budget)
+            || is_over()
+            || deadline().is_some_and(|at| at.saturating_duration_since(Instant::now()) < self.time_to_confirm())
             || self.executions.is_some_and(|most| stats.runs >= most);
-        !over && stopped_by().is_none()
+        !over
     }
 }

@@ -8,13 +8,13 @@ mod verdicts;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use pmvet_engines::confirm::shared::{Nth, SharedStore, SharedStores};
 use pmvet_engines::confirm::sync_names::Declared;
 use pmvet_engines::confirm::sync_variables::{Update, Updates, Variables};
 use pmvet_engines::interleave::alias::Covered;
-use pmvet_engines::lockset::{self, Code, Edges, Engine, Options};
+use pmvet_engines::lockset::{self, Code, Edges, Engine, Options, Unmatched};
 use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
 use pmvet_events::{ContextId, SiteId, What};
@@ -22,17 +22,21 @@ use pmvet_findings::Coverage;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
 use pmvet_target::live::{Live, live};
+use pmvet_target::over;
 use pmvet_target::symbols::Symbolizer;
 use serde::{Deserialize, Serialize};
 
 use self::confirm::{Attempt, Chain, Confirm, Promise, Schedules, Spot, Stop};
 use self::locks::Restarts;
+use crate::budget;
 use crate::cli::{self, RaceSwitch};
 use crate::config::{self, Config};
 use crate::exit::{Error, Exit};
+use crate::files;
+use crate::isolation;
+use crate::recovery::one_at_a_time;
 use crate::reporting::{self, Results};
 use crate::run_folder::{RunFolder, RunInfo};
-use crate::system;
 use crate::workload::Workload;
 
 /// What the runs for one input have covered, for `pmvet fuzz --interleave`.
@@ -57,22 +61,25 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     if arguments.confirm.confirm && arguments.workload.in_place {
         return Err(Error::Usage("--confirm runs the target many times, which --in-place does not allow".into()));
     }
+    one_at_a_time(arguments.workload.client.as_deref(), arguments.confirm.jobs)?;
     let mut workload = Workload::new(&arguments.workload, &config, &folder)?;
     workload.races = true;
     // What is forced later depends on what overlaps here.
     workload.in_step = arguments.confirm.confirm && !arguments.confirm.delay_injection;
     workload.branches = arguments.confirm.explored.is_some();
-    // Threads in step may meet in ways in which the target locks itself up.
-    workload.timeout = arguments.confirm.budget;
     let install = Install::find()?;
-    system::handle_signals();
-    let started = Instant::now();
+    isolation::start(workload.pm.iter().map(Into::into).collect())?;
+    let started = budget::begin(arguments.confirm.budget);
     let folder = RunFolder::create(&arguments.workload.runs)?;
     let mut info = RunInfo::new(&workload.command, &workload.program.arguments);
-    if let Some(line) = &arguments.workload.setup {
-        workload.set_up(line)?;
+    if let Some(line) = &arguments.workload.setup
+        && let Some(exit) = workload.set_up(line)?
+    {
+        return Ok(over::stopped_by().map_or(exit, interrupted));
     }
-    workload.keep_input(&folder.file("input"))?;
+    if let Some(exit) = workload.keep_input(&folder.file("input"))? {
+        return Ok(over::stopped_by().map_or(exit, interrupted));
+    }
     let recording = folder.recording();
     let options = options(arguments, &config.race);
     let watched: Vec<u64> = config.sync_variables.iter().filter_map(|declared| declared.offset).collect();
@@ -86,7 +93,10 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
             (recorded, analysis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
         if let Some(end) = recorded? {
-            return Ok(launch::stopped_by().map_or(end, interrupted));
+            return Ok(over::stopped_by().map_or(end, interrupted));
+        }
+        if let Some(end) = budget::not_analysed() {
+            return Ok(over::stopped_by().map_or(end, interrupted));
         }
         recordings += 1;
         // Nothing can be forced where threads came one after the other, as they may in a short run.
@@ -103,15 +113,16 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         true => variables(&config.sync_variables, &mut analysed)?,
         false => Variables::default(),
     };
-    let deadline = arguments.confirm.budget.map(|budget| Instant::now() + budget);
-    let restarts =
-        Restarts { workload: &workload, folder: &folder, recording: &recording, install: &install, deadline };
+    let restarts = Restarts { workload: &workload, folder: &folder, recording: &recording, install: &install };
     let (held, unknown) = restarts.left_held(&analysed.outcome.held, &analysed.symbols)?;
     let outcome = &analysed.outcome;
     let listed = inferred::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
-    folder.write_json("locks.json", &listed)?;
+    folder.keep_json("locks.json", &listed);
     if !arguments.reporting.quiet {
         inferred::lines(&listed).iter().for_each(|line| eprintln!("pmvet: {line}"));
+    }
+    if !arguments.reporting.quiet {
+        without_effect(&outcome.unmatched).iter().for_each(|line| eprintln!("pmvet: {line}"));
     }
     let mut stacks = analysed.symbols.with(&analysed.places);
     let sources = reporting::sources();
@@ -121,7 +132,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         .filter_map(|lock| lockset::findings::held_lock(&lock, &mut stacks, &sources).map(|finding| (lock, finding)))
         .collect();
     let mut confirmed = None;
-    if arguments.confirm.confirm {
+    if arguments.confirm.confirm && !over::is_over() {
         let traced = Duration::from_secs_f64(info.traced_seconds.unwrap_or_default());
         let confirm = Confirm {
             workload: &workload,
@@ -131,7 +142,6 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
             traced,
             before: started.elapsed(),
             predicted: !analysed.outcome.races.is_empty(),
-            deadline,
             threads: analysed.threads,
             stores: analysed.stores,
             recordings,
@@ -139,19 +149,24 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         };
         let attempts = attempts(&mut analysed);
         let symbols = std::mem::take(&mut analysed.symbols);
-        let mut found = confirm.run(attempts, &mut held, symbols, &mut info)?;
-        findings = verdicts::merge(findings, &found);
+        // What was predicted is told even if it cannot be confirmed, for lack of room say.
+        match confirm.run(attempts, &mut held, symbols, &mut info) {
+            Ok(found) => confirmed = Some(found),
+            Err(error) if error.exit() == Exit::Internal => drop(folder.kept(Err(error))),
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(found) = &mut confirmed {
+        findings = verdicts::merge(findings, found);
         if let Some(path) = &arguments.confirm.explored {
             let explored = Explored { runs: found.runs, covered: std::mem::take(&mut found.covered) };
-            let bytes = serde_json::to_vec(&explored).unwrap_or_default();
-            std::fs::write(path, bytes).map_err(|source| Error::Output {
+            files::replace_json(path, &explored).map_err(|source| Error::Output {
                 action: "write",
                 what: path.display().to_string(),
                 source,
             })?;
         }
         findings.append(&mut found.sync);
-        confirmed = Some(found);
     }
     let outcome = &analysed.outcome;
     findings.extend(held.into_iter().map(|(_, finding)| finding));
@@ -166,7 +181,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     if let Some(confirmed) = &mut confirmed {
         let schedules =
             Schedules { setup: arguments.workload.setup.clone(), schedules: std::mem::take(&mut confirmed.schedules) };
-        folder.write_json(Schedules::FILE, &schedules)?;
+        folder.keep_json(Schedules::FILE, &schedules);
     }
     match &confirmed {
         Some(confirmed) => verdicts::cover(confirmed, &mut coverage),
@@ -178,8 +193,10 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
             coverage.not_covered.push(missing.into());
         }
     }
-    info.complete = outcome.stats.refused == 0 && launch::stopped_by().is_none();
-    folder.write_info(&info)?;
+    budget::note(&mut coverage);
+    let confirmed_all = confirmed.is_some() == arguments.confirm.confirm;
+    info.complete = outcome.stats.refused == 0 && confirmed_all && !over::is_over();
+    folder.keep_info(&info);
     let results = Results {
         folder: &folder,
         info: &info,
@@ -194,7 +211,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     };
     let exit = reporting::report(results, &arguments.reporting)?;
     // What was found until then is reported; that there is no more to find is not.
-    Ok(launch::stopped_by().map_or(exit, interrupted))
+    Ok(over::stopped_by().map_or(exit, interrupted))
 }
 
 fn interrupted(signal: i32) -> Exit {
@@ -287,6 +304,20 @@ fn options(arguments: &cli::Race, config: &config::Race) -> Options {
     options.deny = arguments.deny_lock.iter().chain(&config.deny_lock).cloned().collect();
     options.declare = arguments.declare_lock.iter().chain(&config.declare_lock).cloned().collect();
     options
+}
+
+/// What was said about locks for nothing.
+fn without_effect(unmatched: &Unmatched) -> Vec<String> {
+    let told = |what: &str, functions: &[String]| -> Vec<String> {
+        let line = |function: &String| {
+            format!(
+                "{what} `{function}` changed nothing: no atomic operation that may take a lock was seen in a function of this name. \
+                 It is compared with whole names of functions as reports show them; check the spelling, or leave it out"
+            )
+        };
+        functions.iter().map(line).collect()
+    };
+    [told("deny-lock", &unmatched.deny), told("declare-lock", &unmatched.declare)].concat()
 }
 
 /// What the pass over the events gave.

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pmvet_events::{Event, Places};
-use pmvet_target::collect::SinkError;
+use pmvet_target::collect::{CollectError, SinkError};
 use pmvet_target::crash::{Patch, Scratch, VersionId, Versions};
 use pmvet_target::install::Install;
-use pmvet_target::launch::Exit as TargetExit;
+use pmvet_target::launch::{Ending, Exit as TargetExit, LaunchError, stopped_by};
 use pmvet_target::program::Program;
 use pmvet_target::sandbox::Capture;
 use pmvet_target::{Sink, launch as launch_target};
@@ -31,15 +31,15 @@ pub(super) trait Watch {
 }
 
 impl Restart<'_> {
-    /// Runs the workload, or another command, on a version of PM with some bytes changed. Whether it ended well; nothing if it cannot
-    /// be run on private files.
+    /// Runs the workload, or another command, on a version of PM with some bytes changed. Whether it ended well; nothing if that is not
+    /// known: it cannot be run on private files, pmvet was told to stop, or events were lost.
     pub(super) fn run(
         &self,
         command: Option<&[OsString]>,
         (versions, version, patches): (&Versions, VersionId, &[Patch]),
         watch: &mut impl Watch,
     ) -> Result<Option<bool>, Error> {
-        let mut overlay = self.workload.files.above(Capture::Mappable);
+        let mut overlay = self.workload.left.above(Capture::Named);
         Scratch::default().become_version(versions, version, patches, &mut overlay).map_err(failed)?;
         let mut how = self.workload.launch(true);
         if let Some(command) = command {
@@ -49,7 +49,21 @@ impl Restart<'_> {
         private.overlay = Arc::new(Mutex::new(overlay));
         (private.timeout, private.by_the_clock) = (Some(self.timeout), false);
         let ended = launch_target(&how, self.install, &mut Watched(watch));
-        Ok(Some(matches!(&ended, Ok(ending) if ending.exit == TargetExit::Status(0))))
+        ended_well(ended, watch.is_decided(), stopped_by().is_some())
+    }
+}
+
+/// What a restart's end says about the program.
+fn ended_well(ended: Result<Ending, LaunchError>, decided: bool, stopped: bool) -> Result<Option<bool>, Error> {
+    match ended {
+        // It was ended early, since all is known.
+        Err(LaunchError::Sink(_) | LaunchError::Collect(CollectError::Sink(_))) if decided => Ok(Some(false)),
+        // pmvet killed it: its end is none of its own.
+        _ if stopped => Ok(None),
+        Err(error) => Err(Error::Launch(error)),
+        Ok(Ending { exit: TargetExit::Status(0), loss, .. }) => Ok((loss.events == 0).then_some(true)),
+        // One that is killed loses what it was about to report; that it did not end by itself is known all the same.
+        Ok(_) => Ok(Some(false)),
     }
 }
 
@@ -67,5 +81,58 @@ impl<W: Watch> Sink for Watched<'_, W> {
             true => Err(SinkError("all that is wanted is known".into())),
             false => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+    use pmvet_target::collect::Loss;
+
+    fn ending(exit: TargetExit, loss: Loss) -> Ending {
+        Ending { exit, time: Duration::ZERO, loss, places_lost: false, interrupted: None, output: Vec::new() }
+    }
+
+    fn enough() -> LaunchError {
+        LaunchError::Collect(CollectError::Sink(SinkError("all that is wanted is known".into())))
+    }
+
+    #[test]
+    fn only_the_end_of_the_program_is_a_verdict() {
+        let whole = Loss::default();
+        let exit = |status| Ok(ending(TargetExit::Status(status), whole));
+        assert_eq!(ended_well(exit(0), false, false).unwrap(), Some(true));
+        assert_eq!(ended_well(exit(1), false, false).unwrap(), Some(false));
+        assert_eq!(
+            ended_well(Ok(ending(TargetExit::Signal(libc::SIGKILL), whole)), false, false).unwrap(),
+            Some(false)
+        );
+        assert_eq!(ended_well(Err(enough()), true, false).unwrap(), Some(false), "decided by what was seen");
+    }
+
+    #[test]
+    fn what_pmvet_fails_at_is_no_verdict() {
+        let not_started = LaunchError::NotStarted {
+            path: "/no/drrun".into(),
+            source: std::io::Error::from_raw_os_error(libc::EPERM),
+        };
+        for error in [not_started, LaunchError::GuardDied, LaunchError::ClientFailed("no memory".into())] {
+            let told = error.to_string();
+            let error = ended_well(Err(error), false, false).unwrap_err();
+            assert_eq!(error.exit(), Exit::Internal, "{told}");
+            assert!(error.to_string().contains(&told));
+        }
+        assert!(ended_well(Err(enough()), false, false).is_err(), "nobody asked for that end");
+    }
+
+    #[test]
+    fn an_end_that_pmvet_made_is_no_verdict() {
+        let killed = || Ok(ending(TargetExit::Signal(libc::SIGKILL), Loss::default()));
+        assert_eq!(ended_well(killed(), false, true).unwrap(), None);
+        assert_eq!(ended_well(Err(LaunchError::GuardDied), false, true).unwrap(), None);
+        let lost = Loss { events: 3, interrupted: 0 };
+        assert_eq!(ended_well(Ok(ending(TargetExit::Status(0), lost)), false, false).unwrap(), None);
+        assert_eq!(ended_well(Ok(ending(TargetExit::Signal(libc::SIGKILL), lost)), false, false).unwrap(), Some(false));
     }
 }

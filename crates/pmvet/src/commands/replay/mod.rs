@@ -21,6 +21,7 @@ use pmvet_target::sparse;
 use super::race::{self, confirm::Again};
 use crate::cli;
 use crate::exit::{Error, Exit};
+use crate::isolation;
 use crate::reporting;
 use crate::run_folder::{RunFolder, words};
 use crate::system;
@@ -33,12 +34,19 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
             finding.rule
         )));
     };
+    if super::fuzz::has_case(&folder, &image.hash)? && (arguments.gdb || arguments.keep_image.is_some()) {
+        return Err(Error::Usage(
+            "--gdb and --keep-image are for crash images; this finding has a test case, which the corpus keeps (crashes, hangs)"
+                .into(),
+        ));
+    }
     if let Some(exit) = super::fuzz::replay(&folder, &finding, &image.hash, recorded)? {
         return Ok(exit);
     }
     let info = folder.read_info()?;
     let witness = reporting::witness(&folder, &image.hash)?;
     system::handle_signals();
+    isolation::start([&info.folder.0].into_iter().chain(info.command.iter().map(|word| &word.0)).cloned().collect())?;
     std::env::set_current_dir(&info.folder.0).map_err(|source| Error::Output {
         action: "enter",
         what: info.folder.0.display().to_string(),
@@ -66,7 +74,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         variables: pm_variables().collect(),
         timeout: info.timeout.unwrap_or_default(),
         oracle: info.oracle.as_deref().map(words),
-        files: Overlay::new(Capture::Mappable),
+        files: Overlay::new(Capture::Named),
         most_bytes: room(versions.get(version).iter().flat_map(|v| &v.files).map(|f| f.size).sum()),
         driver: info.server.as_ref().map(|server| server.driver().map(Arc::new)).transpose()?,
     };

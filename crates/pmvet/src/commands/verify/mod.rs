@@ -8,17 +8,18 @@ use std::time::Instant;
 
 use pmvet_findings::suppress::Suppress;
 use pmvet_target::install::Install;
-use pmvet_target::launch;
+use pmvet_target::{launch, over};
 
 use self::search::{Analysis, Search};
 use self::settings::Settings;
 use self::stats::Stats;
+use crate::budget;
 use crate::cli;
 use crate::exit::{Error, Exit};
+use crate::isolation;
 use crate::recovery::{Proven, failed};
 use crate::reporting::{self, Results};
 use crate::run_folder::{RunFolder, RunInfo, texts};
-use crate::system;
 use crate::workload::Workload;
 
 pub(crate) fn run(arguments: cli::Verify) -> Result<Exit, Error> {
@@ -27,8 +28,8 @@ pub(crate) fn run(arguments: cli::Verify) -> Result<Exit, Error> {
     let config = crate::config::Config::load(arguments.workload.config.as_deref())?;
     let workload = Workload::new(&arguments.workload, &config, &folder)?;
     let install = Install::find()?;
-    system::handle_signals();
-    let started = Instant::now();
+    isolation::start(workload.pm.iter().map(Into::into).collect())?;
+    let started = budget::begin(settings.recovering.budget);
     let mut verify = match arguments.recovering.resume {
         true => Verify::resume(&arguments, settings, workload)?,
         false => Verify::start(&arguments, settings, workload)?,
@@ -74,25 +75,31 @@ impl Verify {
 
     fn run(&mut self, arguments: &cli::Verify, install: &Install, started: Instant) -> Result<Exit, Error> {
         let input = self.folder.file("input");
-        if let Some(line) = &arguments.workload.setup {
-            self.workload.set_up(line)?;
+        if let Some(line) = &arguments.workload.setup
+            && let Some(exit) = self.workload.set_up(line)?
+        {
+            return Ok(exit);
         }
         if self.info.recorded {
             self.workload.known_input(&input);
         } else {
-            self.workload.keep_input(&input)?;
+            if let Some(exit) = self.workload.keep_input(&input)? {
+                return Ok(exit);
+            }
             if let Some(exit) = self.workload.record(&self.folder, &mut self.info, false, install, None)? {
                 return Ok(exit);
             }
         }
         let analysed = Instant::now();
         let mut analysis = Analysis::run(&self.folder.recording(), &self.settings, &self.folder)?;
+        if !analysis.is_whole {
+            return Ok(budget::not_analysed().unwrap_or(Exit::Interrupted));
+        }
         self.stats.analysis_seconds = analysed.elapsed().as_secs_f64();
         if !analysis.scan.saw_pm {
             return Ok(self.workload.no_pm());
         }
-        let deadline = self.settings.recovering.budget.map(|budget| started + budget);
-        let search = Search::new(&self.settings, &self.workload, install, &self.folder, &analysis.scan, deadline);
+        let search = Search::new(&self.settings, &self.workload, install, &self.folder, &analysis.scan);
         let (usual, timeout) = match (&self.info.usual, self.info.timeout) {
             (Some(usual), Some(timeout)) => (usual.clone(), timeout),
             _ => match search.prove(&analysis.scan)? {
@@ -101,20 +108,22 @@ impl Verify {
             },
         };
         (self.info.usual, self.info.timeout) = (Some(usual.clone()), Some(timeout));
-        self.folder.write_info(&self.info)?;
+        self.folder.keep_info(&self.info);
         let searched = search.run(&mut analysis, &usual, timeout, arguments.reporting.quiet)?;
         self.stats.take(&self.info, &analysis.scan, &searched.done, searched.seconds, self.settings.recovering.jobs);
         self.stats.wall_seconds = started.elapsed().as_secs_f64();
         let complete = searched.done.is_complete() && analysis.scan.merged == 0 && analysis.scan.unsupported == 0;
-        self.info.complete = complete && launch::stopped_by().is_none();
-        self.folder.write_info(&self.info)?;
-        self.folder.write_json("stats.json", &self.stats)?;
+        self.info.complete = complete && !over::is_over();
+        self.folder.keep_info(&self.info);
+        self.folder.keep_json("stats.json", &self.stats);
+        let mut coverage = self.stats.coverage(&self.settings);
+        budget::note(&mut coverage);
         let results = Results {
             folder: &self.folder,
             info: &self.info,
             findings: searched.findings,
             witnesses: searched.witnesses,
-            coverage: self.stats.coverage(&self.settings),
+            coverage,
             tree: None,
             engines: vec!["verify".into()],
             seconds: started.elapsed().as_secs_f64(),

@@ -20,6 +20,7 @@ use pmvet_findings::{Finding, Outcome};
 use pmvet_target::crash::{Patch, VersionId, Versions};
 use pmvet_target::install::Install;
 use pmvet_target::mapped::MappedFile;
+use pmvet_target::over;
 use pmvet_target::recording::Recording;
 use pmvet_target::symbols::Symbolizer;
 
@@ -32,10 +33,14 @@ use crate::workload::Workload;
 
 /// Under DynamoRIO everything takes longer.
 const TRACED_SLOW: u32 = 10;
+/// In the folder of a run: what was executed.
+const JOURNAL: &str = "executions.jsonl";
 
 /// What one pass over the events gave.
 pub(super) struct Analysis {
     pub(super) scan: Scan,
+    /// It has seen all events: all was not over before.
+    pub(super) is_whole: bool,
     symbols: Symbols,
     places: Definitions,
 }
@@ -49,11 +54,16 @@ impl Analysis {
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
         let mut scanner = Scanner::new(recording, settings.recovering.mode, MappedFile::new(store));
         let rebuilding = |e| failed("rebuild", "the content of PM", e);
+        let (mut now, mut is_whole) = (over::Now::default(), true);
         while let Some(event) = reader.next().map_err(unread)? {
+            if now.and_then() && over::is_over() {
+                is_whole = false;
+                break;
+            }
             symbols.event(&event);
             scanner.event(&event).map_err(rebuilding)?;
         }
-        Ok(Self { scan: scanner.finish().map_err(rebuilding)?, symbols, places: reader.into_places() })
+        Ok(Self { scan: scanner.finish().map_err(rebuilding)?, is_whole, symbols, places: reader.into_places() })
     }
 }
 
@@ -65,7 +75,6 @@ pub(super) struct Search<'a> {
     /// The PM files that there are at the end of the run.
     paths: Vec<OsString>,
     recovery: Recovery,
-    deadline: Option<Instant>,
 }
 
 /// What the search gave.
@@ -83,11 +92,10 @@ impl<'a> Search<'a> {
         install: &'a Install,
         folder: &'a RunFolder,
         scan: &Scan,
-        deadline: Option<Instant>,
     ) -> Self {
         let recovery = settings.recovering.natively(workload, None, &scan.versions, scan.last);
         let paths = recovery::files(&scan.versions, scan.last);
-        Self { settings, workload, install, folder, paths, recovery, deadline }
+        Self { settings, workload, install, folder, paths, recovery }
     }
 
     /// Whether the oracle can be trusted; if not, how pmvet ends.
@@ -108,7 +116,7 @@ impl<'a> Search<'a> {
             program: self.settings.recovering.program(self.workload)?,
             plan: Plan { loads: true, snapshots: false, ..self.workload.launch(true).plan },
             install: self.install,
-            files: &self.workload.files,
+            files: &self.workload.left,
             input: self.workload.input.clone(),
             paths: self.paths.iter().map(PathBuf::from).collect(),
             most_bytes: self.recovery.most_bytes,
@@ -126,18 +134,22 @@ impl<'a> Search<'a> {
             usual: traced.usual,
             usual_outcome: usual,
             workers: self.settings.recovering.jobs,
-            deadline: self.deadline,
+            deadline: None,
             most: self.settings.most,
             patience: self.settings.patience,
             failures: self.settings.failures,
             keep_going: self.settings.keep_going,
         };
-        let journal =
-            Journal::open(&self.folder.file("executions.jsonl")).map_err(|e| failed("write", "executions.jsonl", e))?;
+        let path = self.folder.file(JOURNAL);
+        let journal = Journal::open(&path).map_err(|e| recovery::journal_damaged(&path, e))?;
+        if journal.was_torn() {
+            recovery::say_torn(&path);
+        }
         let started = Instant::now();
         let mut done = campaign
             .run(&scan.crashes, journal, &Lines::new(quiet))
             .map_err(|e| failed("run", "a recovery", io::Error::other(e)))?;
+        self.folder.kept(done.unsaved.take().map_or(Ok(()), |e| Err(failed("write", JOURNAL, e))));
         let seconds = started.elapsed().as_secs_f64();
         if self.settings.checksums {
             done.doubtful = 0;

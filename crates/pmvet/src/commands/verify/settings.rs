@@ -2,7 +2,7 @@
 
 use crate::cli;
 use crate::exit::Error;
-use crate::recovery::{Identity, Recovering};
+use crate::recovery::{self, Identity, Recovering};
 
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
@@ -32,7 +32,7 @@ impl Settings {
     /// All that decides what is tried and what is expected.
     pub(super) fn identity(&self) -> Identity {
         self.recovering.identity([
-            ("engine", &"verify"),
+            (recovery::ENGINE, &"verify"),
             ("failures", &self.failures),
             ("keep-going", &self.keep_going),
             ("patience", &self.patience),

@@ -110,7 +110,7 @@ impl Forced {
         let plan = |at: &Spot, nth: u32, before: bool| {
             let (thread, reader) = (meeting.store.thread.0, meeting.load.thread.0);
             let stop = Stop { thread, nth, reader, reads: 1, ..Stop::default() };
-            let module = at.module.to_string_lossy().into_owned();
+            let module = at.module.clone();
             let stall = Stall { module, offset: at.offset, before, stops: vec![stop] };
             Plan { stalls: vec![stall], delays: false, in_step: true, ..self.plan.clone() }
         };
@@ -172,8 +172,10 @@ pub(crate) fn again(
     let usual = info.usual.clone().unwrap_or(Outcome::Exit { status: 0 });
     let install = Install::find()?;
     let mut workload = Workload::again(&words(&info.command), recovery)?;
-    if let Some(line) = &all.setup {
-        workload.set_up(line)?;
+    if let Some(line) = &all.setup
+        && workload.set_up(line)?.is_some()
+    {
+        return Ok(Some(Again::Interrupted));
     }
     let scratch = Scratch::new(folder.file("replayed"));
     for (nth, plan) in schedule.plans.iter().cycle().take(TRIES).enumerate() {

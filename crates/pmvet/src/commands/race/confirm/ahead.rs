@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use pmvet_events::plan::Plan;
 use pmvet_target::launch::Ending;
+use pmvet_target::over;
 use pmvet_target::recording::Recording;
 
 use super::Confirm;
@@ -34,7 +35,7 @@ pub(super) struct Made {
     pub(super) order: Order,
     pub(super) recording: Recording,
     pub(super) ending: Ending,
-    /// Nothing if events were lost.
+    /// Nothing if events were lost, or all is over.
     pub(super) run: Option<Run>,
 }
 
@@ -78,7 +79,11 @@ impl<'scope, 'env> Ahead<'scope, 'env> {
             }
         };
         let Some(run) = over.and_then(|at| self.runs.remove(at)) else { return Ok(None) };
-        run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(Some)
+        match run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
+            // What fails then was cut short.
+            Err(_) if over::is_over() => Ok(None),
+            made => made.map(Some),
+        }
     }
 }
 
@@ -94,6 +99,6 @@ impl Drop for Ahead<'_, '_> {
 fn made(confirm: &Confirm<'_>, order: Order, cancel: Arc<AtomicBool>) -> Result<Made, Error> {
     let folder = confirm.folder.file(&order.name);
     let (recording, ending) = make(confirm.workload, &order.plan, order.time, &folder, confirm.install, Some(cancel))?;
-    let run = ending.loss.is_none().then(|| Run::read(&recording, confirm.folder)).transpose()?;
+    let run = (ending.loss.is_none() && !over::is_over()).then(|| Run::read(&recording, confirm.folder)).transpose()?;
     Ok(Made { order, recording, ending, run })
 }

@@ -219,7 +219,7 @@ impl Chooser {
             same.into_iter().for_each(|at| self.tried[at][way.index()] += 1);
         }
         let stall = |(at, stops): (Spot, Vec<plan::Stop>)| Stall {
-            module: at.module.to_string_lossy().into_owned(),
+            module: at.module.clone(),
             offset: at.offset,
             before: way.late,
             stops,

@@ -23,8 +23,9 @@ use pmvet_events::{ContextId, Event, SiteId};
 use pmvet_findings::{Finding, Outcome};
 use pmvet_model::Mode;
 use pmvet_target::crash::{Patch, VersionId, Versions};
-use pmvet_target::launch::{self, pm_variables};
+use pmvet_target::launch::pm_variables;
 use pmvet_target::mapped::MappedFile;
+use pmvet_target::over;
 use pmvet_target::recording::Recording;
 use pmvet_target::sandbox;
 use pmvet_target::symbols::Symbolizer;
@@ -43,8 +44,9 @@ const BATCH: usize = 24;
 /// So many images of one run are tried; and so many of meetings that nobody predicted, if others were.
 const MOST_IMAGES: usize = 160;
 const MOST_OTHERS: usize = 16;
-/// How much longer than the budget it may take to finish what was begun.
+/// How much longer it may take to finish what was begun. If the user says how long all may take, it is a part of that.
 const GRACE: Duration = Duration::from_secs(3);
+const SHARE: u32 = 10;
 /// So many bad ones of a batch are looked at closely.
 const MOST_BAD: usize = 6;
 /// Of so many meetings of a pair the first crash is tried before the second one of the first meeting.
@@ -60,6 +62,7 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// Reads all of it, unless all is over before.
     pub(super) fn read(recording: &Recording, folder: &RunFolder) -> Result<Self, Error> {
         let failed = |source| Error::Trace { path: recording.trace(), source };
         let store = MappedFile::new(folder.temporary().map_err(|e| output("a temporary file", e))?);
@@ -68,7 +71,11 @@ impl Run {
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
         let mut scanner = Scanner::new(recording, Mode::Adr, store);
         let (mut flows, mut aliases) = (Flows::default(), Aliases::default());
+        let mut now = over::Now::default();
         while let Some(event) = reader.next().map_err(failed)? {
+            if now.and_then() && over::is_over() {
+                break;
+            }
             symbols.event(&event);
             flows.event(&event);
             aliases.event(&event);
@@ -191,14 +198,17 @@ impl<'a> Judge<'a> {
             variables: pm_variables().collect(),
             timeout: arguments.recover_timeout.unwrap_or(PATIENCE),
             oracle: arguments.oracle.as_deref().map(sandbox::shell),
-            files: workload.files.clone(),
+            files: workload.left.clone(),
             most_bytes: 0,
             driver: workload.driver.clone(),
         };
         let journal = Journal::open(&confirm.folder.file("tried.jsonl")).map_err(|e| output("tried.jsonl", e))?;
         Ok(Self {
             workers: arguments.jobs.map(usize::from),
-            deadline: Some(confirm.deadline.unwrap_or_else(|| Instant::now() + confirm.budget())),
+            deadline: Some(match over::budget() {
+                Some(budget) => budget.deadline - (budget.whole / SHARE).min(GRACE),
+                None => Instant::now() + confirm.budget(),
+            }),
             named_timeout: arguments.recover_timeout,
             symbols: Some(symbols),
             restart: Some(Restart { workload, install: confirm.install, timeout: PATIENCE }),
@@ -231,7 +241,9 @@ impl<'a> Judge<'a> {
         let bytes = versions.get(*last).iter().flat_map(|v| &v.files).map(|f| f.size).sum();
         self.recovery.most_bytes = room(bytes);
         let trial = self.recovery.run(&mut Bench::default(), versions, *last, &[], None);
-        let Some(trial) = trial.map_err(|e| output("the recovery", e))? else { return Ok(Err("interrupted".into())) };
+        let Some(trial) = trial.map_err(|e| output("the recovery", e))? else {
+            return Ok(Err("there was no time to see whether recovery works".into()));
+        };
         self.recovery.timeout = self.named_timeout.unwrap_or(usual_timeout(trial.time));
         if trial.outcome == self.usual {
             return Ok(Ok(()));
@@ -257,6 +269,9 @@ impl<'a> Judge<'a> {
 
     fn judge_run(&mut self, run: &mut Run, forced: &Forced, confirmed: &mut Confirmed) -> Result<(), Error> {
         confirmed.covered.add(std::mem::take(&mut run.covered));
+        if over::is_over() {
+            return Ok(());
+        }
         let meetings = std::mem::take(&mut run.meetings.meetings);
         let spots = spots(&meetings, run);
         let spot = |site: SiteId| spots.get(&site).cloned().flatten();
@@ -287,7 +302,7 @@ impl<'a> Judge<'a> {
         let cases = in_order(&meetings, confirmed);
         let mut left = MOST_IMAGES;
         let mut cases = cases.into_iter();
-        while left > 0 && launch::stopped_by().is_none() && !self.is_over() {
+        while left > 0 && !self.is_over() {
             let open = |case: &Case<'_>| !confirmed.findings.contains_key(&case.pair.0);
             let batch: Vec<Case<'_>> = cases.by_ref().filter(open).take(BATCH.min(left)).collect();
             if batch.is_empty() {
@@ -373,8 +388,8 @@ impl<'a> Judge<'a> {
         let ranges = stores.iter().map(|end| (run.symbols.path(end.line.file), end.offset, end.len));
         let mut watch = Overwritten::new(ranges);
         let image = (&run.meetings.versions, case.crash.version, &case.crash.patches[..]);
-        restart.run(Some(&self.recovery.command), image, &mut watch)?;
-        Ok(Some(watch.result()))
+        let ended = restart.run(Some(&self.recovery.command), image, &mut watch)?;
+        Ok(ended.filter(|_| !over::is_over()).map(|_| watch.result()))
     }
 
     /// What a variable holds after a restart that goes by it and never sets it to its initial value.
@@ -387,8 +402,8 @@ impl<'a> Judge<'a> {
     ) -> Result<Option<u64>, Error> {
         let Some(restart) = &self.restart else { return Ok(None) };
         let mut watch = Restarted::new(&run.symbols.path(update.end.line.file), variable, update);
-        restart.run(Some(&self.recovery.command), image, &mut watch)?;
-        Ok(watch.kept())
+        let ended = restart.run(Some(&self.recovery.command), image, &mut watch)?;
+        Ok(ended.filter(|_| !over::is_over()).and_then(|_| watch.kept()))
     }
 
     /// What crashes that recovery does not survive are compared with, by the ids of the cases.
@@ -447,7 +462,7 @@ impl<'a> Judge<'a> {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.left().is_zero()
+        self.left().is_zero() || over::is_over()
     }
 
     /// How much time is left.

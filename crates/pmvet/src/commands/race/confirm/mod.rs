@@ -9,7 +9,7 @@ mod sync;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pmvet_engines::confirm;
 use pmvet_engines::confirm::sync_variables::Variables;
@@ -20,7 +20,7 @@ use pmvet_events::plan::{Plan, Stall};
 use pmvet_events::{ContextId, SiteId};
 use pmvet_findings::{Evidence, Finding, Frame, Place, Role};
 use pmvet_target::install::Install;
-use pmvet_target::launch;
+use pmvet_target::{launch, over};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::again::{Again, again};
@@ -70,6 +70,7 @@ const LEAST_TIME: Duration = Duration::from_millis(500);
 /// An instruction, the same in every run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Spot {
+    #[serde(with = "pmvet_events::paths::as_text")]
     module: PathBuf,
     offset: u64,
 }
@@ -151,8 +152,6 @@ pub(super) struct Confirm<'a> {
     /// How long everything took before, and whether it has given predicted races.
     pub(super) before: Duration,
     pub(super) predicted: bool,
-    /// When it must be over, if the user says so.
-    pub(super) deadline: Option<Instant>,
     /// How many threads and stores the recorded run had.
     pub(super) threads: u32,
     pub(super) stores: u64,
@@ -197,7 +196,7 @@ impl Confirm<'_> {
         info.oracle = judge.recovery.oracle.as_deref().map(texts);
         (info.usual, info.timeout) = (Some(judge.usual.clone()), Some(judge.recovery.timeout));
         if confirmed.no_oracle.is_none() {
-            for (lock, finding) in held {
+            for (lock, finding) in held.iter_mut().take_while(|_| !over::is_over()) {
                 judge.lock(lock, finding, &mut confirmed.witnesses)?;
             }
         }
@@ -259,7 +258,7 @@ impl Confirm<'_> {
             let enough = nothing_left
                 || self.has_what_it_wants(confirmed)
                 || fruitless >= most && !self.arguments.delay_injection;
-            if enough || launch::stopped_by().is_some() {
+            if enough || over::stopped_by().is_some() {
                 return Ok(());
             }
             if judge.is_over() {
@@ -291,7 +290,7 @@ impl Confirm<'_> {
     /// Judges a forced run. Whether anything new was seen.
     fn take(&self, made: Made, judge: &mut Judge<'_>, confirmed: &mut Confirmed) -> Result<bool, Error> {
         let Made { order, recording, ending, run } = made;
-        if launch::stopped_by().is_some() {
+        if over::is_over() {
             recording.remove();
             return Ok(false);
         }
@@ -301,12 +300,15 @@ impl Confirm<'_> {
             return Ok(false);
         };
         if ending.exit != launch::Exit::Status(0) {
-            // It is pmvet that ends a run that takes too long.
+            // It is pmvet that ends a run that takes too long. One that had less time than it might need has not failed.
             let how = match ending.time >= order.time {
-                true => format!("was ended after {:.1} s; perhaps it has locked itself up", order.time.as_secs_f64()),
-                false => format!("ended with {}", ending.exit),
+                true if order.time < self.timeout() => None,
+                true => {
+                    Some(format!("was ended after {:.1} s; perhaps it has locked itself up", order.time.as_secs_f64()))
+                }
+                false => Some(format!("ended with {}", ending.exit)),
             };
-            confirmed.failed.push((order.name.clone(), how));
+            confirmed.failed.extend(how.map(|how| (order.name.clone(), how)));
         }
         confirmed.runs += 1;
         let known = |confirmed: &Confirmed| {
@@ -330,7 +332,7 @@ impl Confirm<'_> {
             let Some(schedule) = confirmed.schedules.get(&image.hash).filter(|schedule| schedule.is_read()) else {
                 continue;
             };
-            if judge.is_over() || launch::stopped_by().is_some() || self.arguments.delay_injection {
+            if judge.is_over() || self.arguments.delay_injection {
                 break;
             }
             for plan in schedule.plans().take(MOST_AGAIN) {

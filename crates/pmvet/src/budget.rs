@@ -1,0 +1,79 @@
+//! The end of a command: when its budget is used up, or a signal asks for it.
+//!
+//! All that waits looks at [`over`]. What is here starts the clock, and says what was cut short.
+
+use std::time::{Duration, Instant};
+
+use pmvet_findings::Coverage;
+use pmvet_target::over::{self, Over};
+
+use crate::exit::Exit;
+use crate::system;
+
+/// Starts the clock of a command, and sees to it that the command ends when it has to. Returns when it began.
+pub(crate) fn begin(budget: Option<Duration>) -> Instant {
+    let started = Instant::now();
+    if let Some(budget) = budget {
+        over::set_budget(started, budget);
+    }
+    system::handle_signals();
+    // Without it a report that takes too long takes too long.
+    let _ = std::thread::Builder::new().name("pmvet-end".into()).spawn(|| {
+        while !over::is_overdue() {
+            std::thread::sleep(LOOK);
+        }
+        match over::stopped_by() {
+            Some(_) => system::end_at_once("pmvet: interrupted; the report was not finished\n", Exit::Interrupted),
+            None => system::end_at_once(
+                "pmvet: the budget is used up, and the report was not finished; what was tried is kept in the run's folder\n",
+                Exit::Incomplete,
+            ),
+        }
+    });
+    started
+}
+
+/// How often it looks whether pmvet should have ended.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The budget, if it is used up.
+fn used_up() -> Option<Duration> {
+    (over::over() == Some(Over::Budget)).then(over::budget).flatten().map(|budget| budget.whole)
+}
+
+/// How pmvet ends if something that comes before all analysis was cut short. Nothing if it was not.
+pub(crate) fn did_not_end(what: &str) -> Option<Exit> {
+    match over::over()? {
+        Over::Signal(_) => Some(Exit::Interrupted),
+        Over::Budget => {
+            let budget = used_up().unwrap_or_default();
+            eprintln!(
+                "pmvet: {what} did not end within the budget of {budget:?}, so nothing was analysed. It may hang, or be slow while \
+                 it is traced"
+            );
+            Some(Exit::TargetFailed)
+        }
+    }
+}
+
+/// How pmvet ends if the analysis itself was cut short. Nothing if it was not.
+pub(crate) fn not_analysed() -> Option<Exit> {
+    match over::over()? {
+        Over::Signal(_) => Some(Exit::Interrupted),
+        Over::Budget => {
+            let budget = used_up().unwrap_or_default();
+            eprintln!(
+                "pmvet: nothing was analysed: the budget of {budget:?} was used up when the run had been recorded. Give it more \
+                 time with --budget, or less to do"
+            );
+            Some(Exit::NothingAnalysed)
+        }
+    }
+}
+
+/// Says that the budget ended before all was done.
+pub(crate) fn note(coverage: &mut Coverage) {
+    if let Some(budget) = used_up() {
+        coverage.not_covered.push(format!("what the budget of {budget:?} left no time for"));
+    }
+}

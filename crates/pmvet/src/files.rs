@@ -1,0 +1,95 @@
+//! Files that are there as a whole or not at all.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// Writes a file under a temporary name beside it, which then becomes its own: whoever reads it sees the old content or the new one,
+/// never a part. What is no plain file, such as a pipe, is written to directly.
+pub(crate) fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let fill_file = |file: File| {
+        let mut out = BufWriter::new(file);
+        fill(&mut out)?;
+        out.flush()
+    };
+    // A link is to lead to the new content, not to be replaced by it.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let known = path.metadata().ok();
+    if known.as_ref().is_some_and(|known| !known.is_file()) {
+        return fill_file(File::options().write(true).open(&path)?);
+    }
+    let fresh = beside(&path)?;
+    let done = File::create(&fresh).and_then(|file| {
+        if let Some(known) = &known {
+            file.set_permissions(known.permissions())?;
+        }
+        fill_file(file)?;
+        std::fs::rename(&fresh, &path)
+    });
+    if done.is_err() {
+        // Half a file is of no use, and the disk may be full.
+        let _ = std::fs::remove_file(&fresh);
+    }
+    done
+}
+
+/// The same with what `value` is in JSON.
+pub(crate) fn replace_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let bytes = serde_json::to_vec_pretty(value).map_err(io::Error::other)?;
+    replace(path, |out| out.write_all(&bytes))
+}
+
+/// A name in the same folder. Always the same, so that what a kill leaves there does not stay.
+fn beside(path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+    let mut fresh = OsString::from(".");
+    fresh.push(name);
+    fresh.push(".new");
+    Ok(path.with_file_name(fresh))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<OsString> {
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_filled_stays_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report");
+        replace(&path, |out| out.write_all(b"old")).unwrap();
+        let failed = replace(&path, |out| out.write_all(b"half").and(Err(io::ErrorKind::StorageFull.into())));
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        assert_eq!(names(folder.path()), ["report"]);
+    }
+
+    #[test]
+    fn what_has_no_json_is_an_error_and_not_an_empty_file() {
+        use std::os::unix::ffi::OsStringExt;
+        let folder = tempfile::tempdir().unwrap();
+        let not_text = PathBuf::from(OsString::from_vec(vec![b'/', 0xff]));
+        assert!(replace_json(&folder.path().join("cases"), &not_text).is_err());
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn links_are_followed_and_devices_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        std::fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        replace(&link, |out| out.write_all(b"new")).unwrap();
+        assert!(link.is_symlink() && std::fs::read(&file).unwrap() == b"new");
+        replace(Path::new("/dev/null"), |out| out.write_all(b"gone")).unwrap();
+        assert!(!Path::new("/dev/null").is_file());
+    }
+}

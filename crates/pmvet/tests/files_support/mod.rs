@@ -1,0 +1,366 @@
+//! What the tests share that prove that pmvet touches no file of the user's: a folder with all kinds of files, a program that does
+//! to them whatever can be done (`tests/fileops/`), and ways to run it in each role of each engine.
+
+#![allow(dead_code, reason = "each test uses its own part")]
+
+pub(crate) mod outcome;
+pub(crate) mod snapshot;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use outcome::{Outcome, Reports};
+use snapshot::Snapshot;
+use tempfile::TempDir;
+
+use crate::check_support::{PMVET, finish};
+
+/// Who does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Check,
+    Race,
+    Verify,
+    Fuzz,
+}
+
+/// As what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    SetUp,
+    Workload,
+    Recovery,
+    Oracle,
+}
+
+/// How pmvet keeps it from the user's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Namespace,
+    Supervisor,
+    /// Whatever pmvet chooses.
+    Any,
+}
+
+pub(crate) const ENGINES: [Engine; 4] = [Engine::Check, Engine::Race, Engine::Verify, Engine::Fuzz];
+pub(crate) const ROLES: [Role; 4] = [Role::SetUp, Role::Workload, Role::Recovery, Role::Oracle];
+
+impl Engine {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Engine::Check => "check",
+            Engine::Race => "race",
+            Engine::Verify => "verify",
+            Engine::Fuzz => "fuzz",
+        }
+    }
+}
+
+impl Role {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Role::SetUp => "set-up",
+            Role::Workload => "workload",
+            Role::Recovery => "recovery",
+            Role::Oracle => "oracle",
+        }
+    }
+}
+
+impl Backend {
+    fn variable(self) -> Option<&'static str> {
+        match self {
+            Backend::Namespace => Some("namespace"),
+            Backend::Supervisor => Some("supervisor"),
+            Backend::Any => None,
+        }
+    }
+}
+
+/// One operation, or `all` of them, done in one role of one engine.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) backend: Backend,
+    pub(crate) engine: Engine,
+    pub(crate) role: Role,
+    pub(crate) operation: String,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let backend = self.backend.variable().unwrap_or("any sandbox");
+        write!(f, "{backend}, {}, {}, {}", self.engine.name(), self.role.name(), self.operation)
+    }
+}
+
+/// An operation that `fileops` knows.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    /// System calls of which one is to blame if it is refused.
+    pub(crate) calls: Vec<String>,
+    /// Not every sandbox has to do it.
+    pub(crate) optional: bool,
+}
+
+/// Compiles `fileops`, if its source is newer.
+pub(crate) fn fileops() -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fileops");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fileops");
+    let sources: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    let newest = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
+    if newest(&program) < sources.iter().filter_map(|path| newest(path)).max() {
+        let mut command = Command::new("gcc");
+        command.args(["-O1", "-g", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&program);
+        command.args(sources.iter().filter(|path| path.extension() == Some(OsStr::new("c"))));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    program
+}
+
+pub(crate) fn operations() -> &'static BTreeMap<String, Operation> {
+    static ALL: OnceLock<BTreeMap<String, Operation>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let output = Command::new(fileops()).arg("--list").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let operation = |line: &str| {
+            let [name, calls, optional] = line.split(' ').collect::<Vec<_>>().try_into().unwrap();
+            let calls = calls.split(',').map(String::from).collect();
+            (name.to_owned(), Operation { calls, optional: optional == "2" })
+        };
+        text.lines().map(operation).collect()
+    })
+}
+
+/// The user's files, and a folder that pmvet is started in. They go when the value does.
+pub(crate) struct Ground {
+    files: TempDir,
+    work: TempDir,
+    /// Operations that the file system does not have.
+    skip: Vec<String>,
+    /// Something has changed in it.
+    spoilt: Cell<bool>,
+}
+
+/// Grounds that were used and are as they were at first: to make one takes longer than some runs.
+pub(crate) struct Grounds<'a> {
+    below: &'a Path,
+    user: Option<u32>,
+    free: Mutex<Vec<Ground>>,
+}
+
+impl<'a> Grounds<'a> {
+    /// Below this folder, for this user.
+    pub(crate) fn new(below: &'a Path, user: Option<u32>) -> Self {
+        Self { below, user, free: Mutex::default() }
+    }
+
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&Ground) -> T) -> T {
+        let free = self.free.lock().unwrap().pop();
+        let ground = free.unwrap_or_else(|| Ground::new(self.below, self.user));
+        let result = work(&ground);
+        if !ground.spoilt.get() {
+            self.free.lock().unwrap().push(ground);
+        }
+        result
+    }
+}
+
+impl Ground {
+    /// Below this folder, for this user.
+    pub(crate) fn new(below: &Path, user: Option<u32>) -> Self {
+        let folder = |parent: &Path| tempfile::Builder::new().prefix("pmvet-files-").tempdir_in(parent).unwrap();
+        let mut ground = Self {
+            files: folder(below),
+            work: folder(Path::new(env!("CARGO_TARGET_TMPDIR"))),
+            skip: Vec::new(),
+            spoilt: Cell::new(false),
+        };
+        fs::create_dir(ground.work.path().join("seeds")).unwrap();
+        fs::write(ground.work.path().join("seeds/seed"), "a\nb\n").unwrap();
+        for path in [ground.files.path(), ground.work.path()] {
+            std::os::unix::fs::chown(path, user, user).unwrap();
+        }
+        ground.skip = ground.unknown_to_file_system(user);
+        ground.prepare(&ground.folder(), user);
+        let words = ["none".into()];
+        ground.natively(user, &[ground.pool().into(), ground.folder().into()], &words).expect("fileops makes a pool");
+        ground
+    }
+
+    pub(crate) fn files(&self) -> &Path {
+        self.files.path()
+    }
+
+    pub(crate) fn pool(&self) -> PathBuf {
+        self.files.path().join("pool")
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.files.path().join("folder")
+    }
+
+    pub(crate) fn work(&self) -> &Path {
+        self.work.path()
+    }
+
+    fn prepare(&self, folder: &Path, user: Option<u32>) {
+        let output = as_user(user, &fileops()).arg("--prepare").arg(folder).output().unwrap();
+        assert!(output.status.success(), "fileops --prepare: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn natively(&self, user: Option<u32>, first: &[OsString], then: &[OsString]) -> Result<String, String> {
+        let mut command = as_user(user, &fileops());
+        // A mount would be seen by all, even if only for a moment.
+        command.args(first).args(then).stdin(Stdio::null()).env("FILEOPS_SKIP", "by_mount");
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() { Ok(text) } else { Err(text) }
+    }
+
+    /// Does everything without pmvet: what fails then cannot be asked of pmvet.
+    fn unknown_to_file_system(&self, user: Option<u32>) -> Vec<String> {
+        let place = self.work.path().join("native");
+        let (folder, pool) = (self.files.path().join("native"), &place);
+        self.prepare(&folder, user);
+        let (Ok(text) | Err(text)) = self.natively(user, &[pool.into(), folder.clone().into()], &["all".into()]);
+        fs::remove_dir_all(&folder).unwrap();
+        fs::remove_file(pool).unwrap();
+        let optional = |name: &str| {
+            let output = Command::new(fileops()).arg("--list").output().unwrap();
+            let list = String::from_utf8(output.stdout).unwrap();
+            list.lines().any(|line| line.starts_with(&format!("{name} ")) && !line.ends_with(" 0"))
+        };
+        let mut skip = Vec::new();
+        for line in text.lines() {
+            let mut words = line.split(' ');
+            if let (Some("refused" | "missing"), Some(name)) = (words.next(), words.next()) {
+                assert!(optional(name), "fileops fails by itself: {line}");
+                skip.push(name.to_owned());
+            }
+        }
+        skip
+    }
+
+    /// The command line of `pmvet` for a case.
+    pub(crate) fn words(&self, case: &Case) -> Vec<OsString> {
+        let (program, pool, folder) = (fileops(), self.pool(), self.folder());
+        let line = |role: Role| {
+            let operation = if role == case.role { &case.operation } else { "none" };
+            format!("{} {} {} {operation}", program.display(), pool.display(), folder.display())
+        };
+        let recovers = matches!(case.role, Role::Recovery | Role::Oracle);
+        let options: &[&str] = match case.engine {
+            Engine::Check => &["check", "--jobs", "2", "--visits", "1", "--crash-recoveries", "1"],
+            Engine::Verify => &["verify", "--jobs", "2"],
+            Engine::Race if recovers => &["race", "--confirm", "--rounds", "3", "--jobs", "2"],
+            Engine::Race => &["race"],
+            Engine::Fuzz if recovers => {
+                &["fuzz", "--corpus", "corpus", "--seeds", "seeds", "--interleave", "--executions", "1"]
+            }
+            Engine::Fuzz => {
+                &["fuzz", "--corpus", "corpus", "--seeds", "seeds", "--executions", "2", "--timeout", "60s"]
+            }
+        };
+        let mut words: Vec<OsString> = options.iter().map(OsString::from).collect();
+        words.extend(["--color".into(), "never".into(), "--pm".into(), pool.clone().into()]);
+        words.extend(["--setup".into(), line(Role::SetUp).into()]);
+        if recovers || matches!(case.engine, Engine::Check | Engine::Verify) {
+            words.extend(["--recover".into(), line(Role::Recovery).into()]);
+            words.extend(["--oracle".into(), line(Role::Oracle).into()]);
+        }
+        words.push("--".into());
+        words.extend(line(Role::Workload).split(' ').map(OsString::from));
+        if case.engine == Engine::Race || case.engine == Engine::Fuzz && recovers {
+            words.push("race".into());
+        }
+        words
+    }
+
+    /// Runs a case, behind a command that starts what it is given, and says what is wrong.
+    pub(crate) fn run(&self, case: &Case, before: &[OsString]) -> Result<Outcome, String> {
+        let mut words: Vec<OsString> = before.to_vec();
+        words.push(PMVET.into());
+        words.extend(self.words(case));
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).current_dir(self.work()).stdin(Stdio::null());
+        command
+            .env("TMPDIR", self.work())
+            .env_remove("PMVET_SANDBOX")
+            .env("FILEOPS_SKIP", self.skipped(case).join(","));
+        if let Some(backend) = case.backend.variable() {
+            command.env("PMVET_SANDBOX", backend);
+        }
+        if case.backend != Backend::Namespace {
+            command.env("FILEOPS_REFUSALS", "1").env("FILEOPS_LISTINGS_ARE_REAL", "1");
+        }
+        let reports = Reports::new();
+        command.env("FILEOPS_REPORT", reports.port().to_string());
+        let snapshot = Snapshot::new(self.files());
+        let output = finish(command, None).ok_or_else(|| format!("{case}: pmvet hangs"))?;
+        let _ = fs::remove_dir_all(self.work().join("corpus"));
+        let outcome = Outcome::new(output, reports.end());
+        let mut wrong = changes(case, &snapshot);
+        self.spoilt.set(self.spoilt.get() || !wrong.is_empty());
+        wrong.extend(outcome.judge(case));
+        if wrong.is_empty() { Ok(outcome) } else { Err(wrong.join("\n")) }
+    }
+
+    /// The case has a single operation, which cannot be asked for here.
+    pub(crate) fn leaves_out(&self, case: &Case) -> bool {
+        self.skipped(case).contains(&case.operation)
+    }
+
+    fn skipped(&self, case: &Case) -> Vec<String> {
+        let mut skip = self.skip.clone();
+        if case.engine == Engine::Fuzz && case.role == Role::Workload {
+            // A program that a run of `fuzz` executes, and that asks about its standard input, waits there as if it were to be
+            // forked: the run hangs, whatever the sandbox does.
+            skip.extend(operations().keys().filter(|name| name.starts_with("sh_")).cloned());
+        }
+        skip
+    }
+}
+
+/// A program, to be run as this user.
+pub(crate) fn as_user(user: Option<u32>, program: &Path) -> Command {
+    let mut command = match user {
+        None => return Command::new(program),
+        Some(_) => Command::new("setpriv"),
+    };
+    command.args(&user_words(user)[1..]).arg(program);
+    command
+}
+
+/// What starts a command as this user, without any privileges.
+pub(crate) fn user_words(user: Option<u32>) -> Vec<OsString> {
+    let Some(user) = user else { return Vec::new() };
+    [
+        "setpriv",
+        &format!("--reuid={user}"),
+        &format!("--regid={user}"),
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+    ]
+    .map(OsString::from)
+    .into()
+}
+
+/// What the user would find changed, a line for each operation.
+pub(crate) fn changes(case: &Case, snapshot: &Snapshot) -> Vec<String> {
+    let told = |(operation, changes): (Option<String>, Vec<String>)| {
+        let case = Case { operation: operation.unwrap_or_else(|| case.operation.clone()), ..case.clone() };
+        let more = if changes.len() > 1 { format!(" (and {} more changes)", changes.len() - 1) } else { String::new() };
+        format!("{case}: {}{more}", changes[0])
+    };
+    snapshot.changes().into_iter().map(told).collect()
+}

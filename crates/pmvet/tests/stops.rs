@@ -1,0 +1,227 @@
+//! pmvet ends when it is told to, and when its budget is used up, whatever its targets do, and leaves nothing behind.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod stops_support;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use stops_support::{Ended, Load, Place};
+
+/// How long pmvet may take to end after the first signal, and after a second one; and after the end of its budget.
+const TOLD: Duration = Duration::from_secs(2);
+const TOLD_TWICE: Duration = Duration::from_millis(500);
+const LATE: Duration = Duration::from_secs(5);
+
+/// What a target or a recovery does instead of ending.
+const MODES: [&str; 4] = ["hang", "spin", "fork", "ignore"];
+/// Every command, with a target that is good for it. `MODE` is what its recovery does after a crash.
+const COMMANDS: [(&str, &str); 5] = [
+    ("check --reorder --visits 2000 --recover RECOVER+MODE+POOL", "work POOL 400"),
+    ("verify --recover RECOVER+MODE+POOL", "work POOL 400"),
+    ("race --confirm --recover RECOVER+MODE+POOL", "work POOL 400"),
+    ("fuzz --corpus corpus", "work POOL 40"),
+    ("fuzz --interleave --corpus corpus --recover RECOVER+MODE+POOL", "work POOL 100"),
+];
+/// When pmvet is told to end, at the latest.
+const MOMENTS: u64 = 2500;
+
+/// They take times, so one comes after the other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Numbers that are the same in every run of the tests.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+/// Tells pmvet to end at many moments of all commands. Prints the longest time that it took.
+fn at_moments(count: usize, seed: u64, end: impl Fn(&Place, std::process::Command, Duration) -> Option<Ended>) {
+    let mut numbers = Numbers(seed);
+    let (mut longest, mut told) = ((Duration::ZERO, String::new()), 0);
+    let mut failed = Vec::new();
+    for round in 0..count {
+        let (words, target) = COMMANDS[round % COMMANDS.len()];
+        let mode = ["calm", "hang", "spin", "fork", "ignore"][numbers.next() as usize % 5];
+        let after = Duration::from_millis(numbers.next() % MOMENTS);
+        let what = format!("{words} with {mode}, after {after:?}");
+        let place = Place::new();
+        let Some(ended) = end(&place, place.pmvet(&words.replace("MODE", mode), target), after) else { continue };
+        told += 1;
+        place.assert_clean(&what);
+        // Before it has seen to its signals it dies of them, as any program does.
+        let early = after < Duration::from_millis(300) && ended.status.code().is_none();
+        if ended.time > TOLD || !(early || ended.status.code() == Some(130)) {
+            failed.push(format!("{what}: {} after {:?}\n{}", ended.status, ended.time, ended.output));
+        }
+        longest = longest.max((ended.time, what));
+    }
+    println!("{told} of {count} were told to end; the slowest took {:?}: {}", longest.0, longest.1);
+    assert!(failed.is_empty(), "{} of {count} did not end in time:\n{}", failed.len(), failed.join("\n"));
+    assert!(told * 2 >= count, "only {told} of {count} ran long enough");
+}
+
+fn ctrl_c(place: &Place, command: std::process::Command, after: Duration) -> Option<Ended> {
+    place.press_ctrl_c(command, after, 1)
+}
+
+fn terminate(place: &Place, command: std::process::Command, after: Duration) -> Option<Ended> {
+    place.terminate(command, after)
+}
+
+#[test]
+fn ctrl_c_on_a_terminal() {
+    let _alone = alone();
+    at_moments(10, 0x9e37_79b9_7f4a_7c15, ctrl_c);
+}
+
+#[test]
+fn sigterm() {
+    let _alone = alone();
+    at_moments(10, 0xd1b5_4a32_d192_ed03, terminate);
+}
+
+/// A second signal is not waited for.
+#[test]
+fn ctrl_c_twice() {
+    let _alone = alone();
+    for (words, target) in COMMANDS {
+        let place = Place::new();
+        let words = words.replace("MODE", "ignore");
+        let after = Duration::from_millis(1500);
+        let Some(ended) = place.press_ctrl_c(place.pmvet(&words, target), after, 2) else { continue };
+        assert!(ended.time < TOLD_TWICE, "{words}: {:?}", ended.time);
+    }
+}
+
+/// Runs a command with a budget, which it keeps, and which leaves nothing behind.
+fn within(place: &Place, words: &str, target: &str, budget: Duration) -> Ended {
+    let words = format!("{words} --budget {}ms", budget.as_millis());
+    let ended = place.run(place.pmvet(&words, target));
+    let what = format!("{words} -- {target}: {} after {:?}\n{}", ended.status, ended.time, ended.output);
+    println!("{:>7.2} s: {words} -- {target}: {}", ended.time.as_secs_f64(), ended.status);
+    place.assert_clean(&what);
+    assert!(ended.time < budget + LATE, "{what}");
+    ended
+}
+
+const BUDGET: Duration = Duration::from_secs(4);
+
+fn targets_that_do_not_end(words: &str) {
+    let _alone = alone();
+    for mode in MODES {
+        let ended = within(&Place::new(), words, &format!("now-{mode} POOL"), BUDGET);
+        assert_eq!(ended.status.code(), Some(3), "{mode}: {}", ended.output);
+        assert!(ended.output.contains("did not end within the budget of 4s"), "{mode}: {}", ended.output);
+    }
+}
+
+#[test]
+fn a_target_that_does_not_end_check() {
+    targets_that_do_not_end("check");
+}
+
+#[test]
+fn a_target_that_does_not_end_verify() {
+    targets_that_do_not_end("verify");
+}
+
+#[test]
+fn a_target_that_does_not_end_race() {
+    targets_that_do_not_end("race --confirm");
+}
+
+#[test]
+fn a_target_that_does_not_end_fuzz() {
+    targets_that_do_not_end("fuzz --corpus corpus");
+}
+
+#[test]
+fn a_target_that_does_not_end_interleave() {
+    let _alone = alone();
+    for mode in MODES {
+        let ended = within(&Place::new(), "fuzz --interleave --corpus corpus", &format!("now-{mode} POOL"), BUDGET);
+        assert_eq!(ended.status.code(), Some(3), "{mode}: {}", ended.output);
+    }
+}
+
+/// A set-up command, or input, that does not end.
+#[test]
+fn what_comes_before_counts() {
+    let _alone = alone();
+    for mode in MODES {
+        let words = format!("check --setup RECOVER+now-{mode}+POOL");
+        let ended = within(&Place::new(), &words, "work POOL 10", Duration::from_secs(1));
+        assert_eq!(ended.status.code(), Some(3), "{mode}: {}", ended.output);
+        assert!(ended.output.contains("the set-up command did not end"), "{mode}: {}", ended.output);
+    }
+}
+
+/// Recoveries that do not end after a crash: the budget ends before pmvet can know that they hang, which is no finding.
+fn recoveries_that_do_not_end(words: &str, code: i32) {
+    let _alone = alone();
+    for mode in MODES {
+        let words = format!("{words} --recover-timeout 10m --recover RECOVER+{mode}+POOL");
+        let ended = within(&Place::new(), &words, "work POOL 20", 2 * BUDGET);
+        assert_eq!(ended.status.code(), Some(code), "{mode}: {}", ended.output);
+        assert!(ended.output.contains("budget"), "{mode}: {}", ended.output);
+        assert!(!ended.output.contains("still runs"), "{mode}: {}", ended.output);
+    }
+}
+
+#[test]
+fn a_recovery_that_does_not_end_check() {
+    recoveries_that_do_not_end("check --reorder --fail-on error", 0);
+}
+
+#[test]
+fn a_recovery_that_does_not_end_verify() {
+    recoveries_that_do_not_end("verify", 5);
+}
+
+#[test]
+fn a_recovery_that_does_not_end_race() {
+    recoveries_that_do_not_end("race --confirm --fail-on error", 0);
+}
+
+/// What was found before the budget ended is reported.
+#[test]
+fn findings_survive_the_end_of_the_budget() {
+    let _alone = alone();
+    let words = "check --recover-timeout 1s --recover RECOVER+hang+POOL --visits 2000";
+    let ended = within(&Place::new(), words, "work POOL 300", 3 * BUDGET);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.output);
+    assert!(ended.output.contains("the budget left no time for"), "{}", ended.output);
+}
+
+#[test]
+#[ignore = "half an hour: 200 moments each, alone and on a busy machine"]
+fn many_moments() {
+    let _alone = alone();
+    for busy in [0, 8] {
+        let _load = Load::new(busy);
+        println!("beside {busy} busy threads: Ctrl-C");
+        at_moments(200, 0x2545_f491_4f6c_dd1d, ctrl_c);
+        println!("beside {busy} busy threads: SIGTERM");
+        at_moments(200, 0x6c62_272e_07bb_0142, terminate);
+    }
+}
+
+#[test]
+#[ignore = "minutes: budgets on a busy machine"]
+fn budgets_on_a_busy_machine() {
+    let _load = Load::new(8);
+    for words in ["check", "verify", "race --confirm", "fuzz --corpus corpus"] {
+        targets_that_do_not_end(words);
+    }
+    recoveries_that_do_not_end("verify", 5);
+}
