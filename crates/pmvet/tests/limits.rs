@@ -41,11 +41,11 @@ fn a_long_configuration_works() {
     }
     assert!(config.len() > 3 * (64 << 10));
     std::fs::write(place.path().join("pmvet.toml"), config).unwrap();
-    let pool = place.path().join("pool");
     for (words, bug, code) in [("trace --check-image", "clean", 0), ("check --quiet", "bug-3", 1)] {
         let words: Vec<&str> = words.split(' ').chain(["--"]).collect();
         let mut command = pmvet(place.path(), &words);
-        let output = command.arg(zoo("undo_btree").join(bug)).arg(&pool).args(["-n", "20"]).output().unwrap();
+        let pool = place.path().join(bug);
+        let output = command.arg(zoo("undo_btree").join(bug)).arg(pool).args(["-n", "20"]).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{}", text(&output));
     }
 }

@@ -1,11 +1,16 @@
 //! PM files whose names are not UTF-8 are traced, checked and shown like any other.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(dead_code, reason = "the support serves other tests as well")]
+
+mod support;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use support::compile;
 
 /// A folder that is no PM, and in it a pool that only `--pm` makes PM.
 struct Place(tempfile::TempDir);
@@ -25,7 +30,7 @@ impl Place {
         command.output().unwrap()
     }
 
-    /// `pmvet COMMAND OPTIONS --pm GLOB -- zoo-program POOL ARGUMENTS`
+    /// `pmvet COMMAND OPTIONS --pm GLOB -- PROGRAM POOL ARGUMENTS`, with a program of the zoo or one by its whole path.
     fn pmvet(&self, words: &str, glob: &[u8], (program, arguments): (&str, &str)) -> Output {
         let executable = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/zoo").join(program);
         assert!(executable.exists(), "make zoo");
@@ -48,13 +53,37 @@ fn text(output: &Output, code: i32) -> String {
 const CLEAN: (&str, &str) = ("undo_btree/clean", "-n 20");
 const BUG: (&str, &str) = ("undo_btree/bug-3", "-n 20");
 
+/// Maps a file without MAP_SYNC, which would make it PM whatever it is called.
+const STORE: &str = r#"
+#include <fcntl.h>
+#include <immintrin.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int fd = open(argv[1], O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, 4096)) return 2;
+    long *pm = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (pm == MAP_FAILED) return 2;
+    for (volatile long *at = pm; at < pm + 64; at += 8) {
+        *at = 7;
+        _mm_clflush((void *)at);
+        _mm_sfence();
+    }
+    return 0;
+}
+"#;
+
 #[test]
 fn traced_and_printed() {
     let place = Place::new();
+    let (source, program) = (place.0.path().join("store.c"), place.0.path().join("store"));
+    std::fs::write(&source, STORE).unwrap();
+    compile(&source, &[], &program);
+    let program = program.to_str().unwrap();
     // By its own name, by a glob with bytes of it, by one without, and by its folder.
     for glob in [&b"\xff\xfe"[..], b"\xff*", b"??", b"."] {
         let _ = std::fs::remove_file(place.pool());
-        let output = place.pmvet("trace --check-image --save-trace trace", glob, CLEAN);
+        let output = place.pmvet("trace --check-image --save-trace trace", glob, (program, ""));
         let summary = text(&output, 0);
         assert!(summary.contains(r"/\xff\xfe ("), "{glob:x?}: {summary}");
     }
@@ -65,7 +94,7 @@ fn traced_and_printed() {
         let events = text(&place.run(&words), 0);
         assert!(events.lines().count() == 3 && events.contains(shown), "{events}");
     }
-    let other = text(&place.pmvet("trace", b"\xfe\xff", CLEAN), 4);
+    let other = text(&place.pmvet("trace", b"\xfe\xff", (program, "")), 4);
     assert!(other.contains(r"/\xfe\xff"), "says what was asked for: {other}");
 }
 

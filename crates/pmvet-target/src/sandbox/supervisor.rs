@@ -186,7 +186,8 @@ impl<'a> Supervisor<'a> {
             (libc::SIGTRAP, libc::PTRACE_EVENT_SECCOMP) => self.called(tracee),
             (libc::SIGTRAP, libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE) => {
                 let fresh = tracee.message() as libc::pid_t;
-                if !self.early.remove(&fresh) {
+                // None if it was killed just now.
+                if fresh > 0 && !self.early.remove(&fresh) {
                     self.add(fresh);
                 }
                 tracee.resume(0);

@@ -183,6 +183,6 @@ mod tests {
     fn renamed_files_have_their_new_name() {
         let mut seen = seen();
         seen.update(&event(What::FileRename { file: FileId(1), to: "/pm/new".as_ref() }));
-        assert_eq!(seen.path(FileId(1)), Some("/pm/new"));
+        assert_eq!(seen.path(FileId(1)), Some(Path::new("/pm/new")));
     }
 }
