@@ -6,7 +6,7 @@ mod check_support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 use check_support::{CLEAN, Checked, FOUND, PMVET, Place, USAGE, both_cores, finish, make, turn};
@@ -93,7 +93,7 @@ fn an_export_that_fails_hides_no_finding() {
 // ---- Shards
 
 /// What a run has counted, by name.
-fn counters(run: &PathBuf) -> BTreeMap<String, u64> {
+fn counters(run: &Path) -> BTreeMap<String, u64> {
     let report: Value = serde_json::from_slice(&fs::read(run.join("report.json")).unwrap()).unwrap();
     let counters = report["coverage"]["counters"].as_array().unwrap();
     counters.iter().map(|c| (c["name"].as_str().unwrap().into(), c["done"].as_u64().unwrap())).collect()
