@@ -220,7 +220,7 @@ mod tests {
             fs::write(&path, &whole[..cut]).unwrap();
             let (mut corpus, kept) = Corpus::open(folder.path(), 1).unwrap();
             assert_eq!((kept.seeds, kept.untried), (vec![b"one".to_vec()], vec![b"two".to_vec()]), "{cut}");
-            assert_eq!(kept.torn, [path.clone()], "{cut}");
+            assert_eq!(kept.torn, std::slice::from_ref(&path), "{cut}");
             // It goes on from there, with the input that is known already.
             corpus.add(b"two", &covered(&[2], &[])).unwrap();
             drop(corpus);

@@ -227,7 +227,7 @@ mod tests {
         let mount = Mount { id: 1, at: mounted.clone(), kind: "ext4".into(), read_only: false };
         // A mount below keeps a folder from being a top; its own root is one.
         assert!(!is_top(&home, std::slice::from_ref(&mount)) && is_top(&home, &[]));
-        let tops = writable_tops(&[mount], &[deep.clone()]);
+        let tops = writable_tops(&[mount], std::slice::from_ref(&deep));
         assert!(tops.contains(&home.join("a")) && tops.contains(&mounted), "{tops:?}");
     }
 
