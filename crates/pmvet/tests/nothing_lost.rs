@@ -142,7 +142,7 @@ fn joined_equals_whole((bug, options, shards): &(&str, &[&str], u32)) -> Result<
 fn shards_together_find_what_one_run_finds() {
     let _turn = turn();
     let bugs: [(&str, &[&str]); 3] =
-        [("undo_btree/bug-3", &["-j1"]), ("plist/bug-3", &["-j1", "--reorder"]), ("redo_array/bug-2", &["-j1"])];
+        [("undo_btree/bug-3", &["-j1"]), ("plist/bug-3", &["-j1", "--reorder"]), ("redo_array/bug-10", &["-j1"])];
     let cases: Vec<_> = bugs.iter().flat_map(|&(bug, options)| (2..=4).map(move |n| (bug, options, n))).collect();
     both_cores(&cases, joined_equals_whole);
 }
