@@ -336,6 +336,8 @@ impl Keeper {
 /// A thread of pmvet that runs the target in a sandbox.
 pub(crate) struct Sandbox {
     thread: Option<JoinHandle<std::io::Result<Run>>>,
+    /// Why there is no thread.
+    failure: Option<std::io::Error>,
     stop: Arc<AtomicBool>,
 }
 
@@ -358,7 +360,7 @@ impl Sandbox {
         let arguments = launch.program.arguments.clone();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().spawn(move || {
             let job = Job {
                 executable: executable.as_os_str(),
                 variables: &variables,
@@ -373,7 +375,11 @@ impl Sandbox {
             };
             sandbox::run(&job, &private.overlay, &mut Unwinder::default())
         });
-        Self { thread: Some(thread), stop }
+        let (thread, failure) = match thread {
+            Ok(thread) => (Some(thread), None),
+            Err(error) => (None, Some(StartError::at(Step::Thread)(error))),
+        };
+        Self { thread, failure, stop }
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -381,7 +387,10 @@ impl Sandbox {
     }
 
     pub(crate) fn join(&mut self) -> Option<std::io::Result<Run>> {
-        self.thread.take()?.join().ok()
+        match self.failure.take() {
+            Some(error) => Some(Err(error)),
+            None => self.thread.take()?.join().ok(),
+        }
     }
 }
 

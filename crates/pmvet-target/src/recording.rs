@@ -1,6 +1,7 @@
 //! A run at rest: its trace, and each PM file as it was at first contact. Together they give the content of PM at every
 //! moment of the run, in any process, as often as it is needed.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter};
 use std::os::unix::fs::MetadataExt;
@@ -25,6 +26,8 @@ use crate::sparse;
 #[derive(Debug, Clone)]
 pub struct Recording {
     folder: PathBuf,
+    /// The paths of PM files, of a run that was just made.
+    pub pm: HashSet<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -49,13 +52,14 @@ impl Recording {
         install: &Install,
         feed: Option<Feed>,
     ) -> Result<(Self, Ending), RecordError> {
-        let recording = Self { folder: folder.to_owned() };
+        let recording = Self::open(folder);
         let mut recorder = Recorder {
             writer: TraceWriter::create(recording.trace(), header)?,
             recording: &recording,
             overlay: how.sandbox.as_ref().map(|s| Arc::clone(&s.overlay)),
             failure: None,
             feed,
+            pm: HashSet::new(),
         };
         let ending = match launch(how, install, &mut recorder) {
             Ok(ending) => ending,
@@ -70,7 +74,8 @@ impl Recording {
             feed.end(recorder.writer.places().clone());
         }
         recorder.writer.finish(&end)?;
-        Ok((recording, ending))
+        let pm = recorder.pm;
+        Ok((Self { pm, ..recording }, ending))
     }
 
     /// The same, and its branches are counted, too.
@@ -102,7 +107,7 @@ impl Recording {
 
     /// A run that was recorded earlier. Whether it is whole shows when it is read.
     pub fn open(folder: &Path) -> Self {
-        Self { folder: folder.to_owned() }
+        Self { folder: folder.to_owned(), pm: HashSet::new() }
     }
 
     /// Removes what was recorded.
@@ -130,6 +135,7 @@ struct Recorder<'a> {
     overlay: Option<Arc<Mutex<Overlay>>>,
     failure: Option<RecordError>,
     feed: Option<Feed>,
+    pm: HashSet<PathBuf>,
 }
 
 impl Recorder<'_> {
@@ -163,12 +169,13 @@ fn open_elsewhere(identity: (u64, u64)) -> Option<File> {
 
 impl Sink for Recorder<'_> {
     fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError> {
-        if let What::File { file, device, inode, path, .. } = event.what
-            && let Err(source) = self.save_base(file, (device, inode), path)
-        {
-            let message = source.to_string();
-            self.failure = Some(RecordError::Base { path: path.into(), source });
-            return Err(SinkError(message));
+        if let What::File { file, device, inode, path, .. } = event.what {
+            if let Err(source) = self.save_base(file, (device, inode), path) {
+                let message = source.to_string();
+                self.failure = Some(RecordError::Base { path: path.into(), source });
+                return Err(SinkError(message));
+            }
+            self.pm.insert(path.into());
         }
         if let Some(feed) = &mut self.feed {
             feed.event(event);

@@ -16,7 +16,10 @@ pub fn unnamed(label: &Path) -> io::Result<File> {
     // SAFETY: the label is a valid string; the descriptor is new and ours.
     let file = unsafe {
         match libc::memfd_create(label.as_ptr(), libc::MFD_CLOEXEC) {
-            -1 => return Err(io::Error::last_os_error()),
+            -1 => {
+                let error = io::Error::last_os_error();
+                return Err(io::Error::new(error.kind(), format!("memfd_create: {error}")));
+            }
             fd => File::from_raw_fd(fd),
         }
     };

@@ -1,17 +1,19 @@
 //! Servers: a process that does its work only while somebody talks to it, and does not end by itself.
+//!
+//! Whoever talks to it lives in the same sandbox: it finds the server's sockets and files, may signal it, and changes nothing outside.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use regex::bytes::Regex;
 
-use super::End;
+use super::{End, Job, Overlay, Tracees, Unwinder};
 
 /// Who talks to a server, when, and how it is told to end.
 #[derive(Debug, Clone)]
@@ -28,6 +30,7 @@ pub struct Driver {
 pub enum Ready {
     /// Somebody listens on this port of this machine.
     Port(u16),
+    /// This file is there, or, if it was before, is another one now.
     File(PathBuf),
     /// It has printed a line like this.
     Line(Regex),
@@ -62,91 +65,88 @@ impl std::fmt::Display for Ready {
 pub(super) struct Signs {
     /// A line that was waited for has been printed.
     pub(super) line: AtomicBool,
-    /// The server has ended.
-    pub(super) ended: AtomicBool,
-    /// The run is to end now, whatever state it is in.
+    /// The server has ended, or the run is to end now, whatever state it is in.
     pub(super) over: AtomicBool,
 }
 
 /// How often a state is looked at that announces itself to nobody.
 const ROUND: Duration = Duration::from_millis(2);
 
+/// A server that runs.
+pub(super) struct Server<'a> {
+    pub(super) pid: libc::pid_t,
+    pub(super) signs: &'a Signs,
+    pub(super) tracees: &'a Tracees,
+    pub(super) overlay: &'a Mutex<Overlay>,
+    /// The file that tells that it is ready, as an earlier run left it.
+    pub(super) stale: Option<Sign>,
+}
+
+/// Tells one file from another, and from itself before it was changed.
+pub(super) type Sign = (u64, u64, i64, i64);
+
 impl Driver {
     /// Waits for the server, lets the client talk to it, and stops it. Nothing if the server ended before the client did.
-    pub(super) fn drive(&self, server: libc::pid_t, signs: &Signs) -> Option<End> {
-        while !self.is_ready(signs) {
-            if signs.ended.load(Ordering::Acquire) || signs.over.load(Ordering::Acquire) {
+    pub(super) fn drive(&self, server: &Server<'_>) -> Option<End> {
+        while !self.is_ready(server) {
+            if server.is_over() {
                 return None;
             }
             std::thread::sleep(ROUND);
         }
-        let mut client = start(&self.client).ok()?;
-        let end = wait(&mut client, signs);
+        let end = server.talk(&self.client);
         // The server's death is the news, if it came first.
-        let end = if signs.ended.load(Ordering::Acquire) { None } else { end };
-        if signs.over.load(Ordering::Acquire) {
+        if server.is_over() {
             return None;
         }
-        match self.stop.as_deref().map(start) {
-            Some(Ok(mut stop)) => {
-                wait(&mut stop, signs);
-            }
+        let stopped = self.stop.as_deref().and_then(|stop| server.talk(stop));
+        if stopped != Some(End::Exit(0)) && !server.is_over() {
             // SAFETY: the server is waited for by the supervisor, who has not said that it ended.
-            _ => unsafe {
-                if !signs.ended.load(Ordering::Acquire) {
-                    libc::kill(server, libc::SIGTERM);
-                }
-            },
+            unsafe { libc::kill(server.pid, libc::SIGTERM) };
         }
         end
     }
 
-    fn is_ready(&self, signs: &Signs) -> bool {
+    /// The file that is to tell that a server is ready, before the server starts.
+    pub(super) fn stale(&self, overlay: &Overlay) -> Option<Sign> {
+        match &self.ready {
+            Ready::File(path) => sign(path, overlay),
+            _ => None,
+        }
+    }
+
+    fn is_ready(&self, server: &Server<'_>) -> bool {
         match &self.ready {
             Ready::Port(port) => {
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
                 TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
             }
-            Ready::File(path) => path.exists(),
-            Ready::Line(_) => signs.line.load(Ordering::Acquire),
+            Ready::File(path) => {
+                let found = sign(path, &server.overlay());
+                found.is_some() && found != server.stale
+            }
+            Ready::Line(_) => server.signs.line.load(Ordering::Acquire),
         }
     }
 }
 
-fn start(command: &[OsString]) -> std::io::Result<Child> {
-    let (program, arguments) = command.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-    // SAFETY: one system call between fork and exec.
-    unsafe {
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
-        });
-    }
-    command.spawn()
+fn sign(path: &Path, overlay: &Overlay) -> Option<Sign> {
+    overlay.look_up(path).map(|found| (found.dev(), found.ino(), found.ctime(), found.ctime_nsec()))
 }
 
-/// Waits for a command, but not longer than the run lasts.
-fn wait(child: &mut Child, signs: &Signs) -> Option<End> {
-    use std::os::unix::process::ExitStatusExt;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => {
-                return Some(match (status.code(), status.signal()) {
-                    (Some(code), _) => End::Exit(code),
-                    (None, signal) => End::Signal(signal.unwrap_or(libc::SIGKILL)),
-                });
-            }
-            Ok(None) if !signs.over.load(Ordering::Acquire) && !signs.ended.load(Ordering::Acquire) => {
-                std::thread::sleep(ROUND);
-            }
-            _ => {
-                // SAFETY: its own group, which it leads.
-                unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
-                let _ = child.wait();
-                return None;
-            }
-        }
+impl Server<'_> {
+    fn is_over(&self) -> bool {
+        self.signs.over.load(Ordering::Acquire)
+    }
+
+    fn overlay(&self) -> MutexGuard<'_, Overlay> {
+        self.overlay.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Runs a command beside the server, but not longer than the run lasts. Nothing if it could not end, or not start.
+    fn talk(&self, command: &[OsString]) -> Option<End> {
+        let job = Job { stop: Some(&self.signs.over), beside: Some(self.tracees), ..Job::new(command) };
+        let run = super::run(&job, self.overlay, &mut Unwinder::default()).ok()?;
+        Some(run.end).filter(|end| *end != End::Interrupted)
     }
 }

@@ -6,6 +6,8 @@
 
 use std::io;
 
+use super::start_error::{StartError, Step};
+
 /// Calls that take a path, each with where its paths are.
 ///
 /// `dir` is the argument with the folder a relative path starts from, `None` for the current one.
@@ -287,10 +289,11 @@ impl Filter {
         // SAFETY: the program is valid and the kernel copies it.
         unsafe {
             // Without it an unprivileged process may not filter itself.
-            if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-                || libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) != 0
-            {
-                return Err(io::Error::last_os_error());
+            if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
+                return Err(StartError::at(Step::Privileges)(io::Error::last_os_error()));
+            }
+            if libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) != 0 {
+                return Err(StartError::at(Step::Filter)(io::Error::last_os_error()));
             }
         }
         Ok(())

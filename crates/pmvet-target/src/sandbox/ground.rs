@@ -42,6 +42,15 @@ pub(super) struct Ground {
     store: PathBuf,
 }
 
+/// A view that was built.
+#[derive(Debug)]
+pub(super) struct Built {
+    /// Its root folder.
+    pub(super) root: OwnedFd,
+    /// The folders that its changes go to, one for each overlay.
+    pub(super) changes: Vec<OwnedFd>,
+}
+
 /// Devices that a program may use: they keep nothing.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Parts of `/proc` that change the machine.
@@ -87,8 +96,8 @@ impl Ground {
     }
 
     /// Builds a view with the given layers, oldest first, below its own, and puts the calling thread into it, in a
-    /// folder. Returns its root.
-    pub(super) fn build(&self, number: u64, lower: &[u64], folder: &Path) -> Result<OwnedFd, NoViews> {
+    /// folder.
+    pub(super) fn build(&self, number: u64, lower: &[u64], folder: &Path) -> Result<Built, NoViews> {
         own_mounts()?;
         let root = self.layer(number).join("root");
         step("mkdir", std::fs::create_dir_all(&root))?;
@@ -112,16 +121,58 @@ impl Ground {
             let text = "cannot be made private";
             super::say(&format!("{} {text} ({error}), so programs cannot write there", place.display()));
         }
+        let changes =
+            self.changed_folders(number).map(|(_, folder)| step("open", File::open(folder)).map(OwnedFd::from));
+        let changes = changes.collect::<Result<_, _>>()?;
         enter_root(&root)?;
         step("chdir", std::env::set_current_dir(folder))?;
-        Ok(step("open", File::open("/"))?.into())
+        Ok(Built { root: step("open", File::open("/"))?.into(), changes })
+    }
+
+    /// The folders with what a layer changes, each with the folder that it changes.
+    pub(super) fn changed_folders(&self, layer: u64) -> impl Iterator<Item = (&Path, PathBuf)> {
+        let folders = self.overlays.iter().enumerate().map(move |(i, at)| (at.as_path(), self.changes(layer, i)));
+        folders.filter(|(_, folder)| folder.is_dir())
+    }
+
+    /// The regular files that a layer adds or changes.
+    pub(super) fn changed_files(&self, layer: u64, found: &mut Vec<PathBuf>) -> io::Result<()> {
+        fn look(folder: &Path, real: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+            for entry in std::fs::read_dir(folder)? {
+                let entry = entry?;
+                let real = real.join(entry.file_name());
+                match entry.file_type()? {
+                    kind if kind.is_dir() => look(&entry.path(), &real, found)?,
+                    kind if kind.is_file() => found.push(real),
+                    _ => {}
+                }
+            }
+            Ok(())
+        }
+        self.changed_folders(layer).try_for_each(|(at, folder)| look(&folder, at, found))
+    }
+
+    /// Where a layer keeps a change of this path. Its folder is made.
+    pub(super) fn changed_path(&self, layer: u64, path: &Path) -> io::Result<PathBuf> {
+        let around = self.overlays.iter().enumerate().filter(|(_, at)| path.starts_with(at));
+        let (index, at) = around
+            .max_by_key(|(_, at)| at.as_os_str().len())
+            .ok_or_else(|| io::Error::other(format!("{}: programs cannot write there any more", path.display())))?;
+        let folder = self.changes(layer, index);
+        std::fs::create_dir_all(&folder)?;
+        Ok(folder.join(path.strip_prefix(at).unwrap_or(path)))
+    }
+
+    /// The folder with what a layer changes in one of the overlays.
+    fn changes(&self, layer: u64, index: usize) -> PathBuf {
+        self.layer(layer).join("changes").join(index.to_string())
     }
 
     /// Mounts the overlay of one folder.
     fn overlay(&self, index: usize, target: &Path, number: u64, lower: &[u64]) -> Result<(), NoViews> {
         let place = &self.overlays[index];
         let real = step("stat", place.metadata())?;
-        let upper = |layer: u64| self.layer(layer).join("changes").join(index.to_string());
+        let upper = |layer: u64| self.changes(layer, index);
         let work = self.layer(number).join("work").join(index.to_string());
         for folder in [&upper(number), &work] {
             step("mkdir", std::fs::create_dir_all(folder))?;

@@ -7,14 +7,14 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, mpsc};
 
 use super::capabilities;
-use super::ground::{Ground, NoViews, call, mount, step};
+use super::ground::{Built, Ground, NoViews, call, mount, step};
 use super::mounts;
+use super::view;
 
 /// Work for the thread that may mount.
 type Work = Box<dyn FnOnce() + Send>;
@@ -77,7 +77,8 @@ fn try_out(hints: &[PathBuf]) -> Result<(), NoViews> {
     if child == 0 {
         let result = isolate().and_then(|()| Ground::new(hints)).and_then(|ground| {
             let folder = step("getcwd", std::env::current_dir())?;
-            ground.build(0, &[], &folder)
+            let built = ground.build(0, &[], &folder)?;
+            step("openat2", view::open_in(&built.root, Path::new("/"), libc::O_PATH, 0))
         });
         if let Err(NoViews { step, error }) = &result {
             let _ = write!(writer, "{step}\n{error}");
@@ -137,8 +138,18 @@ impl Keeper {
         sender.send(start).map_err(|_| io::Error::other("the thread that mounts file systems has ended"))
     }
 
-    /// Puts the calling thread, which [`Keeper::spawn`] started, into a new view, in a folder. Returns its root.
-    pub(super) fn build(&self, layer: u64, lower: &[u64], folder: &Path) -> io::Result<OwnedFd> {
+    /// Does something in a thread that may mount, and waits for it.
+    pub(super) fn call<T: Send + 'static>(
+        &'static self,
+        work: impl FnOnce(&Ground) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let (done, result) = mpsc::channel();
+        self.spawn(move || drop(done.send(work(&self.ground))))?;
+        result.recv().map_err(io::Error::other)?
+    }
+
+    /// Puts the calling thread, which [`Keeper::spawn`] started, into a new view, in a folder.
+    pub(super) fn build(&self, layer: u64, lower: &[u64], folder: &Path) -> io::Result<Built> {
         self.ground.build(layer, lower, folder).map_err(io::Error::other)
     }
 

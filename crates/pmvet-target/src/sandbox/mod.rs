@@ -5,17 +5,18 @@
 //! for writing is copied first. So the user's files are never written, and nothing has to be cleaned up: the stand-ins have no
 //! names and end with pmvet.
 //!
-//! * [`overlay`] — which file stands in for which path.
+//! * [`overlay`] — which file stands in for which path; `saved` — what runs left, kept for later.
 //! * `spawn` — how the first process begins; [`start_error`] — why it does not.
-//! * `filter` — which system calls are looked at; `supervisor` — what becomes of them; `tracee` — the stopped thread.
+//! * `filter` — which system calls are looked at; `supervisor` and, for those that name files, `naming` — what becomes of them; `tracee` —
+//!   the stopped thread.
 //! * [`driver`] — who talks to a server.
 //! * `stack` — where a process was when it failed.
 //!
 //! Why no private mappings of the image, which would save the repair of it afterwards: a program that maps its pool twice,
 //! forks, or mixes `pwrite` with loads would see other bytes than on a real machine.
 //!
-//! What a sandboxed process can notice: stand-ins have no links (`st_nlink` is 0), listings show the real folder, `io_uring`
-//! and 32-bit system calls do not exist, setuid programs have no effect, and orphans are adopted by pmvet.
+//! What a sandboxed process can notice: stand-ins have no links (`st_nlink` is 0), `io_uring` and 32-bit system calls do not exist,
+//! setuid programs have no effect, and orphans are adopted by pmvet.
 
 pub mod driver;
 pub mod overlay;
@@ -26,9 +27,12 @@ mod capabilities;
 mod filter;
 mod ground;
 mod keeper;
+mod listing;
 mod mounts;
+mod naming;
 mod network;
 mod resolve;
+mod saved;
 mod spawn;
 mod stack;
 pub mod start_error;
@@ -56,9 +60,10 @@ pub use self::tracee::Tracees;
 use crate::launch::Exit;
 use crate::over;
 
-use self::driver::{Driver, Ready, Signs};
+use self::driver::{Driver, Ready, Server, Signs};
 use self::spawn::Spawn;
-use self::supervisor::{Status, Supervisor, ending};
+use self::start_error::{StartError, Step};
+use self::supervisor::{Sandbox, Status, Supervisor, ending};
 use self::waiting::Waiting;
 
 /// What to run, and what it may use.
@@ -88,6 +93,8 @@ pub struct Job<'a> {
     pub driver: Option<&'a Driver>,
     /// Kept up to date for somebody who has to know what runs.
     pub tracees: Option<&'a Tracees>,
+    /// Those of another run with the same overlay, which it may signal.
+    pub beside: Option<&'a Tracees>,
 }
 
 impl<'a> Job<'a> {
@@ -107,6 +114,7 @@ impl<'a> Job<'a> {
             stop: None,
             driver: None,
             tracees: None,
+            beside: None,
         }
     }
 }
@@ -177,11 +185,16 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
     adopt_orphans();
     let started = Instant::now();
     let Job { executable, arguments, variables, most_memory, .. } = *job;
-    let view = overlay.lock().unwrap_or_else(|e| e.into_inner()).enter_view()?;
+    let (view, stale) = {
+        let mut overlay = overlay.lock().unwrap_or_else(|e| e.into_inner());
+        (overlay.enter_view()?, job.driver.and_then(|driver| driver.stale(&overlay)))
+    };
     let view = view.as_deref().map(|lease| &**lease);
     let spawn = Spawn { executable, arguments, variables, input: input.into(), output, most_memory, view };
     let ending = AtomicU8::new(ending::NO);
     let signs = Signs::default();
+    let unwatched = Tracees::default();
+    let tracees = job.tracees.unwrap_or(&unwatched);
     let (done, watch_done) = io::pipe()?;
     let (begun, process) = mpsc::channel();
     let ran = std::thread::scope(|scope| {
@@ -194,16 +207,19 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
             let own = unsafe { libc::gettid() };
             // Who asked waits for this.
             let _ = begun.send(pid.map(|pid| (pid, own)));
-            let supervisor = Supervisor::new(overlay, ending, unwinder, job.usual_status, first?, job.tracees);
+            let sandbox = Sandbox { overlay, tracees, beside: job.beside };
+            let supervisor = Supervisor::new(sandbox, ending, unwinder, job.usual_status, first?);
             let result = supervisor.run();
-            signs.ended.store(true, Ordering::Release);
+            signs.over.store(true, Ordering::Release);
             drop(watch_done);
             Some(result)
         };
         // A target that has filled the table of processes is no reason to panic.
-        let supervising = std::thread::Builder::new().spawn_scoped(scope, supervise)?;
+        let supervising = std::thread::Builder::new().spawn_scoped(scope, supervise);
+        let supervising = supervising.map_err(StartError::at(Step::Thread))?;
         let (pid, supervisor) = process.recv().map_err(io::Error::other)??;
-        let driving = job.driver.map(|driver| scope.spawn(move || driver.drive(pid, signs)));
+        let server = Server { pid, signs, tracees, overlay, stale };
+        let driving = job.driver.map(|driver| scope.spawn(move || driver.drive(&server)));
         let mut watchdog = Watchdog {
             pid,
             deadline: job.timeout.map(|t| started + t),

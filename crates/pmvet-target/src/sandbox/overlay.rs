@@ -5,18 +5,21 @@
 //! one process must not see each other's changes, whatever is opened for writing is copied first, to a file without a name that vanishes with
 //! pmvet, however that ends. The user's file is only ever read.
 //!
-//! What cannot be made private is refused. Without a view that is everything but regular files: folders, links, pipes, sockets. Listings show
-//! the real folder then.
+//! What cannot be made private is refused. Without a view that is everything but regular files: folders, links, pipes, sockets.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
 use super::attributes;
-use super::view::{Layer, Lease, View};
+use super::keeper;
+use super::listing::Differences;
+use super::saved::{self, Saver};
+use super::view::{self, Layer, Lease, View};
 use crate::sparse::{copy, unnamed};
 
 /// Which files are replaced by stand-ins when a process opens them, besides those that were put there by name.
@@ -51,6 +54,8 @@ pub struct Overlay {
     view: Option<Arc<Lease>>,
     /// Files that were opened without a name, and may get one.
     nameless: Vec<Arc<File>>,
+    /// Names of sockets, without files, that were made with this overlay.
+    sockets: HashSet<Vec<u8>>,
 }
 
 /// What a process gets that names a file.
@@ -78,8 +83,8 @@ pub(super) enum Effect {
 
 impl Overlay {
     pub fn new(capture: Capture) -> Self {
-        let (entries, below) = Default::default();
-        Self { capture, entries, below, layers: Vec::new(), view: None, nameless: Vec::new() }
+        let (entries, below, layers, view, nameless, sockets) = Default::default();
+        Self { capture, entries, below, layers, view, nameless, sockets }
     }
 
     /// An overlay that starts with the files of this one, which must not be used for another run.
@@ -88,6 +93,78 @@ impl Overlay {
         below.extend(self.entries.iter().map(|(path, entry)| (path.clone(), entry.clone())));
         let layers = self.view.as_ref().map_or_else(|| self.layers.clone(), |view| view.layers());
         Self { below: Arc::new(below), layers, ..Self::new(capture) }
+    }
+
+    /// Writes what was changed to a file, but not the files with these paths. Says whether there is anything in it. No run may use the
+    /// overlay.
+    pub fn save(&self, to: File, skip: &HashSet<PathBuf>) -> io::Result<bool> {
+        let mut saver = Saver::new(to);
+        for (path, entry) in self.below.iter().chain(&self.entries).filter(|(path, _)| !skip.contains(*path)) {
+            match entry {
+                Entry::Present(file) => saver.stand_in(path, Some(file))?,
+                Entry::Deleted => saver.stand_in(path, None)?,
+            }
+        }
+        if let Some(keeper) = keeper::get() {
+            let (layers, skip) = (self.layers.clone(), skip.clone());
+            saver = keeper.call(move |ground| {
+                for (place, layer) in layers.iter().enumerate() {
+                    saver.layer(place, ground, layer.number, &skip)?;
+                }
+                Ok(saver)
+            })?;
+        }
+        let is_empty = saver.is_empty;
+        saver.finish()?.flush()?;
+        Ok(!is_empty)
+    }
+
+    /// The regular files that were made or changed. No run may use the overlay.
+    pub fn changed_files(&self) -> io::Result<BTreeSet<PathBuf>> {
+        let entries = self.below.iter().chain(&self.entries);
+        let mut found: BTreeSet<_> =
+            entries.filter(|(_, entry)| matches!(entry, Entry::Present(_))).map(|(path, _)| path.clone()).collect();
+        if let Some(keeper) = keeper::get() {
+            let layers = self.layers.clone();
+            found.extend(keeper.call(move |ground| {
+                let mut found = Vec::new();
+                layers.iter().try_for_each(|layer| ground.changed_files(layer.number, &mut found))?;
+                Ok(found)
+            })?);
+        }
+        Ok(found)
+    }
+
+    /// An overlay with what was saved.
+    pub fn load(mut from: File, capture: Capture) -> io::Result<Self> {
+        let (stand_ins, count) = saved::stand_ins(&mut from)?;
+        let entry = |file: Option<Arc<File>>| file.map_or(Entry::Deleted, Entry::Present);
+        let below = stand_ins.into_iter().map(|(path, file)| (path, entry(file))).collect();
+        let mut layers = Vec::new();
+        if count > 0 {
+            let keeper = keeper::get().ok_or_else(|| {
+                let reason = "they were made in a private view of the file system, which is not available now";
+                io::Error::new(io::ErrorKind::Unsupported, reason)
+            })?;
+            layers = (0..count).map(|_| Arc::new(Layer { number: keeper.next_layer() })).collect::<Vec<_>>();
+            let numbers = layers.clone();
+            keeper.call(move |ground| {
+                let mut places = numbers.iter().enumerate();
+                places.try_for_each(|(place, layer)| saved::restore(&mut from, place, ground, layer.number))
+            })?;
+        }
+        Ok(Self { below: Arc::new(below), layers, ..Self::new(capture) })
+    }
+
+    /// Runs a command to its end on these files, without a supervisor, as for a debugger, which wants to trace it itself. What it
+    /// changes is gone afterwards. Nothing if the kernel allows no private view of the files.
+    pub fn run_alone(&self, command: Command) -> io::Result<Option<ExitStatus>> {
+        let file = |entry: &Entry| match entry {
+            Entry::Present(file) => Some(Arc::clone(file)),
+            Entry::Deleted => None,
+        };
+        let files = self.below.iter().chain(&self.entries).map(|(path, entry)| (path.clone(), file(entry)));
+        view::run_alone(&self.layers, files.collect(), command)
     }
 
     /// Takes the files of another overlay in place of its own, for the next run in the same process.
@@ -169,6 +246,28 @@ impl Overlay {
         }
     }
 
+    /// What a process would find there.
+    pub(super) fn look_up(&self, path: &Path) -> Option<std::fs::Metadata> {
+        let full = std::path::absolute(path).ok()?;
+        let real = match self.view() {
+            Some(view) => view.canonical(&full, true)?.0,
+            None => super::canonical(&full, true)?,
+        };
+        match self.find(&real) {
+            Some(Entry::Present(file)) => file.metadata().ok(),
+            Some(Entry::Deleted) => None,
+            None => self.metadata(&real).ok(),
+        }
+    }
+
+    pub(super) fn add_socket(&mut self, name: Vec<u8>) {
+        self.sockets.insert(name);
+    }
+
+    pub(super) fn has_socket(&self, name: &[u8]) -> bool {
+        self.sockets.contains(name)
+    }
+
     /// Whether a process may really lock this file. A lock on one that others have too, such as PMDK takes on the description of a
     /// pool of several files, would be seen outside, and make runs that have nothing to do with each other fail.
     pub(super) fn may_lock(&self, device: u64, inode: u64) -> bool {
@@ -195,13 +294,21 @@ impl Overlay {
     pub(super) fn change_view(&self, path: &Path) -> Answer {
         match &self.view {
             Some(view) => {
-                if !is_kernels(path) {
+                if !is_kernels(path) || !is_harmless(path) {
                     view.touch();
                 }
                 Answer::Real
             }
             None => Answer::Refused,
         }
+    }
+
+    /// For a path that leads nowhere, as far as can be seen.
+    pub(super) fn unknown(&self, writes: bool) -> Answer {
+        if let Some(view) = self.view.as_ref().filter(|_| writes) {
+            view.touch();
+        }
+        Answer::Real
     }
 
     /// `mode` is that of a file that is made.
@@ -329,7 +436,7 @@ impl Overlay {
         if self.view.is_some() {
             self.sync_placeholders();
             if let Some(view) = &self.view
-                && !super::keeper::replaces_all()
+                && !keeper::replaces_all()
             {
                 for folder in
                     [Some(from), exchanged.then_some(to)].into_iter().flatten().filter(|path| view.is_folder(path))
@@ -371,15 +478,11 @@ impl Overlay {
             }
             return (Answer::Real, Some(Effect::Linked { from: from.into(), to: to.into() }));
         }
-        if self.exists(to) {
-            return (Answer::Error(libc::EEXIST), None);
-        }
-        let answer = match self.take(from) {
-            Ok(file) => {
-                self.entries.insert(to.into(), Entry::Present(file));
-                Answer::Done
-            }
-            Err(answer) => answer,
+        // Stand-ins cannot be counted by their names, which is what many make links for.
+        let answer = match (self.exists(from), self.exists(to)) {
+            (false, _) => Answer::Error(libc::ENOENT),
+            (_, true) => Answer::Error(libc::EEXIST),
+            _ => Answer::Refused,
         };
         (answer, None)
     }
@@ -442,6 +545,23 @@ impl Overlay {
             }
             self.entries.insert(path, entry);
         }
+    }
+
+    /// What a program finds in a folder, compared with what is really there. For those without a view.
+    pub(super) fn differences(&self, folder: &Path) -> Differences {
+        let mut found = Differences::default();
+        let here = self.below.iter().filter(|(path, _)| !self.entries.contains_key(*path)).chain(&self.entries);
+        for (path, entry) in here.filter(|(path, _)| path.parent() == Some(folder)) {
+            let Some(name) = path.file_name() else { continue };
+            match (entry, path.symlink_metadata().is_ok()) {
+                (Entry::Present(_), false) => found.added.push(name.to_owned()),
+                (Entry::Deleted, true) => found.hidden.push(name.to_owned()),
+                _ => {}
+            }
+        }
+        // In the same order at each call.
+        found.added.sort();
+        found
     }
 
     /// Makes the view's folders show the files that there are: an empty one for each stand-in, none that is hidden.

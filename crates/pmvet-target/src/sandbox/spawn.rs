@@ -159,7 +159,7 @@ impl Spawner {
         if in_view {
             capabilities::drop_for_good()?;
         }
-        Filter::new(in_view).install().map_err(StartError::at(Step::Filter))
+        Filter::new(in_view).install()
     }
 
     /// Starts the programs that it is told to, until nobody is left to tell.

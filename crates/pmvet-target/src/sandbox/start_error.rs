@@ -9,6 +9,8 @@ use std::path::PathBuf;
 pub enum Step {
     /// A thread of pmvet that starts processes.
     Thread,
+    /// Giving up rights that programs may gain.
+    Privileges,
     /// The filter that stops system calls.
     Filter,
     /// The new process.
@@ -30,7 +32,8 @@ pub struct StartError {
 impl Step {
     fn failed(&self) -> String {
         match self {
-            Step::Thread => "cannot start a thread".into(),
+            Step::Thread => "cannot start a thread (clone3)".into(),
+            Step::Privileges => "cannot give up new privileges (prctl PR_SET_NO_NEW_PRIVS)".into(),
             Step::Filter => "cannot filter system calls (seccomp)".into(),
             Step::Process => "cannot make a process (clone)".into(),
             Step::Trace => "cannot trace a process (ptrace)".into(),
@@ -56,7 +59,7 @@ fn advice(step: &Step, error: &io::Error) -> &'static str {
 
 impl StartError {
     /// For `map_err`: the step that failed.
-    pub(super) fn at(step: Step) -> impl FnOnce(io::Error) -> io::Error {
+    pub(crate) fn at(step: Step) -> impl FnOnce(io::Error) -> io::Error {
         move |source| Self { step, source }.into()
     }
 

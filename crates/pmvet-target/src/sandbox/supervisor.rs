@@ -11,14 +11,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use super::filter::{self, Call, PathArgument, Target};
+use super::listing::{Listing, Seen, Told};
+use super::naming::{self, Decision};
 use super::network;
 use super::overlay::{Answer, Effect, Overlay};
-use super::resolve::{Access, Named, resolve};
 use super::stack::{RawFrame, Unwinder};
 use super::tracee::{Registers, Tracee, Tracees, argument, set_argument};
 
 /// Room below the stack pointer that a function may use without saying so.
 const RED_ZONE: u64 = 128;
+/// The length of the instruction that calls the kernel.
+const SYSCALL: u64 = 2;
 
 /// How the first process of a sandbox ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,12 +47,24 @@ struct Thread {
     before: Option<Registers>,
     /// What follows if that succeeds.
     effect: Option<Effect>,
+    /// A folder that it lists.
+    listing: Option<Listing>,
     /// The process it belongs to, once somebody asked.
     process: Option<libc::pid_t>,
 }
 
+/// What a sandbox consists of, for those who supervise a part of it.
+#[derive(Clone, Copy)]
+pub(super) struct Sandbox<'a> {
+    pub(super) overlay: &'a Mutex<Overlay>,
+    /// The threads of this part, for whoever wants to know.
+    pub(super) tracees: &'a Tracees,
+    /// Those of another part.
+    pub(super) beside: Option<&'a Tracees>,
+}
+
 pub(super) struct Supervisor<'a> {
-    overlay: &'a Mutex<Overlay>,
+    sandbox: Sandbox<'a>,
     /// Set from outside, see [`ending`].
     ending: &'a AtomicU8,
     /// Threads that were seen before their beginning was told.
@@ -58,13 +73,10 @@ pub(super) struct Supervisor<'a> {
     usual_status: Option<i32>,
     first: libc::pid_t,
     threads: HashMap<libc::pid_t, Thread>,
-    /// Whoever wants to know which threads there are.
-    tracees: Option<&'a Tracees>,
     unwinder: &'a mut Unwinder,
     /// Where the first process was when it failed.
     pub(super) stack: Vec<RawFrame>,
-    /// Names of sockets, without files, that the sandbox has made.
-    bound: HashSet<Vec<u8>>,
+    told: Told,
     /// Why it cannot be supervised any longer.
     failure: Option<io::Error>,
 }
@@ -75,33 +87,31 @@ enum Verdict {
     Pass,
     /// It goes on with other registers, and has an effect here if it succeeds.
     Changed(Box<Registers>, Option<Effect>),
+    /// It goes on, and what it lists is put right.
+    Listed(Listing),
 }
 
 impl<'a> Supervisor<'a> {
     pub(super) fn new(
-        overlay: &'a Mutex<Overlay>,
+        sandbox: Sandbox<'a>,
         ending: &'a AtomicU8,
         unwinder: &'a mut Unwinder,
         usual_status: Option<i32>,
         first: libc::pid_t,
-        tracees: Option<&'a Tracees>,
     ) -> Self {
-        if let Some(tracees) = tracees {
-            tracees.add(first);
-        }
+        sandbox.tracees.add(first);
         let threads = HashMap::from([(first, Thread::default())]);
         let early = HashSet::new();
         Self {
-            overlay,
+            sandbox,
             ending,
             early,
             usual_status,
             first,
             threads,
-            tracees,
             unwinder,
             stack: Vec::new(),
-            bound: HashSet::new(),
+            told: Told::default(),
             failure: None,
         }
     }
@@ -134,9 +144,7 @@ impl<'a> Supervisor<'a> {
             }
             if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
                 self.threads.remove(&tid);
-                if let Some(tracees) = self.tracees {
-                    tracees.remove(tid);
-                }
+                self.sandbox.tracees.remove(tid);
                 if tid == self.first {
                     ended = Some(match libc::WIFEXITED(status) {
                         true => Status::Exited(libc::WEXITSTATUS(status)),
@@ -175,9 +183,7 @@ impl<'a> Supervisor<'a> {
 
     fn add(&mut self, tid: libc::pid_t) {
         self.threads.entry(tid).or_default();
-        if let Some(tracees) = self.tracees {
-            tracees.add(tid);
-        }
+        self.sandbox.tracees.add(tid);
     }
 
     fn stopped(&mut self, tracee: Tracee, status: i32) {
@@ -204,6 +210,12 @@ impl<'a> Supervisor<'a> {
             // A system call returns: the registers that were changed for it go back to what they were.
             (0x85, _) => {
                 let thread = self.threads.entry(tracee.tid).or_default();
+                if let Some(listing) = thread.listing.take() {
+                    return match self.listed(tracee, listing) {
+                        Ok(()) => tracee.resume(0),
+                        Err(error) => self.fail(tracee, error),
+                    };
+                }
                 let effect = thread.effect.take();
                 if let Some(before) = thread.before.take()
                     && let Ok(mut now) = tracee.registers()
@@ -237,6 +249,21 @@ impl<'a> Supervisor<'a> {
         }
     }
 
+    /// A call that lists a folder returns.
+    fn listed(&mut self, tracee: Tracee, listing: Listing) -> io::Result<()> {
+        let mut now = tracee.registers()?;
+        let Ok(bytes) = usize::try_from(now.rax as i64) else { return Ok(()) };
+        match listing.finish(tracee, bytes, &mut self.told)? {
+            Seen::AsItIs => return Ok(()),
+            Seen::Bytes(bytes) => now.rax = bytes as u64,
+            Seen::Again => {
+                now.rip -= SYSCALL;
+                now.rax = now.orig_rax;
+            }
+        }
+        tracee.set_registers(&now)
+    }
+
     /// Whether a thread is of the first process.
     fn is_of_first(&mut self, tracee: Tracee) -> bool {
         let known = &mut self.threads.entry(tracee.tid).or_default().process;
@@ -244,7 +271,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn overlay(&self) -> MutexGuard<'_, Overlay> {
-        self.overlay.lock().unwrap_or_else(|e| e.into_inner())
+        self.sandbox.overlay.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// A system call that the filter picked. If it cannot be looked at, it does not happen, and neither does anything after it.
@@ -252,6 +279,10 @@ impl<'a> Supervisor<'a> {
         let result = tracee.registers().and_then(|before| Ok((before, self.system_call(tracee, &before)?)));
         match result {
             Ok((_, Verdict::Pass)) => tracee.resume(0),
+            Ok((_, Verdict::Listed(listing))) => {
+                self.threads.entry(tracee.tid).or_default().listing = Some(listing);
+                tracee.resume_to_return();
+            }
             Ok((before, Verdict::Changed(now, effect))) => match tracee.set_registers(&now) {
                 Ok(()) => {
                     let thread = self.threads.entry(tracee.tid).or_default();
@@ -306,8 +337,18 @@ impl<'a> Supervisor<'a> {
                 decided(now)
             }
             Call::List => {
-                self.overlay().sync_placeholders();
-                Ok(Verdict::Pass)
+                let overlay = self.overlay();
+                if overlay.view().is_some() {
+                    overlay.sync_placeholders();
+                    return Ok(Verdict::Pass);
+                }
+                let Ok(folder) = tracee.folder(Some(before.rdi as i32)) else { return Ok(Verdict::Pass) };
+                let differences = overlay.differences(&folder);
+                drop(overlay);
+                Ok(match differences.is_empty() {
+                    true => Verdict::Pass,
+                    false => Verdict::Listed(Listing::new(tracee, before, differences, &mut self.told)),
+                })
             }
             Call::Never => self.refused(name, now),
             Call::Signal { signal: Some(n), .. } if argument(before, n) as i32 == 0 => Ok(Verdict::Pass),
@@ -328,154 +369,14 @@ impl<'a> Supervisor<'a> {
             Call::Change { path: PathArgument { dir: Some(dir), path } } if argument(before, path) == 0 => {
                 self.change_open(tracee, name, argument(before, dir) as i32, now)
             }
-            _ => self.named_call(tracee, before, call, name),
+            _ => {
+                let decision = naming::decide(tracee, &mut now, call, &mut self.overlay())?;
+                match decision {
+                    Some(decision) => self.answer(tracee, name, now, decision),
+                    None => Ok(Verdict::Pass),
+                }
+            }
         }
-    }
-
-    /// Decides on a system call that names files.
-    fn named_call(
-        &mut self,
-        tracee: Tracee,
-        before: &Registers,
-        call: Call,
-        name: &'static str,
-    ) -> io::Result<Verdict> {
-        let mut now = *before;
-        let mut overlay = self.overlay.lock().unwrap_or_else(|e| e.into_inner());
-        let access = |follow, writes| Access { follow, writes };
-        let no_link = |flags: i32| {
-            flags & libc::O_NOFOLLOW == 0 && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL
-        };
-        let writing =
-            |flags: i32| flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_TRUNC | libc::O_CREAT) != 0;
-        let (place, named) = match call {
-            Call::Open { path, flags } => {
-                let flags = argument(before, flags) as i32;
-                (path, resolve(tracee, before, path, access(no_link(flags), writing(flags)), overlay.view())?)
-            }
-            Call::Open2 { path, how } => {
-                let (flags, _) = open_how(tracee, argument(before, how))?;
-                (path, resolve(tracee, before, path, access(no_link(flags), writing(flags)), overlay.view())?)
-            }
-            Call::Create { path } | Call::Change { path } => {
-                (path, resolve(tracee, before, path, access(follows(before), true), overlay.view())?)
-            }
-            Call::Look { path, nofollow } => {
-                let follow = nofollow.is_none_or(|n| argument(before, n) & libc::AT_SYMLINK_NOFOLLOW as u64 == 0);
-                (path, resolve(tracee, before, path, access(follow, false), overlay.view())?)
-            }
-            Call::LookAtLink { path, .. } => {
-                (path, resolve(tracee, before, path, access(false, false), overlay.view())?)
-            }
-            Call::Unlink { path, .. } | Call::Make { path } => {
-                (path, resolve(tracee, before, path, access(false, true), overlay.view())?)
-            }
-            Call::Rename { from, .. } => (from, resolve(tracee, before, from, access(false, true), overlay.view())?),
-            Call::Link { from, .. } => (from, resolve(tracee, before, from, access(true, true), overlay.view())?),
-            _ => return Ok(Verdict::Pass),
-        };
-        let path = match (named, call) {
-            (Named::Path(path), _) => path,
-            (Named::Nothing, _) => return Ok(Verdict::Pass),
-            (Named::Outside, _) => {
-                drop(overlay);
-                return self.refused(name, now);
-            }
-            (Named::Open(device, inode), Call::Link { to, .. }) => {
-                let Named::Path(to) = resolve(tracee, before, to, access(false, true), overlay.view())? else {
-                    return Ok(Verdict::Pass);
-                };
-                let answer = if overlay.view().is_some() && !overlay.is_own(device, inode) {
-                    overlay.change_view(&to)
-                } else {
-                    overlay.link_nameless(device, inode, &to)
-                };
-                drop(overlay);
-                return self.answer(tracee, name, now, place, answer, None);
-            }
-            (Named::Open(device, inode), Call::Change { .. }) => {
-                let answer = match overlay.is_own(device, inode) {
-                    true => Answer::Real,
-                    false => overlay.change_view("/".as_ref()),
-                };
-                drop(overlay);
-                return self.answer(tracee, name, now, place, answer, None);
-            }
-            (Named::Open(..), _) => return Ok(Verdict::Pass),
-        };
-        let (answer, effect) = match call {
-            Call::Open { flags, .. } => {
-                let asked = argument(before, flags) as i32;
-                let mode = new_mode(tracee, asked, argument(before, flags + 1));
-                let answer = overlay.open(&path, asked, mode);
-                if matches!(answer, Answer::Instead(_)) {
-                    set_argument(&mut now, flags, u64::from(reopen(asked) as u32));
-                }
-                (answer, None)
-            }
-            Call::Create { .. } => {
-                let asked = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-                let answer = overlay.open(&path, asked, new_mode(tracee, asked, before.rsi));
-                if matches!(answer, Answer::Instead(_)) {
-                    now.orig_rax = libc::SYS_open as u64;
-                    now.rsi = (libc::O_WRONLY | libc::O_TRUNC) as u64;
-                }
-                (answer, None)
-            }
-            Call::Open2 { how, .. } => {
-                let (asked, mode) = open_how(tracee, argument(before, how))?;
-                let answer = overlay.open(&path, asked, new_mode(tracee, asked, mode));
-                if matches!(answer, Answer::Instead(_)) {
-                    // Its rules about paths do not suit the stand-in.
-                    now.orig_rax = libc::SYS_openat as u64;
-                    now.rdx = u64::from(reopen(asked) as u32);
-                }
-                (answer, None)
-            }
-            Call::Look { nofollow, .. } => {
-                let answer = overlay.look(&path);
-                if let (Answer::Instead(_), Some(n)) = (&answer, nofollow) {
-                    set_argument(&mut now, n, argument(before, n) & !(libc::AT_SYMLINK_NOFOLLOW as u64));
-                }
-                (answer, None)
-            }
-            Call::LookAtLink { followed, .. } => {
-                let answer = overlay.look(&path);
-                if matches!(answer, Answer::Instead(_)) {
-                    now.orig_rax = followed as u64;
-                }
-                (answer, None)
-            }
-            Call::Change { .. } => {
-                let answer = overlay.change(&path);
-                if matches!(answer, Answer::Instead(_)) {
-                    follow_stand_in(&mut now);
-                }
-                (answer, None)
-            }
-            Call::Make { .. } => (overlay.change_view(&path), None),
-            Call::Unlink { flags, .. }
-                if flags.is_some_and(|n| argument(before, n) & libc::AT_REMOVEDIR as u64 != 0) =>
-            {
-                (overlay.change_view(&path), None)
-            }
-            Call::Unlink { .. } => overlay.unlink(&path),
-            Call::Rename { to, flags, .. } => {
-                let Named::Path(to) = resolve(tracee, before, to, access(false, true), overlay.view())? else {
-                    return Ok(Verdict::Pass);
-                };
-                overlay.rename(&path, &to, flags.map_or(0, |n| argument(before, n)))
-            }
-            Call::Link { to, .. } => {
-                let Named::Path(to) = resolve(tracee, before, to, access(false, true), overlay.view())? else {
-                    return Ok(Verdict::Pass);
-                };
-                overlay.link(&path, &to)
-            }
-            _ => (Answer::Real, None),
-        };
-        drop(overlay);
-        self.answer(tracee, name, now, place, answer, effect)
     }
 
     /// A change of what is known of an open file.
@@ -514,12 +415,12 @@ impl<'a> Supervisor<'a> {
                 }
             }
             network::Address::Abstract(name) if binds => {
-                self.bound.insert(name);
+                self.overlay().add_socket(name);
                 Ok(Verdict::Pass)
             }
             // In a view the kernel connects only sockets that were made in it.
             network::Address::File(_) if self.overlay().view().is_some() => Ok(Verdict::Pass),
-            network::Address::Abstract(name) if self.bound.contains(&name) => Ok(Verdict::Pass),
+            network::Address::Abstract(name) if self.overlay().has_socket(&name) => Ok(Verdict::Pass),
             // Services of the machine, such as a log or a name server, are not there in a sandbox.
             network::Address::File(_) | network::Address::Abstract(_) => {
                 skip(&mut now, Err(libc::ECONNREFUSED));
@@ -538,7 +439,9 @@ impl<'a> Supervisor<'a> {
             (Target::Process, -1) => false,
             (Target::Process, group) if group < 0 => {
                 // SAFETY: asks about processes that may be gone.
-                self.threads.keys().any(|&tid| unsafe { libc::getpgid(tid) } == -group)
+                let in_group = |&tid: &libc::pid_t| unsafe { libc::getpgid(tid) } == -group;
+                self.threads.keys().any(in_group)
+                    || self.sandbox.beside.is_some_and(|beside| beside.others(&[]).iter().any(in_group))
             }
             (Target::Descriptor, fd) => {
                 let about = std::fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", tracee.tid)).unwrap_or_default();
@@ -548,6 +451,7 @@ impl<'a> Supervisor<'a> {
             // One that is gone gets nothing.
             (_, tid) => {
                 self.threads.contains_key(&tid)
+                    || self.sandbox.beside.is_some_and(|beside| beside.contains(tid))
                     || tracee.shares_sandbox_with(tid)
                     || !std::path::Path::new(&format!("/proc/{tid}")).exists()
             }
@@ -567,9 +471,7 @@ impl<'a> Supervisor<'a> {
         tracee: Tracee,
         name: &'static str,
         mut now: Registers,
-        path: PathArgument,
-        answer: Answer,
-        effect: Option<Effect>,
+        Decision { place, answer, effect }: Decision,
     ) -> io::Result<Verdict> {
         match answer {
             Answer::Real if effect.is_none() => return Ok(Verdict::Pass),
@@ -581,54 +483,10 @@ impl<'a> Supervisor<'a> {
                 let text = format!("/proc/{}/fd/{}\0", std::process::id(), file.as_raw_fd());
                 let room = (now.rsp - RED_ZONE - text.len() as u64) & !15;
                 tracee.write(room, text.as_bytes())?;
-                set_argument(&mut now, path.path, room);
+                set_argument(&mut now, place.path, room);
             }
         }
         Ok(Verdict::Changed(Box::new(now), effect))
-    }
-}
-
-/// The flags and the mode in the structure that `openat2` takes.
-fn open_how(tracee: Tracee, at: u64) -> io::Result<(i32, u64)> {
-    let mut words = [0; 16];
-    match tracee.read(at, &mut words) {
-        Ok(_) => {
-            let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |all, &byte| all << 8 | u64::from(byte));
-            Ok((word(&words[..8]) as i32, word(&words[8..])))
-        }
-        // The kernel will say so itself.
-        Err(e) if e.raw_os_error() == Some(libc::EFAULT) => Ok((0, 0)),
-        Err(e) => Err(e),
-    }
-}
-
-/// The mode that a new file gets.
-fn new_mode(tracee: Tracee, flags: i32, asked: u64) -> u32 {
-    if flags & libc::O_CREAT == 0 { 0 } else { asked as u32 & !tracee.umask() }
-}
-
-/// Whether a call that changes a file follows a link at the end of its path.
-fn follows(registers: &Registers) -> bool {
-    let flags = match registers.orig_rax as i64 {
-        libc::SYS_lchown | libc::SYS_lsetxattr | libc::SYS_lremovexattr => return false,
-        libc::SYS_fchownat => registers.r8,
-        libc::SYS_utimensat | filter::SYS_FCHMODAT2 => registers.r10,
-        filter::SYS_SETXATTRAT | filter::SYS_REMOVEXATTRAT => registers.rdx,
-        _ => 0,
-    };
-    flags & libc::AT_SYMLINK_NOFOLLOW as u64 == 0
-}
-
-/// A stand-in is reached through a link, so calls that change a link itself have to follow it.
-fn follow_stand_in(now: &mut Registers) {
-    match now.orig_rax as i64 {
-        libc::SYS_lchown => now.orig_rax = libc::SYS_chown as u64,
-        libc::SYS_lsetxattr => now.orig_rax = libc::SYS_setxattr as u64,
-        libc::SYS_lremovexattr => now.orig_rax = libc::SYS_removexattr as u64,
-        libc::SYS_utimensat | filter::SYS_FCHMODAT2 => now.r10 &= !(libc::AT_SYMLINK_NOFOLLOW as u64),
-        filter::SYS_SETXATTRAT | filter::SYS_REMOVEXATTRAT => now.rdx &= !(libc::AT_SYMLINK_NOFOLLOW as u64),
-        libc::SYS_fchownat => now.r8 &= !(libc::AT_SYMLINK_NOFOLLOW as u64),
-        _ => {}
     }
 }
 
@@ -641,17 +499,12 @@ fn skip(now: &mut Registers, result: Result<(), i32>) {
     };
 }
 
-/// The flags to open a stand-in with, which exists and is reached through a link.
-fn reopen(flags: i32) -> i32 {
-    flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECT | libc::O_TMPFILE)
-}
-
-/// Signals that a process gets for what it did.
 fn kill(tid: libc::pid_t) {
     // SAFETY: a tracee of ours; the kernel does not use its id again before we have waited for it.
     unsafe { libc::kill(tid, libc::SIGKILL) };
 }
 
+/// Signals that a process gets for what it did.
 fn is_fault(signal: i32) -> bool {
     use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SIGXFSZ};
     [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SIGXFSZ].contains(&signal)

@@ -14,11 +14,15 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 
+use super::capabilities;
+use super::ground::Built;
 use super::keeper::{self, Keeper};
 use super::spawn::{Order, Spawner};
+use crate::sparse;
 
 /// What the runs in one view changed, as a folder in the private file system. It is removed with the last user.
 #[derive(Debug)]
@@ -37,8 +41,7 @@ impl Drop for Layer {
 /// A private view of the file system.
 #[derive(Debug)]
 pub(super) struct View {
-    /// Its root folder.
-    root: OwnedFd,
+    built: Built,
     spawner: Spawner,
     layer: Arc<Layer>,
     /// The layers below, oldest first.
@@ -87,10 +90,11 @@ impl std::ops::Deref for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Some(view) = self.0.take().filter(View::is_fresh) else { return };
+        let Some(view) = self.0.take() else { return };
         view.retain_placeholders(|_| false);
+        let fresh = view.is_fresh();
         let mut idle = untouched();
-        if view.is_fresh() && idle.len() < KEPT_VIEWS {
+        if fresh && idle.len() < KEPT_VIEWS {
             idle.push(view);
         }
     }
@@ -108,19 +112,19 @@ impl View {
         let layer = Arc::new(Layer { number: keeper.next_layer() });
         let (number, numbers) = (layer.number, lower.iter().map(|layer| layer.number).collect::<Vec<_>>());
         keeper.spawn(move || {
-            let built = keeper.build(number, &numbers, &folder).and_then(|root| {
+            let built = keeper.build(number, &numbers, &folder).and_then(|built| {
                 Spawner::confine(true)?;
-                Ok(root)
+                Ok(built)
             });
             let works = built.is_ok();
             if ready.send(built).is_ok() && works {
                 Spawner::serve(received);
             }
         })?;
-        let root = made.recv().map_err(io::Error::other)??;
+        let built = made.recv().map_err(io::Error::other)??;
         let spawner = Spawner::new(orders);
         let (touched, stained, placeholders) = Default::default();
-        Ok(Self { root, spawner, layer, lower: lower.to_vec(), touched, stained, placeholders })
+        Ok(Self { built, spawner, layer, lower: lower.to_vec(), touched, stained, placeholders })
     }
 
     pub(super) fn spawner(&self) -> &Spawner {
@@ -142,8 +146,9 @@ impl View {
         }
     }
 
+    /// Whether nothing was changed in it. What programs asked for is known, and what the kernel has made of it is looked up.
     fn is_fresh(&self) -> bool {
-        !self.is_touched() && !self.stained.load(Ordering::Acquire)
+        !self.is_touched() && !self.stained.load(Ordering::Acquire) && self.built.changes.iter().all(is_empty)
     }
 
     /// Its layers, its own last, as the ground of other views. Nothing may be changed in it any more.
@@ -154,19 +159,7 @@ impl View {
 
     /// Opens a file as a process in the view would.
     pub(super) fn open(&self, path: &Path, flags: i32, mode: u32) -> io::Result<File> {
-        let path = CString::new(path.as_os_str().as_bytes())?;
-        // SAFETY: all-zero is a valid `open_how`, the pointers are valid, and the descriptor is new and ours.
-        unsafe {
-            let mut how: libc::open_how = std::mem::zeroed();
-            how.flags = (flags | libc::O_CLOEXEC) as u64;
-            how.mode = u64::from(mode);
-            how.resolve = libc::RESOLVE_IN_ROOT;
-            let root = self.root.as_raw_fd();
-            match libc::syscall(libc::SYS_openat2, root, path.as_ptr(), &raw const how, size_of::<libc::open_how>()) {
-                fd if fd >= 0 => Ok(File::from_raw_fd(fd as i32)),
-                _ => Err(io::Error::last_os_error()),
-            }
-        }
+        open_in(&self.built.root, path, flags, mode)
     }
 
     /// The path without symbolic links and dots, and whether there is a file.
@@ -266,6 +259,56 @@ impl View {
     fn placeholders(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
         self.placeholders.lock().unwrap_or_else(|e| e.into_inner())
     }
+}
+
+/// Runs a command to its end in a view of its own, with these files in their places, or not there. Nobody supervises it: this is for
+/// those who want to themselves, such as a debugger. Nothing if the kernel allows no views.
+pub(super) fn run_alone(
+    lower: &[Arc<Layer>],
+    files: Vec<(PathBuf, Option<Arc<File>>)>,
+    mut command: Command,
+) -> io::Result<Option<ExitStatus>> {
+    let Some(keeper) = keeper::get() else { return Ok(None) };
+    let folder = std::env::current_dir()?;
+    let layer = Layer { number: keeper.next_layer() };
+    let (number, numbers) = (layer.number, lower.iter().map(|layer| layer.number).collect::<Vec<_>>());
+    let status = keeper.call(move |ground| {
+        ground.build(number, &numbers, &folder).map_err(io::Error::other)?;
+        capabilities::drop_for_good()?;
+        for (path, file) in files {
+            let placed = match file {
+                Some(file) => File::create(&path).and_then(|to| sparse::copy(&file, &to)),
+                None if path.exists() => std::fs::remove_file(&path),
+                None => Ok(()),
+            };
+            placed.map_err(|e| io::Error::other(format!("{}: {e}", path.display())))?;
+        }
+        command.status()
+    })?;
+    Ok(Some(status))
+}
+
+/// Opens a file as a process would whose root this is.
+pub(super) fn open_in(root: &OwnedFd, path: &Path, flags: i32, mode: u32) -> io::Result<File> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: all-zero is a valid `open_how`, the pointers are valid, and the descriptor is new and ours.
+    unsafe {
+        let mut how: libc::open_how = std::mem::zeroed();
+        how.flags = (flags | libc::O_CLOEXEC) as u64;
+        how.mode = u64::from(mode);
+        how.resolve = libc::RESOLVE_IN_ROOT;
+        let (root, size) = (root.as_raw_fd(), size_of::<libc::open_how>());
+        match libc::syscall(libc::SYS_openat2, root, path.as_ptr(), &raw const how, size) {
+            fd if fd >= 0 => Ok(File::from_raw_fd(fd as i32)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Whether a folder is empty, as far as can be seen.
+fn is_empty(folder: &OwnedFd) -> bool {
+    let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
+    std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// Makes a new folder with what is in an old one, which goes.
