@@ -95,6 +95,7 @@ pub(crate) unsafe extern "C" fn is_interesting(_dc: *mut c_void, number: i32) ->
         return 1;
     }
     let yes = kernel_writes::writes_memory(number)
+        || may_block(number)
         || matches!(
             number,
             libc::SYS_mmap
@@ -148,6 +149,27 @@ pub(crate) unsafe extern "C" fn is_interesting(_dc: *mut c_void, number: i32) ->
         )
         || deterministic && matches!(number, libc::SYS_clock_gettime | libc::SYS_gettimeofday | libc::SYS_time);
     yes.into()
+}
+
+/// Calls that wait, and that a signal ends early unless its handler asks for them to be restarted. DynamoRIO restarts all that the client
+/// does not want to see: a server that its SIGTERM is to wake would wait for ever.
+fn may_block(number: i64) -> bool {
+    matches!(
+        number,
+        libc::SYS_accept
+            | libc::SYS_accept4
+            | libc::SYS_connect
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_recvmmsg
+            | libc::SYS_flock
+            | libc::SYS_fcntl
+            | libc::SYS_futex
+            | libc::SYS_waitid
+            | libc::SYS_mq_timedsend
+            | libc::SYS_mq_timedreceive
+    )
 }
 
 /// Whether a call reads from a descriptor, its first argument.
