@@ -47,7 +47,9 @@ pub(crate) enum Command {
     /// Join the results of shards
     #[command(after_help = Exit::help())]
     Merge(Merge),
-    /// Run a program and record what it does to PM
+    /// Run a program, on the files themselves, and record what it does to PM.
+    ///
+    /// The program works in place: what it does to files is real. The other commands keep it private.
     #[command(after_help = Exit::help())]
     Trace(Box<Trace>),
     /// Print the events of a saved trace
@@ -90,6 +92,13 @@ pub(crate) struct Workload {
     /// Let the program work on the files themselves instead of private copies, if they are too large to copy
     #[arg(long)]
     pub(crate) in_place: bool,
+
+    /// Outputs that are wanted for real: what the set-up and the recorded run leave in files like this is copied out.
+    ///
+    /// May be given several times. A folder stands for everything below it. Recoveries and other runs stay private; what is removed
+    /// stays in place.
+    #[arg(long, value_name = "GLOB", action = ArgAction::Append)]
+    pub(crate) keep: Vec<OsString>,
 
     /// Run this first, in a shell, to make the files that the program starts with
     #[arg(long, value_name = "CMD")]

@@ -1,6 +1,6 @@
 //! What is kept of a run: `.pmvet/runs/<id>/`, and `latest`, which points at the newest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -14,6 +14,7 @@ use pmvet_findings::{Finding, Outcome, Run, jsonl};
 use pmvet_target::launch;
 use pmvet_target::recording::Recording;
 use pmvet_target::sandbox::driver::Driver;
+use pmvet_target::sandbox::{Capture, Overlay};
 use pmvet_target::sparse;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,8 @@ use crate::files;
 use crate::recovery::{self, Identity};
 
 const LATEST: &str = "latest";
+/// What the recorded run left in files that are not PM, as far as it differs from the user's own: an archive.
+pub(crate) const LEFT: &str = "left.tar";
 
 /// The folder of one run.
 #[derive(Debug, Clone)]
@@ -343,6 +346,28 @@ impl RunFolder {
 
     pub(crate) fn keep_info(&self, info: &RunInfo) -> bool {
         self.kept(self.write_info(info))
+    }
+
+    /// Keeps what the recorded run left in files that are not PM, for `replay` and `--resume`.
+    pub(crate) fn keep_left(&self, left: &Overlay, pm: &HashSet<PathBuf>) {
+        let path = self.file(LEFT);
+        let saved = File::create(&path).and_then(|file| left.save(file, pm));
+        if !matches!(saved, Ok(true)) {
+            let _ = std::fs::remove_file(&path);
+        }
+        let what = "the files that the recorded run left".into();
+        self.kept(saved.map(drop).map_err(|source| Error::Output { action: "keep", what, source }));
+    }
+
+    /// What the recorded run left in files that are not PM.
+    pub(crate) fn left(&self) -> Result<Overlay, Error> {
+        let loaded = match File::open(self.file(LEFT)) {
+            Ok(file) => Overlay::load(file, Capture::Named),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Overlay::new(Capture::Named)),
+            Err(e) => Err(e),
+        };
+        let what = "the files that the recorded run left".into();
+        loaded.map_err(|source| Error::Output { action: "bring back", what, source })
     }
 
     /// Notes what could not be kept, or not be done for that reason.

@@ -7,8 +7,10 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use glob::Pattern;
 use pmvet_engines::inject::Recovery;
 use pmvet_events::file::TraceHeader;
+use pmvet_events::paths;
 use pmvet_events::plan::{AllocFunction, Plan, SyncFunction};
 use pmvet_target::Launch;
 use pmvet_target::install::Install;
@@ -24,6 +26,7 @@ use crate::budget;
 use crate::cli;
 use crate::config::Config;
 use crate::exit::{Error, Exit};
+use crate::files;
 use crate::pm;
 use crate::run_folder::{RunFolder, RunInfo};
 use crate::system;
@@ -46,6 +49,8 @@ pub(crate) struct Workload {
     /// Branches of recorded runs are counted.
     pub(crate) branches: bool,
     pub(crate) in_place: bool,
+    /// Files that the user wants for real, as globs.
+    pub(crate) keep: Vec<Pattern>,
     pub(crate) input: Option<Arc<File>>,
     /// For servers: who talks to it.
     pub(crate) driver: Option<Arc<Driver>>,
@@ -62,12 +67,22 @@ impl Workload {
                 "--setup makes private files, which --in-place does not use; leave one out".into(),
             ));
         }
+        if arguments.in_place && !arguments.keep.is_empty() {
+            return Err(Error::Usage(
+                "--keep is for private files, and with --in-place none are; leave one out".into(),
+            ));
+        }
         let mut globs: Vec<String> = pm::DEFAULT.map(String::from).into();
         globs.extend(config.pm.iter().cloned());
         for text in &arguments.pm {
             globs.push(pm::glob(text, folder).map_err(|e| Error::Usage(format!("--pm: {e}")))?);
         }
+        let wanted = |text: &OsString| {
+            let pattern = pm::glob(text, folder).and_then(|glob| Pattern::new(&glob).map_err(|e| e.to_string()));
+            pattern.map_err(|e| Error::Usage(format!("--keep: {e}")))
+        };
         Ok(Self {
+            keep: arguments.keep.iter().map(wanted).collect::<Result<_, _>>()?,
             program: Program::find(&arguments.command)?,
             command: arguments.command.clone(),
             pm: globs,
@@ -96,6 +111,7 @@ impl Workload {
             in_step: true,
             branches: false,
             in_place: false,
+            keep: Vec::new(),
             input: recovery.input.clone(),
             driver: recovery.driver.clone(),
             files: Overlay::new(Capture::Named),
@@ -211,9 +227,13 @@ impl Workload {
     ) -> Result<Option<Exit>, Error> {
         let how = self.launch(loads);
         let files = how.sandbox.as_ref().map(|private| Arc::clone(&private.overlay));
-        let (_, ending) = self.make(&folder.path, how, install, feed)?;
+        let (recording, ending) = self.make(&folder.path, how, install, feed)?;
         if let Some(files) = files {
             self.left = files.lock().unwrap_or_else(|e| e.into_inner()).above(Capture::Named);
+        }
+        if !over::is_over() {
+            self.keep_outputs()?;
+            folder.keep_left(&self.left, &recording.pm);
         }
         // One that has ended by itself was not cut short by the budget; but it may have ended because of a signal.
         let ended = ending.exit == TargetExit::Status(0) && over::stopped_by().is_none();
@@ -231,6 +251,30 @@ impl Workload {
         info.recorded = true;
         folder.keep_info(info);
         Ok(None)
+    }
+
+    /// Makes real what the user wants of the files that the set-up and the recorded run left.
+    fn keep_outputs(&self) -> Result<(), Error> {
+        if self.keep.is_empty() {
+            return Ok(());
+        }
+        let failed = |what: &Path, source| Error::Output { action: "keep", what: what.display().to_string(), source };
+        let changed = self.left.changed_files().map_err(|e| failed(Path::new("what the run left"), e))?;
+        for path in changed.iter().filter(|path| self.keep.iter().any(|glob| glob.matches(&paths::text(path)))) {
+            let keep = || {
+                let mut private = match self.left.open_file(path) {
+                    // Removed by a later run.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+                    opened => opened?,
+                };
+                let mode = private.metadata()?.permissions();
+                path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+                files::replace(path, |out| io::copy(&mut private, out).map(drop))?;
+                std::fs::set_permissions(path, mode)
+            };
+            keep().map_err(|e| failed(path, e))?;
+        }
+        Ok(())
     }
 
     /// What to say if it mapped no PM.

@@ -3,18 +3,21 @@
 use std::ffi::CStr;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use pmvet_events::plan::Plan;
 use pmvet_events::shm::Shared;
 use pmvet_events::{Event, Places};
 use pmvet_target::collect::SinkError;
 use pmvet_target::install::Install;
-use pmvet_target::launch::Exit as TargetExit;
+use pmvet_target::launch::{Exit as TargetExit, Private};
 use pmvet_target::program::Program;
+use pmvet_target::sandbox::{Capture, Output, Overlay};
 use pmvet_target::{Launch, Sink, launch};
 
 use crate::cli::{Color, Doctor};
 use crate::exit::{Error, Exit};
+use crate::isolation::{self, Backend};
 use crate::summary::render::{Style, bytes};
 use crate::system;
 
@@ -44,7 +47,10 @@ pub(crate) fn run(arguments: &Doctor) -> Result<Exit, Error> {
         Color::Auto => std::io::stdout().is_terminal(),
     };
     let style = Style { color };
+    // First, since it needs a process with one thread.
+    let private = private_files();
     let mut checks = vec![processor(&read("/proc/cpuinfo")), kernel(&read("/proc/sys/kernel/osrelease"))];
+    checks.push(private);
     checks.extend(tracing());
     checks.push(shared_memory());
     checks.push(pm_folder());
@@ -115,7 +121,28 @@ impl Sink for Count {
     }
 }
 
-/// Finds DynamoRIO and the client, and traces a small program with them.
+/// Makes changes in a sandbox, as programs will, and looks that nothing outside has changed.
+fn private_files() -> Check {
+    const WHAT: &str = "private files";
+    let proven = isolation::choose(Vec::new()).and_then(|backend| isolation::prove(&backend).map(|()| backend));
+    match proven {
+        Ok(Backend::Namespace) => check(Grade::Ok, WHAT, "each run has a view of the file system of its own"),
+        Ok(Backend::Supervisor(None)) => {
+            let found =
+                format!("a supervisor, as {} says, which refuses what it cannot keep private", isolation::VARIABLE);
+            check(Grade::Ok, WHAT, found)
+        }
+        Ok(Backend::Supervisor(Some(reason))) => {
+            let advice = "in a container, `--cap-add=SYS_ADMIN` or a seccomp profile that allows unshare and mount";
+            let found =
+                format!("a supervisor, which refuses what it cannot keep private; views need: {reason} ({advice})");
+            check(Grade::Warn, WHAT, found)
+        }
+        Err(error) => check(Grade::Fail, WHAT, error.to_string()),
+    }
+}
+
+/// Finds DynamoRIO and the client, and traces a small program with them, in a sandbox.
 fn tracing() -> Vec<Check> {
     const WHAT: &str = "tracing";
     let install = match Install::find() {
@@ -133,7 +160,16 @@ fn tracing() -> Vec<Check> {
             return checks;
         }
     };
-    let how = Launch { program, plan: Plan::default(), follow_forks: true, bare: false, sandbox: None };
+    let sandbox = Some(Private {
+        overlay: Arc::new(Mutex::new(Overlay::new(Capture::Named))),
+        input: None,
+        output: Output::Tail(0),
+        driver: None,
+        timeout: None,
+        by_the_clock: false,
+        cancel: None,
+    });
+    let how = Launch { program, plan: Plan::default(), follow_forks: true, bare: false, sandbox };
     let mut count = Count::default();
     let result = launch(&how, &install, &mut count);
     checks.push(match result {

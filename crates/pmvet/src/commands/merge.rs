@@ -12,7 +12,7 @@ use crate::cli;
 use crate::exit::{Error, Exit};
 use crate::recovery;
 use crate::reporting::{self, Results, Witness};
-use crate::run_folder::{RunFolder, RunInfo};
+use crate::run_folder::{LEFT, RunFolder, RunInfo};
 
 /// What every shard counts as a whole: they all record the same run, and the same recoveries.
 const SHARED: &[&str] = &["failure points", "failure points in recovery"];
@@ -169,8 +169,9 @@ impl Origins {
             let name = witness.recording.as_ref().map_or(shard.clone(), |name| format!("{shard}/{name}"));
             let from_folder = witness.recording.as_ref().map_or(from.clone(), |name| from.join(name));
             let is_there = *brought.entry(name.clone()).or_insert_with(|| {
-                let input = link(&from.join("input"), &to.file("input"), true);
-                to.kept(input.and_then(|()| bring_recording(&from_folder, &to.file(&name))))
+                let mut shared = ["input", LEFT].into_iter();
+                let shared = shared.try_for_each(|name| link(&from.join(name), &to.file(name), true));
+                to.kept(shared.and_then(|()| bring_recording(&from_folder, &to.file(&name))))
             });
             if is_there {
                 witnesses.insert(image.to_owned(), Witness { recording: Some(name), ..witness.clone() });

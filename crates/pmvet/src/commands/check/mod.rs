@@ -102,6 +102,7 @@ impl Check {
         }
         if self.info.recorded {
             self.workload.known_input(&input);
+            self.workload.left = self.folder.left()?;
         } else {
             if let Some(exit) = self.workload.keep_input(&input)? {
                 return Ok(exit);
@@ -179,7 +180,14 @@ impl Check {
             seconds: started.elapsed().as_secs_f64(),
             phases: self.stats.phases(),
         };
-        let exit = reporting::report(results, &arguments.reporting)?;
+        let mut exit = reporting::report(results, &arguments.reporting)?;
+        let judged = self.stats.recoveries + self.stats.recoveries_known;
+        if judged == 0 && self.stats.recoveries_left > 0 && over::stopped_by().is_none() {
+            eprintln!(
+                "pmvet: no recovery ended within the budget, so nothing is known of crashes; give it more time (--budget)"
+            );
+            exit = exit.max(Exit::NothingAnalysed);
+        }
         let incomplete = !self.info.complete && self.settings.require_complete;
         Ok(if incomplete { exit.max(Exit::Incomplete) } else { exit })
     }

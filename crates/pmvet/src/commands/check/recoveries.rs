@@ -28,6 +28,9 @@ use crate::workload::Workload;
 /// recovery had to repair.
 const TRIES: u32 = 8;
 
+/// How much longer a recovery may take while it is recorded.
+const SLOWER: u32 = 20;
+
 /// What every recovery has in common.
 pub(super) struct Recoveries<'a> {
     pub(super) settings: &'a Settings,
@@ -126,7 +129,10 @@ impl Recoveries<'_> {
         let mut how = self.workload.launch(false);
         how.program = program;
         match &mut how.sandbox {
-            Some(private) => private.overlay = Arc::new(Mutex::new(overlay)),
+            Some(private) => {
+                private.overlay = Arc::new(Mutex::new(overlay));
+                private.timeout = Some(self.timeout * SLOWER);
+            }
             None => return Ok(None),
         }
         let header =

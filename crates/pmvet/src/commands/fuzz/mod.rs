@@ -48,6 +48,11 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     if arguments.workload.in_place || arguments.workload.client.is_some() {
         return Err(Error::Usage("fuzz works on private files and on programs that end by themselves".into()));
     }
+    if !arguments.workload.keep.is_empty() {
+        return Err(Error::Usage(
+            "--keep copies what one recorded run leaves, and fuzz makes thousands; leave it out".into(),
+        ));
+    }
     let config = Config::load(arguments.workload.config.as_deref())?;
     let mut workload = Workload::new(&arguments.workload, &config, &here)?;
     let install = Install::find()?;

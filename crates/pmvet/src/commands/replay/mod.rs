@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         variables: pm_variables().collect(),
         timeout: info.timeout.unwrap_or_default(),
         oracle: info.oracle.as_deref().map(words),
-        files: Overlay::new(Capture::Named),
+        files: folder.left()?,
         most_bytes: room(versions.get(version).iter().flat_map(|v| &v.files).map(|f| f.size).sum()),
         driver: info.server.as_ref().map(|server| server.driver().map(Arc::new)).transpose()?,
     };

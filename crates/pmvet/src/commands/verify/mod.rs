@@ -82,6 +82,7 @@ impl Verify {
         }
         if self.info.recorded {
             self.workload.known_input(&input);
+            self.workload.left = self.folder.left()?;
         } else {
             if let Some(exit) = self.workload.keep_input(&input)? {
                 return Ok(exit);
