@@ -56,6 +56,7 @@ fn numbers(image: &Path) -> [u64; 2] {
 struct Manner {
     way: &'static str,
     rest: &'static str,
+    timeout: &'static str,
     /// Nothing: no crash harms it.
     says: Option<&'static str>,
     /// A function that its stack has to name.
@@ -63,14 +64,14 @@ struct Manner {
 }
 
 const fn manner(way: &'static str, says: Option<&'static str>, inside: Option<&'static str>) -> Manner {
-    Manner { way, rest: "", says, inside }
+    Manner { way, rest: "", timeout: "2s", says, inside }
 }
 
 fn behaves(manner: &Manner) -> Result<(), String> {
     let place = Place::new();
     let pool = make_pool(&place, 5);
     let recover = line(&place, manner.way, manner.rest);
-    let checked = check(&place, &["-j1", "--recover-timeout", "2s", "--recover", &recover]);
+    let checked = check(&place, &["-j1", "--recover-timeout", manner.timeout, "--recover", &recover]);
     pool.assert();
     place.assert_clean(&["pool"]);
     let wrong = |what: &str| Err(format!("--- {}: {what}\n{}", manner.way, checked.text()));
@@ -121,7 +122,8 @@ fn bad_manners_do_no_harm() {
 fn a_full_disk_does_no_harm() {
     let _turn = turn();
     for way in ["fill-pool", "fill-disk"] {
-        behaves(&manner(way, Some("dies of signal 25 (SIGXFSZ)"), None)).unwrap();
+        let full = manner(way, Some("dies of signal 25 (SIGXFSZ)"), None);
+        behaves(&Manner { timeout: "60s", ..full }).unwrap();
     }
 }
 

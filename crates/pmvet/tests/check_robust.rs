@@ -201,7 +201,7 @@ fn a_run_resumes_with_its_own_command_line_only() {
     let command =
         |n: &str| [program.to_str().unwrap().to_owned(), "run".into(), pool.to_str().unwrap().into(), n.into()];
     let recover = format!("{} strict {}", program.display(), pool.display());
-    let options = ["-j2", "--recover", &recover];
+    let options = ["-j1", "--recover", &recover];
     place.check(&options, &command("2")).resume().expect(USAGE, &["no run"]);
     place.check(&options, &command("2")).run().expect(FOUND, &[]);
     place.check(&options, &command("3")).resume().expect(USAGE, &["--resume", "another command line"]);
@@ -307,11 +307,21 @@ fn a_budget_that_ends_early() {
     let options = ["-j2", "--recover", &recover, "--budget", "1ms"];
     place.check(&options, &command).run().expect(FAILS_BY_ITSELF, &["did not end within the budget of 1ms"]);
     // One failure point out of all; then the rest has no time.
-    place.check(&["-j2", "--recover", &recover, "--sample", "1"], &command).run().expect(CLEAN, &[]);
+    let lenient = format!("{} lenient {}", program.display(), pool.display());
+    place.check(&["-j2", "--recover", &lenient, "--sample", "1"], &command).run().expect(CLEAN, &[]);
+    let options = ["-j2", "--recover", &lenient, "--budget", "1ms"];
     let short = place.check(&options, &command).resume();
     short.expect(CLEAN, &[]);
     assert!(short.stdout.contains("budget left no time"), "{}", short.stdout);
     place.check(&options, &command).option(&["--require-complete"]).resume().expect(INCOMPLETE, &[]);
+    let enough = ["-j2", "--recover", &lenient, "--budget", "1h", "--require-complete"];
+    place.check(&enough, &command).resume().expect(CLEAN, &[]);
+    // A bug that is known is told, however little time there is.
+    place.check(&["-j2", "--recover", &recover, "--sample", "1"], &command).run().expect(FOUND, &[]);
+    let options = ["-j2", "--recover", &recover, "--budget", "1ms"];
+    let short = place.check(&options, &command).resume();
+    short.expect(FOUND, &[]);
+    assert!(short.stdout.contains("budget left no time"), "{}", short.stdout);
     // With time enough the same run goes on to the bug.
     let enough = ["-j2", "--recover", &recover, "--budget", "1h"];
     let long = place.check(&enough, &command).option(&["--require-complete"]).resume();

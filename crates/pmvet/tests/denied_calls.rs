@@ -143,19 +143,16 @@ fn each_call(error: &'static str, backend: Option<&'static str>) {
 }
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn calls_that_are_not_permitted() {
     each_call("EPERM", None);
 }
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn calls_that_do_not_exist() {
     each_call("ENOSYS", None);
 }
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn calls_that_a_supervisor_may_not_make() {
     each_call("EPERM", Some("supervisor"));
 }

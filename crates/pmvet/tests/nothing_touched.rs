@@ -101,43 +101,36 @@ fn race_in_namespaces() {
 }
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn verify_in_namespaces() {
     all_at_once(Backend::Namespace, Engine::Verify);
 }
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn fuzz_in_namespaces() {
     all_at_once(Backend::Namespace, Engine::Fuzz);
 }
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn check_under_a_supervisor() {
     all_at_once(Backend::Supervisor, Engine::Check);
 }
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn race_under_a_supervisor() {
     all_at_once(Backend::Supervisor, Engine::Race);
 }
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn verify_under_a_supervisor() {
     all_at_once(Backend::Supervisor, Engine::Verify);
 }
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn fuzz_under_a_supervisor() {
     all_at_once(Backend::Supervisor, Engine::Fuzz);
 }
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn files_in_memory() {
     all_pass(MEMORY, None, &[], &cases(Backend::Any, &[Engine::Check], "all"));
 }
@@ -179,7 +172,6 @@ fn a_change_is_noticed() {
 // ---- Users
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn an_ordinary_user() {
     if !is_root() {
         // All other tests run as one.
@@ -196,7 +188,6 @@ fn an_ordinary_user() {
 }
 
 #[test]
-#[ignore = "not seen to pass yet"]
 fn without_user_namespaces() {
     let denied = [program("denied").into(), "newuser".into(), "EPERM".into()];
     all_pass(DISK, None, &denied, &cases(Backend::Any, &[Engine::Check], "all"));

@@ -216,12 +216,20 @@ fn many_moments() {
     }
 }
 
+/// Targets and recoveries that do not end, with budgets of 5, 20 and 60 seconds, or those that `PMVET_TEST_BUDGETS` names.
 #[test]
-#[ignore = "minutes: budgets on a busy machine"]
+#[ignore = "an hour: budgets on a busy machine"]
 fn budgets_on_a_busy_machine() {
+    let _alone = alone();
     let _load = Load::new(8);
-    for words in ["check", "verify", "race --confirm", "fuzz --corpus corpus"] {
-        targets_that_do_not_end(words);
+    let budgets = std::env::var("PMVET_TEST_BUDGETS").unwrap_or("5,20,60".into());
+    for budget in budgets.split(',').map(|text| Duration::from_secs(text.parse().unwrap())) {
+        for (words, target) in COMMANDS {
+            let without_recovery = words.split(" --recover").next().unwrap();
+            for mode in MODES {
+                within(&Place::new(), without_recovery, &format!("now-{mode} POOL"), budget);
+                within(&Place::new(), &words.replace("MODE", mode), target, budget);
+            }
+        }
     }
-    recoveries_that_do_not_end("verify", 5);
 }
