@@ -50,7 +50,7 @@ soak: ## the image check on every program, 20 times each, and the slow tests
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build zoo pmdk
 	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images --test check_pmdk
-	$(CARGO) test --release -p pmvet --test 'check*' --test 'verify*' --test 'race*' --test 'fuzz*' --test stops -- --ignored --nocapture
+	$(CARGO) test --release -p pmvet --test 'check*' --test 'verify*' --test 'race*' --test 'fuzz*' --test stops --test nothing_touched -- --ignored --nocapture
 	$(CARGO) test --release -p pmvet-engines --lib fuzz -- --ignored --nocapture
 
 bench: ## what tracing, checking, verifying and reporting cost, compared with native runs
@@ -59,6 +59,7 @@ bench: ## what tracing, checking, verifying and reporting cost, compared with na
 	@$(MAKE) --silent --no-print-directory -C zoo -j$(JOBS) OUT=$(TARGET)/zoo clean-variants
 	@scripts/bench.sh
 	@scripts/bench-check.sh
+	@scripts/bench-sandbox.sh
 	@scripts/bench-verify.sh
 	@scripts/bench-race.sh
 	@$(CARGO) run --quiet --release -p pmvet-report --example many_findings
