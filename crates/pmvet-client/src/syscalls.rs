@@ -152,7 +152,8 @@ pub(crate) unsafe extern "C" fn is_interesting(_dc: *mut c_void, number: i32) ->
 }
 
 /// Calls that wait, and that a signal ends early unless its handler asks for them to be restarted. DynamoRIO restarts all that the client
-/// does not want to see: a server that its SIGTERM is to wake would wait for ever.
+/// does not want to see: a server that its SIGTERM is to wake would wait for ever. Not `futex`, which threads call too often: `sem_wait` goes on
+/// after a signal.
 fn may_block(number: i64) -> bool {
     matches!(
         number,
@@ -165,7 +166,6 @@ fn may_block(number: i64) -> bool {
             | libc::SYS_recvmmsg
             | libc::SYS_flock
             | libc::SYS_fcntl
-            | libc::SYS_futex
             | libc::SYS_waitid
             | libc::SYS_mq_timedsend
             | libc::SYS_mq_timedreceive

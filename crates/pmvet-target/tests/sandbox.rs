@@ -221,6 +221,13 @@ fn a_process_that_fills_the_disk_is_stopped() {
 }
 
 #[test]
+fn a_run_that_forks_without_end_is_stopped() {
+    let scene = Scene::new(Capture::Writable);
+    let (end, _) = scene.sh("bomb() { bomb & bomb & wait; }; bomb");
+    assert_eq!(end, End::Signal(libc::SIGKILL));
+}
+
+#[test]
 fn threads_forks_and_two_mappings_see_one_image() {
     let scene = Scene::new(Capture::Writable);
     let program = scene.program(

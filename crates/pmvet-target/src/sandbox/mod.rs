@@ -66,6 +66,9 @@ use self::start_error::{StartError, Step};
 use self::supervisor::{Sandbox, Status, Supervisor, ending};
 use self::waiting::Waiting;
 
+/// How many threads a run may have, in all its processes: more than the tracer can follow.
+const MOST_THREADS: usize = 10_000;
+
 /// What to run, and what it may use.
 #[derive(Debug, Clone)]
 pub struct Job<'a> {
@@ -83,7 +86,7 @@ pub struct Job<'a> {
     pub by_the_clock: bool,
     /// Ends the run if its stand-ins take more memory than this.
     pub most_bytes: u64,
-    /// How much memory of its own each process may have.
+    /// How much memory of its own each process may have, if not as much as the machine has.
     pub most_memory: Option<u64>,
     /// An exit status that is no reason to record a stack.
     pub usual_status: Option<i32>,
@@ -190,6 +193,7 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
         (overlay.enter_view()?, job.driver.and_then(|driver| driver.stale(&overlay)))
     };
     let view = view.as_deref().map(|lease| &**lease);
+    let most_memory = most_memory.or_else(memory);
     let spawn = Spawn { executable, arguments, variables, input: input.into(), output, most_memory, view };
     let ending = AtomicU8::new(ending::NO);
     let signs = Signs::default();
@@ -203,6 +207,10 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
         let supervise = move || {
             let pid = spawn.start();
             let first = pid.as_ref().ok().copied();
+            if let Some(pid) = first {
+                // If memory runs out, no program of the user's is to be ended for it.
+                let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
+            }
             // SAFETY: has no preconditions.
             let own = unsafe { libc::gettid() };
             // Who asked waits for this.
@@ -228,6 +236,7 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
             most_bytes: job.most_bytes,
             stop: job.stop,
             overlay,
+            tracees,
             ending,
             line: match job.driver.map(|driver| &driver.ready) {
                 Some(Ready::Line(line)) => Some(line),
@@ -268,6 +277,13 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
     Ok(Run { end, output, stack, time })
 }
 
+/// The memory of the machine.
+fn memory() -> Option<u64> {
+    // SAFETY: has no preconditions.
+    let (pages, size) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    u64::try_from(pages).ok()?.checked_mul(u64::try_from(size).ok()?)
+}
+
 /// Makes orphans of the sandbox's processes children of pmvet. They are gone as soon as their tracer has seen their end; those of
 /// another parent stay until that one looks, and a target that forks for ever fills the table of processes with them.
 fn adopt_orphans() {
@@ -287,6 +303,7 @@ struct Watchdog<'a> {
     most_bytes: u64,
     stop: Option<&'a AtomicBool>,
     overlay: &'a Mutex<Overlay>,
+    tracees: &'a Tracees,
     ending: &'a AtomicU8,
     /// A line that somebody waits for.
     line: Option<&'a regex::bytes::Regex>,
@@ -365,13 +382,16 @@ impl Watchdog<'_> {
     fn is_over(&mut self) -> bool {
         if self.why.is_none() {
             // Who has it may be busy with a large file.
-            let used = || self.overlay.try_lock().map_or(0, |overlay| overlay.bytes());
+            let is_full = || self.overlay.try_lock().is_ok_and(|overlay| overlay.exceeds(self.most_bytes));
             self.why = if over::is_over() || self.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
                 Some(End::Interrupted)
             } else if self.is_late() {
                 Some(End::Timeout)
-            } else if used() > self.most_bytes {
+            } else if is_full() {
                 Some(End::Runaway)
+            } else if self.tracees.count() > MOST_THREADS {
+                say(&format!("a run that had more than {MOST_THREADS} threads at a time was killed"));
+                Some(End::Signal(libc::SIGKILL))
             } else {
                 None
             };

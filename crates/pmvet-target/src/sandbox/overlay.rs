@@ -280,10 +280,13 @@ impl Overlay {
         self.by_inode(device, inode).is_some() || self.nameless.iter().any(same)
     }
 
-    /// How much memory the stand-ins take.
-    pub fn bytes(&self) -> u64 {
+    /// Whether stand-ins and changes in the view take more memory than this.
+    pub fn exceeds(&self, most: u64) -> bool {
         let own = self.files().map(|(_, file)| file).chain(&self.nameless);
-        own.filter_map(|file| file.metadata().ok()).map(|m| m.blocks() * 512).sum()
+        let own: u64 = own.filter_map(|file| file.metadata().ok()).map(|m| m.blocks() * 512).sum();
+        // All views together are quickly asked.
+        let changed = || self.view.as_ref().filter(|view| view.bytes_of_all() > most).map_or(0, |view| view.bytes());
+        own > most || own + changed() > most
     }
 
     fn find(&self, path: &Path) -> Option<&Entry> {

@@ -199,6 +199,10 @@ impl Tracees {
         self.alive().threads.contains(&tid)
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.alive().threads.len()
+    }
+
     /// Those besides these.
     pub fn others(&self, spared: &[libc::pid_t]) -> Vec<libc::pid_t> {
         self.alive().others(spared).collect()

@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -149,6 +150,23 @@ impl View {
     /// Whether nothing was changed in it. What programs asked for is known, and what the kernel has made of it is looked up.
     fn is_fresh(&self) -> bool {
         !self.is_touched() && !self.stained.load(Ordering::Acquire) && self.built.changes.iter().all(is_empty)
+    }
+
+    /// How much memory the changes in all views take.
+    pub(super) fn bytes_of_all(&self) -> u64 {
+        // SAFETY: all-zero is a valid value, the pointer is valid, and the descriptor open.
+        let told = self.built.changes.first().map(|folder| unsafe {
+            let mut found: libc::statvfs = std::mem::zeroed();
+            libc::fstatvfs(folder.as_raw_fd(), &raw mut found);
+            (found.f_blocks - found.f_bfree) * found.f_frsize
+        });
+        told.unwrap_or(0)
+    }
+
+    /// How much memory the changes in this one take, as far as they can be seen.
+    pub(super) fn bytes(&self) -> u64 {
+        let path = |folder: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+        self.built.changes.iter().map(|folder| bytes_below(&path(folder))).sum()
     }
 
     /// Its layers, its own last, as the ground of other views. Nothing may be changed in it any more.
@@ -303,6 +321,15 @@ pub(super) fn open_in(root: &OwnedFd, path: &Path, flags: i32, mode: u32) -> io:
             _ => Err(io::Error::last_os_error()),
         }
     }
+}
+
+fn bytes_below(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let bytes = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(found) if found.is_dir() => bytes_below(&entry.path()),
+        found => found.map_or(0, |found| found.blocks() * 512),
+    };
+    entries.flatten().map(bytes).sum()
 }
 
 /// Whether a folder is empty, as far as can be seen.

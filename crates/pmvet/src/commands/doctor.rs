@@ -134,10 +134,12 @@ fn private_files() -> Check {
         }
         Ok(Backend::Supervisor(Some(reason))) => {
             let advice = "in a container, `--cap-add=SYS_ADMIN` or a seccomp profile that allows unshare and mount";
-            let found =
-                format!("a supervisor, which refuses what it cannot keep private; views need: {reason} ({advice})");
+            let found = format!(
+                "a supervisor, which refuses what it cannot keep private, since there are no views: {reason} ({advice})"
+            );
             check(Grade::Warn, WHAT, found)
         }
+        Err(Error::Sandbox(reason)) => check(Grade::Fail, WHAT, reason),
         Err(error) => check(Grade::Fail, WHAT, error.to_string()),
     }
 }

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,12 +62,10 @@ static void interrupted(void) {
     struct itimerval often = {{0, 20000}, {0, 20000}}, never = {{0, 0}, {0, 0}};
     struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {0, 's', 'i', 'g'}};
     int listener = socket(AF_UNIX, SOCK_STREAM, 0), ends[2];
-    sem_t semaphore;
     siginfo_t ended;
     snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "signals-%d", getpid());
     bind(listener, (struct sockaddr *)&address, sizeof address);
     listen(listener, 1);
-    sem_init(&semaphore, 0, 0);
     socketpair(AF_UNIX, SOCK_DGRAM, 0, ends);
     pid_t child = fork();
     if (child == 0)
@@ -76,7 +73,6 @@ static void interrupted(void) {
     on(SIGALRM, on_alarm, 0);
     setitimer(ITIMER_REAL, &often, NULL);
     printf("accept %s", accept(listener, NULL, NULL) < 0 && errno == EINTR ? "ends" : "goes on");
-    printf(", sem_wait %s", sem_wait(&semaphore) < 0 && errno == EINTR ? "ends" : "goes on");
     printf(", recv %s", recv(ends[0], &ended, 1, 0) < 0 && errno == EINTR ? "ends" : "goes on");
     printf(", waitid %s\n", waitid(P_PID, (id_t)child, &ended, WEXITED) < 0 && errno == EINTR ? "ends" : "goes on");
     setitimer(ITIMER_REAL, &never, NULL);
