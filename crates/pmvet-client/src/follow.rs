@@ -1,4 +1,4 @@
-//! Data flow: the instructions of a thread that has read what a stopped thread has stored and not fenced.
+//! Data flow: the instructions of a thread that has read what another has stored and not fenced.
 //!
 //! From such a load on every instruction of the reader is reported with its registers, up to a number that the plan gives or until
 //! the thread has fenced some times. What the value does on its way is worked out in pmvet.
@@ -16,7 +16,7 @@ use crate::ffi::reg_get_value;
 use crate::thread::{Thread, slot};
 use crate::{client, dr};
 
-/// So many stopped threads can be read from, and so many of the last stores of each.
+/// So many threads can be read from, and so many of the last stores of each.
 const PLACES: usize = 16;
 const STORES: usize = 16;
 /// A thread that has fenced so often since the load has done what it will do.
@@ -27,8 +27,9 @@ const MOST: u64 = 1 << 16;
 /// What a thread knows for this.
 #[derive(Debug, Default)]
 pub(crate) struct Follow {
-    /// Address and size of its stores to PM since its last fence, in a ring.
-    stores: [(u64, u64); STORES],
+    /// Its place among what is at risk, from its first store on.
+    place: Option<&'static Place>,
+    /// Where its next store goes there.
     next: usize,
     /// How many fences it may make before it is followed no more.
     until: u64,
@@ -41,11 +42,21 @@ pub(crate) struct Follow {
 impl Follow {
     /// What it has stored so far is not at risk any more, or soon will not be.
     pub(crate) fn fenced(&mut self) {
-        self.stores = [(0, 0); STORES];
+        if let Some(place) = self.place {
+            place.clear();
+        }
+    }
+
+    /// Its thread ends.
+    pub(crate) fn end(&mut self) {
+        if let Some(place) = self.place.take() {
+            place.clear();
+            place.thread.store(0, Ordering::Release);
+        }
     }
 }
 
-/// What stopped threads have stored and not fenced: readers of these bytes are followed.
+/// What threads have stored and not fenced: readers of these bytes are followed.
 #[derive(Debug, Default)]
 pub(crate) struct AtRisk([Place; PLACES]);
 
@@ -53,32 +64,26 @@ pub(crate) struct AtRisk([Place; PLACES]);
 struct Place {
     /// 0 if the place is free.
     thread: AtomicU32,
+    /// Address and size of stores to PM, in a ring.
     stores: [(AtomicU64, AtomicU64); STORES],
 }
 
+impl Place {
+    fn clear(&self) {
+        self.stores.iter().for_each(|(_, len)| len.store(0, Ordering::Relaxed));
+    }
+}
+
 impl AtRisk {
-    /// A thread is about to stop.
-    pub(crate) fn publish(&self, thread: &Thread) {
-        let free = |place: &&Place| {
-            place.thread.compare_exchange(0, thread.id.0, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        };
-        let Some(place) = self.0.iter().find(free) else { return };
-        for ((addr, len), store) in place.stores.iter().zip(&thread.follow.stores) {
-            addr.store(store.0, Ordering::Relaxed);
-            len.store(store.1, Ordering::Release);
-        }
+    /// A place for the stores of a thread, if one is free.
+    fn claim(&self, thread: ThreadId) -> Option<&Place> {
+        let free =
+            |place: &&Place| place.thread.compare_exchange(0, thread.0, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        self.0.iter().find(free)
     }
 
-    /// It goes on.
-    pub(crate) fn withdraw(&self, thread: ThreadId) {
-        for place in self.0.iter().filter(|place| place.thread.load(Ordering::Relaxed) == thread.0) {
-            place.stores.iter().for_each(|(_, len)| len.store(0, Ordering::Relaxed));
-            place.thread.store(0, Ordering::Release);
-        }
-    }
-
-    /// Whether another thread that is stopped has stored any of these bytes. A place that changes just now may give a wrong
-    /// answer: then a thread is followed for nothing, or not.
+    /// Whether another thread has stored any of these bytes, or is about to. A place that changes just now may give a wrong answer:
+    /// then a thread is followed for nothing, or not.
     fn has(&self, reader: ThreadId, addr: u64, len: u64) -> bool {
         let others = self.0.iter().filter(|place| place.thread.load(Ordering::Acquire) != 0);
         others.filter(|place| place.thread.load(Ordering::Relaxed) != reader.0).any(|place| {
@@ -101,10 +106,9 @@ pub(crate) fn call_loading(e: &Emitter, instr: Instr, access: Access) {
     call(e, loading as *mut c_void, instr, access.size.into());
 }
 
-/// After a store to PM: the thread still has its address and size.
-pub(crate) fn call_stored(e: &Emitter) {
-    // SAFETY: inserts a call into the block under construction.
-    unsafe { dr_insert_clean_call(e.dc, e.block, e.at, stored as *mut c_void, 0, 0) };
+/// Before a store to PM, so that nobody reads it unnoticed; the address is in its slot.
+pub(crate) fn call_storing(e: &Emitter, instr: Instr, access: Access) {
+    call(e, storing as *mut c_void, instr, access.size.into());
 }
 
 fn call(e: &Emitter, callback: *mut c_void, instr: Instr, size: u32) {
@@ -137,11 +141,17 @@ unsafe extern "C" fn loading(pc: u64, size: u32) {
     thread.report_step(pc, addr, len);
 }
 
-unsafe extern "C" fn stored() {
+unsafe extern "C" fn storing(_pc: u64, size: u32) {
     let thread = Thread::current();
-    let (addr, len) = (thread.slot(slot::ADDR), u64::from(thread.size));
+    let at = thread.slot(slot::ADDR);
     let follow = &mut thread.follow;
-    follow.stores[follow.next % STORES] = (addr, len);
+    let Some(place) = follow.place.or_else(|| client().at_risk.claim(thread.id)) else { return };
+    follow.place = Some(place);
+    let (addr, len) = &place.stores[follow.next % STORES];
+    // A reader must not see the address of one store with the size of another.
+    len.store(0, Ordering::Relaxed);
+    addr.store(at, Ordering::Release);
+    len.store(size.into(), Ordering::Release);
     follow.next = follow.next.wrapping_add(1);
 }
 

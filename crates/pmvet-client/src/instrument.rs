@@ -479,9 +479,12 @@ impl Block {
                     } else if uses(ea, RCX) || follows {
                         restore_rcx();
                     }
-                    if follows && reads_memory(instr) {
+                    if follows {
                         e.keep_address(Address::Computed(ea));
-                        follow::call_loading(&e, instr, access);
+                        if reads_memory(instr) {
+                            follow::call_loading(&e, instr, access);
+                        }
+                        follow::call_storing(&e, instr, access);
                     }
                     e.call_stub_with_rcx_saved(stubs::before, access, Address::Computed(ea));
                     if let Some(register) = streamed_register(instr).filter(|_| access.todo == mode::STREAM) {
@@ -489,9 +492,6 @@ impl Block {
                     }
                     e.copy_of(instr);
                     e.call_after(writes(instr, RCX));
-                    if follows {
-                        follow::call_stored(&e);
-                    }
                     if self.is_stall(instr, false) {
                         e.call_again(stubs::stored, true);
                     }

@@ -11,7 +11,7 @@
 //! | [`alloc`] | memory that allocators hand out |
 //! | [`taken`] | spin locks in volatile memory: when they are given back |
 //! | [`pace`] | threads in step |
-//! | [`follow`] | the instructions of a thread that has read what a stopped one has stored |
+//! | [`follow`] | the instructions of a thread that has read what another has stored and not fenced |
 //! | [`signals`] | what DynamoRIO gets wrong about signals |
 //! | [`schedule`] | where threads are stopped until pmvet lets them go on |
 //! | [`sync`] | locks, condition variables, barriers, semaphores, joins |

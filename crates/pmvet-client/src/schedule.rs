@@ -116,14 +116,12 @@ impl Thread {
         let control = client().shared.control(self.ring);
         let number = index as u32 + 1;
         client().pace.leave(self.id);
-        client().at_risk.publish(self);
         client().schedule.stopped.fetch_add(1, Ordering::Relaxed);
         control.stalled.store(number, Ordering::Release);
         while !control.wait_at_stall(number) {
             client().check_pmvet_lives();
         }
         client().schedule.stopped.fetch_sub(1, Ordering::Relaxed);
-        client().at_risk.withdraw(self.id);
         client().pace.enter(self);
     }
 }

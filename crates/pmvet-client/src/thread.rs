@@ -403,8 +403,9 @@ impl Thread {
     /// Ends the thread's stream and frees what belongs to it.
     pub(crate) fn end(this: *mut Self) {
         // SAFETY: made by `start`, ended once, not used after.
-        let thread = unsafe { Box::from_raw(this) };
+        let mut thread = unsafe { Box::from_raw(this) };
         client().pace.leave(thread.id);
+        thread.follow.end();
         // The slots may be another thread's: that of a child of vfork is ended by its parent.
         if thread.slot(slot::THREAD) == this as u64 {
             thread.set_slot(slot::THREAD, 0);

@@ -46,7 +46,7 @@ pub struct Flow {
 #[derive(Debug)]
 struct Value {
     site: SiteId,
-    /// The number of the last event before the load, once that is known.
+    /// The number of the last event before the load, which is reported after its step.
     load: Option<u64>,
     addr: u64,
     len: u64,
@@ -55,19 +55,11 @@ struct Value {
     flow: Flow,
 }
 
-/// The last event of a thread, if that was a load.
-#[derive(Debug, Clone, Copy)]
-struct LastLoad {
-    site: SiteId,
-    seq: u64,
-}
-
 /// Fed with the events of a run.
 #[derive(Debug, Default)]
 pub struct Flows {
     spaces: AddressSpaces,
     values: HashMap<ThreadId, Vec<Value>>,
-    loads: HashMap<ThreadId, LastLoad>,
     /// What the instruction that each thread runs now writes, by the place of the value among those of the thread.
     writes: HashMap<ThreadId, Vec<(usize, Effect)>>,
     /// By thread, instruction and number of a load.
@@ -98,7 +90,6 @@ impl Flows {
             What::Fence { .. } => self.fenced(event.thread),
             _ => {}
         }
-        self.loads.remove(&event.thread);
         self.last_seq = event.seq;
     }
 
@@ -115,7 +106,10 @@ impl Flows {
 
     fn end(&mut self, thread: ThreadId, value: Value) {
         if let Some(load) = value.load {
-            self.done.insert((thread, value.site, load), value.flow);
+            // Loads of a loop may have the same number.
+            let known = self.done.entry((thread, value.site, load)).or_default();
+            value.flow.effects.into_iter().for_each(|effect| known.note(effect));
+            known.branched |= value.flow.branched;
         }
     }
 
@@ -123,18 +117,21 @@ impl Flows {
         let registers = Registers { general: state.general, fs: state.fs };
         let step = Step { pc: state.pc, code: &state.code, registers: &registers };
         let Event { thread, site, context, .. } = *event;
+        let mut ended = None;
         let values = self.values.entry(thread).or_default();
         let first = match len {
             0 => 0,
             // The instruction itself was reported before, if its thread was followed already.
             _ => {
-                let load = self.loads.get(&thread).filter(|load| load.site == site).map(|load| load.seq);
                 let mut taint = Taint::default();
                 taint.source(addr, len);
+                // A thread that waits for a value loads it over and over; what it acts on is the last.
                 if values.len() == MOST_VALUES {
-                    return;
+                    ended = Some(values.remove(0));
+                    let writes = self.writes.entry(thread).or_default();
+                    writes.retain_mut(|(i, _)| i.checked_sub(1).map(|earlier| *i = earlier).is_some());
                 }
-                values.push(Value { site, load, addr, len, taint, fences: 0, flow: Flow::default() });
+                values.push(Value { site, load: None, addr, len, taint, fences: 0, flow: Flow::default() });
                 values.len() - 1
             }
         };
@@ -154,6 +151,9 @@ impl Flows {
             }
             value.flow.branched |= value.taint.branched();
         }
+        if let Some(value) = ended {
+            self.end(thread, value);
+        }
     }
 
     fn loaded(&mut self, event: &Event<'_>) {
@@ -161,7 +161,6 @@ impl Flows {
         for value in values.filter(|value| value.load.is_none() && value.site == event.site) {
             value.load = Some(self.last_seq);
         }
-        self.loads.insert(event.thread, LastLoad { site: event.site, seq: self.last_seq });
     }
 
     /// Whether what a thread stores depends on a value that it has read.
@@ -312,6 +311,20 @@ mod tests {
         play.step(SiteId(9), &[0x74, 0x00], (0, 0)); // je
         play.store(10, &[0x48, 0x89, 0x07], VALUE); // mov [rdi], rax
         assert_eq!(play.end(seq), Some(Flow { effects: Vec::new(), branched: true }));
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_a_value_acts_on_the_last_that_it_loads() {
+        let mut play = Play::new();
+        for _ in 0..2 * MOST_VALUES {
+            play.load();
+        }
+        // Not followed, as what it loads is not at risk.
+        play.event(LOAD, What::Load { addr: VALUE, size: 8 });
+        let seq = play.load();
+        play.store(8, &[0x48, 0x89, 0x06], OTHER); // mov [rsi], rax
+        let flow = play.end(seq).expect("followed");
+        assert_eq!(flow.effects.iter().map(|effect| effect.end.site.0).collect::<Vec<_>>(), [8]);
     }
 
     #[test]

@@ -75,6 +75,9 @@ fn try_out(hints: &[PathBuf]) -> Result<(), NoViews> {
     // SAFETY: the process has one thread, so the child may do whatever it could.
     let child = call("fork", unsafe { libc::fork() }.into())? as libc::pid_t;
     if child == 0 {
+        // It ends with pmvet, or, if pmvet has ended before, by itself.
+        // SAFETY: a system call without pointers.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let result = isolate().and_then(|()| Ground::new(hints)).and_then(|ground| {
             let folder = step("getcwd", std::env::current_dir())?;
             let built = ground.build(0, &[], &folder)?;

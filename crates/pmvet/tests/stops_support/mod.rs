@@ -16,6 +16,8 @@ use tempfile::TempDir;
 const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
 /// A pmvet that takes so long hangs.
 const HANGS: Duration = Duration::from_secs(60);
+/// A process that is still there so long after pmvet was left behind.
+const GONE: Duration = Duration::from_secs(1);
 
 /// Where pmvet runs. It finds its own mark in the environment of all that it starts.
 pub(crate) struct Place {
@@ -69,6 +71,11 @@ impl Place {
 
     /// Nothing runs any more, and there are no files but those of the run.
     pub(crate) fn assert_clean(&self, what: &str) {
+        // What dies with pmvet does so a moment later.
+        let ended = Instant::now();
+        while !self.running().is_empty() && ended.elapsed() < GONE {
+            std::thread::yield_now();
+        }
         assert_eq!(self.running(), [""; 0], "{what}: processes are left");
         for folder in [self.pools.path(), &self.work.path().join("tmp")] {
             let left: Vec<PathBuf> = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path()).collect();
