@@ -36,6 +36,6 @@ pub use finding::{
     Access, ByteDiff, CrashImage, Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery, Role, Severity, Stack,
 };
 pub use rules::{Rule, RuleId};
-pub use run::{Counter, Coverage, Phase, Run};
+pub use run::{Counter, Coverage, EngineCoverage, Phase, Run};
 pub use source::Sources;
 pub use tree::{FailurePointTree, Tally};

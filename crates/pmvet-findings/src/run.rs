@@ -66,6 +66,17 @@ pub struct Coverage {
     /// Half sentences, such as `loads by the kernel (io_uring)`.
     #[serde(default)]
     pub not_covered: Vec<String>,
+    /// The same by engine, if there were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub engines: Vec<EngineCoverage>,
+}
+
+/// What one of several engines looked at, and what it did not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineCoverage {
+    pub engine: String,
+    pub counters: Vec<Counter>,
+    pub not_covered: Vec<String>,
 }
 
 /// So many of something were looked at.
@@ -82,6 +93,16 @@ pub struct Counter {
 impl Coverage {
     pub fn count(&mut self, name: impl Into<String>, done: u64, of: Option<u64>) {
         self.counters.push(Counter { name: name.into(), done, of });
+    }
+
+    /// Adds what one of several engines covered.
+    pub fn add(&mut self, engine: &str, coverage: Coverage) {
+        let Coverage { counters, not_covered, .. } = coverage;
+        self.counters.extend(
+            counters.iter().map(|counter| Counter { name: format!("{} ({engine})", counter.name), ..counter.clone() }),
+        );
+        self.not_covered.extend(not_covered.iter().map(|remark| format!("{engine}: {remark}")));
+        self.engines.push(EngineCoverage { engine: engine.into(), counters, not_covered });
     }
 }
 

@@ -6,11 +6,12 @@
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use pmvet_events::event::Event;
-use pmvet_events::file::Definitions;
+use pmvet_events::file::{Definitions, TraceError};
 use pmvet_events::ids::ThreadId;
 use pmvet_events::wire::{self, Front};
 
-use crate::over::is_over;
+use crate::over::{Now, is_over};
+use crate::recording::Recording;
 
 /// A batch goes when it is this full.
 const BATCH: usize = 256 << 10;
@@ -59,6 +60,19 @@ impl Feed {
         let full = std::mem::replace(&mut self.batch, next);
         // Whoever does not listen any more has a reason of its own, and says it.
         let _ = self.parcels.send(Parcel::Events(full));
+    }
+
+    /// Sends the events of a run that was recorded earlier, as if it ran now.
+    pub fn replay(mut self, recording: &Recording) -> Result<(), TraceError> {
+        let (mut reader, mut now) = (recording.read()?, Now::default());
+        while let Some(event) = reader.next()? {
+            if now.and_then() && is_over() {
+                return Ok(());
+            }
+            self.event(&event);
+        }
+        self.end(reader.into_places());
+        Ok(())
     }
 
     /// That was all, and these are the places that the events refer to.

@@ -3,8 +3,8 @@
 //! There is one such moment for the whole process, so that everything that waits, in whatever thread, can look whether it has come:
 //! it kills what it waits for then. What was cut short like this is a result of nothing, and never looks like a failure of the target.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
 /// Why pmvet has to end.
@@ -23,7 +23,10 @@ static STOPPED: AtomicU64 = AtomicU64::new(0);
 
 static BUDGET: OnceLock<Budget> = OnceLock::new();
 
-/// How long the command may take.
+/// What the engine that works now may use of it.
+static SHARE: RwLock<Option<Budget>> = RwLock::new(None);
+
+/// How long the command, or an engine, may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     pub whole: Duration,
@@ -35,8 +38,8 @@ pub struct Budget {
 
 impl Budget {
     /// What is kept for reports: a share of the budget, up to a bound.
-    const SHARE: u32 = 10;
-    const MOST_KEPT: Duration = Duration::from_secs(2);
+    const SHARE: u32 = 6;
+    const MOST_KEPT: Duration = Duration::from_secs(4);
 
     /// Of a command that began then. Nothing for a time that no clock reaches.
     fn new(started: Instant, whole: Duration) -> Option<Self> {
@@ -79,9 +82,18 @@ pub fn set_budget(started: Instant, whole: Duration) {
     }
 }
 
-/// The budget of the command, if it has one.
+/// From now on an engine may use this much of the command's budget; nothing: all that is left.
+pub fn set_share(share: Option<Duration>) {
+    let now = Instant::now();
+    let share = share.and_then(|whole| Some(Budget { whole, end: now.checked_add(whole)?, deadline: now + whole }));
+    *SHARE.write().unwrap_or_else(|e| e.into_inner()) = share;
+}
+
+/// The budget of the engine that works now, or of the command, if it has one.
 pub fn budget() -> Option<Budget> {
-    BUDGET.get().copied()
+    let share = *SHARE.read().unwrap_or_else(|e| e.into_inner());
+    let whole = BUDGET.get().copied();
+    share.into_iter().chain(whole).min_by_key(|budget| budget.deadline)
 }
 
 /// When work has to end, if the command has a budget.
@@ -108,7 +120,7 @@ const REPORT_AFTER_BUDGET: Duration = Duration::from_millis(1500);
 
 /// How long pmvet may take to end by itself after a signal, and after the end of the budget.
 const END_AFTER_SIGNAL: Duration = Duration::from_millis(1600);
-const END_AFTER_BUDGET: Duration = Duration::from_millis(4200);
+const END_AFTER_BUDGET: Duration = Duration::from_millis(3200);
 
 /// Whether all is over for so long: after a signal, or after the end of the budget.
 fn is_over_for(after_signal: Duration, after_budget: Duration) -> bool {
@@ -117,7 +129,8 @@ fn is_over_for(after_signal: Duration, after_budget: Duration) -> bool {
         Some(Over::Signal(_)) => {
             Duration::from_millis(now().saturating_sub(STOPPED.load(Ordering::Relaxed))) >= after_signal
         }
-        Some(Over::Budget) => budget().is_some_and(|budget| Instant::now() >= budget.end + after_budget),
+        // The end of a share is not that of the command.
+        Some(Over::Budget) => BUDGET.get().is_some_and(|budget| Instant::now() >= budget.end + after_budget),
     }
 }
 
@@ -159,8 +172,17 @@ mod tests {
             assert_eq!(budget.end, now + whole);
             budget.end - budget.deadline
         };
-        assert_eq!(kept(Duration::from_secs(5)), Duration::from_millis(500));
-        assert_eq!(kept(Duration::from_secs(3600)), Duration::from_secs(2));
+        assert_eq!(kept(Duration::from_secs(6)), Duration::from_secs(1));
+        assert_eq!(kept(Duration::from_secs(3600)), Duration::from_secs(4));
         assert_eq!(Budget::new(now, Duration::MAX), None);
+    }
+
+    #[test]
+    fn the_end_of_a_share_ends_no_more_than_that() {
+        set_share(Some(Duration::ZERO));
+        assert_eq!(over(), Some(Over::Budget));
+        assert!(may_elaborate() && !is_overdue());
+        set_share(None);
+        assert_eq!(over(), None);
     }
 }

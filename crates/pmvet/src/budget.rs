@@ -2,6 +2,7 @@
 //!
 //! All that waits looks at [`over`]. What is here starts the clock, and says what was cut short.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use pmvet_findings::Coverage;
@@ -10,9 +11,17 @@ use pmvet_target::over::{self, Over};
 use crate::exit::Exit;
 use crate::system;
 
-/// Starts the clock of a command, and sees to it that the command ends when it has to. Returns when it began.
+/// When the process began. What comes before all work takes time as well, on a busy machine seconds.
+static STARTED: OnceLock<Instant> = OnceLock::new();
+
+/// Starts the clock, first thing.
+pub(crate) fn start_clock() {
+    STARTED.get_or_init(Instant::now);
+}
+
+/// Gives the command its budget, and sees to it that it ends when it has to. Returns when it began.
 pub(crate) fn begin(budget: Option<Duration>) -> Instant {
-    let started = Instant::now();
+    let started = *STARTED.get_or_init(Instant::now);
     if let Some(budget) = budget {
         over::set_budget(started, budget);
     }

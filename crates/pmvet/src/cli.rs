@@ -27,6 +27,9 @@ pub(crate) enum Command {
     /// Try every state of PM that a crash of a workload can leave and its recovery can tell apart
     #[command(after_help = Exit::help())]
     Verify(Box<Verify>),
+    /// Look for every kind of bug: one recorded run, then all engines in shares of one budget
+    #[command(after_help = Exit::help())]
+    Vet(Box<Vet>),
     /// Predict races in which a thread acts on data that a crash may still take back
     #[command(after_help = Exit::help())]
     Race(Box<Race>),
@@ -289,6 +292,22 @@ pub(crate) struct Check {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Vet {
+    #[command(flatten)]
+    pub(crate) workload: Workload,
+
+    #[command(flatten)]
+    pub(crate) recovering: Recovering,
+
+    /// Exit with 5 if the budget ended before everything was tried
+    #[arg(long)]
+    pub(crate) require_complete: bool,
+
+    #[command(flatten)]
+    pub(crate) reporting: Reporting,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Race {
     #[command(flatten)]
     pub(crate) workload: Workload,
@@ -317,14 +336,14 @@ pub(crate) struct Race {
 }
 
 /// How predicted races are tried.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Confirm {
     /// Force each predicted race, crash where it would do harm, and let recovery judge
     #[arg(long)]
     pub(crate) confirm: bool,
 
     /// With --confirm: how many runs are made to force races
-    #[arg(long, value_name = "N", default_value_t = 100, requires = "confirm")]
+    #[arg(long, value_name = "N", default_value_t = Self::ROUNDS, requires = "confirm")]
     pub(crate) rounds: u32,
 
     /// With --confirm: stop as soon as a race is proven, or that a lock stays held
@@ -358,6 +377,29 @@ pub(crate) struct Confirm {
     /// With --confirm: stop after this time, the recorded run included, and say what was not tried
     #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "confirm")]
     pub(crate) budget: Option<Duration>,
+}
+
+impl Default for Confirm {
+    /// Without `--confirm`.
+    fn default() -> Self {
+        Self {
+            confirm: false,
+            rounds: Self::ROUNDS,
+            until_finding: false,
+            delay_injection: false,
+            recover: None,
+            oracle: None,
+            recover_timeout: None,
+            jobs: None,
+            explored: None,
+            budget: None,
+        }
+    }
+}
+
+impl Confirm {
+    /// How many runs are made to force races, unless the user says otherwise.
+    const ROUNDS: u32 = 100;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,7 +1,7 @@
 //! pmvet: finds bugs in programs that use persistent memory.
 //!
 //! * `cli` and `config` — what the user asked for; `exit` — what comes back; `budget` — when.
-//! * `commands` — one file per command.
+//! * `commands` — one file per command; `driver` — records a workload and runs engines on it, for all of them.
 //! * `isolation` — private files, proven before anything runs.
 //! * `workload` — a target on private copies of its files; `run_folder` — what is kept of a run; `reporting` — findings, shown.
 //! * `summary` — what a traced run did, in numbers; `printing` — single events, as text or JSON.
@@ -12,6 +12,7 @@ mod budget;
 mod cli;
 mod commands;
 mod config;
+mod driver;
 mod exit;
 mod files;
 mod isolation;
@@ -36,6 +37,7 @@ use pmvet_target::sandbox::probe;
 use self::exit::Exit;
 
 fn main() -> ExitCode {
+    budget::start_clock();
     panics_end_it();
     // The guard must come up whatever the rest of this program does.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();

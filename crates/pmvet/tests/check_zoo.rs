@@ -6,20 +6,12 @@
 mod check_support;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use check_support::zoo::{Bug, Manifest, Program, manifests};
+use check_support::zoo::{Bug, Manifest, Program, is_at_marker, manifests};
 use check_support::{CLEAN, Checked, FOUND, Place, both_cores, line, make, turn};
-use pmvet_findings::stack::user_frame;
-use pmvet_findings::{Finding, Frame};
-
-/// How far from its marker a bug may be reported, if the function is another one.
-const NEAR: u32 = 15;
-/// How many callers a reader is asked to follow.
-const CALLERS: usize = 1;
 
 /// Checks a variant of a program on a new pool, with that many recoveries crashed; or as many as are by default.
 fn check(place: &Place, program: &Path, workload: &[String], reorder: bool, recoveries: Option<&str>) -> Checked {
@@ -141,48 +133,4 @@ fn clean_variants_are_clean() {
         }
         Ok(())
     });
-}
-
-// ---- Where a bug is
-
-/// Whether a finding leads to the marker: one of its places, or a caller close by, is in that function or near that line.
-fn is_at_marker(finding: &Finding, source: &Path, bug: u32) -> bool {
-    let text = fs::read_to_string(source).unwrap();
-    let marker = format!("BUG({bug})");
-    let markers: Vec<usize> =
-        (0..).zip(text.lines()).filter(|(_, line)| line.contains(&marker)).map(|(i, _)| i).collect();
-    let leads_there = |frame: &Frame| {
-        let same_file = frame.file.as_deref().and_then(Path::file_name) == source.file_name();
-        let name = frame.function.as_deref().map(|name| name.split("::").last().unwrap_or(name));
-        same_file
-            && markers.iter().any(|&i| {
-                let near = frame.line.is_some_and(|line| line.abs_diff(i as u32 + 1) <= NEAR);
-                near || name.is_some() && name == function_around(&text, i)
-            })
-    };
-    finding.places.iter().any(|place| {
-        let shown = user_frame(&place.stack).unwrap_or(0);
-        place.stack.iter().skip(shown).take(1 + CALLERS).any(leads_there)
-    })
-}
-
-/// The function that a line belongs to: what the last definition above it is called.
-fn function_around(text: &str, line: usize) -> Option<&str> {
-    let above: Vec<&str> = text.lines().take(line + 1).collect();
-    above.into_iter().rev().find_map(|line| {
-        let head = match line.split_once("fn ") {
-            Some((_, rest)) => rest,
-            None if line.starts_with(|c: char| c.is_alphabetic()) && !line.ends_with(';') => line,
-            None => return None,
-        };
-        let name = head.split(['(', '<']).next()?;
-        name.rsplit([' ', '*']).next().filter(|name| head.contains('(') && !name.is_empty())
-    })
-}
-
-#[test]
-fn functions_are_recognised() {
-    let text = "struct x {\n};\nstatic void put(int id)\n{\n\tif (x)\n}\nstatic struct x *get(void)\n{\n\n}\nimpl A {\n    fn new<T>(a: T) {\n        b\n";
-    let around = |line| function_around(text, line);
-    assert_eq!([around(4), around(8), around(12)], [Some("put"), Some("get"), Some("new")]);
 }

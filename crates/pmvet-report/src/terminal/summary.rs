@@ -1,6 +1,6 @@
 //! The end of a report.
 
-use pmvet_findings::{Run, Severity, run::is_pedantic};
+use pmvet_findings::{Counter, Run, Severity, run::is_pedantic};
 
 use super::Terminal;
 use crate::text::{clean, plural, seconds, wrap};
@@ -12,10 +12,25 @@ pub(super) fn of(run: &Run, terminal: &Terminal, width: usize) -> String {
     for remark in remarks(run, terminal) {
         paragraph(remark);
     }
-    paragraph(covered(run));
-    if !run.coverage.not_covered.is_empty() {
-        let remarks: Vec<String> = run.coverage.not_covered.iter().map(|remark| clean(remark)).collect();
-        paragraph(format!("not covered: {}", remarks.join("; ")));
+    let coverage = &run.coverage;
+    let nothing = coverage.counters.iter().all(|counter| counter.done == 0);
+    if nothing {
+        paragraph("covered: nothing was analysed, so that there are no findings means nothing".into());
+    }
+    if coverage.engines.is_empty() {
+        if !nothing {
+            paragraph(format!("covered: {}", counters(&coverage.counters)));
+        }
+        if !coverage.not_covered.is_empty() {
+            paragraph(format!("not covered: {}", remarks_of(&coverage.not_covered)));
+        }
+    }
+    for engine in &coverage.engines {
+        let mut line = format!("{}: {}", engine.engine, counters(&engine.counters));
+        if !engine.not_covered.is_empty() {
+            line += &format!("; not covered: {}", remarks_of(&engine.not_covered));
+        }
+        paragraph(line);
     }
     lines.join("\n") + "\n"
 }
@@ -57,10 +72,10 @@ fn remarks(run: &Run, terminal: &Terminal) -> Vec<String> {
     remarks
 }
 
-fn covered(run: &Run) -> String {
-    let counters: Vec<String> = run.coverage.counters.iter().map(|counter| clean(&counter.to_string())).collect();
-    if run.coverage.counters.iter().all(|counter| counter.done == 0) {
-        return "covered: nothing was analysed, so that there are no findings means nothing".into();
-    }
-    format!("covered: {}", counters.join(", "))
+fn counters(counters: &[Counter]) -> String {
+    counters.iter().map(|counter| clean(&counter.to_string())).collect::<Vec<_>>().join(", ")
+}
+
+fn remarks_of(remarks: &[String]) -> String {
+    remarks.iter().map(|remark| clean(remark)).collect::<Vec<_>>().join("; ")
 }

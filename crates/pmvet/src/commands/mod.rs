@@ -14,14 +14,16 @@ mod report;
 mod show;
 mod trace;
 mod verify;
+mod vet;
 
 use crate::cli::Command;
 use crate::exit::{Error, Exit};
 
 pub(crate) fn run(command: Command) -> Result<Exit, Error> {
     match command {
-        Command::Check(arguments) => check::run(*arguments),
-        Command::Verify(arguments) => verify::run(*arguments),
+        Command::Vet(arguments) => vet::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Race(arguments) => race::run(&arguments),

@@ -83,6 +83,11 @@ impl Place {
         }
     }
 
+    /// Whether pmvet came as far as to make folders of its own.
+    pub(crate) fn has_begun(&self) -> bool {
+        [".pmvet", "corpus"].iter().any(|folder| self.work.path().join(folder).exists())
+    }
+
     /// Runs pmvet to its end.
     pub(crate) fn run(&self, mut command: Command) -> Ended {
         let output = self.work.path().join("output");

@@ -13,13 +13,12 @@ use crate::recovery::{self, Identity, Recovering};
 use crate::workload;
 
 #[derive(Debug, Clone)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     pub(super) plan: Plan,
-    pub(super) recovering: Recovering,
+    pub(crate) recovering: Recovering,
     pub(super) pedantic: bool,
     /// How many recoveries are crashed, too.
     pub(super) recoveries: usize,
-    pub(super) require_complete: bool,
     /// Where the call paths of failure points are listed that need not be tried again.
     pub(super) known_points: Option<PathBuf>,
     pub(super) sample: Option<usize>,
@@ -32,6 +31,9 @@ pub(super) struct Settings {
 const AUTOMATIC: u32 = 0;
 /// A recording of fewer bytes is short: nearly all visits can be tried.
 const SHORT: u64 = 1 << 20;
+/// What `vet` tries: as many as `check` does by default.
+const REORDER_STATES: usize = 256;
+const CRASHED_RECOVERIES: usize = 6;
 /// Visits in a short run, and in a long one.
 const VISITS: (u32, u32) = (64, 1);
 
@@ -44,6 +46,20 @@ impl Settings {
             visits => visits,
         };
         Plan { visits, ..self.plan }
+    }
+
+    /// The defaults, with reorderings, as `vet` wants them.
+    pub(crate) fn with_reorderings(arguments: &cli::Vet) -> Result<Self, Error> {
+        Ok(Self {
+            plan: Plan { at: At::Persist, visits: AUTOMATIC, reorder: Some(REORDER_STATES) },
+            recovering: Recovering::new(&arguments.recovering, &arguments.workload)?,
+            pedantic: arguments.reporting.pedantic,
+            recoveries: if arguments.workload.in_place { 0 } else { CRASHED_RECOVERIES },
+            known_points: None,
+            sample: None,
+            shard: None,
+            driver: None,
+        })
     }
 
     pub(super) fn new(arguments: &cli::Check) -> Result<Self, Error> {
@@ -60,7 +76,6 @@ impl Settings {
             recovering: Recovering::new(&arguments.recovering, workload)?,
             pedantic: arguments.reporting.pedantic,
             recoveries: if workload.in_place { 0 } else { arguments.crash_recoveries as usize },
-            require_complete: arguments.require_complete,
             known_points: arguments.known_points.clone(),
             sample: arguments.sample.map(|n| n as usize),
             shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use pmvet_findings::{Coverage, Phase};
+use pmvet_target::over;
 use serde::Serialize;
 
 use super::OTHER_SHARDS;
@@ -123,10 +124,18 @@ impl Stats {
 
     pub(super) fn phases(&self) -> Vec<Phase> {
         let phase = |name: &str, seconds: f64| Phase { name: name.into(), seconds };
-        let mut phases = Vec::new();
-        phases.extend(self.traced_seconds.map(|s| phase("recording", s)));
-        phases.push(phase("analysis", self.analysis_seconds));
-        phases.push(phase("recoveries", self.recovery_seconds));
-        phases
+        vec![phase("analysis", self.analysis_seconds), phase("recoveries", self.recovery_seconds)]
+    }
+
+    /// Says so if the budget ended before the first recovery did.
+    pub(super) fn no_recovery_ended(&self) -> Option<()> {
+        let judged = self.recoveries + self.recoveries_known;
+        if judged > 0 || self.recoveries_left == 0 || over::stopped_by().is_some() {
+            return None;
+        }
+        eprintln!(
+            "pmvet: no recovery ended within the budget, so nothing is known of crashes; give it more time (--budget)"
+        );
+        Some(())
     }
 }

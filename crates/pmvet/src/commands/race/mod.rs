@@ -14,14 +14,13 @@ use pmvet_engines::confirm::shared::{Nth, SharedStore, SharedStores};
 use pmvet_engines::confirm::sync_names::Declared;
 use pmvet_engines::confirm::sync_variables::{Update, Updates, Variables};
 use pmvet_engines::interleave::alias::Covered;
-use pmvet_engines::lockset::{self, Code, Edges, Engine, Options, Unmatched};
+use pmvet_engines::lockset::pm_locks::HeldLock;
+use pmvet_engines::lockset::{self, Code, Edges, Options, Unmatched};
 use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
 use pmvet_events::{ContextId, SiteId, What};
 use pmvet_findings::Coverage;
-use pmvet_target::install::Install;
-use pmvet_target::launch;
-use pmvet_target::live::{Live, live};
+use pmvet_target::live::Live;
 use pmvet_target::over;
 use pmvet_target::symbols::Symbolizer;
 use serde::{Deserialize, Serialize};
@@ -31,13 +30,11 @@ use self::locks::Restarts;
 use crate::budget;
 use crate::cli::{self, RaceSwitch};
 use crate::config::{self, Config};
+use crate::driver::{self, Engine, EngineReport, Job, Needs, NoReport, Session};
 use crate::exit::{Error, Exit};
 use crate::files;
-use crate::isolation;
-use crate::recovery::one_at_a_time;
-use crate::reporting::{self, Results};
-use crate::run_folder::{RunFolder, RunInfo};
-use crate::workload::Workload;
+use crate::recovery::{failed, one_at_a_time};
+use crate::reporting;
 
 /// What the runs for one input have covered, for `pmvet fuzz --interleave`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,171 +49,197 @@ const MOST_RECORDINGS: u32 = 4;
 const SHORT: f64 = 2.0;
 
 pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
-    let folder = std::env::current_dir().map_err(|source| Error::Output {
-        action: "find",
-        what: "the current folder".into(),
-        source,
-    })?;
-    let config = Config::load(arguments.workload.config.as_deref())?;
     if arguments.confirm.confirm && arguments.workload.in_place {
         return Err(Error::Usage("--confirm runs the target many times, which --in-place does not allow".into()));
     }
     one_at_a_time(arguments.workload.client.as_deref(), arguments.confirm.jobs)?;
-    let mut workload = Workload::new(&arguments.workload, &config, &folder)?;
-    workload.races = true;
-    // What is forced later depends on what overlaps here.
-    workload.in_step = arguments.confirm.confirm && !arguments.confirm.delay_injection;
-    workload.branches = arguments.confirm.explored.is_some();
-    let install = Install::find()?;
-    isolation::start(workload.pm.iter().map(Into::into).collect())?;
-    let started = budget::begin(arguments.confirm.budget);
-    let folder = RunFolder::create(&arguments.workload.runs)?;
-    let mut info = RunInfo::new(&workload.command, &workload.program.arguments);
-    if let Some(line) = &arguments.workload.setup
-        && let Some(exit) = workload.set_up(line)?
-    {
-        return Ok(over::stopped_by().map_or(exit, interrupted));
-    }
-    if let Some(exit) = workload.keep_input(&folder.file("input"))? {
-        return Ok(over::stopped_by().map_or(exit, interrupted));
-    }
-    let recording = folder.recording();
+    let config = Config::load(arguments.workload.config.as_deref())?;
     let options = options(arguments, &config.race);
-    let watched: Vec<u64> = config.sync_variables.iter().filter_map(|declared| declared.offset).collect();
-    let mut recordings = 0;
-    let mut analysed = loop {
-        let (feed, live) = live();
-        let updates = arguments.confirm.confirm.then(|| Updates::new(watched.clone()));
-        let (recorded, analysed) = std::thread::scope(|scope| {
-            let analysis = scope.spawn(|| Analysed::new(live, options.clone(), updates));
-            let recorded = workload.record(&folder, &mut info, true, &install, Some(feed));
-            (recorded, analysis.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        });
-        if let Some(end) = recorded? {
-            return Ok(over::stopped_by().map_or(end, interrupted));
-        }
-        if let Some(end) = budget::not_analysed() {
-            return Ok(over::stopped_by().map_or(end, interrupted));
-        }
-        recordings += 1;
-        // Nothing can be forced where threads came one after the other, as they may in a short run.
-        let apart = analysed.saw_pm && analysed.threads > 1 && analysed.shared.is_empty();
-        let short = info.traced_seconds.is_some_and(|seconds| seconds < SHORT);
-        if !(workload.in_step && apart && short && recordings < MOST_RECORDINGS) {
-            break analysed;
-        }
+    let mut races = Races::new(arguments.confirm.clone(), options, &arguments.workload, &config);
+    let job = Job {
+        workload: &arguments.workload,
+        reporting: &arguments.reporting,
+        config,
+        budget: arguments.confirm.budget,
+        require_complete: false,
+        resumable: None,
     };
-    if !analysed.saw_pm {
-        return Ok(workload.no_pm());
-    }
-    let variables = match arguments.confirm.confirm {
-        true => variables(&config.sync_variables, &mut analysed)?,
-        false => Variables::default(),
-    };
-    let restarts = Restarts { workload: &workload, folder: &folder, recording: &recording, install: &install };
-    let (held, unknown) = restarts.left_held(&analysed.outcome.held, &analysed.symbols)?;
-    let outcome = &analysed.outcome;
-    let listed = inferred::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
-    folder.keep_json("locks.json", &listed);
-    if !arguments.reporting.quiet {
-        inferred::lines(&listed).iter().for_each(|line| eprintln!("pmvet: {line}"));
-    }
-    if !arguments.reporting.quiet {
-        without_effect(&outcome.unmatched).iter().for_each(|line| eprintln!("pmvet: {line}"));
-    }
-    let mut stacks = analysed.symbols.with(&analysed.places);
-    let sources = reporting::sources();
-    let mut findings = lockset::findings::findings(outcome, &mut stacks, &sources);
-    let mut held: Vec<_> = held
-        .into_iter()
-        .filter_map(|lock| lockset::findings::held_lock(&lock, &mut stacks, &sources).map(|finding| (lock, finding)))
-        .collect();
-    let mut confirmed = None;
-    if arguments.confirm.confirm && !over::is_over() {
-        let traced = Duration::from_secs_f64(info.traced_seconds.unwrap_or_default());
-        let confirm = Confirm {
-            workload: &workload,
-            folder: &folder,
-            install: &install,
-            arguments: &arguments.confirm,
-            traced,
-            before: started.elapsed(),
-            predicted: !analysed.outcome.races.is_empty(),
-            threads: analysed.threads,
-            stores: analysed.stores,
-            recordings,
-            variables: &variables,
-        };
-        let attempts = attempts(&mut analysed);
-        let symbols = std::mem::take(&mut analysed.symbols);
-        // What was predicted is told even if it cannot be confirmed, for lack of room say.
-        match confirm.run(attempts, &mut held, symbols, &mut info) {
-            Ok(found) => confirmed = Some(found),
-            Err(error) if error.exit() == Exit::Internal => drop(folder.kept(Err(error))),
-            Err(error) => return Err(error),
-        }
-    }
-    if let Some(found) = &mut confirmed {
-        findings = verdicts::merge(findings, found);
-        if let Some(path) = &arguments.confirm.explored {
-            let explored = Explored { runs: found.runs, covered: std::mem::take(&mut found.covered) };
-            files::replace_json(path, &explored).map_err(|source| Error::Output {
-                action: "write",
-                what: path.display().to_string(),
-                source,
-            })?;
-        }
-        findings.append(&mut found.sync);
-    }
-    let outcome = &analysed.outcome;
-    findings.extend(held.into_iter().map(|(_, finding)| finding));
-    let mut coverage = Coverage::default();
-    coverage.count("events", outcome.stats.events, None);
-    coverage.count("loads of PM", outcome.stats.loads, None);
-    coverage.count("inferred locks", outcome.inferred.len() as u64, None);
-    coverage.count("locks in PM", (outcome.held.len() - unknown) as u64, Some(outcome.held.len() as u64));
-    if outcome.stats.refused > 0 {
-        coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
-    }
-    if let Some(confirmed) = &mut confirmed {
-        let schedules =
-            Schedules { setup: arguments.workload.setup.clone(), schedules: std::mem::take(&mut confirmed.schedules) };
-        folder.keep_json(Schedules::FILE, &schedules);
-    }
-    match &confirmed {
-        Some(confirmed) => verdicts::cover(confirmed, &mut coverage),
-        None => {
-            if !config.sync_variables.is_empty() {
-                coverage.not_covered.push("declared synchronisation variables, which --confirm tries".into());
-            }
-            let missing = "whether recovery copes with a race: predicted races are not confirmed (--confirm)";
-            coverage.not_covered.push(missing.into());
-        }
-    }
-    budget::note(&mut coverage);
-    let confirmed_all = confirmed.is_some() == arguments.confirm.confirm;
-    info.complete = outcome.stats.refused == 0 && confirmed_all && !over::is_over();
-    folder.keep_info(&info);
-    let results = Results {
-        folder: &folder,
-        info: &info,
-        findings,
-        suppress: config.suppress,
-        witnesses: confirmed.map(|c| c.witnesses).unwrap_or_default(),
-        coverage,
-        tree: None,
-        engines: vec!["race".into()],
-        seconds: started.elapsed().as_secs_f64(),
-        phases: Vec::new(),
-    };
-    let exit = reporting::report(results, &arguments.reporting)?;
-    // What was found until then is reported; that there is no more to find is not.
-    Ok(over::stopped_by().map_or(exit, interrupted))
+    driver::run(job, &mut [&mut races])
 }
 
-fn interrupted(signal: i32) -> Exit {
-    eprintln!("pmvet: interrupted by {}", launch::signal_name(signal));
-    Exit::Interrupted
+/// Races, predicted by locksets, and proven if that is wanted.
+pub(super) struct Races {
+    confirm: cli::Confirm,
+    options: Options,
+    setup: Option<String>,
+    /// Places of synchronisation variables that the configuration declares.
+    watched: Vec<u64>,
+    /// A program with a single thread is left alone.
+    threads_only: bool,
+    /// What the pass over the events gave, while they were recorded.
+    analysed: Option<Analysed>,
+}
+
+impl Races {
+    fn new(confirm: cli::Confirm, options: Options, workload: &cli::Workload, config: &Config) -> Self {
+        let watched = config.sync_variables.iter().filter_map(|declared| declared.offset).collect();
+        Self { confirm, options, setup: workload.setup.clone(), watched, threads_only: false, analysed: None }
+    }
+
+    /// The defaults, as `vet` wants them: races are proven, if there can be any.
+    pub(super) fn proven(arguments: &cli::Vet, config: &Config) -> Self {
+        let cli::Recovering { recover, oracle, recover_timeout, jobs, .. } = &arguments.recovering;
+        let confirm = cli::Confirm {
+            confirm: !arguments.workload.in_place,
+            recover: recover.clone(),
+            oracle: oracle.clone(),
+            recover_timeout: *recover_timeout,
+            jobs: *jobs,
+            ..cli::Confirm::default()
+        };
+        let options = Options {
+            deny: config.race.deny_lock.clone(),
+            declare: config.race.declare_lock.clone(),
+            ..Options::default()
+        };
+        Self { threads_only: true, ..Self::new(confirm, options, &arguments.workload, config) }
+    }
+}
+
+impl Engine for Races {
+    fn names(&self) -> Vec<String> {
+        vec!["race".into()]
+    }
+
+    fn needs(&self) -> Needs {
+        Needs {
+            loads: true,
+            races: true,
+            // What is forced later depends on what overlaps here.
+            in_step: self.confirm.confirm && !self.confirm.delay_injection,
+            branches: self.confirm.explored.is_some(),
+            live: true,
+            native_time: false,
+        }
+    }
+
+    fn weight(&self) -> u32 {
+        match &self.analysed {
+            Some(analysed) if analysed.threads < 2 => 0,
+            _ => 2,
+        }
+    }
+
+    fn watch(&mut self, live: Live) {
+        let updates = self.confirm.confirm.then(|| Updates::new(self.watched.clone()));
+        self.analysed = Some(Analysed::new(live, self.options.clone(), updates));
+    }
+
+    fn wants_another_recording(&self, session: &Session) -> bool {
+        // Nothing can be forced where threads came one after the other, as they may in a short run.
+        let apart = |analysed: &Analysed| analysed.saw_pm && analysed.threads > 1 && analysed.shared.is_empty();
+        let short = session.info.traced_seconds.is_some_and(|seconds| seconds < SHORT);
+        let in_step = session.workload.in_step;
+        in_step && short && session.recordings < MOST_RECORDINGS && self.analysed.as_ref().is_some_and(apart)
+    }
+
+    fn run(&mut self, session: &mut Session) -> Result<EngineReport, NoReport> {
+        let Some(mut analysed) = self.analysed.take() else {
+            return Err(NoReport::Exit(budget::not_analysed().unwrap_or(Exit::Interrupted)));
+        };
+        let Session { workload, folder, info, install, config, started, recordings, quiet, .. } = session;
+        if !analysed.saw_pm {
+            return Err(NoReport::Exit(workload.no_pm()));
+        }
+        let alone = self.threads_only && analysed.threads < 2;
+        let confirms = self.confirm.confirm && !alone;
+        let variables = match confirms {
+            true => variables(&config.sync_variables, &mut analysed)?,
+            false => Variables::default(),
+        };
+        let recording = folder.recording();
+        let restarts = Restarts { workload, folder, recording: &recording, install };
+        let (held, unknown) = restarts.left_held(&analysed.outcome.held, &analysed.symbols)?;
+        let outcome = &analysed.outcome;
+        let listed = inferred::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
+        folder.keep_json("locks.json", &listed);
+        if !*quiet {
+            inferred::lines(&listed).iter().for_each(|line| eprintln!("pmvet: {line}"));
+            without_effect(&outcome.unmatched).iter().for_each(|line| eprintln!("pmvet: {line}"));
+        }
+        let mut stacks = analysed.symbols.with(&analysed.places);
+        let sources = reporting::sources();
+        let mut findings = lockset::findings::findings(outcome, &mut stacks, &sources);
+        let worded =
+            |lock: HeldLock| lockset::findings::held_lock(&lock, &mut stacks, &sources).map(|finding| (lock, finding));
+        let mut held: Vec<_> = held.into_iter().filter_map(worded).collect();
+        let mut confirmed = None;
+        if confirms && !over::is_over() {
+            let confirm = Confirm {
+                workload,
+                folder,
+                install,
+                arguments: &self.confirm,
+                traced: Duration::from_secs_f64(info.traced_seconds.unwrap_or_default()),
+                before: started.elapsed(),
+                predicted: !analysed.outcome.races.is_empty(),
+                threads: analysed.threads,
+                stores: analysed.stores,
+                recordings: *recordings,
+                variables: &variables,
+            };
+            let attempts = attempts(&mut analysed);
+            let symbols = std::mem::take(&mut analysed.symbols);
+            // What was predicted is told even if it cannot be confirmed, for lack of room say.
+            match confirm.run(attempts, &mut held, symbols, info) {
+                Ok(found) => confirmed = Some(found),
+                Err(error) if error.exit() == Exit::Internal => drop(folder.kept(Err(error))),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if let Some(found) = &mut confirmed {
+            findings = verdicts::merge(findings, found);
+            if let Some(path) = &self.confirm.explored {
+                let explored = Explored { runs: found.runs, covered: std::mem::take(&mut found.covered) };
+                files::replace_json(path, &explored).map_err(|e| failed("write", &path.display().to_string(), e))?;
+            }
+            findings.append(&mut found.sync);
+            let schedules = std::mem::take(&mut found.schedules);
+            folder.keep_json(Schedules::FILE, &Schedules { setup: self.setup.clone(), schedules });
+        }
+        findings.extend(held.into_iter().map(|(_, finding)| finding));
+        let outcome = &analysed.outcome;
+        let mut coverage = Coverage::default();
+        coverage.count("events", outcome.stats.events, None);
+        coverage.count("loads of PM", outcome.stats.loads, None);
+        coverage.count("inferred locks", outcome.inferred.len() as u64, None);
+        coverage.count("locks in PM", (outcome.held.len() - unknown) as u64, Some(outcome.held.len() as u64));
+        if outcome.stats.refused > 0 {
+            coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
+        }
+        match &confirmed {
+            Some(confirmed) => verdicts::cover(confirmed, &mut coverage),
+            None if alone => coverage.not_covered.push("races between threads: only one ran".into()),
+            None => {
+                if !config.sync_variables.is_empty() {
+                    coverage.not_covered.push("declared synchronisation variables, which --confirm tries".into());
+                }
+                let missing = "whether recovery copes with a race: predicted races are not confirmed (--confirm)";
+                coverage.not_covered.push(missing.into());
+            }
+        }
+        budget::note(&mut coverage);
+        let confirmed_all = confirmed.is_some() == confirms;
+        Ok(EngineReport {
+            findings,
+            witnesses: confirmed.map(|c| c.witnesses).unwrap_or_default(),
+            coverage,
+            tree: None,
+            phases: Vec::new(),
+            complete: outcome.stats.refused == 0 && confirmed_all && !over::is_over(),
+            least: Exit::Ok,
+        })
+    }
 }
 
 /// How many reads of one store are worth an attempt.
@@ -337,7 +360,7 @@ impl Analysed {
     /// Analyses a run while it is recorded. `updates`: stores that other threads read are wanted, too, and those to variables.
     fn new(live: Live, options: Options, mut updates: Option<Updates>) -> Self {
         let mut symbols = Symbols::new(Symbolizer::of_recording(SystemTime::now()));
-        let mut engine = Engine::new(options);
+        let mut engine = lockset::Engine::new(options);
         let mut saw_pm = false;
         let mut shared = SharedStores::default();
         let mut threads = 0;

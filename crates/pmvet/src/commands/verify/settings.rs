@@ -4,8 +4,12 @@ use crate::cli;
 use crate::exit::Error;
 use crate::recovery::{self, Identity, Recovering};
 
+/// How many executions after one crash `vet` makes before it leaves out choices that seem to make no difference: as many as `verify`
+/// does by default.
+const PATIENCE_EXECUTIONS: u64 = 1000;
+
 #[derive(Debug, Clone)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     pub(super) recovering: Recovering,
     pub(super) failures: u8,
     pub(super) keep_going: bool,
@@ -15,6 +19,18 @@ pub(super) struct Settings {
 }
 
 impl Settings {
+    /// The defaults, as `vet` wants them.
+    pub(crate) fn by_default(arguments: &cli::Vet) -> Result<Self, Error> {
+        Ok(Self {
+            recovering: Recovering::new(&arguments.recovering, &arguments.workload)?,
+            failures: 1,
+            keep_going: false,
+            most: u64::MAX,
+            patience: PATIENCE_EXECUTIONS,
+            checksums: false,
+        })
+    }
+
     pub(super) fn new(arguments: &cli::Verify) -> Result<Self, Error> {
         if arguments.workload.client.is_some() {
             return Err(Error::Usage("verify runs recoveries that end by themselves; for servers use check".into()));

@@ -103,10 +103,6 @@ impl Stats {
 
     pub(super) fn phases(&self) -> Vec<Phase> {
         let phase = |name: &str, seconds: f64| Phase { name: name.into(), seconds };
-        let mut phases = Vec::new();
-        phases.extend(self.traced_seconds.map(|s| phase("recording", s)));
-        phases.push(phase("analysis", self.analysis_seconds));
-        phases.push(phase("search", self.search_seconds));
-        phases
+        vec![phase("analysis", self.analysis_seconds), phase("search", self.search_seconds)]
     }
 }

@@ -1,0 +1,120 @@
+//! What the driver asks of an engine.
+
+use std::collections::HashMap;
+
+use pmvet_findings::{Coverage, FailurePointTree, Finding, Phase};
+use pmvet_target::live::Live;
+
+use super::Session;
+use crate::exit::{Error, Exit};
+use crate::reporting::Witness;
+use crate::run_folder::RunInfo;
+use crate::workload::Workload;
+
+/// Looks for one kind of bug in a recorded run. It knows no other engine.
+pub(crate) trait Engine: Send {
+    /// What it calls itself in reports.
+    fn names(&self) -> Vec<String>;
+
+    /// What the recording must hold.
+    fn needs(&self) -> Needs;
+
+    /// Its part of the remaining time, compared with the weights of the engines that come after it.
+    fn weight(&self) -> u32 {
+        1
+    }
+
+    /// Refuses a workload that it cannot work on, before anything runs.
+    fn prepare(&self, _workload: &Workload) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Says in `run.json` what replaying its findings takes.
+    fn describe(&self, _workload: &Workload, _info: &mut RunInfo) {}
+
+    /// Follows the run while it is recorded, if it needs to ([`Needs::live`]).
+    fn watch(&mut self, _live: Live) {}
+
+    /// Asks for another recording if the last one shows too little. The driver then makes one, and [`Engine::watch`] follows that.
+    fn wants_another_recording(&self, _session: &Session) -> bool {
+        false
+    }
+
+    /// Does its work on the recorded run.
+    fn run(&mut self, session: &mut Session) -> Result<EngineReport, NoReport>;
+}
+
+/// What a recording must hold for an engine.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Needs {
+    /// Loads of PM.
+    pub(crate) loads: bool,
+    /// Atomic operations on volatile memory, and allocations.
+    pub(crate) races: bool,
+    /// Threads that are kept in step.
+    pub(crate) in_step: bool,
+    /// Counts of branches.
+    pub(crate) branches: bool,
+    /// The engine follows the run while it is recorded.
+    pub(crate) live: bool,
+    /// The time that the workload takes without pmvet.
+    pub(crate) native_time: bool,
+}
+
+impl Needs {
+    /// What two engines need.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            loads: self.loads || other.loads,
+            races: self.races || other.races,
+            in_step: self.in_step || other.in_step,
+            branches: self.branches || other.branches,
+            live: self.live || other.live,
+            native_time: self.native_time || other.native_time,
+        }
+    }
+}
+
+/// What an engine found, what it covered, and what it left.
+pub(crate) struct EngineReport {
+    pub(crate) findings: Vec<Finding>,
+    /// How to make the crash images of its findings again, by hash.
+    pub(crate) witnesses: HashMap<String, Witness>,
+    pub(crate) coverage: Coverage,
+    pub(crate) tree: Option<FailurePointTree>,
+    /// Where its time went.
+    pub(crate) phases: Vec<Phase>,
+    /// It tried everything that it was asked to try.
+    pub(crate) complete: bool,
+    /// pmvet ends with this exit code, or with a graver one.
+    pub(crate) least: Exit,
+}
+
+impl EngineReport {
+    /// Of an engine that could not begin.
+    pub(super) fn nothing() -> Self {
+        let mut coverage = Coverage::default();
+        coverage.not_covered.push("everything".into());
+        Self {
+            findings: Vec::new(),
+            witnesses: HashMap::new(),
+            coverage,
+            tree: None,
+            phases: Vec::new(),
+            complete: false,
+            least: Exit::Ok,
+        }
+    }
+}
+
+/// Why there is no report: pmvet has said what is wrong and ends, or there was an error.
+pub(crate) enum NoReport {
+    Exit(Exit),
+    Error(Error),
+}
+
+impl<E: Into<Error>> From<E> for NoReport {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}

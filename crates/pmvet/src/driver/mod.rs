@@ -1,0 +1,267 @@
+//! One driver for all engines: it records the workload once, gives each engine its share of the budget, and reports what they found.
+//!
+//! Commands describe what they want as a [`Job`] and a list of [`Engine`]s. `check`, `verify` and `race` have one engine each, `vet` has
+//! all of them. The driver alone knows the clock, resumed runs and interrupts.
+
+mod engine;
+
+use std::time::{Duration, Instant};
+
+use pmvet_findings::{Coverage, Phase};
+use pmvet_target::install::Install;
+use pmvet_target::live::live;
+use pmvet_target::{launch, over};
+
+pub(crate) use self::engine::{Engine, EngineReport, Needs, NoReport};
+use crate::budget;
+use crate::cli;
+use crate::config::Config;
+use crate::exit::{Error, Exit};
+use crate::isolation;
+use crate::recovery::{Identity, failed};
+use crate::reporting::{self, Results};
+use crate::run_folder::{RunFolder, RunInfo};
+use crate::workload::Workload;
+
+/// What a command asks for.
+pub(crate) struct Job<'a> {
+    pub(crate) workload: &'a cli::Workload,
+    pub(crate) reporting: &'a cli::Reporting,
+    pub(crate) config: Config,
+    pub(crate) budget: Option<Duration>,
+    /// Exit with [`Exit::Incomplete`] if an engine did not try everything.
+    pub(crate) require_complete: bool,
+    /// For commands with `--resume`.
+    pub(crate) resumable: Option<Resumable>,
+}
+
+/// Whether a command goes on with its last run, and what must be the same in both.
+pub(crate) struct Resumable {
+    pub(crate) resume: bool,
+    pub(crate) identity: Identity,
+}
+
+/// What engines work on: a workload that was recorded, and the folder of the run.
+pub(crate) struct Session {
+    pub(crate) workload: Workload,
+    pub(crate) folder: RunFolder,
+    pub(crate) info: RunInfo,
+    pub(crate) install: Install,
+    pub(crate) config: Config,
+    pub(crate) started: Instant,
+    /// How often the workload was recorded; the last recording counts.
+    pub(crate) recordings: u32,
+    pub(crate) quiet: bool,
+    several: bool,
+}
+
+/// Records the workload, lets the engines work on it one after the other, and reports. Returns how pmvet ends.
+pub(crate) fn run(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
+    let resumable = job.resumable.is_some();
+    let exit = drive(job, engines)?;
+    // What was found until then is reported; that there is no more to find is not.
+    let Some(signal) = over::stopped_by() else { return Ok(exit) };
+    let advice = if resumable { "; `--resume` goes on where this run ended" } else { "" };
+    eprintln!("pmvet: interrupted by {}{advice}", launch::signal_name(signal));
+    Ok(Exit::Interrupted)
+}
+
+fn drive(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
+    let folder = std::env::current_dir().map_err(|e| failed("find", "the current folder", e))?;
+    let mut workload = Workload::new(job.workload, &job.config, &folder)?;
+    let needs = engines.iter().fold(Needs::default(), |needs, engine| needs.and(engine.needs()));
+    (workload.races, workload.in_step, workload.branches) = (needs.races, needs.in_step, needs.branches);
+    let install = Install::find()?;
+    isolation::start(workload.pm.iter().map(Into::into).collect())?;
+    let started = budget::begin(job.budget);
+    for engine in engines.iter() {
+        engine.prepare(&workload)?;
+    }
+    let (folder, info) = open(&job, &workload, engines)?;
+    let mut session = Session {
+        workload,
+        folder,
+        info,
+        install,
+        config: job.config,
+        started,
+        recordings: 0,
+        quiet: job.reporting.quiet,
+        several: engines.len() > 1,
+    };
+    if let Some(exit) = session.record(job.workload.setup.as_deref(), &needs, engines)? {
+        return Ok(exit);
+    }
+    let mut reports = Vec::new();
+    for i in 0..engines.len() {
+        if over::is_over() && i > 0 {
+            break;
+        }
+        let weights: u32 = engines[i..].iter().map(|engine| engine.weight()).sum();
+        let engine = &mut engines[i];
+        over::set_share(share(engine.weight(), weights));
+        let report = engine.run(&mut session);
+        over::set_share(None);
+        match report {
+            Ok(report) => reports.push((engine.names(), report)),
+            Err(NoReport::Error(error)) => return Err(error),
+            Err(NoReport::Exit(exit)) if i == 0 || over::stopped_by().is_some() => return Ok(exit),
+            // What the engines before it found counts.
+            Err(NoReport::Exit(_)) => reports.push((engine.names(), EngineReport::nothing())),
+        }
+    }
+    report(session, reports, job.reporting, job.require_complete)
+}
+
+/// The part of the remaining time that an engine with this weight gets. Nothing: all of it. An engine without weight needs no time to
+/// speak of.
+fn share(weight: u32, weights: u32) -> Option<Duration> {
+    let left = over::deadline()?.saturating_duration_since(Instant::now());
+    (weight > 0 && weight < weights).then(|| left * weight / weights)
+}
+
+/// The folder of the run: a new one, or the last if it is to be resumed.
+fn open(job: &Job<'_>, workload: &Workload, engines: &[&mut dyn Engine]) -> Result<(RunFolder, RunInfo), Error> {
+    let runs = &job.workload.runs;
+    if let Some(Resumable { resume: true, identity }) = &job.resumable {
+        return RunFolder::resume(runs, &workload.command, identity);
+    }
+    let folder = RunFolder::create(runs)?;
+    let mut info = RunInfo::new(&workload.command, &workload.program.arguments);
+    info.settings = job.resumable.as_ref().map(|resumable| resumable.identity.clone()).unwrap_or_default();
+    engines.iter().for_each(|engine| engine.describe(workload, &mut info));
+    folder.write_info(&info)?;
+    Ok((folder, info))
+}
+
+impl Session {
+    /// Sets the workload up and records it, unless an earlier run has done so. Returns how pmvet ends if there is nothing to analyse.
+    fn record(
+        &mut self,
+        setup: Option<&str>,
+        needs: &Needs,
+        engines: &mut [&mut dyn Engine],
+    ) -> Result<Option<Exit>, Error> {
+        let input = self.folder.file("input");
+        if let Some(line) = setup
+            && let Some(exit) = self.workload.set_up(line)?
+        {
+            return Ok(Some(exit));
+        }
+        if self.info.recorded {
+            self.workload.known_input(&input);
+            self.workload.left = self.folder.left()?;
+            return self.watch_recorded(engines);
+        }
+        if let Some(exit) = self.workload.keep_input(&input)? {
+            return Ok(Some(exit));
+        }
+        loop {
+            if let Some(exit) = self.record_once(needs.loads, engines)? {
+                return Ok(Some(exit));
+            }
+            self.recordings += 1;
+            if over::is_over() || !engines.iter().any(|engine| engine.wants_another_recording(self)) {
+                break;
+            }
+        }
+        if needs.native_time && !self.workload.in_place {
+            self.time_natively();
+        }
+        Ok(None)
+    }
+
+    /// Shows an engine that follows runs the one that was recorded before pmvet was interrupted.
+    fn watch_recorded(&mut self, engines: &mut [&mut dyn Engine]) -> Result<Option<Exit>, Error> {
+        self.recordings = 1;
+        let Some(watcher) = engines.iter_mut().find(|engine| engine.needs().live) else { return Ok(None) };
+        let ((feed, live), recording) = (live(), self.folder.recording());
+        let read = std::thread::scope(|scope| {
+            let watching = scope.spawn(|| watcher.watch(live));
+            let read = feed.replay(&recording);
+            watching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            read
+        });
+        read.map_err(|source| Error::Trace { path: recording.trace(), source })?;
+        Ok(budget::not_analysed())
+    }
+
+    fn record_once(&mut self, loads: bool, engines: &mut [&mut dyn Engine]) -> Result<Option<Exit>, Error> {
+        let Self { workload, folder, info, install, .. } = self;
+        let Some(watcher) = engines.iter_mut().find(|engine| engine.needs().live) else {
+            return workload.record(folder, info, loads, install, None);
+        };
+        let (feed, live) = live();
+        let ended = std::thread::scope(|scope| {
+            let watching = scope.spawn(|| watcher.watch(live));
+            let ended = workload.record(folder, info, loads, install, Some(feed));
+            watching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            ended
+        })?;
+        Ok(ended.or_else(budget::not_analysed))
+    }
+
+    /// The file for the numbers of an engine, which has a name of its own if there are several.
+    pub(crate) fn stats_file(&self, engine: &str) -> String {
+        if self.several { format!("stats-{engine}.json") } else { "stats.json".into() }
+    }
+
+    /// Runs the workload once more, without pmvet, to know how long it takes by itself.
+    fn time_natively(&mut self) {
+        if let Ok(run) = self.workload.run_natively()
+            && run.end != pmvet_target::sandbox::End::Interrupted
+        {
+            self.info.native_seconds = Some(run.time.as_secs_f64());
+            self.folder.keep_info(&self.info);
+        }
+    }
+
+    /// The phase that all engines share.
+    fn recording_phase(&self) -> Option<Phase> {
+        self.info.traced_seconds.map(|seconds| Phase { name: "recording".into(), seconds })
+    }
+}
+
+/// Puts the engines' reports together, keeps and shows them.
+fn report(
+    mut session: Session,
+    reports: Vec<(Vec<String>, EngineReport)>,
+    how: &cli::Reporting,
+    require_complete: bool,
+) -> Result<Exit, Error> {
+    session.info.complete = reports.iter().all(|(_, report)| report.complete) && !over::is_over();
+    session.folder.keep_info(&session.info);
+    let several = reports.len() > 1;
+    let phases = session.recording_phase();
+    let suppress = std::mem::take(&mut session.config.suppress);
+    let mut least = Exit::Ok;
+    let mut results = Results {
+        folder: &session.folder,
+        info: &session.info,
+        findings: Vec::new(),
+        suppress,
+        witnesses: Default::default(),
+        coverage: Coverage::default(),
+        tree: None,
+        engines: Vec::new(),
+        seconds: session.started.elapsed().as_secs_f64(),
+        phases: phases.into_iter().collect(),
+    };
+    for (names, report) in reports {
+        least = least.max(report.least);
+        if several {
+            results.coverage.add(&names.join(", "), report.coverage);
+        } else {
+            results.coverage = report.coverage;
+        }
+        let found = pmvet_engines::inject::causes::without_known(&results.findings, report.findings);
+        results.findings.extend(found);
+        results.witnesses.extend(report.witnesses);
+        results.tree = results.tree.or(report.tree);
+        results.engines.extend(names);
+        results.phases.extend(report.phases);
+    }
+    let exit = reporting::report(results, how)?.max(least);
+    let incomplete = !session.info.complete && require_complete;
+    Ok(if incomplete { exit.max(Exit::Incomplete) } else { exit })
+}
