@@ -56,7 +56,7 @@ fn no_function_of_the_c_library_moves_bytes() {
 }
 
 /// The client's own versions of these functions, which this test then uses as the client does.
-#[path = "../../pmvet-client/src/bytes.rs"]
+#[path = "../../pmvet-client/src/dynamorio/bytes.rs"]
 mod bytes;
 
 mod moved {

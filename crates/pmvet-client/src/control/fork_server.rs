@@ -1,0 +1,327 @@
+//! The fork server inside the target.
+//!
+//! A process that comes to a fork point stops there, in the middle of DynamoRIO's handling of the system call, and makes
+//! children on request. The fork is made behind DynamoRIO's back: a child has one thread, as its parent does, and all of
+//! DynamoRIO's state as it was, so there is nothing to rebuild, and it takes a tenth of the time. What DynamoRIO would
+//! get wrong in such a child, because it remembers the parent's process id, is done here instead: exit and death by signal.
+//!
+//! What a child translates is lost with it. It leaves the addresses on the stage, and the server translates them for its
+//! next children.
+
+use core::ffi::c_void;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dynamorio_sys::app_pc;
+use pmvet_events::event::What;
+use pmvet_events::plan;
+use pmvet_events::shm::RingState;
+use pmvet_events::stage::{Point, RUN, Stage, turn};
+
+use super::private_mappings::PrivateMappings;
+use super::{fork_point, lifecycle};
+use crate::dynamorio::{self, Inode, Syscall};
+use crate::record::thread::Thread;
+use crate::record::threads::threads;
+use crate::run::run;
+
+/// The fork server, in a process that is one or is a child of one.
+pub(crate) static FORK_SERVER: OnceLock<ForkServer> = OnceLock::new();
+
+pub(crate) struct ForkServer {
+    stage: &'static Stage,
+    /// Files that make a fork point, with their names for a quick look.
+    files: Vec<PathBuf>,
+    input: Option<PathBuf>,
+    /// The server that this process becomes at the next fork point, or [`RUN`].
+    becomes: AtomicU32,
+    /// Where the last fork point was: the next one has to be further on.
+    files_passed: AtomicBool,
+    /// This process was forked by a server: this one.
+    child: AtomicBool,
+    server: AtomicUsize,
+    /// It has asked whether to go on already.
+    paused: AtomicBool,
+    /// How many translated blocks of the stage are in this process's code cache.
+    translated: AtomicUsize,
+    /// It is filling its code cache with those.
+    translating: AtomicBool,
+    /// Where the C library keeps the thread's id.
+    tid_at: AtomicU64,
+    /// Signals that the target handles by itself: bit n - 1.
+    handled: AtomicU64,
+    private_mappings: PrivateMappings,
+}
+
+impl ForkServer {
+    pub(crate) fn new(plan: &plan::Forks) -> Self {
+        let stage = dynamorio::map_stage(&plan.stage);
+        Self {
+            stage,
+            files: plan.files.clone(),
+            input: plan.input.clone(),
+            // A program that a run of a server starts is part of that run.
+            becomes: AtomicU32::new(if stage.server(0).process.load(Ordering::Relaxed) == 0 { 0 } else { RUN }),
+            files_passed: AtomicBool::new(false),
+            child: AtomicBool::new(false),
+            server: AtomicUsize::new(0),
+            paused: AtomicBool::new(false),
+            // What is there already was translated by another program, such as the shell that started this one.
+            translated: AtomicUsize::new(stage.blocks_from(0).count()),
+            translating: AtomicBool::new(false),
+            tid_at: AtomicU64::new(0),
+            handled: AtomicU64::new(0),
+            private_mappings: PrivateMappings::default(),
+        }
+    }
+
+    pub(crate) fn stage(&self) -> &'static Stage {
+        self.stage
+    }
+
+    fn is_child(&self) -> bool {
+        self.child.load(Ordering::Relaxed)
+    }
+
+    /// A block was translated at this address.
+    pub(crate) fn translated(&self, tag: u64) {
+        if !self.translating.load(Ordering::Relaxed) {
+            self.stage.add_block(tag);
+        }
+    }
+
+    /// A system call is about to be made.
+    pub(crate) fn before(&self, dc: *mut c_void, call: &Syscall, number: i64) {
+        match number {
+            libc::SYS_set_tid_address => self.tid_at.store(call.get(0), Ordering::Relaxed),
+            libc::SYS_rt_sigaction => self.note_handler(call),
+            libc::SYS_exit_group if self.is_child() => self.exit(call.fd(0)),
+            _ => {}
+        }
+        if self.private_mappings.is_active() && self.private_mappings.is_left_by(call, number) {
+            self.end_unfit_run();
+        }
+        let number = match self.becomes.load(Ordering::Relaxed) {
+            RUN => return,
+            server => (server, self.point(call, number)),
+        };
+        if let (server, Some(point)) = number {
+            self.serve(dc, server as usize, point);
+        }
+    }
+
+    /// A system call was made.
+    pub(crate) fn after(&self, number: i64, result: i64) {
+        if self.private_mappings.is_active() && self.private_mappings.was_left_by(number, result) {
+            self.end_unfit_run();
+        }
+    }
+
+    /// The target has mapped a PM file.
+    pub(crate) fn mapped(&self, inode: Inode, fd: i32) {
+        if run().is_coverage_run() {
+            self.private_mappings.mapped(inode, fd);
+        }
+    }
+
+    /// This run cannot be kept apart.
+    fn end_unfit_run(&self) {
+        self.stage.left.store(1, Ordering::Relaxed);
+        self.leave(0);
+    }
+
+    fn note_handler(&self, call: &Syscall) {
+        let bit = 1u64.checked_shl(call.fd(0).wrapping_sub(1) as u32).unwrap_or(0);
+        match call.get(1) {
+            0 => {}
+            action if dynamorio::read_word(action).unwrap_or(0) == libc::SIG_DFL as u64 => {
+                self.handled.fetch_and(!bit, Ordering::Relaxed);
+            }
+            _ => {
+                self.handled.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether a call is a fork point.
+    fn point(&self, call: &Syscall, number: i64) -> Option<Point> {
+        let named = fork_point::named_file(call, number);
+        let is = |path: &Path| named.as_deref().is_some_and(|named| fork_point::is_same_file(named, path));
+        if !self.files_passed.load(Ordering::Relaxed) && self.files.iter().any(|path| is(path)) {
+            return Some(Point::Files);
+        }
+        let input = match &self.input {
+            Some(path) => is(path),
+            None => fork_point::looks_at_stdin(call, number),
+        };
+        input.then_some(Point::Input)
+    }
+
+    /// Obeys orders. Returns in a child, which goes on from here.
+    fn serve(&self, dc: *mut c_void, number: usize, point: Point) {
+        let server = self.stage.server(number);
+        self.server.store(number, Ordering::Relaxed);
+        self.becomes.store(RUN, Ordering::Relaxed);
+        if threads().alive.len() > 1 {
+            server.set_turn(turn::REFUSED);
+            return;
+        }
+        self.files_passed.store(true, Ordering::Relaxed);
+        self.child.store(false, Ordering::Relaxed);
+        server.set_point(point);
+        server.process.store(dynamorio::process(), Ordering::Relaxed);
+        self.translate(dc);
+        dynamorio::join_pages();
+        server.apart.store(self.private_mappings.prepare().into(), Ordering::Relaxed);
+        server.set_turn(turn::READY);
+        loop {
+            if server.turn() != turn::ORDERED {
+                server.wait_while(turn::READY, Duration::from_secs(3600));
+                continue;
+            }
+            self.translate(dc);
+            rewind_stdin();
+            let order = server.order();
+            let child = self.fork();
+            if child == 0 {
+                self.become_child(dc, order);
+                return;
+            }
+            server.child.store(child as u32, Ordering::Relaxed);
+            if order == RUN && child > 0 {
+                server.status.store(wait_for(child), Ordering::Relaxed);
+            }
+            // Servers that were ended in the meantime.
+            // SAFETY: no status is wanted.
+            while unsafe { libc::syscall(libc::SYS_wait4, -1, 0, libc::WNOHANG | libc::__WALL, 0) } > 0 {}
+            server.set_turn(turn::READY);
+        }
+    }
+
+    fn fork(&self) -> i64 {
+        let tid_at = self.tid_at.load(Ordering::Relaxed);
+        // Without a signal at its end, at which the server would be stopped by the sandbox.
+        let mut flags = 0;
+        // In a run that counts the C library goes on with the number that it has of its thread: see `counted`.
+        if tid_at != 0 && !run().is_coverage_run() {
+            // As the C library's own fork does.
+            flags |= libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
+        }
+        // SAFETY: a fork: no memory is shared, and the one thread of the process goes on in both.
+        unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, tid_at, 0) }
+    }
+
+    fn become_child(&self, dc: *mut c_void, order: u32) {
+        self.child.store(true, Ordering::Relaxed);
+        self.becomes.store(order, Ordering::Relaxed);
+        run().update_process();
+        if run().is_coverage_run() {
+            if let Some(thread) = Thread::try_current() {
+                thread.belongs_to(dynamorio::process());
+            }
+        } else {
+            // SAFETY: in the child of a fork, on its only thread.
+            unsafe { lifecycle::forked(dc) };
+        }
+        if order == RUN && self.stage.apart.load(Ordering::Relaxed) != 0 && !self.private_mappings.separate() {
+            self.end_unfit_run();
+        }
+    }
+
+    /// Translates what this process or children translated before.
+    fn translate(&self, dc: *mut c_void) {
+        let known = self.translated.load(Ordering::Relaxed);
+        let mut tags: Vec<app_pc> = self.stage.blocks_from(known).map(|tag| tag as app_pc).collect();
+        self.translated.store(known + tags.len(), Ordering::Relaxed);
+        if tags.is_empty() {
+            return;
+        }
+        // A library that only the child loaded is not here.
+        dynamorio::retain_code(&mut tags);
+        self.translating.store(true, Ordering::Relaxed);
+        dynamorio::translate(dc, &mut tags);
+        self.translating.store(false, Ordering::Relaxed);
+    }
+
+    /// Ends a child at once. DynamoRIO would take long to free what ends with the process anyway.
+    fn exit(&self, status: i32) {
+        if !run().is_coverage_run()
+            && let Some(thread) = Thread::try_current()
+        {
+            thread.emit(What::ThreadExit);
+            thread.emit(What::ProcessExit { process: run().process() });
+            let id = thread.id;
+            run().shared.control(thread.ring).change(RingState::Active(id), RingState::Closed(id));
+        }
+        self.leave(status);
+    }
+
+    /// Ends the process. The sandbox stops one that says so for all of its threads, which takes time.
+    fn leave(&self, status: i32) {
+        let threads = threads();
+        // A thread that was made a moment ago may not have started.
+        let alone = threads.alive.len() == 1 && threads.expected.is_empty();
+        let call = if alone { libc::SYS_exit } else { libc::SYS_exit_group };
+        // SAFETY: does not return.
+        unsafe { libc::syscall(call, status) };
+    }
+
+    /// Whether pmvet wants to be asked at the end of the input, and has not been yet.
+    pub(crate) fn may_pause(&self) -> bool {
+        self.is_child()
+            && self.becomes.load(Ordering::Relaxed) == RUN
+            && self.stage.pauses.load(Ordering::Relaxed) != 0
+            && !self.paused.load(Ordering::Relaxed)
+    }
+
+    /// The input is at an end. Asks whether the rest of the run is wanted, and ends it if not.
+    pub(crate) fn pause(&self) {
+        self.paused.store(true, Ordering::Relaxed);
+        let server = self.stage.server(self.server.load(Ordering::Relaxed));
+        server.set_turn(turn::PAUSED);
+        while server.turn() == turn::PAUSED {
+            server.wait_while(turn::PAUSED, Duration::from_secs(3600));
+        }
+        if self.stage.enough.load(Ordering::Relaxed) != 0 {
+            self.leave(0);
+        }
+    }
+
+    /// Ends the run as a crash of the machine would: nothing more is done.
+    pub(crate) fn crash(&self) {
+        if self.is_child() {
+            self.stage.stop.stopped.store(1, Ordering::Relaxed);
+            self.leave(0);
+        }
+    }
+
+    /// A signal has come. If a child is to die of it, it does so here: DynamoRIO would send it to the server.
+    pub(crate) fn signalled(&self, signal: i32) {
+        use libc::{SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, SIGXFSZ};
+        let deadly = [SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, SIGXFSZ];
+        let handled = self.handled.load(Ordering::Relaxed) & 1u64.checked_shl(signal as u32 - 1).unwrap_or(0) != 0;
+        if self.is_child() && deadly.contains(&signal) && !handled {
+            dynamorio::die_of_signal(signal);
+        }
+    }
+}
+
+/// Children share the position of standard input, and each is to read it from the start.
+fn rewind_stdin() {
+    // SAFETY: fails without harm if it cannot be done.
+    unsafe { libc::syscall(libc::SYS_lseek, 0, 0, libc::SEEK_SET) };
+}
+
+fn wait_for(child: i64) -> i32 {
+    let mut status = 0;
+    loop {
+        // SAFETY: the pointer is valid.
+        let ended = unsafe { libc::syscall(libc::SYS_wait4, child, &raw mut status, libc::__WALL, 0) };
+        // SAFETY: asks for the error of the call just made.
+        if ended == child || unsafe { *libc::__errno_location() } != libc::EINTR {
+            return status;
+        }
+    }
+}

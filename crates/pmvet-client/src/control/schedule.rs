@@ -1,0 +1,133 @@
+//! Sync points: a thread that has stored by a chosen instruction stops until pmvet lets it go on.
+//!
+//! Which store is stopped, and for how long, pmvet decides; here is only the counting that has to happen at once. A stopped
+//! thread holds no lock of the client, has published its store, and looks now and then whether pmvet is still there.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pmvet_events::plan::{MAX_STALLS, Plan, Stop};
+use pmvet_events::{Places, SiteId, ThreadId, wire};
+
+use super::lockstep::LOCKSTEP;
+use crate::dynamorio::{self, Global};
+use crate::record::pm::PM;
+use crate::record::thread::{Thread, slot};
+use crate::run::run;
+
+/// Where threads stop in this run.
+pub(crate) static SCHEDULE: Global<Schedule> = Global::new();
+
+/// The stalls of the plan, each with the address of its instruction once its module is there.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    stalls: Vec<Stall>,
+    /// How many threads are stopped.
+    stopped: AtomicU32,
+}
+
+/// How long a thread rests that yields while others are stopped, in nanoseconds.
+const REST: u64 = 200_000;
+
+#[derive(Debug)]
+struct Stall {
+    module: PathBuf,
+    offset: u64,
+    before: bool,
+    stops: Vec<Stop>,
+    /// 0 until the module is loaded.
+    pc: AtomicU64,
+}
+
+impl Schedule {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let stall = |stall: &pmvet_events::plan::Stall| Stall {
+            module: stall.module.clone(),
+            offset: stall.offset,
+            before: stall.before,
+            stops: stall.stops.clone(),
+            pc: AtomicU64::new(0),
+        };
+        Self { stalls: plan.stalls.iter().take(MAX_STALLS).map(stall).collect(), stopped: AtomicU32::new(0) }
+    }
+
+    /// A thread yields. While others are stopped it mostly spins for what they hold, and would only take the processors from
+    /// those whom they wait for.
+    pub(crate) fn yields(&self) {
+        if self.stopped.load(Ordering::Relaxed) > 0 {
+            dynamorio::sleep_nanos(REST);
+        }
+    }
+
+    pub(crate) fn loaded(&self, start: u64, path: &Path) {
+        for stall in self.stalls.iter().filter(|stall| stall.module == path) {
+            stall.pc.store(start + stall.offset, Ordering::Relaxed);
+        }
+    }
+
+    /// The stall before or after an instruction.
+    pub(crate) fn at(&self, pc: u64, before: bool) -> Option<usize> {
+        self.stalls.iter().position(|stall| stall.before == before && stall.pc.load(Ordering::Relaxed) == pc)
+    }
+
+    /// Whether a thread that has passed a stall so often stops there now.
+    fn stops(&self, index: usize, thread: ThreadId, passed: u32) -> bool {
+        let over = run().shared.header().stalls_over.0.load(Ordering::Relaxed) >> index & 1 != 0;
+        let here = |stop: &Stop| stop.thread == thread.0 && stop.nth == passed;
+        !over && self.stalls.get(index).is_some_and(|stall| stall.stops.iter().any(here))
+    }
+}
+
+/// After a store to PM at a stall: the thread still has the store's address, kind and size.
+pub(crate) unsafe extern "C" fn stored(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    // A compare-and-exchange that found another value, by its kind and the flags.
+    let failed = thread.kind == wire::RMW_FAILED && thread.flags & (1 << 14) == 0;
+    if failed || PM.find(thread.slot(slot::ADDR), u64::from(thread.size)).is_none() {
+        return;
+    }
+    thread.stall(false);
+}
+
+/// Before an instruction at a stall: the thread knows its site.
+pub(crate) unsafe extern "C" fn reached(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    unsafe { &mut *thread }.stall(true);
+}
+
+/// After an access to PM, if delays are wanted: waits for up to a millisecond.
+pub(crate) unsafe extern "C" fn delayed(_thread: *mut Thread) {
+    const LONGEST: u64 = 1_000_000;
+    static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+    // Steele's splitmix: one addition and a scramble.
+    let mut random = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    dynamorio::sleep_nanos((random ^ random >> 31) % LONGEST);
+}
+
+impl Thread {
+    fn stall(&mut self, before: bool) {
+        let Some(site) = run().shared.site(SiteId(self.site)) else { return };
+        let Some(index) = SCHEDULE.at(site.pc, before) else { return };
+        if self.passed.len() <= index {
+            self.passed.resize(index + 1, 0);
+        }
+        let passed = self.passed[index];
+        self.passed[index] = passed.wrapping_add(1);
+        if !SCHEDULE.stops(index, self.id, passed) {
+            return;
+        }
+        let control = run().shared.control(self.ring);
+        let number = index as u32 + 1;
+        LOCKSTEP.leave(self.id);
+        SCHEDULE.stopped.fetch_add(1, Ordering::Relaxed);
+        control.stalled.store(number, Ordering::Release);
+        while !control.wait_at_stall(number) {
+            run().check_pmvet_lives();
+        }
+        SCHEDULE.stopped.fetch_sub(1, Ordering::Relaxed);
+        LOCKSTEP.enter(self);
+    }
+}

@@ -1,0 +1,159 @@
+//! Accesses to memory: which of an instruction's operands may be PM, and what is reported of them.
+
+#![allow(non_upper_case_globals, reason = "DynamoRIO's names in patterns")]
+
+use dynamorio_sys::*;
+use pmvet_events::wire;
+
+use super::block::Block;
+use super::cold::Body;
+use super::liveness::Live;
+use super::runtime_ranges::RuntimeRanges;
+use super::sequences::Address;
+use super::stubs;
+use crate::dynamorio::instructions::{self, Instr, address_off_stack, app_pc, constant_address};
+use crate::record::pm::PM;
+use crate::record::sync_functions::HOOKS;
+use crate::record::thread::{mode, slot};
+use crate::run::run;
+
+impl Block {
+    pub(super) fn memory(&mut self, instr: Instr, op: u32, live: Live) {
+        let (stores, loads) = (instructions::destinations(instr), instructions::sources(instr));
+        let store = stores.iter().copied().find_map(address_off_stack);
+        let constant = stores.iter().chain(&loads).copied().find_map(constant_address);
+        let loads: Vec<(opnd_t, u32)> = match op {
+            // These have a memory operand that they do not read.
+            OP_lea | OP_prefetcht0 | OP_prefetcht1 | OP_prefetcht2 | OP_prefetchnta | OP_prefetchw | OP_prefetch
+            | OP_nop_modrm | OP_cldemote => return,
+            _ if run().plan.loads => loads.iter().copied().filter_map(address_off_stack).collect(),
+            _ => Vec::new(),
+        };
+        let locked = instructions::has_lock_prefix(instr) || op == OP_xchg;
+        let locked = locked && instructions::writes_memory(instr);
+        let control = instructions::is_control_transfer(instr);
+        let single = loads.len() == 1;
+        for (ea, size) in loads.into_iter().filter(|&(_, size)| !locked && size <= 64) {
+            let access = self.access(instr, wire::LOAD, size, mode::NOTHING);
+            // Where the instruction cannot be copied, or has more to report, the load comes first.
+            let copy = (single && store.is_none() && !control).then_some(instr);
+            self.filtered(instr, live, ea, Body::Load { access, ea, instr: copy }, None);
+        }
+        if let Some((ea, size)) = store
+            && !control
+        {
+            if run().is_coverage_run() {
+                let access = self.access(instr, wire::STORE, size.min(64), mode::NOTHING);
+                let pending = if locked { Some(false) } else { is_non_temporal(op).then_some(true) };
+                self.filtered(instr, live, ea, Body::Count { access, ea }, pending);
+            } else if locked {
+                let access = self.access(instr, rmw_kind(op), size, mode::RMW);
+                self.filtered(instr, live, ea, Body::Store { access, ea, instr }, Some(false));
+            } else if size <= 64 {
+                let streaming = is_non_temporal(op);
+                let kind = if streaming { wire::STORE_NT } else { wire::STORE };
+                let next_mode = if streaming && instructions::source_register(instr).is_some() {
+                    mode::STREAM
+                } else {
+                    mode::STORE
+                };
+                let access = self.access(instr, kind, size, next_mode);
+                let body = Body::Store { access, ea, instr };
+                self.filtered(instr, live, ea, body, streaming.then_some(true));
+            }
+        }
+        if let Some((addr, size)) = constant
+            && !control
+            && PM.may_be_near(addr)
+            && !run().is_coverage_run()
+        {
+            return self.constant(instr, op, addr, size, locked);
+        }
+        if !locked {
+            return;
+        }
+        let ours = run().plan.races && !HOOKS.is_library(app_pc(instr));
+        let at = store.map(|(ea, size)| (Address::Computed(ea), size));
+        let at = at.or(constant.map(|(addr, size)| (Address::Constant(addr), size)));
+        match at.filter(|&(_, size)| ours && !control && size <= 8) {
+            Some((at, size)) => self.atomic(instr, op, at, size),
+            None => self.fence_if_pending(instr, wire::FENCE_LOCKED),
+        }
+    }
+
+    /// A read-modify-write that is not of PM, or whose way to the cold path was passed. What follows the instruction here is
+    /// passed over by those who come back from there.
+    fn atomic(&mut self, instr: Instr, op: u32, at: Address, size: u32) {
+        let takes = matches!(op, OP_cmpxchg | OP_xchg | OP_bts | OP_or);
+        let kind = if op == OP_cmpxchg { wire::ATOMIC_FAILED } else { wire::ATOMIC };
+        let access = self.access(instr, kind, size, if takes { mode::TAKES } else { mode::RMW });
+        let e = self.emitter(instr);
+        if let Address::Computed(ea) = at {
+            e.touch(ea, instr);
+        }
+        e.call_stub(stubs::atomic, access, at);
+        self.emitter(instructions::next(instr)).call_after(true);
+    }
+
+    /// An access to a constant address near PM: the stubs around the instruction, whether it hits or not.
+    fn constant(&mut self, instr: Instr, op: u32, addr: u64, size: u32, locked: bool) {
+        let writes = instructions::writes_memory(instr);
+        let (kind, next_mode) = match (writes, locked) {
+            (true, true) => (rmw_kind(op), mode::RMW),
+            (true, false) if is_non_temporal(op) => (wire::STORE_NT, mode::STORE),
+            (true, false) => (wire::STORE, mode::STORE),
+            (false, _) if run().plan.loads => (wire::LOAD, mode::NOTHING),
+            (false, _) => return,
+        };
+        if size > 64 {
+            return;
+        }
+        let access = self.access(instr, kind, size, next_mode);
+        let after = self.emitter(instructions::next(instr));
+        if kind == wire::LOAD {
+            return after.call_stub(stubs::load, access, Address::Constant(addr));
+        }
+        self.emitter(instr).call_stub(stubs::before, access, Address::Constant(addr));
+        after.call_after(true);
+        if self.is_stall(instr, false) {
+            after.call_again(stubs::stored, true);
+        }
+        if kind == wire::STORE_NT || locked {
+            after.store_slot_imm(slot::PENDING, (!locked).into());
+        }
+    }
+
+    pub(super) fn runtime_ranges(&mut self, instr: Instr, live: Live, plan: RuntimeRanges) {
+        match plan.start() {
+            Some(ea) => self.filtered(instr, live, ea, Body::RuntimeRanges { plan, instr }, None),
+            None => {
+                let next = self.emitter(instructions::next(instr));
+                let plan = plan.keep();
+                plan.call_before(&self.emitter(instr));
+                plan.call_after(&next);
+            }
+        }
+    }
+}
+
+/// A compare-and-exchange is taken for failed until its flags say otherwise.
+fn rmw_kind(op: u32) -> u8 {
+    if matches!(op, OP_cmpxchg | OP_cmpxchg8b) { wire::RMW_FAILED } else { wire::RMW }
+}
+
+pub(super) fn is_non_temporal(op: u32) -> bool {
+    matches!(
+        op,
+        OP_movnti
+            | OP_movntps
+            | OP_movntpd
+            | OP_movntdq
+            | OP_movntq
+            | OP_movntss
+            | OP_movntsd
+            | OP_vmovntps
+            | OP_vmovntpd
+            | OP_vmovntdq
+            | OP_movdiri
+    )
+}

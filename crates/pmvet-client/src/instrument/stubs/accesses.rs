@@ -1,0 +1,401 @@
+//! Accesses to PM, flushes and fences.
+
+use std::mem::offset_of;
+
+use pmvet_events::shm::{RingControl, STRIPES};
+use pmvet_events::stage::Stop;
+use pmvet_events::wire;
+
+use crate::control::{lockstep, schedule};
+use crate::record::call_context::Frame;
+use crate::record::held_spin_locks::{TAKEN, Taken};
+use crate::record::hooked_calls::{Held, Lock};
+use crate::record::slow_path;
+use crate::record::thread::{Thread, mode, slot};
+
+stubs! {
+    /// The part of a store to PM before the target's instruction: thread fields `site`, `kind`, `size` and `next_mode` and the
+    /// address slot are set.
+    before, slow_path::before:
+        save!(),
+        still_taken!(),
+        address_in_pm!(),
+        // What follows takes the time that the line needs to come, or else the number would wait for it.
+        "prefetchw [rax]",
+        context_and_room!(),
+        write_place!(),
+        "
+        mov [rsi + 16], rax
+        mov dl, [rcx + {next_mode}]
+        mov [rcx + {mode}], dl
+        mov rdx, [rcx + {shared_flag}]
+        cmp dword ptr [rdx], 0
+        jne 3f
+    2:
+        mov rdx, [rcx + {control}]
+        mov [rdx + {in_flight}], rax
+        cmp byte ptr [rcx + {next_mode}], {rmw}
+        je 5f
+    4:
+        ",
+        restore_and_return!(),
+        "
+    3:
+        // A store to two lines needs two locks.
+        and eax, 63
+        movzx edx, byte ptr [rcx + {size}]
+        add eax, edx
+        cmp eax, 64
+        ja 9f
+        add rdi, [rcx + {pm_key}]
+        shr rdi, 6
+        ",
+        lock_stripe!(),
+        "
+        mov rax, [rsi + 16]
+        jmp 2b
+        // A read-modify-write: its old value, with what is above it in its word, if it is within one.
+    5:
+        mov edx, eax
+        and edx, 7
+        add dl, [rcx + {size}]
+        cmp edx, 8
+        ja 6f
+        movzx edx, byte ptr [rcx + {size}]
+        cmp edx, 8
+        jne 7f
+        mov rax, [rax]
+        mov [rsi + 24], rax
+        jmp 4b
+    7:
+        cmp edx, 4
+        jne 8f
+        mov eax, [rax]
+        mov [rsi + 24], rax
+        jmp 4b
+    8:
+        cmp edx, 1
+        jne 6f
+        movzx eax, byte ptr [rax]
+        mov [rsi + 24], rax
+        jmp 4b
+        // Any other size is done in Rust, which finds the lock taken.
+    6:
+        mov byte ptr [rcx + {mode}], {rare_rmw}
+        ",
+        the_rest_in_rust!();
+
+    /// The part after the target's instruction.
+    after, slow_path::after:
+        save!(),
+        "
+        mov rsi, [rcx + {cursor}]
+        movzx eax, byte ptr [rcx + {mode}]
+        movzx edx, byte ptr [rcx + {size}]
+        cmp eax, {store}
+        je 32f
+        cmp eax, {stream}
+        jne 4f
+        mov rdi, [rcx + {slots}]
+        add rdi, {value_slot}
+        jmp 31f
+        // Only a prepared record has an address; elsewhere the cursor may be at the end of the ring.
+    32:
+        mov rdi, [rsi + 16]
+    31:
+        cmp edx, 8
+        jne 2f
+        mov rax, [rdi]
+        mov [rsi + 24], rax
+        mov edx, 32
+    30:
+        ",
+        number!(),
+        publish!(),
+        "
+        mov qword ptr [rdi + {in_flight}], 0
+        mov rdi, [rcx + {lock}]
+        test rdi, rdi
+        jz 3f
+        mov dword ptr [rdi], 0
+        mov qword ptr [rcx + {lock}], 0
+    3:
+        mov byte ptr [rcx + {mode}], 0
+        ",
+        restore_and_return!(),
+        // Stores of other sizes: whole words, then bytes.
+        "
+    2:
+        cmp edx, 4
+        jne 7f
+        mov eax, [rdi]
+        mov [rsi + 24], rax
+        mov edx, 32
+        jmp 30b
+    7:
+        prefetchw [rsi + 768 + 64]
+        push rdx
+        add rsi, 24
+    21:
+        cmp edx, 8
+        jb 22f
+        mov rax, [rdi]
+        mov [rsi], rax
+        add rdi, 8
+        add rsi, 8
+        sub edx, 8
+        jmp 21b
+    22:
+        test edx, edx
+        jz 23f
+        mov al, [rdi]
+        mov [rsi], al
+        inc rdi
+        inc rsi
+        dec edx
+        jmp 22b
+    23:
+        pop rdx
+        add edx, 31
+        and edx, 0xf8
+        mov rsi, [rcx + {cursor}]
+        jmp 30b
+    4:
+        cmp eax, {rmw}
+        je 33f
+        cmp eax, {takes}
+        je 33f
+        test eax, eax
+        jnz 9f
+        ",
+        restore_and_return!(),
+        // The new value of a read-modify-write of 8, 4, 2 bytes or 1, and whether a comparison succeeded.
+        "
+    33:
+        mov rdi, [rsi + 16]
+        cmp edx, 8
+        jne 34f
+        mov rax, [rdi]
+        jmp 35f
+    34:
+        cmp edx, 4
+        jne 36f
+        mov eax, [rdi]
+        jmp 35f
+    36:
+        movzx eax, byte ptr [rdi]
+        cmp edx, 1
+        je 35f
+        movzx eax, word ptr [rdi]
+    35:
+        mov [rsi + 32], rax
+        mov edx, 40
+        cmp byte ptr [rcx + {kind}], {rmw_failed}
+        je 37f
+        cmp byte ptr [rcx + {kind}], {atomic_failed}
+        jne 38f
+    37:
+        test byte ptr [rcx + {flags} + 1], 0x40
+        jz 30b
+        dec byte ptr [rcx + {kind}]
+    38:
+        cmp byte ptr [rcx + {kind}], {atomic}
+        jne 30b
+        // The word that was taken last is given back, or taken in another way.
+        mov edi, [rcx + {taken_count}]
+        test edi, edi
+        jz 24f
+        lea edi, [rdi + rdi * 2]
+        mov rdx, [rsi + 16]
+        and rdx, -8
+        cmp rdx, [rcx + rdi * 8 + {taken} - {taken_entry}]
+        jne 24f
+        dec dword ptr [rcx + {taken_count}]
+    24:
+        // Whoever takes a lock adds bits to its word, and takes none away.
+        cmp byte ptr [rcx + {mode}], {takes}
+        jne 26f
+        mov rdx, [rsi + 24]
+        cmp rdx, rax
+        je 26f
+        mov rdi, rdx
+        and rdi, rax
+        cmp rdi, rdx
+        jne 26f
+        mov edi, [rcx + {taken_count}]
+        cmp edi, {taken_room}
+        jae 26f
+        inc dword ptr [rcx + {taken_count}]
+        lea edi, [rdi + rdi * 2]
+        lea rdi, [rcx + rdi * 8 + {taken}]
+        mov rdx, [rsi + 16]
+        and rdx, -8
+        mov [rdi], rdx
+        movzx edx, byte ptr [rcx + {size}]
+        push rcx
+        mov ecx, edx
+        neg ecx
+        and ecx, 7
+        shl ecx, 3
+        mov rdx, -1
+        shr rdx, cl
+        mov ecx, [rsi + 16]
+        and ecx, 7
+        shl ecx, 3
+        shl rdx, cl
+        shl rax, cl
+        pop rcx
+        mov [rdi + 8], rdx
+        mov [rdi + 16], rax
+    26:
+        mov edx, 40
+        jmp 30b
+        ",
+        the_rest_in_rust!();
+
+    /// The part before a read-modify-write of memory that is not PM. Whatever is not within an aligned word is no lock.
+    atomic, slow_path::atomic:
+        save!(),
+        "
+        mov rsi, [rcx + {slots}]
+        cmp qword ptr [rsi + {pending_slot}], 0
+        jne 9f
+        mov rdx, [rcx + {shared_flag}]
+        cmp dword ptr [rdx], 0
+        je 4f
+        mov edx, [rsi + {addr_slot}]
+        and edx, 7
+        add dl, [rcx + {size}]
+        cmp edx, 8
+        ja 4f
+        ",
+        still_taken!(),
+        context_and_room!(),
+        write_place!(),
+        "
+        mov rax, [rcx + {slots}]
+        mov rdi, [rax + {addr_slot}]
+        mov [rsi + 16], rdi
+        shr rdi, 3
+        ",
+        lock_stripe!(),
+        "
+        mov dl, [rcx + {next_mode}]
+        mov [rcx + {mode}], dl
+        mov rdi, [rsi + 16]
+        movzx edx, byte ptr [rcx + {size}]
+        cmp edx, 8
+        jne 2f
+        mov rax, [rdi]
+        jmp 3f
+    2:
+        cmp edx, 4
+        jne 5f
+        mov eax, [rdi]
+        jmp 3f
+    5:
+        movzx eax, byte ptr [rdi]
+        cmp edx, 1
+        je 3f
+        movzx eax, word ptr [rdi]
+    3:
+        mov [rsi + 24], rax
+    4:
+        ",
+        restore_and_return!(),
+        the_rest_in_rust!();
+
+    /// The store that has just been reported is one to stop after, perhaps.
+    stored, schedule::stored:
+        save!(),
+        the_rest_in_rust!();
+
+    /// An access to PM is followed by a random delay.
+    delayed, schedule::delayed:
+        save!(),
+        the_rest_in_rust!();
+
+    /// The instruction that comes next is one to stop before, perhaps.
+    reached, schedule::reached:
+        save!(),
+        the_rest_in_rust!();
+
+    /// A fence comes next, and threads are kept in step.
+    paced, lockstep::paced:
+        save!(),
+        the_rest_in_rust!();
+
+    /// A hooked function comes next, and threads are kept in step.
+    paced_entry, lockstep::paced_entry:
+        save!(),
+        the_rest_in_rust!();
+
+    /// A load that was done, from the address in the slot.
+    load, slow_path::load:
+        save!(),
+        still_taken!(),
+        address_in_pm!(),
+        context_and_room!(),
+        write_place!(),
+        "
+        mov rdi, [rcx + {next_seq}]
+        mov rdi, [rdi]
+        cmp rdi, [rcx + {seq_after}]
+        jne 2f
+        // Nothing was numbered since the last record of this ring: the short form.
+        movzx edx, byte ptr [rcx + {size}]
+        shl edx, 8
+        or edx, {near_load}
+        shl rdx, 48
+        or rax, rdx
+        mov [rsi], rax
+        mov edx, 16
+    3:
+        ",
+        publish!(),
+        restore_and_return!(),
+        "
+    2:
+        mov [rcx + {seq_after}], rdi
+        mov [rsi + 16], rax
+        dec rdi
+        movzx edx, word ptr [rcx + {kind}]
+        shl rdx, 48
+        or rdi, rdx
+        mov [rsi], rdi
+        mov edx, 24
+        jmp 3b
+        ",
+        the_rest_in_rust!();
+
+    /// A flush of the line at the address in the slot.
+    flush, slow_path::flush:
+        save!(),
+        still_taken!(),
+        address_in_pm!(),
+        context_and_room!(),
+        write_place!(),
+        "
+        mov [rsi + 16], rax
+        ",
+        number!(),
+        "mov edx, 24",
+        publish!(),
+        restore_and_return!(),
+        the_rest_in_rust!();
+
+    /// A fence.
+    fence, slow_path::fence:
+        save!(),
+        still_taken!(),
+        context_and_room!(),
+        write_place!(),
+        "
+        mov qword ptr [rsi + 16], 0
+        ",
+        number!(),
+        "mov edx, 24",
+        publish!(),
+        restore_and_return!(),
+        the_rest_in_rust!();
+}

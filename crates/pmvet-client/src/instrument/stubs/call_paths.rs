@@ -1,0 +1,154 @@
+//! From the shadow stack to a node of the calling-context tree.
+
+use std::arch::naked_asm;
+use std::mem::offset_of;
+
+use crate::record::call_context::{self, Frame, Path};
+use crate::record::stable_ids;
+use crate::record::thread::Thread;
+
+/// From the frame at rsi down to the first one that has a node, then up again, at label 3, once for each frame that has none: rsi is
+/// the frame, r8d its call and edx its parent's node.
+macro_rules! each_new_frame {
+    () => {
+        "
+        push rax
+        push rdi
+        push r8
+        push r9
+        xor edi, edi
+    2:
+        inc edi
+        mov rax, [rsi + {sp}]
+        sub si, {frame}
+        cmp rax, [rsi + {sp}]
+        jae 8f
+        mov edx, [rsi + {node}]
+        test edx, edx
+        jnz 3f
+        cmp edi, 64
+        jb 2b
+        jmp 8f
+    3:
+        add si, {frame}
+        mov r8d, [rsi + {call}]
+        "
+    };
+}
+
+/// The frame's node is in edx. Ends with that of the last one, or with 0 from label 8.
+macro_rules! next_frame {
+    () => {
+        "
+        mov [rsi + {node}], edx
+        dec edi
+        jnz 3b
+    7:
+        pop r9
+        pop r8
+        pop rdi
+        pop rax
+        ret
+    8:
+        xor edx, edx
+        jmp 7b
+        "
+    };
+}
+
+/// Gives the frame at rsi, which is alive, its node, and all frames below it that have none yet. Returns the node in edx, or
+/// 0 if the thread's cache of the calling-context tree does not have it, or a frame below is dead.
+#[unsafe(naked)]
+pub(super) extern "C" fn resolve() {
+    naked_asm!(
+        each_new_frame!(),
+        // The four places where a step may be remembered are next to each other.
+        "
+        mov r9d, r8d
+        shl r9d, 6
+        imul eax, edx, {spread}
+        xor eax, r9d
+        and eax, [rcx + {mask}]
+        add rax, [rcx + {paths}]
+        ",
+        "
+        cmp edx, [rax + {parent}]
+        jne 41f
+        cmp r8d, [rax + {path_call}]
+        je 5f
+    41:
+        add rax, {path}
+        cmp edx, [rax + {parent}]
+        jne 42f
+        cmp r8d, [rax + {path_call}]
+        je 5f
+    42:
+        add rax, {path}
+        cmp edx, [rax + {parent}]
+        jne 43f
+        cmp r8d, [rax + {path_call}]
+        je 5f
+    43:
+        add rax, {path}
+        cmp edx, [rax + {parent}]
+        jne 8f
+        cmp r8d, [rax + {path_call}]
+        jne 8f
+    5:
+        mov edx, [rax + {path_node}]
+        ",
+        next_frame!(),
+        sp = const offset_of!(Frame, sp),
+        call = const offset_of!(Frame, call),
+        node = const offset_of!(Frame, node),
+        frame = const size_of::<Frame>(),
+        parent = const offset_of!(Path, parent),
+        path_call = const offset_of!(Path, call),
+        path_node = const offset_of!(Path, node),
+        path = const size_of::<Path>(),
+        spread = const call_context::SPREAD as i32,
+        paths = const offset_of!(Thread, paths),
+        mask = const offset_of!(Thread, path_mask),
+    )
+}
+
+/// The same for runs that count, in which a node's number follows from its parent's and the call: see [`stable_ids::context`].
+#[unsafe(naked)]
+pub(super) extern "C" fn resolve_counted() {
+    naked_asm!(
+        each_new_frame!(),
+        "
+        mov r9d, edx
+        shr r9d, 16
+        test r8d, {library}
+        jz 4f
+        movzx edx, dx
+        jmp 5f
+    4:
+        mov edx, r9d
+        xor r9d, r9d
+    5:
+        shl r9, 32
+        or r9, r8
+        mov rax, {first}
+        imul r9, rax
+        mov r8, r9
+        shr r8, 29
+        xor r9, r8
+        mov rax, {second}
+        imul r9, rax
+        shr r9, 32
+        or r9d, 1
+        shl r9d, 16
+        or edx, r9d
+        ",
+        next_frame!(),
+        sp = const offset_of!(Frame, sp),
+        call = const offset_of!(Frame, call),
+        node = const offset_of!(Frame, node),
+        frame = const size_of::<Frame>(),
+        library = const stable_ids::LIBRARY,
+        first = const stable_ids::MIX[0],
+        second = const stable_ids::MIX[1],
+    )
+}

@@ -1,0 +1,29 @@
+//! The hot paths, as machine code.
+//!
+//! Instrumented code comes here (see [`super::sequences`]) with `rcx` = the [`Thread`], on the thread's private stack, with
+//! every other register, the flags included, still the target's.
+//!
+//! A store is two calls: [`before`] checks that the address is PM, prepares a record and takes the line's stripe lock;
+//! then the target's own instruction runs; then [`after`] copies the value, numbers the record, publishes it and gives the
+//! lock back. Number and store are thus under one lock, so numbers follow memory order. While the target has a single
+//! thread no lock and no atomic instruction is needed.
+//!
+//! A locked read-modify-write of volatile memory ([`atomic`], then [`after`]) is the same with the stripe of its address.
+//!
+//! Everything else is one call and needs no lock: a load after its instruction, so that it comes after the store whose value
+//! it read; a flush or fence before it, so that every store with a smaller number has been performed by then.
+//!
+//! Whatever is not the ordinary case (another mapping, two lines, a full ring, an unknown call path) is done in Rust by
+//! [`crate::record::slow_path`], at the price of saving all extended registers. Only general registers are used here.
+
+#[macro_use]
+mod pieces;
+
+mod accesses;
+mod call_paths;
+mod coverage;
+mod locks;
+
+pub(crate) use accesses::{after, atomic, before, delayed, fence, flush, load, paced, paced_entry, reached, stored};
+pub(crate) use coverage::{counted, counted_fence};
+pub(crate) use locks::{entered, lock_entered, returns, unlock_entered};

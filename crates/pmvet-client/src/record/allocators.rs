@@ -1,0 +1,89 @@
+//! Memory that allocators hand out: which functions do it, and where their result is.
+
+use pmvet_events::plan::Plan;
+
+use super::pm::PM;
+use crate::dynamorio;
+
+/// Where a function has what it is asked for, and where it leaves its result. Arguments are counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Allocator {
+    size: Option<u8>,
+    /// All of it, or per unit of `size`.
+    bytes: u64,
+    out: Option<u8>,
+    base: Base,
+    /// The result is a `PMEMoid`: a pool's number, then an offset.
+    oid: bool,
+}
+
+/// What the result is relative to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Base {
+    Nothing,
+    Argument(u8),
+    /// The pool of the thread's transaction.
+    Transaction,
+}
+
+/// What a call asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Request {
+    len: u64,
+    base: u64,
+    out: Option<u64>,
+}
+
+/// Those of libpmemobj and those that the plan names. Left out: functions that may give back memory in use, as `realloc`
+/// does.
+pub(crate) fn functions(plan: &Plan) -> impl Iterator<Item = (String, Allocator)> {
+    let pool = Base::Argument(0);
+    let oid = Allocator { size: Some(2), bytes: 1, out: Some(1), base: pool, oid: true };
+    let reserve = Allocator { out: None, ..oid };
+    let transaction = Allocator { size: Some(0), base: Base::Transaction, ..reserve };
+    let built_in = [
+        ("pmemobj_alloc", oid),
+        ("pmemobj_xalloc", oid),
+        ("pmemobj_zalloc", oid),
+        ("pmemobj_reserve", reserve),
+        ("pmemobj_xreserve", reserve),
+        ("pmemobj_tx_alloc", transaction),
+        ("pmemobj_tx_zalloc", transaction),
+        ("pmemobj_tx_xalloc", transaction),
+    ];
+    let named = plan.alloc.iter().map(|f| {
+        let base = f.base.map_or(Base::Nothing, Base::Argument);
+        (f.function.clone(), Allocator { size: f.size, bytes: f.bytes.unwrap_or(1), out: f.out, base, oid: false })
+    });
+    built_in.into_iter().map(|(name, function)| (name.to_owned(), function)).chain(named)
+}
+
+impl Allocator {
+    /// At the call. `pool` is that of the thread's transaction.
+    pub(crate) fn request(&self, arguments: &[u64; 4], pool: u64) -> Request {
+        let argument = |number: u8| arguments[usize::from(number) % arguments.len()];
+        Request {
+            len: self.size.map_or(1, argument).saturating_mul(self.bytes),
+            base: match self.base {
+                Base::Nothing => 0,
+                Base::Argument(number) => argument(number),
+                Base::Transaction => pool,
+            },
+            out: self.out.map(argument),
+        }
+    }
+
+    /// At the return: the memory, if it is PM. `results` are the two registers that results come in.
+    pub(crate) fn result(&self, request: Request, results: (u64, u64)) -> Option<(u64, u64)> {
+        let found = match request.out {
+            // These return whether they failed.
+            Some(out) if self.oid => (results.0 as i32 == 0).then(|| dynamorio::read_word(out.wrapping_add(8)))??,
+            Some(out) => dynamorio::read_word(out)?,
+            None if self.oid => results.1,
+            None => results.0,
+        };
+        let addr = request.base.wrapping_add(found);
+        let mapping = (found != 0).then(|| PM.find(addr, 1))??;
+        Some((addr, request.len.min(mapping.end.saturating_sub(addr))))
+    }
+}

@@ -1,0 +1,96 @@
+//! Spin locks in volatile memory: when they are given back.
+//!
+//! Whoever takes such a lock does it by a locked instruction, which is reported. Most give it back by a plain store, and to
+//! look at every store of the target for that would cost far too much. But what locks a thread holds matters only at
+//! its next access to PM, flush or fence. So a thread remembers the words that it has changed as one takes a lock, and
+//! the stubs compare them with what they were left at. A change is reported just ahead of the event at hand.
+
+use std::sync::atomic::AtomicU64;
+
+use pmvet_events::event::{AtomicKind, What};
+use pmvet_events::ids::SiteId;
+
+use super::thread::Thread;
+use super::threads::threads;
+use crate::dynamorio;
+
+/// How many such words a thread remembers. Of any beyond them it shows only when another thread takes them.
+pub(crate) const TAKEN: usize = 4;
+
+/// A word that a thread has changed, in a form that stubs can read.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Taken {
+    /// The aligned word that it is in.
+    word: u64,
+    /// Which bits of that it is.
+    mask: u64,
+    /// What they were left at.
+    value: u64,
+}
+
+/// Where words are that were unmapped.
+static GONE: AtomicU64 = AtomicU64::new(0);
+
+impl Taken {
+    fn is_gone(&self) -> bool {
+        self.word == &raw const GONE as u64
+    }
+
+    fn now(&self) -> Option<u64> {
+        dynamorio::read_word(self.word).map(|word| word & self.mask)
+    }
+
+    /// Its address, and two values of it.
+    fn describe(&self, now: u64) -> (u64, usize, [u8; 8], [u8; 8]) {
+        let shift = self.mask.trailing_zeros() % 64;
+        let size = self.mask.count_ones() as usize / 8;
+        (self.word + u64::from(shift / 8), size, (self.value >> shift).to_le_bytes(), (now >> shift).to_le_bytes())
+    }
+}
+
+impl Thread {
+    /// Reports words that have changed since the thread took them. No stripe lock may be held.
+    pub(crate) fn look_at_taken(&mut self) {
+        let mut at = self.taken_count as usize;
+        while at > 0 {
+            at -= 1;
+            let taken = self.taken[at];
+            if !taken.is_gone() && taken.now() == Some(taken.value) {
+                continue;
+            }
+            self.taken.copy_within(at + 1..self.taken_count as usize, at);
+            self.taken_count -= 1;
+            if taken.is_gone() {
+                continue;
+            }
+            // Once more under the lock of the word, so that a change by another thread has its number by now.
+            self.lock_word(taken.word);
+            if let Some(now) = taken.now() {
+                let (addr, size, old, new) = taken.describe(now);
+                let context = self.context(self.rsp);
+                let what = What::Atomic { addr, old: &old[..size], new: &new[..size], how: AtomicKind::Found };
+                self.emit_at(SiteId(self.site), context, what);
+            }
+            self.release_locks();
+        }
+    }
+}
+
+/// Memory is about to go away: no thread may look at words in it any more.
+pub(crate) fn forget(start: u64, len: u64) {
+    let end = start.saturating_add(len);
+    for &thread in &threads().alive {
+        let thread = thread as *mut Thread;
+        for at in 0..TAKEN {
+            // SAFETY: threads in the list are alive; a word is written as a whole, and a thread that looks at the old place
+            // now does so before it is gone.
+            unsafe {
+                let word = &raw mut (*thread).taken[at].word;
+                if (start..end).contains(&word.read_volatile()) {
+                    word.write_volatile(&raw const GONE as u64);
+                }
+            }
+        }
+    }
+}

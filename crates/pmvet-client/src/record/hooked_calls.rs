@@ -1,0 +1,196 @@
+//! Hooked functions at run time: what they mean when they are entered and when they return.
+//!
+//! If a function's result matters, the stack pointer at which it will return is remembered, and every return instruction in
+//! the module compares its own with that. This needs no change of the target's stack, and survives tail calls and frames
+//! that are thrown away.
+//!
+//! Taking and giving back one lock at a time, by far the most common case, is done by the stubs without coming here.
+
+use pmvet_events::event::{LockKind, SyncOp, What};
+use pmvet_events::ids::{ContextId, SiteId};
+
+use super::allocators::Request;
+use super::sync_functions::{HOOKS, Role, Success};
+use super::thread::{Thread, slot};
+use super::threads::threads;
+
+/// A hooked function that has not returned yet.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    sp: u64,
+    role: Role,
+    object: u64,
+    second: u64,
+    request: Request,
+    site: SiteId,
+    context: ContextId,
+}
+
+/// A lock whose taking the stubs saw begin: a [`Pending`] in a form they can read. At stack pointer 0 there is none.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Lock {
+    pub(crate) sp: u64,
+    pub(crate) object: u64,
+    /// Site and context, as in a record.
+    pub(crate) place: u64,
+    /// Kind and size of the record, as in its first word.
+    pub(crate) kind: u32,
+}
+
+/// A lock that a thread holds.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Held {
+    pub(crate) object: u64,
+    /// A [`LockKind`].
+    pub(crate) how: u8,
+}
+
+/// A hooked function was entered, and the stubs could not deal with it.
+pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    let Some(hook) = HOOKS.hook(thread.slot(slot::ADDR) as u32) else { return };
+    let arguments = [thread.rdi, thread.rsi, thread.rdx, thread.slot(slot::SAVED)];
+    let object = arguments[usize::from(hook.arg) % arguments.len()];
+    let sp = thread.rsp;
+    thread.remember_lock();
+    // Frames below this one are gone, however they were left.
+    thread.pending.retain(|p| p.sp >= sp);
+    // C11's functions are wrappers around those of pthread, and a lock of the user's may be one too: the outermost counts.
+    let synchronises = !matches!(hook.role, Role::Allocate(_) | Role::Begin | Role::Detach);
+    if synchronises && thread.pending.iter().any(|p| p.object == object) {
+        return;
+    }
+    let mut request = Request::default();
+    match hook.role {
+        Role::Allocate(function) => request = function.request(&arguments, thread.pool),
+        Role::Begin => thread.pool = object,
+        _ => thread.look_at_taken(),
+    }
+    let context = thread.context(sp);
+    let site = SiteId(hook.site);
+    // A reader-writer lock is given back by the same function, however it was taken.
+    let taken = if matches!(hook.role, Role::Release(_)) { thread.no_longer_held(object) } else { None };
+    let mut emit = |what| thread.emit_at(site, context, what);
+    match hook.role {
+        Role::Release(how) => {
+            emit(What::Release { lock: object, how: taken.unwrap_or(how) });
+        }
+        Role::Signal(op) => {
+            emit(What::Sync { object, op });
+        }
+        Role::SemPost => {
+            emit(What::Sync { object, op: SyncOp::SemPost });
+        }
+        Role::CondWait => {
+            emit(What::Sync { object, op: SyncOp::CondWait });
+            emit(What::Release { lock: arguments[1], how: LockKind::Exclusive });
+        }
+        Role::Barrier => {
+            emit(What::Sync { object, op: SyncOp::BarrierEnter });
+        }
+        Role::Detach => {
+            let child = threads().by_handle(object);
+            if let Some(child) = child {
+                emit(What::ThreadDetach { child });
+            }
+        }
+        Role::Acquire(..) | Role::SemWait | Role::Join | Role::Allocate(_) | Role::Begin => {}
+    }
+    let returns = !matches!(hook.role, Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::Begin);
+    if returns || hook.wrapper {
+        thread.pending.push(Pending { sp, role: hook.role, object, second: arguments[1], request, site, context });
+        thread.watch_return();
+    }
+}
+
+/// A hooked function is about to return, and [`crate::instrument::stubs::returns`] could not deal with it.
+pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
+    // SAFETY: the stub passes the thread it runs on.
+    let thread = unsafe { &mut *thread };
+    let result = i64::from(thread.rax as i32);
+    thread.remember_lock();
+    // A function that ends by calling another shares its return with it.
+    while let Some(done) = thread.pending.pop_if(|p| p.sp == thread.rsp) {
+        let results = (thread.rax, thread.rdx);
+        let mut emit = |what| thread.emit_at(done.site, done.context, what);
+        match done.role {
+            Role::Allocate(function) => {
+                if let Some((addr, len)) = function.result(done.request, results) {
+                    emit(What::Allocate { addr, len });
+                }
+            }
+            Role::Acquire(how, success) => {
+                let acquired = match success {
+                    Success::Always => true,
+                    Success::Returns(value) => result == value,
+                    Success::Mutex => result == 0 || result == i64::from(libc::EOWNERDEAD),
+                };
+                if acquired {
+                    emit(What::Acquire { lock: done.object, how });
+                    thread.hold(done.object, how);
+                }
+            }
+            Role::CondWait => {
+                emit(What::Acquire { lock: done.second, how: LockKind::Exclusive });
+                emit(What::Sync { object: done.object, op: SyncOp::CondWoken });
+            }
+            Role::Barrier => {
+                emit(What::Sync { object: done.object, op: SyncOp::BarrierLeave });
+            }
+            Role::SemWait if result == 0 => {
+                emit(What::Sync { object: done.object, op: SyncOp::SemAcquire });
+            }
+            Role::Join if result == 0 => {
+                let child = threads().by_handle(done.object);
+                if let Some(child) = child {
+                    emit(What::ThreadJoin { child });
+                }
+            }
+            Role::SemWait | Role::Join => {}
+            Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::Begin => {}
+        }
+    }
+    thread.watch_return();
+}
+
+impl Thread {
+    /// Puts what the stubs wait for with the rest.
+    fn remember_lock(&mut self) {
+        let Lock { sp, object, place, kind } = std::mem::take(&mut self.waits);
+        if sp != 0 {
+            let how = LockKind::from_number((kind >> 8) as u8).unwrap_or(LockKind::Exclusive);
+            let role = Role::Acquire(how, Success::Mutex);
+            let (site, context) = (SiteId(place as u32), ContextId((place >> 32) as u32));
+            let request = Request::default();
+            self.pending.push(Pending { sp, role, object, second: 0, request, site, context });
+        }
+    }
+
+    fn hold(&mut self, object: u64, how: LockKind) {
+        let count = self.held_count as usize;
+        if count == self.held.len() {
+            self.held.resize((2 * count).max(16), Held::default());
+            self.held_at = self.held.as_ptr() as u64;
+            self.held_room = self.held.len() as u64;
+        }
+        self.held[count] = Held { object, how: how as u8 };
+        self.held_count += 1;
+    }
+
+    /// A lock is given back. Returns how it was taken, if that was seen.
+    fn no_longer_held(&mut self, object: u64) -> Option<LockKind> {
+        let held = &mut self.held[..self.held_count as usize];
+        let i = held.iter().rposition(|h| h.object == object)?;
+        held[i..].rotate_left(1);
+        self.held_count -= 1;
+        LockKind::from_number(self.held[self.held_count as usize].how)
+    }
+
+    fn watch_return(&self) {
+        let sp = self.pending.last().map_or(0, |p| p.sp);
+        self.set_slot(slot::RETURN, sp.wrapping_neg());
+    }
+}

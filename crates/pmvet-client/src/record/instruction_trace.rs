@@ -1,0 +1,154 @@
+//! Data flow: the instructions of a thread that has read what another has stored and not fenced.
+//!
+//! From such a load on every instruction of the reader is reported with its registers, up to a number that the plan gives or until
+//! the thread has fenced some times. What the value does on its way is worked out in pmvet.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pmvet_events::event::What;
+use pmvet_events::step::{CODE, State};
+use pmvet_events::{SiteId, ThreadId};
+
+use super::sites::SITES;
+use super::thread::{Thread, slot};
+use crate::dynamorio;
+use crate::run::run;
+
+/// The stores of all threads that are not fenced yet.
+static UNFENCED_STORES: AtRisk = AtRisk([const { Place::new() }; PLACES]);
+
+/// So many threads can be read from, and so many of the last stores of each.
+const PLACES: usize = 16;
+const STORES: usize = 16;
+/// A thread that has fenced so often since the load has done what it will do.
+const FENCES: u64 = 2;
+/// So many instructions of a thread are reported in one run: a bound on what a loop can cause.
+const MOST: u64 = 1 << 16;
+
+/// What a thread knows for this.
+#[derive(Debug, Default)]
+pub(crate) struct Follow {
+    /// Its place among what is at risk, from its first store on.
+    place: Option<&'static Place>,
+    /// Where its next store goes there.
+    next: usize,
+    /// How many fences it may make before it is followed no more.
+    until: u64,
+    /// How many instructions were reported in all.
+    reported: u64,
+    /// Where the thread's segment starts, once that is known.
+    fs: u64,
+}
+
+impl Follow {
+    /// What it has stored so far is not at risk any more, or soon will not be.
+    pub(crate) fn fenced(&mut self) {
+        if let Some(place) = self.place {
+            place.clear();
+        }
+    }
+
+    /// Its thread ends.
+    pub(crate) fn end(&mut self) {
+        if let Some(place) = self.place.take() {
+            place.clear();
+            place.thread.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// What threads have stored and not fenced: readers of these bytes are followed.
+#[derive(Debug)]
+struct AtRisk([Place; PLACES]);
+
+#[derive(Debug)]
+struct Place {
+    /// 0 if the place is free.
+    thread: AtomicU32,
+    /// Address and size of stores to PM, in a ring.
+    stores: [(AtomicU64, AtomicU64); STORES],
+}
+
+impl Place {
+    const fn new() -> Self {
+        Self { thread: AtomicU32::new(0), stores: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; STORES] }
+    }
+
+    fn clear(&self) {
+        self.stores.iter().for_each(|(_, len)| len.store(0, Ordering::Relaxed));
+    }
+}
+
+impl AtRisk {
+    /// A place for the stores of a thread, if one is free.
+    fn claim(&self, thread: ThreadId) -> Option<&Place> {
+        let free =
+            |place: &&Place| place.thread.compare_exchange(0, thread.0, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        self.0.iter().find(free)
+    }
+
+    /// Whether another thread has stored any of these bytes, or is about to. A place that changes just now may give a wrong answer:
+    /// then a thread is followed for nothing, or not.
+    fn has(&self, reader: ThreadId, addr: u64, len: u64) -> bool {
+        let others = self.0.iter().filter(|place| place.thread.load(Ordering::Acquire) != 0);
+        others.filter(|place| place.thread.load(Ordering::Relaxed) != reader.0).any(|place| {
+            place.stores.iter().any(|(start, size)| {
+                let size = size.load(Ordering::Acquire);
+                let start = start.load(Ordering::Relaxed);
+                size > 0 && start < addr + len && addr < start + size
+            })
+        })
+    }
+}
+
+/// Before an instruction, if its thread is followed.
+pub(crate) unsafe extern "C" fn step(pc: u64, _size: u32) {
+    let thread = Thread::current();
+    let left = thread.slot(slot::FOLLOW).saturating_sub(1);
+    let over = thread.pace >= thread.follow.until || thread.follow.reported >= MOST;
+    thread.set_slot(slot::FOLLOW, if over { 0 } else { left });
+    if !over {
+        thread.report_step(pc, 0, 0);
+    }
+}
+
+/// Before an instruction that loads from PM; the address is in its slot.
+pub(crate) unsafe extern "C" fn loading(pc: u64, size: u32) {
+    let thread = Thread::current();
+    let (addr, len) = (thread.slot(slot::ADDR), u64::from(size));
+    if !UNFENCED_STORES.has(thread.id, addr, len) || thread.follow.reported >= MOST {
+        return;
+    }
+    thread.follow.until = thread.pace + FENCES;
+    thread.set_slot(slot::FOLLOW, run().plan.follow.into());
+    thread.report_step(pc, addr, len);
+}
+
+/// Before a store to PM, so that nobody reads it unnoticed; the address is in its slot.
+pub(crate) unsafe extern "C" fn storing(_pc: u64, size: u32) {
+    let thread = Thread::current();
+    let at = thread.slot(slot::ADDR);
+    let follow = &mut thread.follow;
+    let Some(place) = follow.place.or_else(|| UNFENCED_STORES.claim(thread.id)) else { return };
+    follow.place = Some(place);
+    let (addr, len) = &place.stores[follow.next % STORES];
+    // A reader must not see the address of one store with the size of another.
+    len.store(0, Ordering::Relaxed);
+    addr.store(at, Ordering::Release);
+    len.store(size.into(), Ordering::Release);
+    follow.next = follow.next.wrapping_add(1);
+}
+
+impl Thread {
+    fn report_step(&mut self, pc: u64, addr: u64, len: u64) {
+        self.follow.reported += 1;
+        let mut code = [0; CODE];
+        dynamorio::read_memory(pc, &mut code);
+        let general = dynamorio::integer_registers(&mut self.follow.fs);
+        let fs = self.follow.fs;
+        let state = State { general, fs, pc, code }.to_bytes();
+        let context = self.context(general[4]);
+        let site = SiteId(SITES.id_at(pc));
+        self.emit_at(site, context, What::Step { addr, len, state: &state });
+    }
+}

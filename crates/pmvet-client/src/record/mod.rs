@@ -1,0 +1,34 @@
+//! Recording: what the target does becomes events in the ring of its thread.
+//!
+//! Here is the state of each thread, what counts as PM, where an event happened, and the Rust side of all that the machine
+//! code of [`crate::instrument`] leaves undone. The room uses [`crate::dynamorio`] and [`crate::run`] only. Instrumented
+//! code and the callbacks in [`crate::events`] call it.
+
+pub(crate) mod allocators;
+pub(crate) mod call_context;
+pub(crate) mod held_spin_locks;
+pub(crate) mod hooked_calls;
+pub(crate) mod instruction_trace;
+pub(crate) mod open_file;
+pub(crate) mod pm;
+pub(crate) mod range_stores;
+pub(crate) mod ring;
+pub(crate) mod sites;
+pub(crate) mod slow_path;
+pub(crate) mod stable_ids;
+pub(crate) mod stripe_locks;
+pub(crate) mod sync_functions;
+pub(crate) mod syscalls;
+pub(crate) mod thread;
+pub(crate) mod threads;
+
+use pmvet_events::plan::Plan;
+
+/// Sets up what belongs to the process. Needs [`crate::run`].
+pub(crate) fn set_up(plan: &Plan) {
+    pm::PM.set(pm::Pm::new(plan));
+    sync_functions::HOOKS.set(sync_functions::Hooks::new(plan));
+    sites::SITES.set(Default::default());
+    call_context::CALL_TREE.set(Default::default());
+    threads::set_up();
+}

@@ -1,0 +1,54 @@
+//! What a file descriptor of the target stands for.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use pmvet_events::paths;
+
+use crate::dynamorio::Inode;
+
+/// What a file descriptor stands for, if it is a regular file or a DAX device.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) inode: Inode,
+    pub(crate) size: u64,
+    pub(crate) path: PathBuf,
+}
+
+impl OpenFile {
+    pub(crate) fn from_fd(fd: i32) -> Option<Self> {
+        // SAFETY: all-zero is a valid `stat`, and the pointer is valid.
+        let stat = unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            // The C library's `fstat` names a path, though an empty one, and the sandbox stops whoever names a path.
+            if libc::syscall(libc::SYS_fstat, fd, &raw mut stat) != 0 {
+                return None;
+            }
+            stat
+        };
+        let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let path = || real_path(std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default());
+        let device = stat.st_mode & libc::S_IFMT == libc::S_IFCHR && path().starts_with("/dev/dax");
+        (regular || device).then(|| Self { inode: (stat.st_dev, stat.st_ino), size: stat.st_size as u64, path: path() })
+    }
+
+    /// Whether it lies on a DAX file system.
+    pub(crate) fn is_dax(fd: i32) -> bool {
+        // SAFETY: all-zero is a valid `statx`, and the pointers are valid.
+        unsafe {
+            let mut info: libc::statx = std::mem::zeroed();
+            let result = libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, 0, &raw mut info);
+            result == 0 && info.stx_attributes & libc::STATX_ATTR_DAX as u64 != 0
+        }
+    }
+}
+
+/// Undoes what the kernel makes of the name of a private copy: pmvet keeps those in memory, with the path of the
+/// file they stand for as their label.
+fn real_path(path: PathBuf) -> PathBuf {
+    let bytes = path.as_os_str().as_bytes();
+    match bytes.strip_prefix(b"/memfd:").and_then(|rest| rest.strip_suffix(b" (deleted)")) {
+        Some(label) if label.starts_with(b"/") => paths::of_bytes(label).into(),
+        _ => path,
+    }
+}

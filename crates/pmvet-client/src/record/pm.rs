@@ -1,0 +1,236 @@
+//! What is PM: files, and the mappings of them in this process.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, RwLock};
+
+use pmvet_events::event::{LINE, What};
+use pmvet_events::ids::FileId;
+use pmvet_events::paths;
+use pmvet_events::plan::Plan;
+use pmvet_events::shm::STRIPES;
+
+use super::sites::SITES;
+use super::thread::Thread;
+use super::threads::threads;
+use crate::dynamorio::{self, Global, Inode};
+use crate::run::run;
+
+/// The persistent memory of this process.
+pub(crate) static PM: Global<Pm> = Global::new();
+
+/// A shared mapping of a PM file, or a part of one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mapping {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) file: FileId,
+    pub(crate) inode: u64,
+    pub(crate) offset: u64,
+}
+
+impl Mapping {
+    /// A number for the mapping's first byte such that the same byte of the same file has the same number in every
+    /// mapping and every process.
+    pub(crate) fn key(&self) -> u64 {
+        self.offset.wrapping_add(self.inode.wrapping_mul(0x9e37_79b9 * LINE))
+    }
+
+    /// The stripe lock of the line at `addr`.
+    pub(crate) fn stripe(&self, addr: u64) -> usize {
+        (addr.wrapping_sub(self.start).wrapping_add(self.key()) / LINE) as usize % STRIPES
+    }
+
+    /// The part of the mapping within an address range.
+    fn clip(&self, start: u64, end: u64) -> Option<Self> {
+        let (from, to) = (self.start.max(start), self.end.min(end));
+        (from < to).then(|| Self { start: from, end: to, offset: self.offset + (from - self.start), ..*self })
+    }
+}
+
+const GRANULES: usize = 1 << 16;
+
+pub(crate) struct Pm {
+    /// For each 4 GiB of address space whether PM is in it: what instrumented code looks at. Its address fits 32 bits.
+    filter: *mut AtomicU8,
+    mappings: RwLock<BTreeMap<u64, Mapping>>,
+    files: Mutex<Files>,
+    patterns: Vec<glob::Pattern>,
+    next_hint: AtomicU64,
+    /// PM was mapped: from now on accesses are instrumented. Before that there is nothing they could hit.
+    watched: AtomicBool,
+}
+
+// SAFETY: `filter` points to atomics that live as long as the process.
+unsafe impl Send for Pm {}
+// SAFETY: as above.
+unsafe impl Sync for Pm {}
+
+#[derive(Default)]
+struct Files {
+    known: HashMap<Inode, FileId>,
+    /// Files that the target tried to map with `MAP_SYNC`: it takes them for PM.
+    claimed: HashMap<Inode, ()>,
+}
+
+/// PM goes where nothing else is, so that the filter tells it from everything else by the upper half of an address.
+const FIRST_HINT: u64 = 0x2000_0000_0000;
+const GRANULE: u64 = 1 << 32;
+
+impl Pm {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let patterns = plan.pm.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect();
+        Self {
+            filter: dynamorio::alloc_low(GRANULES).cast(),
+            mappings: RwLock::default(),
+            files: Mutex::default(),
+            patterns,
+            next_hint: AtomicU64::new(FIRST_HINT),
+            // The children of a fork server share its code, which must not be made again when the first of them maps PM.
+            watched: AtomicBool::new(plan.forks.is_some()),
+        }
+    }
+
+    pub(crate) fn filter_table(&self) -> u64 {
+        self.filter as u64
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
+    }
+
+    /// PM is there. Code that was translated without regard to it is translated again.
+    pub(crate) fn watch(&self, near_code: bool) {
+        if !self.watched.swap(true, Ordering::AcqRel) || near_code {
+            dynamorio::flush_code();
+        }
+    }
+
+    /// A mapping that holds any of the `len` bytes at `addr`.
+    pub(crate) fn find(&self, addr: u64, len: u64) -> Option<Mapping> {
+        let mappings = self.mappings.read().unwrap_or_else(|e| e.into_inner());
+        let (_, mapping) = mappings.range(..addr + len.max(1)).next_back()?;
+        (mapping.end > addr).then_some(*mapping)
+    }
+
+    /// The parts of an address range that are PM.
+    pub(crate) fn overlaps(&self, addr: u64, len: u64) -> Vec<Mapping> {
+        let mappings = self.mappings.read().unwrap_or_else(|e| e.into_inner());
+        let end = addr.saturating_add(len);
+        mappings.range(..end).rev().map_while(|(_, m)| m.clip(addr, end)).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.mappings.read().unwrap_or_else(|e| e.into_inner()).is_empty()
+    }
+
+    /// Whether there is PM in the same 4 GiB.
+    pub(crate) fn may_be_near(&self, addr: u64) -> bool {
+        // SAFETY: the index is below GRANULES.
+        unsafe { &*self.filter.add((addr / GRANULE) as usize % GRANULES) }.load(Ordering::Acquire) != 0
+    }
+
+    /// The stripe lock of the line at `addr`.
+    pub(crate) fn stripe(&self, addr: u64) -> Option<usize> {
+        Some(self.find(addr, LINE)?.stripe(addr))
+    }
+
+    pub(crate) fn is_mapped(&self, file: FileId) -> bool {
+        self.mappings.read().unwrap_or_else(|e| e.into_inner()).values().any(|m| m.file == file)
+    }
+
+    /// An address for a mapping of `len` bytes whose place the target leaves to the kernel.
+    pub(crate) fn hint(&self, len: u64) -> u64 {
+        self.next_hint.fetch_add(len.next_multiple_of(GRANULE) + GRANULE, Ordering::Relaxed)
+    }
+
+    /// Returns whether code that was made before may have to be made again: it may have constant addresses there.
+    pub(crate) fn add(&self, mapping: Mapping) -> bool {
+        let near_code = !self.may_be_near(mapping.start) && SITES.near(mapping.start, mapping.end);
+        self.remove(mapping.start, mapping.end - mapping.start);
+        let mut mappings = self.mappings.write().unwrap_or_else(|e| e.into_inner());
+        mappings.insert(mapping.start, mapping);
+        self.update_filter(&mappings, mapping.start, mapping.end);
+        near_code
+    }
+
+    /// Forgets an address range. Returns the parts that were PM.
+    pub(crate) fn remove(&self, addr: u64, len: u64) -> Vec<Mapping> {
+        let end = addr.saturating_add(len);
+        let gone = self.overlaps(addr, len);
+        if gone.is_empty() {
+            return gone;
+        }
+        let mut mappings = self.mappings.write().unwrap_or_else(|e| e.into_inner());
+        let hit: Vec<Mapping> = mappings.range(..end).rev().map(|(_, m)| *m).take_while(|m| m.end > addr).collect();
+        for mapping in hit {
+            mappings.remove(&mapping.start);
+            for rest in [mapping.clip(0, addr), mapping.clip(end, u64::MAX)].into_iter().flatten() {
+                mappings.insert(rest.start, rest);
+            }
+        }
+        self.update_filter(&mappings, addr, end);
+        drop(mappings);
+        threads().forget_cached_mappings();
+        gone
+    }
+
+    fn update_filter(&self, mappings: &BTreeMap<u64, Mapping>, start: u64, end: u64) {
+        // A store that starts just below a mapping is not to be missed either.
+        for granule in (start.saturating_sub(LINE) / GRANULE)..=((end - 1) / GRANULE) {
+            let (from, to) = (granule * GRANULE, (granule + 1) * GRANULE);
+            let pm = mappings.range(..to + LINE).next_back().is_some_and(|(_, m)| m.end > from);
+            // SAFETY: the index is below GRANULES, since addresses have 48 bits.
+            unsafe { &*self.filter.add(granule as usize % GRANULES) }.store(pm.into(), Ordering::Release);
+        }
+    }
+
+    /// The target asked for `MAP_SYNC`: it treats this file as PM.
+    pub(crate) fn claim(&self, inode: Inode) {
+        self.files().claimed.insert(inode, ());
+    }
+
+    pub(crate) fn known(&self, inode: Inode) -> Option<FileId> {
+        self.files().known.get(&inode).copied()
+    }
+
+    pub(crate) fn any_known(&self) -> bool {
+        !self.files().known.is_empty()
+    }
+
+    /// Whether the file at `path` counts as PM.
+    pub(crate) fn is_pm(&self, inode: Inode, path: &Path) -> bool {
+        let files = self.files();
+        files.known.contains_key(&inode)
+            || files.claimed.contains_key(&inode)
+            || self.patterns.iter().any(|p| p.matches(&paths::text(path)))
+    }
+
+    /// The id of a PM file. On first contact pmvet is told, and sees the file as it is now before this returns.
+    pub(crate) fn contact(&self, thread: &mut Thread, inode: Inode, path: &Path, size: u64) -> FileId {
+        let mut files = self.files();
+        if let Some(&file) = files.known.get(&inode) {
+            return file;
+        }
+        let file = FileId(run().shared.header().next_file.fetch_add(1, Ordering::AcqRel));
+        files.known.insert(inode, file);
+        drop(files);
+        thread.emit(What::File { file, size, device: inode.0, inode: inode.1, path });
+        if run().plan.snapshots {
+            thread.wait_until_seen();
+        }
+        file
+    }
+
+    /// An inode that is deleted may be used again for another file.
+    pub(crate) fn forget(&self, inode: Inode) {
+        let mut files = self.files();
+        files.known.remove(&inode);
+        files.claimed.remove(&inode);
+    }
+}

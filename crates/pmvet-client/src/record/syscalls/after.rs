@@ -1,0 +1,147 @@
+//! After a system call: what it has done to PM.
+//!
+//! A change made by the kernel is reported by reading back what is there now, under the stripe locks of the lines
+//! concerned. If another thread stored in between, its store is reported twice with the same value, which does no harm. A
+//! later store has a later number.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use pmvet_events::event::{StoreKind, What};
+use pmvet_events::ids::{ContextId, FileId, SiteId};
+use pmvet_events::wire::MAX_DATA;
+
+use super::before::whole_pages;
+use super::kernel_writes;
+use super::pending::{Pending, Position};
+use crate::dynamorio::{Inode, Syscall};
+use crate::record::open_file::OpenFile;
+use crate::record::pm::{Mapping, PM};
+use crate::record::thread::Thread;
+
+/// After a call that succeeded with `result`.
+pub(crate) fn finish(thread: &mut Thread, call: &Syscall, pending: Pending, result: u64) {
+    match pending {
+        Pending::Nothing | Pending::Unmapped(_) | Pending::Random { .. } => {}
+        Pending::Map { file, inode, writable } => {
+            let len = whole_pages(call.get(1));
+            replaced(thread, result, len);
+            let mapping = Mapping { start: result, end: result + len, file, inode: inode.1, offset: call.get(5) };
+            remember(thread, mapping, writable);
+        }
+        Pending::MapOther => replaced(thread, result, whole_pages(call.get(1))),
+        Pending::Remap { old } => {
+            let (from, old_len, new_len) = (call.get(0), whole_pages(call.get(1)), whole_pages(call.get(2)));
+            replaced(thread, from, old_len);
+            replaced(thread, result, new_len);
+            if let Some(first) = old.iter().min_by_key(|m| m.start) {
+                let mapping = Mapping { start: result, end: result + new_len, ..*first };
+                remember(thread, mapping, true);
+            }
+        }
+        Pending::Written { file, inode, fd, position } => {
+            report_written(thread, file, inode, fd, position, result);
+        }
+        Pending::Resized { file, fd } => {
+            if let Some(open) = OpenFile::from_fd(fd) {
+                thread.emit(What::FileResize { file, size: open.size });
+            }
+        }
+        Pending::Zeroed { file, fd, offset, len } => {
+            thread.emit(What::FileZero { file, offset, len });
+            if let Some(open) = OpenFile::from_fd(fd) {
+                thread.emit(What::FileResize { file, size: open.size });
+            }
+        }
+        Pending::Synced { file, offset, len, how } => {
+            thread.emit(What::FileSync { file, offset, len, how });
+        }
+        Pending::Opened { known } => {
+            if let Some((file, size)) = known
+                && size != 0
+            {
+                thread.emit(What::FileResize { file, size: 0 });
+            }
+        }
+        Pending::Moved { file, to } => {
+            thread.emit(What::FileRename { file, to: &to });
+        }
+        Pending::Deleted { file, inode, last_link } => {
+            thread.emit(What::FileUnlink { file });
+            // A mapped file lives on; only its name is gone. An unmapped one frees its inode for others.
+            if last_link && !PM.is_mapped(file) {
+                PM.forget(inode);
+            }
+        }
+        Pending::Buffers(buffers) => {
+            for (addr, len) in kernel_writes::written(&buffers, result) {
+                for part in PM.overlaps(addr, len) {
+                    let len = part.end - part.start;
+                    thread.lock_ranges(&[(part.start, len as u32)]);
+                    thread.report_memory(SiteId(0), ContextId(0), part.start, len, StoreKind::Kernel);
+                    thread.finish_access();
+                }
+            }
+        }
+    }
+}
+
+fn remember(thread: &mut Thread, mapping: Mapping, writable: bool) {
+    let near_code = PM.add(mapping);
+    PM.watch(near_code);
+    let Mapping { start, end, file, offset, .. } = mapping;
+    thread.emit(What::Map { file, addr: start, len: end - start, offset, writable });
+}
+
+/// Whatever PM was mapped here is not there any more.
+fn replaced(thread: &mut Thread, addr: u64, len: u64) {
+    for part in PM.remove(addr, len) {
+        thread.emit(What::Unmap { addr: part.start, len: part.end - part.start });
+    }
+}
+
+fn report_written(thread: &mut Thread, file: FileId, inode: Inode, fd: i32, position: Position, len: u64) {
+    // The target may have opened the file for writing only.
+    let Ok(readable) = File::open(format!("/proc/self/fd/{fd}")) else {
+        thread.emit(What::Unsupported {
+            addr: 0,
+            size: len as u32,
+            why: "a file was written that cannot be read back",
+        });
+        return;
+    };
+    let appends = {
+        // SAFETY: asks for the flags of a descriptor.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        flags & libc::O_APPEND != 0
+    };
+    let start = match position {
+        Position::At(at) if !appends => at,
+        Position::At(_) => readable.metadata().map_or(0, |m| m.len()).saturating_sub(len),
+        // SAFETY: asks for the position of a descriptor.
+        Position::Current => (unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) } as u64).saturating_sub(len),
+    };
+    thread.lock_file_range(inode.1, start, len);
+    let mut data = vec![0; MAX_DATA];
+    let mut done = 0;
+    while done < len {
+        let chunk = (len - done).min(MAX_DATA as u64) as usize;
+        match readable.read_at(&mut data[..chunk], start + done) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => {
+                thread.emit(What::FileWrite { file, offset: start + done, data: &data[..read] });
+                done += read as u64;
+            }
+        }
+    }
+    thread.finish_access();
+}
+
+/// After a call that failed: mappings that it was to remove are still there.
+pub(crate) fn undo(thread: &mut Thread, pending: Pending) {
+    if let Pending::Unmapped(parts) = pending {
+        for part in parts {
+            remember(thread, part, true);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a system call leaves to be done when it returns.
+
+use std::path::PathBuf;
+
+use pmvet_events::event::SyncKind;
+use pmvet_events::ids::FileId;
+
+use super::kernel_writes::Buffer;
+use crate::dynamorio::Inode;
+use crate::record::pm::Mapping;
+
+/// What to do when the call under way returns.
+#[derive(Debug, Default)]
+pub(crate) enum Pending {
+    #[default]
+    Nothing,
+    Map {
+        file: FileId,
+        inode: Inode,
+        writable: bool,
+    },
+    /// Another mapping may replace PM.
+    MapOther,
+    Unmapped(Vec<Mapping>),
+    Remap {
+        old: Vec<Mapping>,
+    },
+    Written {
+        file: FileId,
+        inode: Inode,
+        fd: i32,
+        position: Position,
+    },
+    Resized {
+        file: FileId,
+        fd: i32,
+    },
+    Zeroed {
+        file: FileId,
+        fd: i32,
+        offset: u64,
+        len: u64,
+    },
+    Synced {
+        file: FileId,
+        offset: u64,
+        len: u64,
+        how: SyncKind,
+    },
+    /// A file that may have been truncated by being opened.
+    Opened {
+        known: Option<(FileId, u64)>,
+    },
+    Moved {
+        file: FileId,
+        to: PathBuf,
+    },
+    Deleted {
+        file: FileId,
+        inode: Inode,
+        last_link: bool,
+    },
+    Buffers(Vec<Buffer>),
+    /// Random bytes or a UUID are read from a device. [`crate::control::determinism`] puts others in their place.
+    Random {
+        buffer: u64,
+        uuid: bool,
+    },
+}
+
+/// Where a write went.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Position {
+    At(u64),
+    /// It ends at the file's position.
+    Current,
+}
