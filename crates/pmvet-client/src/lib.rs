@@ -67,7 +67,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
     if let Some(stack) = initial_stack::initial_stack() {
         initial_stack::hide_environment(stack);
         if plan.deterministic {
-            determinism::fix_start(stack);
+            determinism::fix_auxiliary_vector(stack);
         }
     }
     // SAFETY: callbacks of the types that DynamoRIO asks for.

@@ -11,7 +11,7 @@ use dynamorio_sys::*;
 use super::initial_stack;
 use crate::dynamorio::ffi::*;
 use crate::dynamorio::{self, Syscall};
-use crate::record::syscalls::Pending;
+use crate::record::syscalls::PendingSyscall;
 
 /// 2020-01-01 00:00:00 UTC, in nanoseconds.
 const EPOCH_NANOS: u64 = 1_577_836_800_000_000_000;
@@ -21,18 +21,18 @@ pub(crate) static FIXED_INPUTS: FixedInputs = FixedInputs::new();
 
 #[derive(Debug)]
 pub(crate) struct FixedInputs {
-    asked: AtomicU64,
+    time_queries: AtomicU64,
     random: AtomicU64,
 }
 
 impl FixedInputs {
     const fn new() -> Self {
-        Self { asked: AtomicU64::new(0), random: AtomicU64::new(0) }
+        Self { time_queries: AtomicU64::new(0), random: AtomicU64::new(0) }
     }
 
     /// Nanoseconds since 1970.
     pub(crate) fn now(&self) -> u64 {
-        EPOCH_NANOS + self.asked.fetch_add(1, Ordering::Relaxed) * 1000
+        EPOCH_NANOS + self.time_queries.fetch_add(1, Ordering::Relaxed) * 1000
     }
 
     /// The next random number (splitmix64).
@@ -135,9 +135,9 @@ pub(crate) fn answer(call: &Syscall, number: i64) -> Option<i64> {
 }
 
 /// A read from a device that gives random bytes, if the call is one.
-pub(crate) fn random_read(call: &Syscall, number: i64) -> Option<Pending> {
+pub(crate) fn random_read(call: &Syscall, number: i64) -> Option<PendingSyscall> {
     let uuid = (number == libc::SYS_read).then(|| random_source(call.fd(0)))??;
-    Some(Pending::Random { buffer: call.get(1), uuid })
+    Some(PendingSyscall::Random { buffer: call.get(1), uuid })
 }
 
 /// Replaces what such a read has returned.
@@ -178,7 +178,7 @@ pub(crate) fn fix_file_times(call: &Syscall, number: i64) {
 
 /// Hides the vdso from the target and fixes the random bytes that its C library starts with. `stack` is where the
 /// kernel put the arguments, the environment and the auxiliary vector.
-pub(crate) fn fix_start(stack: u64) {
+pub(crate) fn fix_auxiliary_vector(stack: u64) {
     const AT_IGNORE: u64 = 1;
     const AT_SYSINFO_EHDR: u64 = 33;
     const AT_RANDOM: u64 = 25;

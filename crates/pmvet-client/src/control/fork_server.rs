@@ -36,7 +36,7 @@ pub(crate) struct ForkServer {
     files: Vec<PathBuf>,
     input: Option<PathBuf>,
     /// The server that this process becomes at the next fork point, or [`RUN`].
-    becomes: AtomicU32,
+    next_server: AtomicU32,
     /// Where the last fork point was: the next one has to be further on.
     files_passed: AtomicBool,
     /// This process was forked by a server: this one.
@@ -49,9 +49,9 @@ pub(crate) struct ForkServer {
     /// It is filling its code cache with those.
     translating: AtomicBool,
     /// Where the C library keeps the thread's id.
-    tid_at: AtomicU64,
+    tid_address: AtomicU64,
     /// Signals that the target handles by itself: bit n - 1.
-    handled: AtomicU64,
+    handled_signals: AtomicU64,
     private_mappings: PrivateMappings,
 }
 
@@ -63,7 +63,7 @@ impl ForkServer {
             files: plan.files.clone(),
             input: plan.input.clone(),
             // A program that a run of a server starts is part of that run.
-            becomes: AtomicU32::new(if stage.server(0).process.load(Ordering::Relaxed) == 0 { 0 } else { RUN }),
+            next_server: AtomicU32::new(if stage.server(0).process.load(Ordering::Relaxed) == 0 { 0 } else { RUN }),
             files_passed: AtomicBool::new(false),
             child: AtomicBool::new(false),
             server: AtomicUsize::new(0),
@@ -71,8 +71,8 @@ impl ForkServer {
             // What is there already was translated by another program, such as the shell that started this one.
             translated: AtomicUsize::new(stage.blocks_from(0).count()),
             translating: AtomicBool::new(false),
-            tid_at: AtomicU64::new(0),
-            handled: AtomicU64::new(0),
+            tid_address: AtomicU64::new(0),
+            handled_signals: AtomicU64::new(0),
             private_mappings: PrivateMappings::default(),
         }
     }
@@ -95,17 +95,17 @@ impl ForkServer {
     /// A system call is about to be made.
     pub(crate) fn before(&self, dc: *mut c_void, call: &Syscall, number: i64) {
         match number {
-            libc::SYS_set_tid_address => self.tid_at.store(call.get(0), Ordering::Relaxed),
+            libc::SYS_set_tid_address => self.tid_address.store(call.get(0), Ordering::Relaxed),
             libc::SYS_rt_sigaction => self.note_handler(call),
-            libc::SYS_exit_group if self.is_child() => self.exit(call.fd(0)),
+            libc::SYS_exit_group if self.is_child() => self.exit_child(call.fd(0)),
             _ => {}
         }
-        if self.private_mappings.is_active() && self.private_mappings.is_left_by(call, number) {
+        if self.private_mappings.is_active() && self.private_mappings.is_bypassed_by(call, number) {
             self.end_unfit_run();
         }
-        let number = match self.becomes.load(Ordering::Relaxed) {
+        let number = match self.next_server.load(Ordering::Relaxed) {
             RUN => return,
-            server => (server, self.point(call, number)),
+            server => (server, self.fork_point(call, number)),
         };
         if let (server, Some(point)) = number {
             self.serve(dc, server as usize, point);
@@ -114,7 +114,7 @@ impl ForkServer {
 
     /// A system call was made.
     pub(crate) fn after(&self, number: i64, result: i64) {
-        if self.private_mappings.is_active() && self.private_mappings.was_left_by(number, result) {
+        if self.private_mappings.is_active() && self.private_mappings.was_bypassed_by(number, result) {
             self.end_unfit_run();
         }
     }
@@ -129,7 +129,7 @@ impl ForkServer {
     /// This run cannot be kept apart.
     fn end_unfit_run(&self) {
         self.stage.left.store(1, Ordering::Relaxed);
-        self.leave(0);
+        self.end_process(0);
     }
 
     fn note_handler(&self, call: &Syscall) {
@@ -137,16 +137,16 @@ impl ForkServer {
         match call.get(1) {
             0 => {}
             action if dynamorio::read_word(action).unwrap_or(0) == libc::SIG_DFL as u64 => {
-                self.handled.fetch_and(!bit, Ordering::Relaxed);
+                self.handled_signals.fetch_and(!bit, Ordering::Relaxed);
             }
             _ => {
-                self.handled.fetch_or(bit, Ordering::Relaxed);
+                self.handled_signals.fetch_or(bit, Ordering::Relaxed);
             }
         }
     }
 
     /// Whether a call is a fork point.
-    fn point(&self, call: &Syscall, number: i64) -> Option<Point> {
+    fn fork_point(&self, call: &Syscall, number: i64) -> Option<Point> {
         let named = fork_point::named_file(call, number);
         let is = |path: &Path| named.as_deref().is_some_and(|named| fork_point::is_same_file(named, path));
         if !self.files_passed.load(Ordering::Relaxed) && self.files.iter().any(|path| is(path)) {
@@ -163,7 +163,7 @@ impl ForkServer {
     fn serve(&self, dc: *mut c_void, number: usize, point: Point) {
         let server = self.stage.server(number);
         self.server.store(number, Ordering::Relaxed);
-        self.becomes.store(RUN, Ordering::Relaxed);
+        self.next_server.store(RUN, Ordering::Relaxed);
         if threads().alive.len() > 1 {
             server.set_turn(turn::REFUSED);
             return;
@@ -174,7 +174,7 @@ impl ForkServer {
         server.process.store(dynamorio::process(), Ordering::Relaxed);
         self.translate(dc);
         dynamorio::join_pages();
-        server.apart.store(self.private_mappings.prepare().into(), Ordering::Relaxed);
+        server.apart.store(self.private_mappings.prepare_server().into(), Ordering::Relaxed);
         server.set_turn(turn::READY);
         loop {
             if server.turn() != turn::ORDERED {
@@ -201,31 +201,31 @@ impl ForkServer {
     }
 
     fn fork(&self) -> i64 {
-        let tid_at = self.tid_at.load(Ordering::Relaxed);
+        let tid_address = self.tid_address.load(Ordering::Relaxed);
         // Without a signal at its end, at which the server would be stopped by the sandbox.
         let mut flags = 0;
         // In a run that counts the C library goes on with the number that it has of its thread: see `counted`.
-        if tid_at != 0 && !run().is_coverage_run() {
+        if tid_address != 0 && !run().is_coverage_run() {
             // As the C library's own fork does.
             flags |= libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
         }
         // SAFETY: a fork: no memory is shared, and the one thread of the process goes on in both.
-        unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, tid_at, 0) }
+        unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, tid_address, 0) }
     }
 
     fn become_child(&self, dc: *mut c_void, order: u32) {
         self.child.store(true, Ordering::Relaxed);
-        self.becomes.store(order, Ordering::Relaxed);
+        self.next_server.store(order, Ordering::Relaxed);
         run().update_process();
         if run().is_coverage_run() {
             if let Some(thread) = Thread::try_current() {
-                thread.belongs_to(dynamorio::process());
+                thread.set_process(dynamorio::process());
             }
         } else {
             // SAFETY: in the child of a fork, on its only thread.
             unsafe { lifecycle::forked(dc) };
         }
-        if order == RUN && self.stage.apart.load(Ordering::Relaxed) != 0 && !self.private_mappings.separate() {
+        if order == RUN && self.stage.apart.load(Ordering::Relaxed) != 0 && !self.private_mappings.make_private() {
             self.end_unfit_run();
         }
     }
@@ -246,7 +246,7 @@ impl ForkServer {
     }
 
     /// Ends a child at once. DynamoRIO would take long to free what ends with the process anyway.
-    fn exit(&self, status: i32) {
+    fn exit_child(&self, status: i32) {
         if !run().is_coverage_run()
             && let Some(thread) = Thread::try_current()
         {
@@ -255,11 +255,11 @@ impl ForkServer {
             let id = thread.id;
             run().shared.control(thread.ring).change(RingState::Active(id), RingState::Closed(id));
         }
-        self.leave(status);
+        self.end_process(status);
     }
 
     /// Ends the process. The sandbox stops one that says so for all of its threads, which takes time.
-    fn leave(&self, status: i32) {
+    fn end_process(&self, status: i32) {
         let threads = threads();
         // A thread that was made a moment ago may not have started.
         let alone = threads.alive.len() == 1 && threads.expected.is_empty();
@@ -271,13 +271,13 @@ impl ForkServer {
     /// Whether pmvet wants to be asked at the end of the input, and has not been yet.
     pub(crate) fn may_pause(&self) -> bool {
         self.is_child()
-            && self.becomes.load(Ordering::Relaxed) == RUN
+            && self.next_server.load(Ordering::Relaxed) == RUN
             && self.stage.pauses.load(Ordering::Relaxed) != 0
             && !self.paused.load(Ordering::Relaxed)
     }
 
     /// The input is at an end. Asks whether the rest of the run is wanted, and ends it if not.
-    pub(crate) fn pause(&self) {
+    pub(crate) fn pause_at_input_end(&self) {
         self.paused.store(true, Ordering::Relaxed);
         let server = self.stage.server(self.server.load(Ordering::Relaxed));
         server.set_turn(turn::PAUSED);
@@ -285,15 +285,15 @@ impl ForkServer {
             server.wait_while(turn::PAUSED, Duration::from_secs(3600));
         }
         if self.stage.enough.load(Ordering::Relaxed) != 0 {
-            self.leave(0);
+            self.end_process(0);
         }
     }
 
     /// Ends the run as a crash of the machine would: nothing more is done.
-    pub(crate) fn crash(&self) {
+    pub(crate) fn simulate_crash(&self) {
         if self.is_child() {
             self.stage.stop.stopped.store(1, Ordering::Relaxed);
-            self.leave(0);
+            self.end_process(0);
         }
     }
 
@@ -301,7 +301,8 @@ impl ForkServer {
     pub(crate) fn signalled(&self, signal: i32) {
         use libc::{SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, SIGXFSZ};
         let deadly = [SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, SIGXFSZ];
-        let handled = self.handled.load(Ordering::Relaxed) & 1u64.checked_shl(signal as u32 - 1).unwrap_or(0) != 0;
+        let handled =
+            self.handled_signals.load(Ordering::Relaxed) & 1u64.checked_shl(signal as u32 - 1).unwrap_or(0) != 0;
         if self.is_child() && deadly.contains(&signal) && !handled {
             dynamorio::die_of_signal(signal);
         }

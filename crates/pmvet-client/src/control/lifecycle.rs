@@ -63,18 +63,18 @@ pub(crate) unsafe extern "C" fn thread_ends(dc: *mut c_void) {
     // SAFETY: alive until `end`.
     unsafe {
         dynamorio::set_thread_field(dc, std::ptr::null_mut());
-        if (*pointer).is_copy() {
+        if (*pointer).is_fork_copy() {
             return;
         }
     }
     let mut all = threads();
     all.alive.retain(|&t| t != pointer as usize);
     // Signals that only this thread blocked are blocked no more.
-    SIGNALS.settle(&all);
+    SIGNALS.update_actions(&all);
     drop(all);
     // SAFETY: as above.
     unsafe {
-        if !(*pointer).borrowed {
+        if !(*pointer).is_vfork_child {
             if (*pointer).mode != mode::NOTHING {
                 (*pointer).finish_access();
             }
@@ -106,7 +106,7 @@ pub(crate) unsafe extern "C" fn forked(dc: *mut c_void) {
         if !pointer.is_null() {
             // The child goes on in the middle of its parent's calls.
             std::mem::swap(&mut (*fresh).frames, &mut (*pointer).frames);
-            (*fresh).blocked = (*pointer).blocked;
+            (*fresh).blocked_signals = (*pointer).blocked_signals;
             (*fresh).set_slot(slot::FRAME, frame);
             Thread::abandon(pointer);
         }

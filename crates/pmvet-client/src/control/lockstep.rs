@@ -14,27 +14,27 @@ use crate::record::thread::{LockstepState, Thread};
 use crate::run::run;
 
 /// Where the threads of this process are.
-pub(crate) static LOCKSTEP: Lockstep = Lockstep { places: [const { Place::new() }; PLACES] };
+pub(crate) static LOCKSTEP: Lockstep = Lockstep { places: [const { Place::new() }; THREAD_PLACES] };
 
 /// Threads share a place if there are more.
-const PLACES: usize = 128;
+const THREAD_PLACES: usize = 128;
 /// How many fences a thread may be ahead.
-const AHEAD: u64 = 3;
+const MAX_LEAD_FENCES: u64 = 3;
 /// One that is so far behind does something else.
-const FAR: u64 = 512;
+const UNRELATED_LAG_FENCES: u64 = 512;
 /// How often, and how long in nanoseconds, a thread sleeps for the sake of others before it goes on all the same; less often if many
 /// do so. It sleeps, since one that only yields on a busy machine yields to strangers.
-const SLEEPS: RangeInclusive<u32> = 4..=20;
-const ALL_SLEEPS: u32 = 100;
+const SLEEPS_PER_WAIT: RangeInclusive<u32> = 4..=20;
+const SLEEPS_OF_ALL_THREADS: u32 = 100;
 /// One that is so far behind was stopped. It is waited for as long as it catches up.
-const STOPPED: u64 = 24;
-const SLEEP: u64 = 50_000;
+const STOPPED_LAG_FENCES: u64 = 24;
+const SLEEP_NANOS: u64 = 50_000;
 /// One that has run for less than this meanwhile, in nanoseconds, and would like to, waits for a processor. It is given so many times
 /// as long, in the whole run and by all together.
-const SCARCELY: u64 = 1_000_000;
-const ALL_WAITS: u32 = 1200;
+const STARVED_CPU_NANOS: u64 = 1_000_000;
+const STARVED_WAITS_OF_ALL_THREADS: u32 = 1200;
 /// How many fences a thread goes on for at first if it has waited in vain.
-const FEWEST: u64 = 4;
+const MIN_FREE_FENCES: u64 = 4;
 
 /// Where a thread is.
 #[derive(Debug)]
@@ -52,26 +52,28 @@ impl Place {
     }
 
     /// How long it has run, and the time.
-    fn clocks(&self) -> (u64, u64) {
+    fn cpu_and_wall_nanos(&self) -> (u64, u64) {
         (dynamorio::thread_cpu_nanos(self.os_thread.load(Ordering::Relaxed)), dynamorio::monotonic_nanos())
     }
 
     /// Whether it would run, but the machine is busy and has hardly let it since then.
     fn is_starved(&self, then: (u64, u64)) -> bool {
-        let now = self.clocks();
+        let now = self.cpu_and_wall_nanos();
         let (ran, time) = (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1));
-        ran < SCARCELY && ran < time / 2 && dynamorio::thread_is_runnable(self.os_thread.load(Ordering::Relaxed))
+        ran < STARVED_CPU_NANOS
+            && ran < time / 2
+            && dynamorio::thread_is_runnable(self.os_thread.load(Ordering::Relaxed))
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Lockstep {
-    places: [Place; PLACES],
+    places: [Place; THREAD_PLACES],
 }
 
 impl Lockstep {
     fn place(&self, thread: ThreadId) -> &Place {
-        &self.places[thread.0 as usize % PLACES]
+        &self.places[thread.0 as usize % THREAD_PLACES]
     }
 
     /// How many fences a new thread counts as having made: as many as those who were here before it. One of them is about to start
@@ -89,12 +91,12 @@ impl Lockstep {
     pub(crate) fn enter(&self, thread: &Thread) {
         let place = self.place(thread.id);
         place.os_thread.store(thread.os_thread, Ordering::Relaxed);
-        place.at.store(thread.pace, Ordering::Relaxed);
+        place.at.store(thread.fences_made, Ordering::Relaxed);
         place.away.store(false, Ordering::Relaxed);
     }
 
     /// How many threads there are, at least this one.
-    fn present(&self) -> u32 {
+    fn count_present(&self) -> u32 {
         let here = self.places.iter().filter(|place| !place.away.load(Ordering::Relaxed));
         here.count().max(1) as u32
     }
@@ -103,7 +105,9 @@ impl Lockstep {
     fn behind(&self, mine: u64) -> Option<(u64, &Place)> {
         let others = self.places.iter().filter(|place| !place.away.load(Ordering::Relaxed));
         let others = others.map(|place| (place.at.load(Ordering::Relaxed), place));
-        others.filter(|(other, _)| other + AHEAD < mine && other + FAR >= mine).min_by_key(|(other, _)| *other)
+        others
+            .filter(|(other, _)| other + MAX_LEAD_FENCES < mine && other + UNRELATED_LAG_FENCES >= mine)
+            .min_by_key(|(other, _)| *other)
     }
 }
 
@@ -111,58 +115,58 @@ impl Lockstep {
 /// fences, and for more each time.
 impl LockstepState {
     fn go_on(&mut self, pace: u64) {
-        self.fences = (self.fences * 2).clamp(FEWEST, FAR);
-        self.until = pace + self.fences;
+        self.free_fences = (self.free_fences * 2).clamp(MIN_FREE_FENCES, UNRELATED_LAG_FENCES);
+        self.free_until = pace + self.free_fences;
     }
 }
 
 /// Before a fence.
-pub(crate) unsafe extern "C" fn paced(thread: *mut Thread) {
+pub(crate) unsafe extern "C" fn before_fence(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
-    thread.pace += 1;
-    thread.follow.fenced();
+    thread.fences_made += 1;
+    thread.trace.fenced();
     if run().plan.in_step {
         LOCKSTEP.enter(thread);
-        thread.keep_pace();
+        thread.let_others_catch_up();
     }
 }
 
 /// Before a function that takes a lock, among others.
-pub(crate) unsafe extern "C" fn paced_entry(thread: *mut Thread) {
+pub(crate) unsafe extern "C" fn before_hooked_function(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
-    unsafe { &mut *thread }.keep_pace();
+    unsafe { &mut *thread }.let_others_catch_up();
 }
 
 impl Thread {
     /// Lets those run first that are behind; but not while they may wait for a lock of this thread.
-    fn keep_pace(&mut self) {
-        if self.held_count > 0 || self.pace < self.ahead.until {
+    fn let_others_catch_up(&mut self) {
+        if self.held_count > 0 || self.fences_made < self.lockstep.free_until {
             return;
         }
         let pace = &LOCKSTEP;
-        let (mine, mut sleeps, mut seen, mut then) = (self.pace, 0, u64::MAX, (0, 0));
-        let all = pace.present();
-        let most = (ALL_SLEEPS / all).clamp(*SLEEPS.start(), *SLEEPS.end());
+        let (mine, mut sleeps, mut seen, mut then) = (self.fences_made, 0, u64::MAX, (0, 0));
+        let all = pace.count_present();
+        let most = (SLEEPS_OF_ALL_THREADS / all).clamp(*SLEEPS_PER_WAIT.start(), *SLEEPS_PER_WAIT.end());
         loop {
             let Some((last, place)) = pace.behind(mine) else {
-                self.ahead.fences = 0;
+                self.lockstep.free_fences = 0;
                 return;
             };
             let moved = last != seen;
             if moved {
-                then = place.clocks();
+                then = place.cpu_and_wall_nanos();
             }
-            let catches_up = last + STOPPED < mine && moved;
+            let catches_up = last + STOPPED_LAG_FENCES < mine && moved;
             (sleeps, seen) = (if catches_up { 0 } else { sleeps + 1 }, last);
             if sleeps > most {
-                if self.ahead.waits >= ALL_WAITS / all || !place.is_starved(then) {
-                    return self.ahead.go_on(self.pace);
+                if self.lockstep.starved_waits >= STARVED_WAITS_OF_ALL_THREADS / all || !place.is_starved(then) {
+                    return self.lockstep.go_on(self.fences_made);
                 }
-                self.ahead.waits += 1;
+                self.lockstep.starved_waits += 1;
                 sleeps = 0;
             }
-            dynamorio::sleep_nanos(SLEEP);
+            dynamorio::sleep_nanos(SLEEP_NANOS);
         }
     }
 }

@@ -50,7 +50,7 @@ impl PrivateMappings {
     }
 
     /// This process is a server from now on. Says whether its runs can be apart.
-    pub(crate) fn prepare(&self) -> bool {
+    pub(crate) fn prepare_server(&self) -> bool {
         self.active.store(false, Ordering::Relaxed);
         let files = lock(&self.files);
         let shared = |region: &Region| region.shared && !PM.overlaps(region.start, region.len()).is_empty();
@@ -64,7 +64,7 @@ impl PrivateMappings {
     }
 
     /// This process is a run that is to be apart. False if that cannot be.
-    pub(crate) fn separate(&self) -> bool {
+    pub(crate) fn make_private(&self) -> bool {
         self.active.store(true, Ordering::Relaxed);
         lock(&self.views).iter().all(|(region, fd)| {
             let (at, len, offset) = (region.start as *mut c_void, region.len() as usize, region.offset as i64);
@@ -79,7 +79,7 @@ impl PrivateMappings {
     }
 
     /// Whether a call that is about to be made reaches PM in another way than through a mapping of this process.
-    pub(crate) fn is_left_by(&self, call: &Syscall, number: i64) -> bool {
+    pub(crate) fn is_bypassed_by(&self, call: &Syscall, number: i64) -> bool {
         let pm = |index| self.is_pm(call.fd(index));
         let on_mapping = || !PM.overlaps(call.get(0), call.get(1)).is_empty();
         match number {
@@ -110,7 +110,7 @@ impl PrivateMappings {
     }
 
     /// The same of a call that has been made: what it opened is only known now.
-    pub(crate) fn was_left_by(&self, number: i64, result: i64) -> bool {
+    pub(crate) fn was_bypassed_by(&self, number: i64, result: i64) -> bool {
         let opens = [libc::SYS_open, libc::SYS_openat, libc::SYS_openat2, libc::SYS_creat].contains(&number);
         opens && result >= 0 && self.is_pm(result as i32)
     }

@@ -27,7 +27,7 @@ pub(crate) struct Schedule {
 }
 
 /// How long a thread rests that yields while others are stopped, in nanoseconds.
-const REST: u64 = 200_000;
+const YIELD_REST_NANOS: u64 = 200_000;
 
 #[derive(Debug)]
 struct Stall {
@@ -53,25 +53,25 @@ impl Schedule {
 
     /// A thread yields. While others are stopped it mostly spins for what they hold, and would only take the processors from
     /// those whom they wait for.
-    pub(crate) fn yields(&self) {
+    pub(crate) fn rest_while_others_are_stopped(&self) {
         if self.stopped.load(Ordering::Relaxed) > 0 {
-            dynamorio::sleep_nanos(REST);
+            dynamorio::sleep_nanos(YIELD_REST_NANOS);
         }
     }
 
-    pub(crate) fn loaded(&self, start: u64, path: &Path) {
+    pub(crate) fn module_loaded(&self, start: u64, path: &Path) {
         for stall in self.stalls.iter().filter(|stall| stall.module == path) {
             stall.pc.store(start + stall.offset, Ordering::Relaxed);
         }
     }
 
     /// The stall before or after an instruction.
-    pub(crate) fn at(&self, pc: u64, before: bool) -> Option<usize> {
+    pub(crate) fn stall_at(&self, pc: u64, before: bool) -> Option<usize> {
         self.stalls.iter().position(|stall| stall.before == before && stall.pc.load(Ordering::Relaxed) == pc)
     }
 
     /// Whether a thread that has passed a stall so often stops there now.
-    fn stops(&self, index: usize, thread: ThreadId, passed: u32) -> bool {
+    fn stops_here(&self, index: usize, thread: ThreadId, passed: u32) -> bool {
         let over = run().shared.header().stalls_over.0.load(Ordering::Relaxed) >> index & 1 != 0;
         let here = |stop: &Stop| stop.thread == thread.0 && stop.nth == passed;
         !over && self.stalls.get(index).is_some_and(|stall| stall.stops.iter().any(here))
@@ -79,7 +79,7 @@ impl Schedule {
 }
 
 /// After a store to PM at a stall: the thread still has the store's address, kind and size.
-pub(crate) unsafe extern "C" fn stored(thread: *mut Thread) {
+pub(crate) unsafe extern "C" fn stall_after_store(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     // A compare-and-exchange that found another value, by its kind and the flags.
@@ -91,32 +91,32 @@ pub(crate) unsafe extern "C" fn stored(thread: *mut Thread) {
 }
 
 /// Before an instruction at a stall: the thread knows its site.
-pub(crate) unsafe extern "C" fn reached(thread: *mut Thread) {
+pub(crate) unsafe extern "C" fn stall_before(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     unsafe { &mut *thread }.stall(true);
 }
 
 /// After an access to PM, if delays are wanted: waits for up to a millisecond.
-pub(crate) unsafe extern "C" fn delayed(_thread: *mut Thread) {
-    const LONGEST: u64 = 1_000_000;
+pub(crate) unsafe extern "C" fn random_delay(_thread: *mut Thread) {
+    const MAX_DELAY_NANOS: u64 = 1_000_000;
     static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
     // Steele's splitmix: one addition and a scramble.
     let mut random = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
     random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    dynamorio::sleep_nanos((random ^ random >> 31) % LONGEST);
+    dynamorio::sleep_nanos((random ^ random >> 31) % MAX_DELAY_NANOS);
 }
 
 impl Thread {
     fn stall(&mut self, before: bool) {
         let Some(site) = run().shared.site(SiteId(self.site)) else { return };
-        let Some(index) = SCHEDULE.at(site.pc, before) else { return };
-        if self.passed.len() <= index {
-            self.passed.resize(index + 1, 0);
+        let Some(index) = SCHEDULE.stall_at(site.pc, before) else { return };
+        if self.stall_visits.len() <= index {
+            self.stall_visits.resize(index + 1, 0);
         }
-        let passed = self.passed[index];
-        self.passed[index] = passed.wrapping_add(1);
-        if !SCHEDULE.stops(index, self.id, passed) {
+        let passed = self.stall_visits[index];
+        self.stall_visits[index] = passed.wrapping_add(1);
+        if !SCHEDULE.stops_here(index, self.id, passed) {
             return;
         }
         let control = run().shared.control(self.ring);

@@ -37,11 +37,11 @@ impl Signals {
     }
 
     /// DynamoRIO has started the target: from now on the signals are dropped.
-    pub(crate) fn started(&self) {
+    pub(crate) fn target_started(&self) {
         if self.caught.get().is_none()
             && self.caught.set(IGNORED_BY_DEFAULT.map(|signal| dynamorio::swap_signal_action(signal, None))).is_ok()
         {
-            self.settle(&threads());
+            self.update_actions(&threads());
         }
     }
 
@@ -54,9 +54,9 @@ impl Signals {
         let index = IGNORED_BY_DEFAULT.iter().position(|&signal| signal == call.fd(0));
         let (Some(index), Some(action)) = (index, SignalAction::read(call.get(1))) else { return };
         // A child of vfork has actions of its own, which end with the program that it starts.
-        if !thread.borrowed {
+        if !thread.is_vfork_child {
             self.asked()[index] = action;
-            self.settle(&threads());
+            self.update_actions(&threads());
         }
     }
 
@@ -64,16 +64,16 @@ impl Signals {
     pub(crate) fn before_sigprocmask(&self, thread: &mut Thread, call: &Syscall) {
         let (how, set) = (call.fd(0), call.get(1));
         let Some(set) = (set != 0).then(|| dynamorio::read_word(set)).flatten() else { return };
-        if thread.borrowed {
+        if thread.is_vfork_child {
             return;
         }
-        thread.blocked = match how {
-            libc::SIG_BLOCK => thread.blocked | set,
-            libc::SIG_UNBLOCK => thread.blocked & !set,
+        thread.blocked_signals = match how {
+            libc::SIG_BLOCK => thread.blocked_signals | set,
+            libc::SIG_UNBLOCK => thread.blocked_signals & !set,
             libc::SIG_SETMASK => set,
             _ => return,
         };
-        self.settle(&threads());
+        self.update_actions(&threads());
     }
 
     /// The target waits for a signal. DynamoRIO forgets to look for one that it has held back until now; with `ppoll`, which
@@ -87,9 +87,10 @@ impl Signals {
     }
 
     /// Tells the kernel what to do with these signals now.
-    pub(crate) fn settle(&self, threads: &Threads) {
+    pub(crate) fn update_actions(&self, threads: &Threads) {
         // SAFETY: threads in the list are alive; a word is read as a whole.
-        let blocks = |&thread: &usize| unsafe { (&raw const (*(thread as *const Thread)).blocked).read_volatile() };
+        let blocks =
+            |&thread: &usize| unsafe { (&raw const (*(thread as *const Thread)).blocked_signals).read_volatile() };
         let blocked = threads.alive.iter().map(blocks).fold(0, |all, mask| all | mask);
         let Some(caught) = self.caught.get() else { return };
         for ((&signal, caught), asked) in IGNORED_BY_DEFAULT.iter().zip(caught).zip(&*self.asked()) {

@@ -10,11 +10,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::control::fork_server::FORK_SERVER;
-use crate::record::call_context::SPREAD;
+use crate::record::call_context::HASH_FACTOR;
 use crate::record::thread::{Thread, slot};
 
-/// The slow form of [`crate::instrument::stubs::counted`].
-pub(crate) unsafe extern "C" fn counted(thread: *mut Thread) {
+/// The slow form of [`crate::instrument::stubs::count_operation`].
+pub(crate) unsafe extern "C" fn count_operation(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     if thread.hits_pm(thread.slot(slot::ADDR), thread.size.max(1).into()) {
@@ -22,8 +22,8 @@ pub(crate) unsafe extern "C" fn counted(thread: *mut Thread) {
     }
 }
 
-/// The slow form of [`crate::instrument::stubs::counted_fence`].
-pub(crate) unsafe extern "C" fn counted_fence(thread: *mut Thread) {
+/// The slow form of [`crate::instrument::stubs::count_fence`].
+pub(crate) unsafe extern "C" fn count_fence(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     unsafe { &mut *thread }.count(true);
 }
@@ -31,8 +31,8 @@ pub(crate) unsafe extern "C" fn counted_fence(thread: *mut Thread) {
 impl Thread {
     /// Counts the operation under way, or ends the run if this is where it is to end.
     pub(crate) fn count(&mut self, fence: bool) {
-        let Some(forks) = FORK_SERVER.get() else { return };
-        let stop = &forks.stage().stop;
+        let Some(server) = FORK_SERVER.get() else { return };
+        let stop = &server.stage().stop;
         // The stub may have numbered it already, but then this is the end.
         let is_end = |count: &AtomicU64, at: &AtomicU64| {
             let (now, end) = (count.load(Ordering::Relaxed), at.load(Ordering::Relaxed));
@@ -43,13 +43,13 @@ impl Thread {
             now + 1 == end
         };
         if is_end(&stop.operations, &stop.at_operation) || fence && is_end(&stop.fences, &stop.at_fence) {
-            forks.crash();
+            server.simulate_crash();
         }
         let context = self.context(self.rsp).0;
-        let operation = self.site.wrapping_mul(SPREAD) ^ context;
+        let operation = self.site.wrapping_mul(HASH_FACTOR) ^ context;
         let step = operation ^ std::mem::replace(&mut self.last_operation, operation >> 1);
         let place = (step ^ step >> 16) as u16;
-        let count = &forks.stage().maps.pm[usize::from(place)];
+        let count = &server.stage().maps.pm[usize::from(place)];
         count.store(count.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
     }
 }

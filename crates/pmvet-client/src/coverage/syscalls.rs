@@ -17,21 +17,21 @@ use crate::record::thread::Thread;
 
 /// The number of the process and of its first thread, as they see it. Above what the kernel gives away, so that no other
 /// process has it.
-const PROCESS: i64 = 1 << 22;
+const REPORTED_PID: i64 = 1 << 22;
 
 /// The result of a call that is answered here.
 pub(crate) fn answer(call: &Syscall, number: i64) -> Option<i64> {
     match number {
-        libc::SYS_getpid => Some(PROCESS),
-        libc::SYS_gettid if dynamorio::os_thread() == dynamorio::process() => Some(PROCESS),
+        libc::SYS_getpid => Some(REPORTED_PID),
+        libc::SYS_gettid if dynamorio::os_thread() == dynamorio::process() => Some(REPORTED_PID),
         libc::SYS_getppid => Some(1),
-        libc::SYS_fallocate if call.get(1) == 0 => enlarge(call),
+        libc::SYS_fallocate if call.get(1) == 0 => reserve_space(call),
         _ => None,
     }
 }
 
 /// Gives a PM file its size without giving it memory.
-fn enlarge(call: &Syscall) -> Option<i64> {
+fn reserve_space(call: &Syscall) -> Option<i64> {
     let fd = call.fd(0);
     let file = OpenFile::from_fd(fd).filter(|file| PM.is_pm(file.inode, &file.path))?;
     let end = call.get(2).checked_add(call.get(3)).filter(|&end| end <= i64::MAX as u64)?;
@@ -41,7 +41,7 @@ fn enlarge(call: &Syscall) -> Option<i64> {
 }
 
 /// Where the target means itself, the kernel is given the true number.
-pub(crate) fn name_itself(thread: &mut Thread, call: &Syscall, number: i64) {
+pub(crate) fn restore_own_pid(thread: &mut Thread, call: &Syscall, number: i64) {
     let names = match number {
         libc::SYS_kill
         | libc::SYS_tkill
@@ -62,22 +62,24 @@ pub(crate) fn name_itself(thread: &mut Thread, call: &Syscall, number: i64) {
     };
     for index in 0..names {
         let named = i64::from(call.fd(index));
-        if named.abs() == PROCESS {
+        if named.abs() == REPORTED_PID {
             call.replace(thread, index, (named.signum() * i64::from(dynamorio::process())) as u64);
         }
     }
 }
 
 pub(crate) fn after(call: &Syscall, number: i64, result: i64) {
-    let Some(forks) = FORK_SERVER.get() else { return };
-    forks.after(number, result);
+    let Some(server) = FORK_SERVER.get() else { return };
+    server.after(number, result);
     match number {
         libc::SYS_set_tid_address => {
-            call.set_result(PROCESS);
+            call.set_result(REPORTED_PID);
         }
-        libc::SYS_mmap if call.get(3) as i32 & PRIVATE == PRIVATE => populate(result as u64, call.get(1)),
-        libc::SYS_brk => grown(result as u64),
-        _ if result == 0 && reads(number) && forks.may_pause() && is_input(call.fd(0)) => forks.pause(),
+        libc::SYS_mmap if call.get(3) as i32 & PRIVATE_ANONYMOUS == PRIVATE_ANONYMOUS => {
+            populate(result as u64, call.get(1))
+        }
+        libc::SYS_brk => heap_grown(result as u64),
+        _ if result == 0 && reads(number) && server.may_pause() && is_input(call.fd(0)) => server.pause_at_input_end(),
         _ => {}
     }
 }
@@ -86,25 +88,25 @@ fn is_input(fd: i32) -> bool {
     OpenFile::from_fd(fd).is_some_and(|file| file.path.as_os_str() == INPUT_LABEL)
 }
 
-const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+const PRIVATE_ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 /// What is larger is often reserved rather than used.
-const MOST_POPULATED: u64 = 4 << 20;
+const MAX_POPULATED_BYTES: u64 = 4 << 20;
 
 /// Gives memory that the target has just been promised to it at once: it takes the kernel a fraction of the time that a fault
 /// for each page takes.
 fn populate(start: u64, len: u64) {
-    if len <= MOST_POPULATED {
+    if len <= MAX_POPULATED_BYTES {
         // SAFETY: touches memory that has just been mapped; fails without harm if that cannot be written to.
         unsafe { libc::madvise(start as *mut c_void, len as usize, libc::MADV_POPULATE_WRITE) };
     }
 }
 
 /// The heap ends here now.
-fn grown(end: u64) {
+fn heap_grown(end: u64) {
     static END: AtomicU64 = AtomicU64::new(0);
-    const PAGE: u64 = 4096;
-    let (from, to) = (END.swap(end, Ordering::Relaxed).next_multiple_of(PAGE), end & !(PAGE - 1));
-    if from > PAGE && from < to {
+    const PAGE_BYTES: u64 = 4096;
+    let (from, to) = (END.swap(end, Ordering::Relaxed).next_multiple_of(PAGE_BYTES), end & !(PAGE_BYTES - 1));
+    if from > PAGE_BYTES && from < to {
         populate(from, to - from);
     }
 }

@@ -208,7 +208,7 @@ impl Emitter {
     }
 
     /// A second copy of an instruction of the target, which may fault as the first may.
-    pub(crate) fn copy_of(&self, instr: Instr) {
+    pub(crate) fn copy_instruction(&self, instr: Instr) {
         // SAFETY: `instr` belongs to this block.
         unsafe {
             let copy = instr_clone(self.dc, instr);

@@ -17,19 +17,19 @@ use crate::run::run;
 pub(crate) unsafe extern "C" fn module_loaded(_dc: *mut c_void, module: *const module_data_t, _loaded: bool_) {
     // SAFETY: valid during the event.
     let Module { start, end, path } = Module::new(unsafe { &*module });
-    SCHEDULE.loaded(start, &path);
-    SITES.loaded(start, end, &path);
+    SCHEDULE.module_loaded(start, &path);
+    SITES.module_loaded(start, end, &path);
     // A coverage run has no use for hooks, and the symbol tables of a large library are long.
     if !run().is_coverage_run() {
-        HOOKS.search(start, end, &path);
+        HOOKS.hook_module(start, end, &path);
     }
 }
 
 pub(crate) unsafe extern "C" fn module_unloaded(_dc: *mut c_void, module: *const module_data_t) {
     // SAFETY: valid during the event.
     let Module { start, end, .. } = Module::new(unsafe { &*module });
-    SITES.unloaded(start, end);
-    HOOKS.forget(start, end);
+    SITES.module_unloaded(start, end);
+    HOOKS.unhook_module(start, end);
 }
 
 /// A signal reached the target. If it comes from an access under way, that access did not happen.

@@ -11,7 +11,7 @@ use crate::control::signals::SIGNALS;
 use crate::control::{determinism, syscall_fixes};
 use crate::coverage;
 use crate::dynamorio::{self, Syscall};
-use crate::record::syscalls::{self, Pending};
+use crate::record::syscalls::{self, PendingSyscall};
 use crate::record::thread::Thread;
 use crate::run::run;
 
@@ -39,17 +39,17 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     let mut number = i64::from(number);
     // DynamoRIO also asks for calls that nobody is interested in, among them the one that spinning threads make.
     if number == libc::SYS_sched_yield {
-        SCHEDULE.yields();
+        SCHEDULE.rest_while_others_are_stopped();
     }
     if !run().plan.in_step && !is_wanted(number) {
         return MAKE_CALL;
     }
-    thread.replaced.clear();
-    let takes_lock = thread.waits.sp != 0;
+    thread.replaced_arguments.clear();
+    let takes_lock = thread.awaited_lock.sp != 0;
     if !takes_lock {
         LOCKSTEP.leave(thread.id);
     }
-    SIGNALS.started();
+    SIGNALS.target_started();
     match number {
         libc::SYS_rt_sigaction => SIGNALS.before_sigaction(thread, &call),
         libc::SYS_rt_sigprocmask => SIGNALS.before_sigprocmask(thread, &call),
@@ -87,7 +87,7 @@ fn answer(thread: &mut Thread, call: &Syscall, number: i64) -> Option<i64> {
         if let Some(result) = coverage::syscalls::answer(call, number) {
             return Some(result);
         }
-        coverage::syscalls::name_itself(thread, call, number);
+        coverage::syscalls::restore_own_pid(thread, call, number);
     }
     syscall_fixes::map_without_replacing(thread, call, number)
 }
@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, number: i32) {
     let result = call.result();
     let pending = std::mem::take(&mut thread.syscall);
     // What follows looks at the arguments as the kernel saw them.
-    let replaced = std::mem::take(&mut thread.replaced);
+    let replaced = std::mem::take(&mut thread.replaced_arguments);
     let failed = (-4095..0).contains(&result);
     if failed {
         syscalls::after::undo(thread, pending);
@@ -119,10 +119,10 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, number: i32) {
     }
 }
 
-fn finish(thread: &mut Thread, call: &Syscall, pending: Pending, result: u64) {
+fn finish(thread: &mut Thread, call: &Syscall, pending: PendingSyscall, result: u64) {
     match pending {
-        Pending::Random { buffer, uuid } => determinism::replace_random_bytes(buffer, uuid, result),
-        Pending::Map { inode, .. } => {
+        PendingSyscall::Random { buffer, uuid } => determinism::replace_random_bytes(buffer, uuid, result),
+        PendingSyscall::Map { inode, .. } => {
             syscalls::after::finish(thread, call, pending, result);
             if let Some(server) = FORK_SERVER.get() {
                 server.mapped(inode, call.fd(4));

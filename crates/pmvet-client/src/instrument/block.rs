@@ -7,9 +7,9 @@
 //!         the target's instruction
 //! back:
 //!
-//! cold:   stubs::before (of a store)
+//! cold:   stubs::before_store (of a store)
 //!         the target's instruction, a second copy
-//!         stubs::after, or stubs::load
+//!         stubs::after_store, or stubs::load
 //!         jump back
 //! ```
 //!
@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn block_event(
         let mut instrs = Vec::new();
         let mut instr = instrlist_first_app(block);
         while !instr.is_null() {
-            instr = markers::restore(dc, block, instr);
+            instr = markers::restore_sequence(dc, block, instr);
             instrs.push(instr);
             instr = instr_get_next_app(instr);
         }
@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C" fn block_event(
             forks.translated(entry);
         }
         branch_counters::count_branch(&this.emitter(instrs[0]), live[0], entry);
-        if let Some(hook) = HOOKS.at(entry).filter(|_| !run().is_coverage_run()) {
+        if let Some(hook) = HOOKS.entry_at(entry).filter(|_| !run().is_coverage_run()) {
             this.hooked_entry(instrs[0], hook);
         }
         for (i, &instr) in instrs.iter().enumerate() {
@@ -120,7 +120,7 @@ impl Block {
 
     /// Whether threads may be stopped before or after this instruction.
     pub(super) fn is_stall(&self, instr: Instr, before: bool) -> bool {
-        SCHEDULE.at(app_pc(instr), before).is_some()
+        SCHEDULE.stall_at(app_pc(instr), before).is_some()
     }
 
     /// The first instruction of a hooked function.
@@ -128,12 +128,12 @@ impl Block {
         let (stub, kind, size): (extern "C" fn(), u8, u8) = match hook.kind {
             EntryKind::Lock(how) => (stubs::lock_entered, wire::ACQUIRE, how as u8),
             EntryKind::Unlock(how) => (stubs::unlock_entered, wire::RELEASE, how as u8),
-            EntryKind::Other => (stubs::entered, 0, 0),
+            EntryKind::Other => (stubs::function_entered, 0, 0),
         };
         let access = Access { site: hook.site, kind, size, next_mode: 0 };
         let e = self.emitter(instr);
         if run().plan.in_step {
-            e.call_stub(stubs::paced_entry, Access { kind: 0, size: 0, ..access }, Address::Known);
+            e.call_stub(stubs::lockstep_entry, Access { kind: 0, size: 0, ..access }, Address::Known);
         }
         e.call_stub(stub, access, Address::Constant(hook.number.into()));
     }
@@ -149,7 +149,7 @@ impl Block {
         }
         if self.is_stall(instr, true) {
             let access = self.access(instr, 0, 0, mode::NOTHING);
-            self.emitter(instr).call_stub(stubs::reached, access, Address::Known);
+            self.emitter(instr).call_stub(stubs::stall_before, access, Address::Known);
         }
         match op {
             OP_clflush => return self.flush(instr, wire::CLFLUSH),
@@ -199,20 +199,20 @@ impl Block {
         let constant = || instructions::constant_address(line).map(|(addr, _)| Address::Constant(addr));
         let Some(at) = computed.or_else(constant) else { return };
         let e = self.emitter(instr);
-        let stub = if run().is_coverage_run() { stubs::counted } else { stubs::flush };
+        let stub = if run().is_coverage_run() { stubs::count_operation } else { stubs::flush };
         e.call_stub(stub, self.access(instr, kind, 1, mode::NOTHING), at);
         if kind != wire::CLFLUSH {
-            e.store_slot_imm(slot::PENDING, 1);
+            e.store_slot_imm(slot::FENCE_PENDING, 1);
         }
     }
 
     fn fence(&mut self, instr: Instr, kind: u8) {
         let e = self.emitter(instr);
         if run().plan.in_step || run().plan.follow > 0 {
-            e.call_stub(stubs::paced, self.access(instr, 0, 0, mode::NOTHING), Address::Known);
+            e.call_stub(stubs::lockstep_fence, self.access(instr, 0, 0, mode::NOTHING), Address::Known);
         }
         e.call_stub(fence_stub(), self.access(instr, kind, 0, mode::NOTHING), Address::Known);
-        e.store_slot_imm(slot::PENDING, 0);
+        e.store_slot_imm(slot::FENCE_PENDING, 0);
     }
 
     /// An instruction that also orders as a fence does: reported only if something waits for one.
@@ -220,14 +220,14 @@ impl Block {
         let e = self.emitter(instr);
         let (entry, none, back) = (e.label(), e.label(), e.label());
         e.store_slot(slot::SAVED, RCX);
-        e.load_slot(RCX, slot::PENDING);
+        e.load_slot(RCX, slot::FENCE_PENDING);
         e.jump_if_rcx_zero(none);
         e.jump(OP_jmp, entry);
         e.put(none);
         e.load_slot(RCX, slot::SAVED);
         e.put(back);
         let body = Body::Plain { stub: fence_stub(), access: self.access(instr, kind, 0, mode::NOTHING) };
-        self.cold.push(Cold { entry, back, rcx_saved: true, body, pending: Some(false) });
+        self.cold.push(Cold { entry, back, rcx_saved: true, body, fence_pending: Some(false) });
     }
 
     /// Reports the instruction if its thread is followed.
@@ -235,13 +235,13 @@ impl Block {
         let e = self.emitter(instr);
         let (entry, none, back) = (e.label(), e.label(), e.label());
         e.store_slot(slot::SAVED, RCX);
-        e.load_slot(RCX, slot::FOLLOW);
+        e.load_slot(RCX, slot::TRACE);
         e.jump_if_rcx_zero(none);
         e.jump(OP_jmp, entry);
         e.put(none);
         e.load_slot(RCX, slot::SAVED);
         e.put(back);
-        self.cold.push(Cold { entry, back, rcx_saved: true, body: Body::Step { instr }, pending: None });
+        self.cold.push(Cold { entry, back, rcx_saved: true, body: Body::Step { instr }, fence_pending: None });
     }
 
     fn shadow_call(&mut self, instr: Instr, live: Live) {
@@ -252,14 +252,14 @@ impl Block {
 
     fn shadow_return(&mut self, instr: Instr, live: Live) {
         let e = self.emitter(instr);
-        let hooked = HOOKS.watches(app_pc(instr));
+        let hooked = HOOKS.may_return_at(app_pc(instr));
         if !hooked {
             return with_register(&e, live, |r| e.pop_frame(r));
         }
         let (entry, none, back) = (e.label(), e.label(), e.label());
         e.store_slot(slot::SAVED, RCX);
         e.pop_frame(RCX);
-        e.load_slot(RCX, slot::RETURN);
+        e.load_slot(RCX, slot::RETURN_SP);
         e.lea(RCX, sum(RSP, RCX));
         let skip = e.label();
         e.jump_if_rcx_zero(skip);
@@ -269,13 +269,14 @@ impl Block {
         e.put(none);
         e.load_slot(RCX, slot::SAVED);
         e.put(back);
-        let body = Body::Plain { stub: stubs::returns, access: Access { site: 0, kind: 0, size: 0, next_mode: 0 } };
-        self.cold.push(Cold { entry, back, rcx_saved: true, body, pending: None });
+        let body =
+            Body::Plain { stub: stubs::function_returns, access: Access { site: 0, kind: 0, size: 0, next_mode: 0 } };
+        self.cold.push(Cold { entry, back, rcx_saved: true, body, fence_pending: None });
     }
 }
 
 fn fence_stub() -> extern "C" fn() {
-    if run().is_coverage_run() { stubs::counted_fence } else { stubs::fence }
+    if run().is_coverage_run() { stubs::count_fence } else { stubs::fence }
 }
 
 /// Runs `body` with a register it may change.

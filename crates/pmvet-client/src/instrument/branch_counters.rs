@@ -6,15 +6,15 @@ use super::liveness::Live;
 use crate::coverage;
 use crate::dynamorio::emitter::{Emitter, RCX, mem, reg_part};
 use crate::dynamorio::ffi::OPSZ_lea;
-use crate::record::call_context::SPREAD;
-use crate::record::sites::{Kind, SITES};
+use crate::record::call_context::HASH_FACTOR;
+use crate::record::sites::{ModuleKind, SITES};
 use crate::record::thread::slot;
 
 /// Counts that the block at `entry` runs after the one that ran before it.
 pub(super) fn count_branch(e: &Emitter, live: Live, entry: u64) {
     let Some(stage) = coverage::branch_stage() else { return };
-    let (number, kind) = SITES.stable(entry);
-    if kind == Kind::System {
+    let (number, kind) = SITES.stable_id(entry);
+    if kind == ModuleKind::System {
         return;
     }
     let counts = stage.maps.edges.as_ptr() as i32;
@@ -24,7 +24,7 @@ pub(super) fn count_branch(e: &Emitter, live: Live, entry: u64) {
     if dead.is_none() {
         e.store_slot(slot::SAVED, RCX);
     }
-    e.load_slot(register, slot::BLOCK);
+    e.load_slot(register, slot::PREVIOUS_BLOCK);
     e.lea(register, mem(register, (number & 0xffff) as i32, OPSZ_lea));
     e.op11(OP_movzx, reg_part(register, OPSZ_4), reg_part(register, OPSZ_2));
     let count = mem(register, counts, OPSZ_1);
@@ -38,7 +38,7 @@ pub(super) fn count_branch(e: &Emitter, live: Live, entry: u64) {
         e.op11(OP_mov_st, count, reg_part(second, OPSZ_1));
         e.load_slot(second, slot::VALUE);
     }
-    e.store_slot_imm(slot::BLOCK, ((number >> 3).wrapping_mul(SPREAD) >> 16) as i32);
+    e.store_slot_imm(slot::PREVIOUS_BLOCK, ((number >> 3).wrapping_mul(HASH_FACTOR) >> 16) as i32);
     if dead.is_none() {
         e.load_slot(RCX, slot::SAVED);
     }

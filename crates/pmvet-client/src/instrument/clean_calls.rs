@@ -14,17 +14,17 @@ use crate::record::instruction_trace;
 
 /// Before an instruction whose thread is traced.
 pub(super) fn trace_step(e: &Emitter, instr: Instr) {
-    call(e, instruction_trace::step, instr, 0);
+    call(e, instruction_trace::before_instruction, instr, 0);
 }
 
 /// Before an instruction that loads from PM; the address is in its slot.
 pub(super) fn trace_load(e: &Emitter, instr: Instr, access: Access) {
-    call(e, instruction_trace::loading, instr, access.size.into());
+    call(e, instruction_trace::before_load, instr, access.size.into());
 }
 
 /// Before a store to PM, so that nobody reads it unnoticed; the address is in its slot.
 pub(super) fn trace_store(e: &Emitter, instr: Instr, access: Access) {
-    call(e, instruction_trace::storing, instr, access.size.into());
+    call(e, instruction_trace::before_store, instr, access.size.into());
 }
 
 fn call(e: &Emitter, callback: unsafe extern "C" fn(u64, u32), instr: Instr, size: u32) {

@@ -20,7 +20,7 @@ pub(super) struct Cold {
     pub(super) rcx_saved: bool,
     pub(super) body: Body,
     /// What becomes of the "waiting for a fence" flag.
-    pub(super) pending: Option<bool>,
+    pub(super) fence_pending: Option<bool>,
 }
 
 /// What a cold part does.
@@ -41,7 +41,7 @@ pub(super) enum Body {
 
 impl Block {
     /// Sends the access to the cold path if `ea` may be PM.
-    pub(super) fn filtered(&mut self, instr: Instr, live: Live, ea: opnd_t, body: Body, pending: Option<bool>) {
+    pub(super) fn filtered(&mut self, instr: Instr, live: Live, ea: opnd_t, body: Body, fence_pending: Option<bool>) {
         let e = self.emitter(instr);
         let entry = e.label();
         let rcx_saved;
@@ -77,7 +77,7 @@ impl Block {
         } else {
             e.put(back);
         }
-        self.cold.push(Cold { entry, back, rcx_saved, body, pending });
+        self.cold.push(Cold { entry, back, rcx_saved, body, fence_pending });
     }
 
     /// Puts the cold parts before the last instruction if that one leaves the block, else after it.
@@ -104,22 +104,22 @@ impl Block {
                         restore_rcx();
                     }
                     if follows {
-                        e.keep_address(Address::Computed(ea));
+                        e.save_address(Address::Computed(ea));
                         if instructions::reads_memory(instr) {
                             clean_calls::trace_load(&e, instr, access);
                         }
                         clean_calls::trace_store(&e, instr, access);
                     }
-                    e.call_stub_with_rcx_saved(stubs::before, access, Address::Computed(ea));
+                    e.call_stub_with_rcx_saved(stubs::before_store, access, Address::Computed(ea));
                     if let Some(register) =
                         instructions::source_register(instr).filter(|_| access.next_mode == mode::STREAM)
                     {
                         e.save_value(register);
                     }
-                    e.copy_of(instr);
-                    e.call_after(writes_register(instr, RCX));
+                    e.copy_instruction(instr);
+                    e.call_after_store(writes_register(instr, RCX));
                     if self.is_stall(instr, false) {
-                        e.call_again(stubs::stored, true);
+                        e.call_stub_for_same_access(stubs::stall_after_store, true);
                     }
                 }
                 Body::Load { access, ea, instr } => {
@@ -129,17 +129,17 @@ impl Block {
                         restore_rcx();
                     }
                     if let Some(instr) = instr.filter(|_| follows) {
-                        e.keep_address(at);
+                        e.save_address(at);
                         rcx_saved = true;
                         clean_calls::trace_load(&e, instr, access);
                     }
                     if let Some(instr) = instr {
                         if changes_address(instr, ea) {
-                            e.keep_address(at);
+                            e.save_address(at);
                             rcx_saved = true;
                             at = Address::Known;
                         }
-                        e.copy_of(instr);
+                        e.copy_instruction(instr);
                         rcx_saved &= !writes_register(instr, RCX);
                     }
                     if !rcx_saved {
@@ -153,7 +153,7 @@ impl Block {
                     } else if uses_register(ea, RCX) {
                         restore_rcx();
                     }
-                    e.call_stub_with_rcx_saved(stubs::counted, access, Address::Computed(ea));
+                    e.call_stub_with_rcx_saved(stubs::count_operation, access, Address::Computed(ea));
                 }
                 Body::Step { instr } => {
                     restore_rcx();
@@ -165,15 +165,15 @@ impl Block {
                     }
                     let plan = plan.keep();
                     plan.call_before(&e);
-                    e.copy_of(instr);
+                    e.copy_instruction(instr);
                     plan.call_after(&e);
                 }
             }
             if delays {
-                e.call_again(stubs::delayed, true);
+                e.call_stub_for_same_access(stubs::random_delay, true);
             }
-            if let Some(pending) = cold.pending {
-                e.store_slot_imm(slot::PENDING, pending.into());
+            if let Some(pending) = cold.fence_pending {
+                e.store_slot_imm(slot::FENCE_PENDING, pending.into());
             }
             e.jump(OP_jmp, cold.back);
         }

@@ -29,7 +29,7 @@ const PMEMCHECK_LOG: u64 = ((b'P' as u64) << 24 | (b'C' as u64) << 16) + 30;
 /// DynamoRIO takes the sequence for a Valgrind request: it replaces it by a label and a placeholder, to answer it, and says
 /// that Valgrind is there. The target must see what it would see alone, so both go again. Returns what stands at the place
 /// of `instr` then.
-pub(crate) fn restore(dc: *mut c_void, block: *mut instrlist_t, instr: Instr) -> Instr {
+pub(crate) fn restore_sequence(dc: *mut c_void, block: *mut instrlist_t, instr: Instr) -> Instr {
     // SAFETY: list and instruction are of the block under construction, and ours to change.
     unsafe {
         let pc = instr_get_app_pc(instr);

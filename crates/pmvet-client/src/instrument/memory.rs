@@ -86,13 +86,13 @@ impl Block {
     fn atomic(&mut self, instr: Instr, op: u32, at: Address, size: u32) {
         let takes = matches!(op, OP_cmpxchg | OP_xchg | OP_bts | OP_or);
         let kind = if op == OP_cmpxchg { wire::ATOMIC_FAILED } else { wire::ATOMIC };
-        let access = self.access(instr, kind, size, if takes { mode::TAKES } else { mode::RMW });
+        let access = self.access(instr, kind, size, if takes { mode::LOCKING_RMW } else { mode::RMW });
         let e = self.emitter(instr);
         if let Address::Computed(ea) = at {
             e.touch(ea, instr);
         }
-        e.call_stub(stubs::atomic, access, at);
-        self.emitter(instructions::next(instr)).call_after(true);
+        e.call_stub(stubs::before_atomic, access, at);
+        self.emitter(instructions::next(instr)).call_after_store(true);
     }
 
     /// An access to a constant address near PM: the stubs around the instruction, whether it hits or not.
@@ -113,13 +113,13 @@ impl Block {
         if kind == wire::LOAD {
             return after.call_stub(stubs::load, access, Address::Constant(addr));
         }
-        self.emitter(instr).call_stub(stubs::before, access, Address::Constant(addr));
-        after.call_after(true);
+        self.emitter(instr).call_stub(stubs::before_store, access, Address::Constant(addr));
+        after.call_after_store(true);
         if self.is_stall(instr, false) {
-            after.call_again(stubs::stored, true);
+            after.call_stub_for_same_access(stubs::stall_after_store, true);
         }
         if kind == wire::STORE_NT || locked {
-            after.store_slot_imm(slot::PENDING, (!locked).into());
+            after.store_slot_imm(slot::FENCE_PENDING, (!locked).into());
         }
     }
 

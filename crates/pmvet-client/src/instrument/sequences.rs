@@ -95,7 +95,7 @@ impl Emitter {
     }
 
     /// Puts an address into its slot and leaves all registers as they are.
-    pub(crate) fn keep_address(&self, at: Address) {
+    pub(crate) fn save_address(&self, at: Address) {
         self.store_slot(slot::SAVED, RCX);
         self.store_address(at);
         self.load_slot(RCX, slot::SAVED);
@@ -122,12 +122,12 @@ impl Emitter {
     }
 
     /// The second half of an access, after an instruction that may have changed rcx.
-    pub(crate) fn call_after(&self, rcx_changed: bool) {
-        self.call_again(stubs::after, rcx_changed);
+    pub(crate) fn call_after_store(&self, rcx_changed: bool) {
+        self.call_stub_for_same_access(stubs::after_store, rcx_changed);
     }
 
     /// Calls a stub for the access that the thread knows already.
-    pub(crate) fn call_again(&self, stub: extern "C" fn(), rcx_changed: bool) {
+    pub(crate) fn call_stub_for_same_access(&self, stub: extern "C" fn(), rcx_changed: bool) {
         if rcx_changed {
             self.store_slot(slot::SAVED, RCX);
         }

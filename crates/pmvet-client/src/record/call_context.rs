@@ -36,14 +36,14 @@ pub(crate) struct Frame {
     pub(crate) node: u32,
 }
 
-const FRAMES: usize = (1 << 16) / size_of::<Frame>();
+const STACK_FRAMES: usize = (1 << 16) / size_of::<Frame>();
 
 #[repr(C, align(65536))]
-pub(crate) struct ShadowStack([Frame; FRAMES]);
+pub(crate) struct ShadowStack([Frame; STACK_FRAMES]);
 
 impl ShadowStack {
     pub(crate) fn new() -> Box<Self> {
-        let mut stack = Box::new(Self([Frame { sp: 0, call: 0, node: 0 }; FRAMES]));
+        let mut stack = Box::new(Self([Frame { sp: 0, call: 0, node: 0 }; STACK_FRAMES]));
         // The bottom is alive for ever and has the root as its context.
         stack.0[0] = BOTTOM;
         stack
@@ -60,7 +60,7 @@ const BOTTOM: Frame = Frame { sp: u64::MAX, call: 0, node: ROOT };
 const ROOT: u32 = ROOT_CONTEXT.0;
 
 /// The frame `distance` further from the top than `at`, within the ring.
-pub(crate) fn step(at: *mut Frame, distance: isize) -> *mut Frame {
+pub(crate) fn neighbour(at: *mut Frame, distance: isize) -> *mut Frame {
     let base = at as usize & !0xffff;
     (base | (at as usize).wrapping_add_signed(distance * size_of::<Frame>() as isize) & 0xffff) as *mut Frame
 }
@@ -68,7 +68,7 @@ pub(crate) fn step(at: *mut Frame, distance: isize) -> *mut Frame {
 /// One step of the tree that a thread took: from a node by a call to a node. The stubs look here first.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct Path {
+pub(crate) struct PathStep {
     pub(crate) parent: u32,
     pub(crate) call: u32,
     pub(crate) node: u32,
@@ -78,20 +78,20 @@ pub(crate) struct Path {
 /// Steps that may stand in each other's place: a cache line of them.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(64))]
-struct Bucket([Path; 4]);
+struct Bucket([PathStep; 4]);
 
 /// What a thread remembers of the tree. It grows until every step has a place, since looking elsewhere is slow.
-pub(crate) struct Paths(Vec<Bucket>);
+pub(crate) struct PathCache(Vec<Bucket>);
 
 /// Spreads the numbers of nodes over the buckets.
-pub(crate) const SPREAD: u32 = 0x9e37_79b1;
+pub(crate) const HASH_FACTOR: u32 = 0x9e37_79b1;
 
-const FIRST_BUCKETS: usize = 1 << 8;
-const MOST_BUCKETS: usize = 1 << 15;
+const MIN_BUCKETS: usize = 1 << 8;
+const MAX_BUCKETS: usize = 1 << 15;
 
-impl Paths {
+impl PathCache {
     pub(crate) fn new() -> Self {
-        Self(vec![Bucket::default(); FIRST_BUCKETS])
+        Self(vec![Bucket::default(); MIN_BUCKETS])
     }
 
     pub(crate) fn start(&self) -> u64 {
@@ -105,7 +105,7 @@ impl Paths {
 
     /// Where a step is remembered; the stubs compute the same.
     fn bucket(&mut self, parent: u32, call: u32) -> &mut Bucket {
-        let hash = parent.wrapping_mul(SPREAD) ^ call << size_of::<Bucket>().ilog2();
+        let hash = parent.wrapping_mul(HASH_FACTOR) ^ call << size_of::<Bucket>().ilog2();
         let distance = (hash & self.mask()) as usize;
         &mut self.0[distance / size_of::<Bucket>()]
     }
@@ -115,8 +115,8 @@ impl Paths {
         found.map(|p| p.node)
     }
 
-    fn add(&mut self, path: Path) {
-        while self.bucket(path.parent, path.call).0[3].node != 0 && self.0.len() < MOST_BUCKETS {
+    fn add(&mut self, path: PathStep) {
+        while self.bucket(path.parent, path.call).0[3].node != 0 && self.0.len() < MAX_BUCKETS {
             let larger = vec![Bucket::default(); self.0.len() * 2];
             let old = std::mem::replace(&mut self.0, larger);
             for path in old.iter().flat_map(|b| b.0).filter(|p| p.node != 0) {
@@ -127,7 +127,7 @@ impl Paths {
     }
 
     /// The oldest step of a full bucket is forgotten.
-    fn put(&mut self, path: Path) {
+    fn put(&mut self, path: PathStep) {
         let Bucket(paths) = self.bucket(path.parent, path.call);
         paths.rotate_right(1);
         paths[0] = path;
@@ -162,8 +162,8 @@ impl Thread {
         let mut at = top;
         let mut below = sp;
         let mut node = ROOT;
-        for _ in 0..FRAMES {
-            // SAFETY: `step` stays within the ring.
+        for _ in 0..STACK_FRAMES {
+            // SAFETY: `neighbour` stays within the ring.
             let frame = unsafe { *at };
             if frame.sp == 0 {
                 break;
@@ -176,13 +176,13 @@ impl Thread {
                 new.push(frame);
                 below = frame.sp;
             }
-            at = step(at, -1);
+            at = neighbour(at, -1);
         }
         // Put them back without the dead ones between.
         for frame in new.iter_mut().rev() {
             node = self.child(node, frame.call);
             frame.node = node;
-            at = step(at, 1);
+            at = neighbour(at, 1);
             // SAFETY: as above.
             unsafe { *at = *frame };
         }
@@ -194,15 +194,15 @@ impl Thread {
 
     fn child(&mut self, parent: u32, call: u32) -> u32 {
         if run().is_coverage_run() {
-            return stable_ids::context(parent, call);
+            return stable_ids::context_id(parent, call);
         }
-        if let Some(node) = self.remembered.find(parent, call) {
+        if let Some(node) = self.path_cache.find(parent, call) {
             return node;
         }
         let node = CALL_TREE.child(parent, call);
-        self.remembered.add(Path { parent, call, node, unused: 0 });
-        self.paths = self.remembered.start();
-        self.path_mask = self.remembered.mask();
+        self.path_cache.add(PathStep { parent, call, node, unused: 0 });
+        self.paths = self.path_cache.start();
+        self.path_mask = self.path_cache.mask();
         node
     }
 
@@ -210,8 +210,8 @@ impl Thread {
     pub(crate) fn enter_signal(&mut self, sp: u64) {
         let top = self.frame();
         self.interrupted.push(top as u64);
-        let next = step(top, 1);
-        // SAFETY: `step` stays within the ring.
+        let next = neighbour(top, 1);
+        // SAFETY: `neighbour` stays within the ring.
         unsafe { *next = Frame { sp: sp + 1, ..BOTTOM } };
         self.set_slot(slot::FRAME, next as u64);
     }

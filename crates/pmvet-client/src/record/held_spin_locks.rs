@@ -15,12 +15,12 @@ use super::threads::threads;
 use crate::dynamorio;
 
 /// How many such words a thread remembers. Of any beyond them it shows only when another thread takes them.
-pub(crate) const TAKEN: usize = 4;
+pub(crate) const MAX_HELD_SPIN_LOCKS: usize = 4;
 
 /// A word that a thread has changed, in a form that stubs can read.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct Taken {
+pub(crate) struct HeldSpinLock {
     /// The aligned word that it is in.
     word: u64,
     /// Which bits of that it is.
@@ -32,7 +32,7 @@ pub(crate) struct Taken {
 /// Where words are that were unmapped.
 static GONE: AtomicU64 = AtomicU64::new(0);
 
-impl Taken {
+impl HeldSpinLock {
     fn is_gone(&self) -> bool {
         self.word == &raw const GONE as u64
     }
@@ -51,16 +51,16 @@ impl Taken {
 
 impl Thread {
     /// Reports words that have changed since the thread took them. No stripe lock may be held.
-    pub(crate) fn look_at_taken(&mut self) {
-        let mut at = self.taken_count as usize;
+    pub(crate) fn report_released_spin_locks(&mut self) {
+        let mut at = self.spin_lock_count as usize;
         while at > 0 {
             at -= 1;
-            let taken = self.taken[at];
+            let taken = self.spin_locks[at];
             if !taken.is_gone() && taken.now() == Some(taken.value) {
                 continue;
             }
-            self.taken.copy_within(at + 1..self.taken_count as usize, at);
-            self.taken_count -= 1;
+            self.spin_locks.copy_within(at + 1..self.spin_lock_count as usize, at);
+            self.spin_lock_count -= 1;
             if taken.is_gone() {
                 continue;
             }
@@ -78,15 +78,15 @@ impl Thread {
 }
 
 /// Memory is about to go away: no thread may look at words in it any more.
-pub(crate) fn forget(start: u64, len: u64) {
+pub(crate) fn forget_range(start: u64, len: u64) {
     let end = start.saturating_add(len);
     for &thread in &threads().alive {
         let thread = thread as *mut Thread;
-        for at in 0..TAKEN {
+        for at in 0..MAX_HELD_SPIN_LOCKS {
             // SAFETY: threads in the list are alive; a word is written as a whole, and a thread that looks at the old place
             // now does so before it is gone.
             unsafe {
-                let word = &raw mut (*thread).taken[at].word;
+                let word = &raw mut (*thread).spin_locks[at].word;
                 if (start..end).contains(&word.read_volatile()) {
                     word.write_volatile(&raw const GONE as u64);
                 }

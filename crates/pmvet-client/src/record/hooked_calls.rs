@@ -16,7 +16,7 @@ use super::threads::threads;
 
 /// A hooked function that has not returned yet.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingCall {
     sp: u64,
     role: Role,
     object: u64,
@@ -26,10 +26,10 @@ pub(crate) struct Pending {
     context: ContextId,
 }
 
-/// A lock whose taking the stubs saw begin: a [`Pending`] in a form they can read. At stack pointer 0 there is none.
+/// A lock whose taking the stubs saw begin: a [`PendingCall`] in a form they can read. At stack pointer 0 there is none.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct Lock {
+pub(crate) struct AwaitedLock {
     pub(crate) sp: u64,
     pub(crate) object: u64,
     /// Site and context, as in a record.
@@ -41,38 +41,38 @@ pub(crate) struct Lock {
 /// A lock that a thread holds.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct Held {
+pub(crate) struct HeldLock {
     pub(crate) object: u64,
     /// A [`LockKind`].
     pub(crate) how: u8,
 }
 
 /// A hooked function was entered, and the stubs could not deal with it.
-pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
+pub(crate) unsafe extern "C" fn function_entered(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let Some(hook) = HOOKS.hook(thread.slot(slot::ADDR) as u32) else { return };
     let arguments = [thread.rdi, thread.rsi, thread.rdx, thread.slot(slot::SAVED)];
     let object = arguments[usize::from(hook.arg) % arguments.len()];
     let sp = thread.rsp;
-    thread.remember_lock();
+    thread.queue_awaited_lock();
     // Frames below this one are gone, however they were left.
-    thread.pending.retain(|p| p.sp >= sp);
+    thread.pending_calls.retain(|p| p.sp >= sp);
     // C11's functions are wrappers around those of pthread, and a lock of the user's may be one too: the outermost counts.
-    let synchronises = !matches!(hook.role, Role::Allocate(_) | Role::Begin | Role::Detach);
-    if synchronises && thread.pending.iter().any(|p| p.object == object) {
+    let synchronises = !matches!(hook.role, Role::Allocate(_) | Role::BeginTransaction | Role::Detach);
+    if synchronises && thread.pending_calls.iter().any(|p| p.object == object) {
         return;
     }
     let mut request = Request::default();
     match hook.role {
         Role::Allocate(function) => request = function.request(&arguments, thread.pool),
-        Role::Begin => thread.pool = object,
-        _ => thread.look_at_taken(),
+        Role::BeginTransaction => thread.pool = object,
+        _ => thread.report_released_spin_locks(),
     }
     let context = thread.context(sp);
     let site = SiteId(hook.site);
     // A reader-writer lock is given back by the same function, however it was taken.
-    let taken = if matches!(hook.role, Role::Release(_)) { thread.no_longer_held(object) } else { None };
+    let taken = if matches!(hook.role, Role::Release(_)) { thread.remove_held_lock(object) } else { None };
     let mut emit = |what| thread.emit_at(site, context, what);
     match hook.role {
         Role::Release(how) => {
@@ -97,23 +97,34 @@ pub(crate) unsafe extern "C" fn entered(thread: *mut Thread) {
                 emit(What::ThreadDetach { child });
             }
         }
-        Role::Acquire(..) | Role::SemWait | Role::Join | Role::Allocate(_) | Role::Begin => {}
+        Role::Acquire(..) | Role::SemWait | Role::Join | Role::Allocate(_) | Role::BeginTransaction => {}
     }
-    let returns = !matches!(hook.role, Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::Begin);
+    let returns = !matches!(
+        hook.role,
+        Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::BeginTransaction
+    );
     if returns || hook.wrapper {
-        thread.pending.push(Pending { sp, role: hook.role, object, second: arguments[1], request, site, context });
-        thread.watch_return();
+        thread.pending_calls.push(PendingCall {
+            sp,
+            role: hook.role,
+            object,
+            second: arguments[1],
+            request,
+            site,
+            context,
+        });
+        thread.update_return_slot();
     }
 }
 
-/// A hooked function is about to return, and [`crate::instrument::stubs::returns`] could not deal with it.
-pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
+/// A hooked function is about to return, and [`crate::instrument::stubs::function_returns`] could not deal with it.
+pub(crate) unsafe extern "C" fn function_returns(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let result = i64::from(thread.rax as i32);
-    thread.remember_lock();
+    thread.queue_awaited_lock();
     // A function that ends by calling another shares its return with it.
-    while let Some(done) = thread.pending.pop_if(|p| p.sp == thread.rsp) {
+    while let Some(done) = thread.pending_calls.pop_if(|p| p.sp == thread.rsp) {
         let results = (thread.rax, thread.rdx);
         let mut emit = |what| thread.emit_at(done.site, done.context, what);
         match done.role {
@@ -130,7 +141,7 @@ pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
                 };
                 if acquired {
                     emit(What::Acquire { lock: done.object, how });
-                    thread.hold(done.object, how);
+                    thread.add_held_lock(done.object, how);
                 }
             }
             Role::CondWait => {
@@ -150,38 +161,38 @@ pub(crate) unsafe extern "C" fn returns(thread: *mut Thread) {
                 }
             }
             Role::SemWait | Role::Join => {}
-            Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::Begin => {}
+            Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::BeginTransaction => {}
         }
     }
-    thread.watch_return();
+    thread.update_return_slot();
 }
 
 impl Thread {
     /// Puts what the stubs wait for with the rest.
-    fn remember_lock(&mut self) {
-        let Lock { sp, object, place, kind } = std::mem::take(&mut self.waits);
+    fn queue_awaited_lock(&mut self) {
+        let AwaitedLock { sp, object, place, kind } = std::mem::take(&mut self.awaited_lock);
         if sp != 0 {
             let how = LockKind::from_number((kind >> 8) as u8).unwrap_or(LockKind::Exclusive);
             let role = Role::Acquire(how, Success::Mutex);
             let (site, context) = (SiteId(place as u32), ContextId((place >> 32) as u32));
             let request = Request::default();
-            self.pending.push(Pending { sp, role, object, second: 0, request, site, context });
+            self.pending_calls.push(PendingCall { sp, role, object, second: 0, request, site, context });
         }
     }
 
-    fn hold(&mut self, object: u64, how: LockKind) {
+    fn add_held_lock(&mut self, object: u64, how: LockKind) {
         let count = self.held_count as usize;
         if count == self.held.len() {
-            self.held.resize((2 * count).max(16), Held::default());
+            self.held.resize((2 * count).max(16), HeldLock::default());
             self.held_at = self.held.as_ptr() as u64;
             self.held_room = self.held.len() as u64;
         }
-        self.held[count] = Held { object, how: how as u8 };
+        self.held[count] = HeldLock { object, how: how as u8 };
         self.held_count += 1;
     }
 
     /// A lock is given back. Returns how it was taken, if that was seen.
-    fn no_longer_held(&mut self, object: u64) -> Option<LockKind> {
+    fn remove_held_lock(&mut self, object: u64) -> Option<LockKind> {
         let held = &mut self.held[..self.held_count as usize];
         let i = held.iter().rposition(|h| h.object == object)?;
         held[i..].rotate_left(1);
@@ -189,8 +200,8 @@ impl Thread {
         LockKind::from_number(self.held[self.held_count as usize].how)
     }
 
-    fn watch_return(&self) {
-        let sp = self.pending.last().map_or(0, |p| p.sp);
-        self.set_slot(slot::RETURN, sp.wrapping_neg());
+    fn update_return_slot(&self) {
+        let sp = self.pending_calls.last().map_or(0, |p| p.sp);
+        self.set_slot(slot::RETURN_SP, sp.wrapping_neg());
     }
 }

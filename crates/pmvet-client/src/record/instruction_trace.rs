@@ -15,21 +15,21 @@ use crate::dynamorio;
 use crate::run::run;
 
 /// The stores of all threads that are not fenced yet.
-static UNFENCED_STORES: AtRisk = AtRisk([const { Place::new() }; PLACES]);
+static UNFENCED_STORES: UnfencedStores = UnfencedStores([const { ThreadStores::new() }; TRACKED_THREADS]);
 
 /// So many threads can be read from, and so many of the last stores of each.
-const PLACES: usize = 16;
-const STORES: usize = 16;
+const TRACKED_THREADS: usize = 16;
+const STORES_PER_THREAD: usize = 16;
 /// A thread that has fenced so often since the load has done what it will do.
-const FENCES: u64 = 2;
+const TRACED_FENCES: u64 = 2;
 /// So many instructions of a thread are reported in one run: a bound on what a loop can cause.
-const MOST: u64 = 1 << 16;
+const MAX_TRACED_INSTRUCTIONS: u64 = 1 << 16;
 
 /// What a thread knows for this.
 #[derive(Debug, Default)]
-pub(crate) struct Follow {
+pub(crate) struct InstructionTrace {
     /// Its place among what is at risk, from its first store on.
-    place: Option<&'static Place>,
+    place: Option<&'static ThreadStores>,
     /// Where its next store goes there.
     next: usize,
     /// How many fences it may make before it is followed no more.
@@ -40,7 +40,7 @@ pub(crate) struct Follow {
     fs: u64,
 }
 
-impl Follow {
+impl InstructionTrace {
     /// What it has stored so far is not at risk any more, or soon will not be.
     pub(crate) fn fenced(&mut self) {
         if let Some(place) = self.place {
@@ -49,7 +49,7 @@ impl Follow {
     }
 
     /// Its thread ends.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn thread_ends(&mut self) {
         if let Some(place) = self.place.take() {
             place.clear();
             place.thread.store(0, Ordering::Release);
@@ -59,19 +59,22 @@ impl Follow {
 
 /// What threads have stored and not fenced: readers of these bytes are followed.
 #[derive(Debug)]
-struct AtRisk([Place; PLACES]);
+struct UnfencedStores([ThreadStores; TRACKED_THREADS]);
 
 #[derive(Debug)]
-struct Place {
+struct ThreadStores {
     /// 0 if the place is free.
     thread: AtomicU32,
     /// Address and size of stores to PM, in a ring.
-    stores: [(AtomicU64, AtomicU64); STORES],
+    stores: [(AtomicU64, AtomicU64); STORES_PER_THREAD],
 }
 
-impl Place {
+impl ThreadStores {
     const fn new() -> Self {
-        Self { thread: AtomicU32::new(0), stores: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; STORES] }
+        Self {
+            thread: AtomicU32::new(0),
+            stores: [const { (AtomicU64::new(0), AtomicU64::new(0)) }; STORES_PER_THREAD],
+        }
     }
 
     fn clear(&self) {
@@ -79,17 +82,18 @@ impl Place {
     }
 }
 
-impl AtRisk {
+impl UnfencedStores {
     /// A place for the stores of a thread, if one is free.
-    fn claim(&self, thread: ThreadId) -> Option<&Place> {
-        let free =
-            |place: &&Place| place.thread.compare_exchange(0, thread.0, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    fn claim(&self, thread: ThreadId) -> Option<&ThreadStores> {
+        let free = |place: &&ThreadStores| {
+            place.thread.compare_exchange(0, thread.0, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
         self.0.iter().find(free)
     }
 
     /// Whether another thread has stored any of these bytes, or is about to. A place that changes just now may give a wrong answer:
     /// then a thread is followed for nothing, or not.
-    fn has(&self, reader: ThreadId, addr: u64, len: u64) -> bool {
+    fn overlaps(&self, reader: ThreadId, addr: u64, len: u64) -> bool {
         let others = self.0.iter().filter(|place| place.thread.load(Ordering::Acquire) != 0);
         others.filter(|place| place.thread.load(Ordering::Relaxed) != reader.0).any(|place| {
             place.stores.iter().any(|(start, size)| {
@@ -102,50 +106,50 @@ impl AtRisk {
 }
 
 /// Before an instruction, if its thread is followed.
-pub(crate) unsafe extern "C" fn step(pc: u64, _size: u32) {
+pub(crate) unsafe extern "C" fn before_instruction(pc: u64, _size: u32) {
     let thread = Thread::current();
-    let left = thread.slot(slot::FOLLOW).saturating_sub(1);
-    let over = thread.pace >= thread.follow.until || thread.follow.reported >= MOST;
-    thread.set_slot(slot::FOLLOW, if over { 0 } else { left });
+    let left = thread.slot(slot::TRACE).saturating_sub(1);
+    let over = thread.fences_made >= thread.trace.until || thread.trace.reported >= MAX_TRACED_INSTRUCTIONS;
+    thread.set_slot(slot::TRACE, if over { 0 } else { left });
     if !over {
         thread.report_step(pc, 0, 0);
     }
 }
 
 /// Before an instruction that loads from PM; the address is in its slot.
-pub(crate) unsafe extern "C" fn loading(pc: u64, size: u32) {
+pub(crate) unsafe extern "C" fn before_load(pc: u64, size: u32) {
     let thread = Thread::current();
     let (addr, len) = (thread.slot(slot::ADDR), u64::from(size));
-    if !UNFENCED_STORES.has(thread.id, addr, len) || thread.follow.reported >= MOST {
+    if !UNFENCED_STORES.overlaps(thread.id, addr, len) || thread.trace.reported >= MAX_TRACED_INSTRUCTIONS {
         return;
     }
-    thread.follow.until = thread.pace + FENCES;
-    thread.set_slot(slot::FOLLOW, run().plan.follow.into());
+    thread.trace.until = thread.fences_made + TRACED_FENCES;
+    thread.set_slot(slot::TRACE, run().plan.follow.into());
     thread.report_step(pc, addr, len);
 }
 
 /// Before a store to PM, so that nobody reads it unnoticed; the address is in its slot.
-pub(crate) unsafe extern "C" fn storing(_pc: u64, size: u32) {
+pub(crate) unsafe extern "C" fn before_store(_pc: u64, size: u32) {
     let thread = Thread::current();
     let at = thread.slot(slot::ADDR);
-    let follow = &mut thread.follow;
-    let Some(place) = follow.place.or_else(|| UNFENCED_STORES.claim(thread.id)) else { return };
-    follow.place = Some(place);
-    let (addr, len) = &place.stores[follow.next % STORES];
+    let trace = &mut thread.trace;
+    let Some(place) = trace.place.or_else(|| UNFENCED_STORES.claim(thread.id)) else { return };
+    trace.place = Some(place);
+    let (addr, len) = &place.stores[trace.next % STORES_PER_THREAD];
     // A reader must not see the address of one store with the size of another.
     len.store(0, Ordering::Relaxed);
     addr.store(at, Ordering::Release);
     len.store(size.into(), Ordering::Release);
-    follow.next = follow.next.wrapping_add(1);
+    trace.next = trace.next.wrapping_add(1);
 }
 
 impl Thread {
     fn report_step(&mut self, pc: u64, addr: u64, len: u64) {
-        self.follow.reported += 1;
+        self.trace.reported += 1;
         let mut code = [0; CODE];
         dynamorio::read_memory(pc, &mut code);
-        let general = dynamorio::integer_registers(&mut self.follow.fs);
-        let fs = self.follow.fs;
+        let general = dynamorio::integer_registers(&mut self.trace.fs);
+        let fs = self.trace.fs;
         let state = State { general, fs, pc, code }.to_bytes();
         let context = self.context(general[4]);
         let site = SiteId(SITES.id_at(pc));

@@ -49,7 +49,7 @@ impl Mapping {
     }
 }
 
-const GRANULES: usize = 1 << 16;
+const FILTER_ENTRIES: usize = 1 << 16;
 
 pub(crate) struct Pm {
     /// For each 4 GiB of address space whether PM is in it: what instrumented code looks at. Its address fits 32 bits.
@@ -76,13 +76,13 @@ struct Files {
 
 /// PM goes where nothing else is, so that the filter tells it from everything else by the upper half of an address.
 const FIRST_HINT: u64 = 0x2000_0000_0000;
-const GRANULE: u64 = 1 << 32;
+const GRANULE_BYTES: u64 = 1 << 32;
 
 impl Pm {
     pub(crate) fn new(plan: &Plan) -> Self {
         let patterns = plan.pm.iter().filter_map(|p| glob::Pattern::new(p).ok()).collect();
         Self {
-            filter: dynamorio::alloc_low(GRANULES).cast(),
+            filter: dynamorio::alloc_low(FILTER_ENTRIES).cast(),
             mappings: RwLock::default(),
             files: Mutex::default(),
             patterns,
@@ -131,8 +131,8 @@ impl Pm {
 
     /// Whether there is PM in the same 4 GiB.
     pub(crate) fn may_be_near(&self, addr: u64) -> bool {
-        // SAFETY: the index is below GRANULES.
-        unsafe { &*self.filter.add((addr / GRANULE) as usize % GRANULES) }.load(Ordering::Acquire) != 0
+        // SAFETY: the index is below FILTER_ENTRIES.
+        unsafe { &*self.filter.add((addr / GRANULE_BYTES) as usize % FILTER_ENTRIES) }.load(Ordering::Acquire) != 0
     }
 
     /// The stripe lock of the line at `addr`.
@@ -145,13 +145,13 @@ impl Pm {
     }
 
     /// An address for a mapping of `len` bytes whose place the target leaves to the kernel.
-    pub(crate) fn hint(&self, len: u64) -> u64 {
-        self.next_hint.fetch_add(len.next_multiple_of(GRANULE) + GRANULE, Ordering::Relaxed)
+    pub(crate) fn mapping_hint(&self, len: u64) -> u64 {
+        self.next_hint.fetch_add(len.next_multiple_of(GRANULE_BYTES) + GRANULE_BYTES, Ordering::Relaxed)
     }
 
     /// Returns whether code that was made before may have to be made again: it may have constant addresses there.
     pub(crate) fn add(&self, mapping: Mapping) -> bool {
-        let near_code = !self.may_be_near(mapping.start) && SITES.near(mapping.start, mapping.end);
+        let near_code = !self.may_be_near(mapping.start) && SITES.is_near_code(mapping.start, mapping.end);
         self.remove(mapping.start, mapping.end - mapping.start);
         let mut mappings = self.mappings.write().unwrap_or_else(|e| e.into_inner());
         mappings.insert(mapping.start, mapping);
@@ -182,24 +182,24 @@ impl Pm {
 
     fn update_filter(&self, mappings: &BTreeMap<u64, Mapping>, start: u64, end: u64) {
         // A store that starts just below a mapping is not to be missed either.
-        for granule in (start.saturating_sub(LINE) / GRANULE)..=((end - 1) / GRANULE) {
-            let (from, to) = (granule * GRANULE, (granule + 1) * GRANULE);
+        for granule in (start.saturating_sub(LINE) / GRANULE_BYTES)..=((end - 1) / GRANULE_BYTES) {
+            let (from, to) = (granule * GRANULE_BYTES, (granule + 1) * GRANULE_BYTES);
             let pm = mappings.range(..to + LINE).next_back().is_some_and(|(_, m)| m.end > from);
-            // SAFETY: the index is below GRANULES, since addresses have 48 bits.
-            unsafe { &*self.filter.add(granule as usize % GRANULES) }.store(pm.into(), Ordering::Release);
+            // SAFETY: the index is below FILTER_ENTRIES, since addresses have 48 bits.
+            unsafe { &*self.filter.add(granule as usize % FILTER_ENTRIES) }.store(pm.into(), Ordering::Release);
         }
     }
 
     /// The target asked for `MAP_SYNC`: it treats this file as PM.
-    pub(crate) fn claim(&self, inode: Inode) {
+    pub(crate) fn claim_file(&self, inode: Inode) {
         self.files().claimed.insert(inode, ());
     }
 
-    pub(crate) fn known(&self, inode: Inode) -> Option<FileId> {
+    pub(crate) fn known_file(&self, inode: Inode) -> Option<FileId> {
         self.files().known.get(&inode).copied()
     }
 
-    pub(crate) fn any_known(&self) -> bool {
+    pub(crate) fn knows_any_file(&self) -> bool {
         !self.files().known.is_empty()
     }
 
@@ -212,7 +212,7 @@ impl Pm {
     }
 
     /// The id of a PM file. On first contact pmvet is told, and sees the file as it is now before this returns.
-    pub(crate) fn contact(&self, thread: &mut Thread, inode: Inode, path: &Path, size: u64) -> FileId {
+    pub(crate) fn announce_file(&self, thread: &mut Thread, inode: Inode, path: &Path, size: u64) -> FileId {
         let mut files = self.files();
         if let Some(&file) = files.known.get(&inode) {
             return file;
@@ -228,7 +228,7 @@ impl Pm {
     }
 
     /// An inode that is deleted may be used again for another file.
-    pub(crate) fn forget(&self, inode: Inode) {
+    pub(crate) fn forget_file(&self, inode: Inode) {
         let mut files = self.files();
         files.known.remove(&inode);
         files.claimed.remove(&inode);

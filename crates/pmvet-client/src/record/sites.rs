@@ -19,7 +19,7 @@ pub(crate) static SITES: Global<Sites> = Global::new();
 
 /// What a module is to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ModuleKind {
     Executable,
     Library,
     /// The C library and its like, whose branches say nothing about the program.
@@ -29,31 +29,31 @@ pub(crate) enum Kind {
 #[derive(Default)]
 pub(crate) struct Sites {
     numbers: Mutex<HashMap<u64, u32>>,
-    modules: RwLock<BTreeMap<u64, Module>>,
+    modules: RwLock<BTreeMap<u64, LoadedModule>>,
     /// Modules that were loaded before the first thread started, which reports them.
     early: Mutex<Vec<(ModuleId, u64, u64, PathBuf)>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Module {
+struct LoadedModule {
     id: ModuleId,
     end: u64,
     /// Of its file's name.
     hash: u32,
-    kind: Kind,
+    kind: ModuleKind,
 }
 
-impl Module {
+impl LoadedModule {
     fn new(id: ModuleId, start: u64, end: u64, path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         const SYSTEM: [&str; 8] =
             ["ld-linux", "libc.", "libc-", "libm.", "libpthread", "libstdc++", "libgcc_s", "linux-vdso"];
         let kind = match dynamorio::is_executable_at(start) {
-            true => Kind::Executable,
-            false if SYSTEM.iter().any(|system| name.starts_with(system)) => Kind::System,
-            false => Kind::Library,
+            true => ModuleKind::Executable,
+            false if SYSTEM.iter().any(|system| name.starts_with(system)) => ModuleKind::System,
+            false => ModuleKind::Library,
         };
-        Self { id, end, hash: stable_ids::text(&name), kind }
+        Self { id, end, hash: stable_ids::hash_text(&name), kind }
     }
 }
 
@@ -61,18 +61,18 @@ impl Sites {
     /// The number of the instruction at `pc`.
     pub(crate) fn id_at(&self, pc: u64) -> u32 {
         if run().is_coverage_run() {
-            return self.stable(pc).0;
+            return self.stable_id(pc).0;
         }
         let mut numbers = self.numbers.lock().unwrap_or_else(|e| e.into_inner());
         *numbers.entry(pc).or_insert_with(|| run().shared.add_site(Site { pc, module: self.module_of(pc) }).0)
     }
 
     /// A number for the instruction at `pc` that is the same in every run, and what it belongs to.
-    pub(crate) fn stable(&self, pc: u64) -> (u32, Kind) {
+    pub(crate) fn stable_id(&self, pc: u64) -> (u32, ModuleKind) {
         let modules = self.modules.read().unwrap_or_else(|e| e.into_inner());
         let found = modules.range(..=pc).next_back().filter(|(_, m)| pc < m.end);
-        let (hash, start, kind) = found.map_or((0, 0, Kind::Library), |(&start, m)| (m.hash, start, m.kind));
-        (stable_ids::site(hash, pc - start, kind), kind)
+        let (hash, start, kind) = found.map_or((0, 0, ModuleKind::Library), |(&start, m)| (m.hash, start, m.kind));
+        (stable_ids::site_id(hash, pc - start, kind), kind)
     }
 
     fn module_of(&self, pc: u64) -> ModuleId {
@@ -82,16 +82,17 @@ impl Sites {
     }
 
     /// Whether code of a module can name an address in the range as a constant.
-    pub(crate) fn near(&self, start: u64, end: u64) -> bool {
-        const REACH: u64 = 1 << 31;
+    pub(crate) fn is_near_code(&self, start: u64, end: u64) -> bool {
+        const REACH_BYTES: u64 = 1 << 31;
         let modules = self.modules.read().unwrap_or_else(|e| e.into_inner());
-        let near = |(&from, module): (&u64, &Module)| start < module.end + REACH && end + REACH > from;
-        start < REACH || modules.iter().any(near)
+        let near =
+            |(&from, module): (&u64, &LoadedModule)| start < module.end + REACH_BYTES && end + REACH_BYTES > from;
+        start < REACH_BYTES || modules.iter().any(near)
     }
 
-    pub(crate) fn loaded(&self, start: u64, end: u64, path: &Path) {
+    pub(crate) fn module_loaded(&self, start: u64, end: u64, path: &Path) {
         let id = ModuleId(run().shared.header().next_module.fetch_add(1, Ordering::AcqRel));
-        self.modules.write().unwrap_or_else(|e| e.into_inner()).insert(start, Module::new(id, start, end, path));
+        self.modules.write().unwrap_or_else(|e| e.into_inner()).insert(start, LoadedModule::new(id, start, end, path));
         if let Some(thread) = Thread::try_current() {
             thread.emit(What::Module { module: id, base: start, size: end - start, path });
         } else {
@@ -111,7 +112,7 @@ impl Sites {
         }
     }
 
-    pub(crate) fn unloaded(&self, start: u64, end: u64) {
+    pub(crate) fn module_unloaded(&self, start: u64, end: u64) {
         self.modules.write().unwrap_or_else(|e| e.into_inner()).remove(&start);
         // Another module may come to the same place: its instructions are not these.
         let mut numbers = self.numbers.lock().unwrap_or_else(|e| e.into_inner());

@@ -11,8 +11,8 @@ use super::ring::STUB_RECORD_BYTES;
 use super::thread::{Thread, mode, slot};
 use crate::run::run;
 
-/// The slow half of [`crate::instrument::stubs::before`].
-pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
+/// The slow half of [`crate::instrument::stubs::before_store`].
+pub(crate) unsafe extern "C" fn before_store(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let addr = thread.slot(slot::ADDR);
@@ -20,7 +20,7 @@ pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
     // The stub may have come as far as the lock.
     thread.release_locks();
     thread.mode = mode::NOTHING;
-    thread.look_at_taken();
+    thread.report_released_spin_locks();
     if !thread.hits_pm(addr, len) {
         return;
     }
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
     }
     if thread.next_mode == mode::RMW {
         let size = usize::from(thread.size).min(16);
-        read_now(addr, &mut thread.old_value[..size]);
+        read_target_bytes(addr, &mut thread.old_value[..size]);
         thread.mode = mode::RARE_RMW;
     } else if one_line || !many_threads {
         thread.prepare_record(addr);
@@ -46,8 +46,8 @@ pub(crate) unsafe extern "C" fn before(thread: *mut Thread) {
     thread.note_in_flight(addr, len);
 }
 
-/// The slow half of [`crate::instrument::stubs::after`].
-pub(crate) unsafe extern "C" fn after(thread: *mut Thread) {
+/// The slow half of [`crate::instrument::stubs::after_store`].
+pub(crate) unsafe extern "C" fn after_store(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let addr = thread.slot(slot::ADDR);
@@ -57,13 +57,13 @@ pub(crate) unsafe extern "C" fn after(thread: *mut Thread) {
     let mut value = [0; 64];
     if thread.mode == mode::RARE_RMW {
         let size = size.min(16);
-        read_now(addr, &mut value[..size]);
+        read_target_bytes(addr, &mut value[..size]);
         let old = thread.old_value;
         // The zero flag, where `lahf` put it. Only a compare-and-exchange can fail.
         let stored = thread.kind != wire::RMW_FAILED || thread.flags & (1 << 14) != 0;
         thread.emit_at(site, context, What::Rmw { addr, old: &old[..size], new: &value[..size], stored });
     } else {
-        read_now(addr, &mut value[..size]);
+        read_target_bytes(addr, &mut value[..size]);
         let how = if thread.kind == wire::STORE_NT { StoreKind::NonTemporal } else { StoreKind::Regular };
         thread.emit_at(site, context, What::Store { addr, value: &value[..size], how });
     }
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn load(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let (addr, size) = (thread.slot(slot::ADDR), u32::from(thread.size));
-    thread.look_at_taken();
+    thread.report_released_spin_locks();
     if thread.hits_pm(addr, size.into()) {
         let context = thread.context(thread.rsp);
         thread.emit_at(SiteId(thread.site), context, What::Load { addr, size });
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn flush(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let addr = thread.slot(slot::ADDR);
-    thread.look_at_taken();
+    thread.report_released_spin_locks();
     // A flush of volatile memory is worth reporting too.
     thread.size = thread.hits_pm(addr, 1).into();
     thread.prepare_record(addr);
@@ -98,31 +98,31 @@ pub(crate) unsafe extern "C" fn flush(thread: *mut Thread) {
 pub(crate) unsafe extern "C" fn fence(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
-    thread.look_at_taken();
+    thread.report_released_spin_locks();
     thread.prepare_record(0);
     thread.publish_prepared();
 }
 
-/// The slow form of [`crate::instrument::stubs::atomic`].
-pub(crate) unsafe extern "C" fn atomic(thread: *mut Thread) {
+/// The slow form of [`crate::instrument::stubs::before_atomic`].
+pub(crate) unsafe extern "C" fn before_atomic(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
     let (addr, size) = (thread.slot(slot::ADDR), usize::from(thread.size));
     thread.release_locks();
     thread.mode = mode::NOTHING;
-    if thread.slot(slot::PENDING) != 0 {
-        thread.set_slot(slot::PENDING, 0);
+    if thread.slot(slot::FENCE_PENDING) != 0 {
+        thread.set_slot(slot::FENCE_PENDING, 0);
         let context = thread.context(thread.rsp);
         thread.emit_at(SiteId(thread.site), context, What::Fence { how: FenceKind::Locked });
     }
     if !run().many_threads() || addr as usize % 8 + size > 8 {
         return;
     }
-    thread.look_at_taken();
+    thread.report_released_spin_locks();
     thread.prepare_record(addr);
     thread.lock_word(addr);
     let mut old = [0; 8];
-    read_now(addr, &mut old[..size]);
+    read_target_bytes(addr, &mut old[..size]);
     // SAFETY: as in `prepare_record`, which left room for the values too.
     unsafe { thread.cursor.cast::<u64>().add(3).write(u64::from_le_bytes(old)) };
     thread.mode = thread.next_mode;
@@ -161,7 +161,7 @@ impl Thread {
 }
 
 /// Reads memory that the target's instruction is about to access or has just accessed.
-fn read_now(addr: u64, into: &mut [u8]) {
+fn read_target_bytes(addr: u64, into: &mut [u8]) {
     for (i, byte) in into.iter_mut().enumerate() {
         // SAFETY: the instruction under way accesses the same bytes, and has been seen not to fault if they are not PM.
         *byte = unsafe { ((addr + i as u64) as *const u8).read_volatile() };

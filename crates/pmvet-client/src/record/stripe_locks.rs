@@ -34,7 +34,7 @@ impl Thread {
         for &stripe in &stripes {
             acquire(stripe, self.os_thread);
         }
-        self.locks = stripes;
+        self.held_stripes = stripes;
     }
 
     /// Takes the stripe locks of a range of a file, whether it is mapped or not.
@@ -52,7 +52,7 @@ impl Thread {
     /// Takes one stripe lock, as the stub does.
     pub(super) fn lock_stripe(&mut self, stripe: usize) {
         acquire(stripe, self.os_thread);
-        self.lock = run().shared.stripe(stripe) as *const AtomicU32 as u64;
+        self.stripe_lock = run().shared.stripe(stripe) as *const AtomicU32 as u64;
     }
 
     pub(crate) fn note_in_flight(&self, addr: u64, len: u64) {
@@ -62,13 +62,13 @@ impl Thread {
     }
 
     pub(crate) fn release_locks(&mut self) {
-        for stripe in std::mem::take(&mut self.locks) {
+        for stripe in std::mem::take(&mut self.held_stripes) {
             run().shared.stripe(stripe).store(0, Ordering::Release);
         }
-        if self.lock != 0 {
+        if self.stripe_lock != 0 {
             // SAFETY: set by us or a stub to the address of a stripe.
-            unsafe { (*(self.lock as *const AtomicU32)).store(0, Ordering::Release) };
-            self.lock = 0;
+            unsafe { (*(self.stripe_lock as *const AtomicU32)).store(0, Ordering::Release) };
+            self.stripe_lock = 0;
         }
     }
 

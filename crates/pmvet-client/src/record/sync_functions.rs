@@ -33,7 +33,7 @@ pub(super) enum Role {
     Detach,
     Allocate(Allocator),
     /// Begins a transaction of the pool that is its first argument.
-    Begin,
+    BeginTransaction,
 }
 
 /// When an acquisition has worked.
@@ -150,13 +150,13 @@ impl Hooks {
         if plan.races {
             names.extend(["pthread_detach", "thrd_detach"].map(|name| (name.into(), (Role::Detach, 0))));
             names.extend(allocators::functions(plan).map(|(name, function)| (name, (Role::Allocate(function), 0))));
-            names.insert("pmemobj_tx_begin".into(), (Role::Begin, 0));
+            names.insert("pmemobj_tx_begin".into(), (Role::BeginTransaction, 0));
         }
         Self { names, found: RwLock::default() }
     }
 
     /// The hook of the function that starts at `pc`.
-    pub(crate) fn at(&self, pc: u64) -> Option<Entry> {
+    pub(crate) fn entry_at(&self, pc: u64) -> Option<Entry> {
         let found = self.found.read().unwrap_or_else(|e| e.into_inner());
         let number = *found.at.get(&pc)?;
         let hook = found.hooks.get(number as usize)?;
@@ -170,7 +170,7 @@ impl Hooks {
     }
 
     /// Whether a return instruction at `pc` may be that of a hooked function.
-    pub(crate) fn watches(&self, pc: u64) -> bool {
+    pub(crate) fn may_return_at(&self, pc: u64) -> bool {
         let found = self.found.read().unwrap_or_else(|e| e.into_inner());
         found.modules.iter().any(|&(start, end)| (start..end).contains(&pc))
     }
@@ -182,7 +182,7 @@ impl Hooks {
     }
 
     /// Finds the hooked functions of a module that was loaded.
-    pub(crate) fn search(&self, start: u64, end: u64, path: &Path) {
+    pub(crate) fn hook_module(&self, start: u64, end: u64, path: &Path) {
         let Ok(bytes) = std::fs::read(path) else { return };
         let Ok(file) = object::File::parse(&*bytes) else { return };
         let preferred = file.segments().map(|s| s.address() & !0xfff).min().unwrap_or(0);
@@ -205,7 +205,7 @@ impl Hooks {
             }
             let number = found.hooks.len() as u32;
             let known = name.starts_with("pthread_") || name.starts_with("sem_");
-            let wrapper = !known && !matches!(role, Role::Allocate(_) | Role::Begin | Role::Detach);
+            let wrapper = !known && !matches!(role, Role::Allocate(_) | Role::BeginTransaction | Role::Detach);
             found.hooks.push(Hook { role, arg, site: SITES.id_at(pc), wrapper });
             found.at.insert(pc, number);
         }
@@ -214,7 +214,7 @@ impl Hooks {
         }
     }
 
-    pub(crate) fn forget(&self, start: u64, end: u64) {
+    pub(crate) fn unhook_module(&self, start: u64, end: u64) {
         let mut found = self.found.write().unwrap_or_else(|e| e.into_inner());
         found.at.retain(|&pc, _| pc < start || pc >= end);
         found.modules.retain(|&(s, _)| s != start);

@@ -13,9 +13,9 @@ use pmvet_events::stage::Stage;
 use pmvet_events::wire;
 
 use super::call_context::{self, Frame};
-use super::held_spin_locks::{TAKEN, Taken};
-use super::hooked_calls::{Held, Lock, Pending};
-use super::instruction_trace::Follow;
+use super::held_spin_locks::{HeldSpinLock, MAX_HELD_SPIN_LOCKS};
+use super::hooked_calls::{AwaitedLock, HeldLock, PendingCall};
+use super::instruction_trace::InstructionTrace;
 use super::ring::claim_ring;
 use super::syscalls;
 use crate::dynamorio::{self, TLS};
@@ -32,16 +32,16 @@ pub(crate) mod slot {
     /// The newest frame of the shadow stack.
     pub(crate) const FRAME: usize = 3;
     /// Minus the stack pointer at which a hooked function returns; 0 while none is under way.
-    pub(crate) const RETURN: usize = 4;
+    pub(crate) const RETURN_SP: usize = 4;
     /// Not 0 while a flush or non-temporal store of this thread waits for a fence.
-    pub(crate) const PENDING: usize = 5;
+    pub(crate) const FENCE_PENDING: usize = 5;
     /// The value of a non-temporal store, up to 64 bytes.
     pub(crate) const VALUE: usize = 6;
     /// The block before this one, for counting branches.
-    pub(crate) const BLOCK: usize = VALUE + 8;
+    pub(crate) const PREVIOUS_BLOCK: usize = VALUE + 8;
     /// Not 0 while the thread's instructions are followed.
-    pub(crate) const FOLLOW: usize = BLOCK + 1;
-    pub(crate) const COUNT: usize = FOLLOW + 1;
+    pub(crate) const TRACE: usize = PREVIOUS_BLOCK + 1;
+    pub(crate) const COUNT: usize = TRACE + 1;
 }
 
 /// What the second half of an access still has to do.
@@ -58,7 +58,7 @@ pub(crate) mod mode {
     /// A read-modify-write of another size, which is done in Rust.
     pub(crate) const RARE_RMW: u8 = 5;
     /// As `RMW`, of volatile memory, by an instruction that locks are taken with.
-    pub(crate) const TAKES: u8 = 6;
+    pub(crate) const LOCKING_RMW: u8 = 6;
 }
 
 #[repr(C)]
@@ -85,7 +85,7 @@ pub(crate) struct Thread {
     pub(crate) next_mode: u8,
     pub(crate) mode: u8,
     /// The stripe lock held, or null.
-    pub(crate) lock: u64,
+    pub(crate) stripe_lock: u64,
 
     /// The PM mapping that was hit last: addresses from `pm_start`, fewer than `pm_span` bytes further.
     pub(crate) pm_start: u64,
@@ -109,19 +109,19 @@ pub(crate) struct Thread {
     /// Address of the word that is not 0 once the target has more than one thread.
     pub(crate) shared_flag: u64,
     pub(crate) os_thread: u32,
-    /// Start of `remembered`, and what is left of a hash to find a bucket there.
+    /// Start of `path_cache`, and what is left of a hash to find a bucket there.
     pub(crate) paths: u64,
     pub(crate) path_mask: u32,
 
     /// A lock whose taking is under way, if no other hooked function is.
-    pub(crate) waits: Lock,
+    pub(crate) awaited_lock: AwaitedLock,
     /// Where `held` is, how many locks there are in it, and for how many there is room.
     pub(crate) held_at: u64,
     pub(crate) held_count: u64,
     pub(crate) held_room: u64,
     /// Words of volatile memory that the thread has taken as one takes a lock.
-    pub(crate) taken: [Taken; TAKEN],
-    pub(crate) taken_count: u32,
+    pub(crate) spin_locks: [HeldSpinLock; MAX_HELD_SPIN_LOCKS],
+    pub(crate) spin_lock_count: u32,
 
     /// Where transitions between operations on PM are counted, and what is left of the last operation.
     pub(crate) pm_counts: u64,
@@ -137,36 +137,36 @@ pub(crate) struct Thread {
     pub(crate) ring: usize,
     pub(crate) buffer: RingBuffer,
     pub(crate) frames: Box<call_context::ShadowStack>,
-    pub(crate) remembered: call_context::Paths,
+    pub(crate) path_cache: call_context::PathCache,
     /// Memory that `context` uses again each time.
     pub(crate) new_frames: Vec<Frame>,
     /// Shadow stack positions that signal handlers interrupted.
     pub(crate) interrupted: Vec<u64>,
-    pub(crate) pending: Vec<Pending>,
+    pub(crate) pending_calls: Vec<PendingCall>,
     /// The pool of the transaction that was begun last.
     pub(crate) pool: u64,
     /// Room for the locks that this thread took and has not given back.
-    pub(crate) held: Vec<Held>,
+    pub(crate) held: Vec<HeldLock>,
     /// Stripes that a slow access holds.
-    pub(crate) locks: Vec<usize>,
+    pub(crate) held_stripes: Vec<usize>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) old_value: [u8; 16],
     /// Ranges a masked or repeated instruction is about to store to.
     pub(crate) ranges: Vec<(u64, u32)>,
     /// How often the thread has come to each stall of the plan.
-    pub(crate) passed: Vec<u32>,
+    pub(crate) stall_visits: Vec<u32>,
     /// How many fences it has made, if threads are kept in step.
-    pub(crate) pace: u64,
-    pub(crate) ahead: LockstepState,
-    pub(crate) follow: Follow,
-    pub(crate) syscall: syscalls::Pending,
+    pub(crate) fences_made: u64,
+    pub(crate) lockstep: LockstepState,
+    pub(crate) trace: InstructionTrace,
+    pub(crate) syscall: syscalls::PendingSyscall,
     /// The thread is a child of vfork: another process that runs in this one's memory until it runs a program of its own.
-    pub(crate) borrowed: bool,
+    pub(crate) is_vfork_child: bool,
     /// The signals that it blocks.
-    pub(crate) blocked: u64,
+    pub(crate) blocked_signals: u64,
     process: u32,
     /// The argument of the system call under way that the kernel sees another value of.
-    pub(crate) replaced: Vec<(i32, u64)>,
+    pub(crate) replaced_arguments: Vec<(i32, u64)>,
     stack_memory: (*mut u8, usize),
 }
 
@@ -174,11 +174,11 @@ pub(crate) struct Thread {
 #[derive(Debug, Default)]
 pub(crate) struct LockstepState {
     /// For how many fences it goes on without waiting.
-    pub(crate) fences: u64,
+    pub(crate) free_fences: u64,
     /// The fence until which it does.
-    pub(crate) until: u64,
+    pub(crate) free_until: u64,
     /// How often it has waited for threads that had no processor.
-    pub(crate) waits: u32,
+    pub(crate) starved_waits: u32,
 }
 
 /// The stack that stubs and the slow path run on. Rust code there is shallow.
@@ -208,7 +208,7 @@ impl Thread {
         let stack_memory = dynamorio::alloc_pages(STACK_BYTES);
         let frames = call_context::ShadowStack::new();
         let first_frame = frames.bottom();
-        let remembered = call_context::Paths::new();
+        let path_cache = call_context::PathCache::new();
         let slots = TLS.slots();
         let thread = Box::new(Self {
             rax: 0,
@@ -224,7 +224,7 @@ impl Thread {
             size: 0,
             next_mode: 0,
             mode: mode::NOTHING,
-            lock: 0,
+            stripe_lock: 0,
             pm_start: 0,
             pm_span: 0,
             pm_key: 0,
@@ -237,41 +237,41 @@ impl Thread {
             stripes: shared.stripes() as u64,
             shared_flag: &raw const header.many_threads.0 as u64,
             os_thread,
-            paths: remembered.start(),
-            path_mask: remembered.mask(),
-            waits: Lock::default(),
+            paths: path_cache.start(),
+            path_mask: path_cache.mask(),
+            awaited_lock: AwaitedLock::default(),
             held_at: 0,
             held_count: 0,
             held_room: 0,
             pm_counts: stage.map_or(0, |stage| stage.maps.pm.as_ptr() as u64),
             last_operation: 0,
             stop: stage.map_or(0, |stage| &raw const stage.stop as u64),
-            taken: [Taken::default(); TAKEN],
-            taken_count: 0,
+            spin_locks: [HeldSpinLock::default(); MAX_HELD_SPIN_LOCKS],
+            spin_lock_count: 0,
             vectors: [0; 16],
             id,
             ring,
             buffer,
             frames,
-            remembered,
+            path_cache,
             new_frames: Vec::new(),
             interrupted: Vec::new(),
-            pending: Vec::new(),
+            pending_calls: Vec::new(),
             pool: 0,
             held: Vec::new(),
-            locks: Vec::new(),
+            held_stripes: Vec::new(),
             scratch: Vec::with_capacity(wire::MAX_RECORD),
             old_value: [0; 16],
             ranges: Vec::new(),
-            passed: Vec::new(),
-            pace: fences,
-            ahead: Default::default(),
-            follow: Default::default(),
+            stall_visits: Vec::new(),
+            fences_made: fences,
+            lockstep: Default::default(),
+            trace: Default::default(),
             syscall: Default::default(),
-            borrowed: dynamorio::process() != run().process(),
-            blocked: 0,
+            is_vfork_child: dynamorio::process() != run().process(),
+            blocked_signals: 0,
             process: dynamorio::process(),
-            replaced: Vec::new(),
+            replaced_arguments: Vec::new(),
             stack_memory: (stack_memory, STACK_BYTES),
         });
         let thread = Box::into_raw(thread);
@@ -282,10 +282,10 @@ impl Thread {
             (*thread).set_limit();
             *slots.add(slot::THREAD) = thread as u64;
             *slots.add(slot::FRAME) = first_frame as u64;
-            *slots.add(slot::RETURN) = 0;
-            *slots.add(slot::PENDING) = 0;
-            *slots.add(slot::BLOCK) = 0;
-            *slots.add(slot::FOLLOW) = 0;
+            *slots.add(slot::RETURN_SP) = 0;
+            *slots.add(slot::FENCE_PENDING) = 0;
+            *slots.add(slot::PREVIOUS_BLOCK) = 0;
+            *slots.add(slot::TRACE) = 0;
         }
         thread
     }
@@ -304,12 +304,12 @@ impl Thread {
     }
 
     /// Whether this is what a fork copied of a thread that does not exist in the child. Its ring is not the child's.
-    pub(crate) fn is_copy(&self) -> bool {
-        !self.borrowed && self.process != dynamorio::process()
+    pub(crate) fn is_fork_copy(&self) -> bool {
+        !self.is_vfork_child && self.process != dynamorio::process()
     }
 
     /// Its process was forked behind DynamoRIO's back: all it has is the child's now.
-    pub(crate) fn belongs_to(&mut self, process: u32) {
+    pub(crate) fn set_process(&mut self, process: u32) {
         self.process = process;
     }
 
@@ -331,7 +331,7 @@ impl Thread {
     pub(crate) fn end(this: *mut Self) {
         // SAFETY: made by `start`, ended once, not used after.
         let mut thread = unsafe { Box::from_raw(this) };
-        thread.follow.end();
+        thread.trace.thread_ends();
         // The slots may be another thread's: that of a child of vfork is ended by its parent.
         if thread.slot(slot::THREAD) == this as u64 {
             thread.set_slot(slot::THREAD, 0);

@@ -121,6 +121,6 @@ unsafe extern "C" fn after(plan: *const RuntimeRanges) {
     let streaming = matches!(plan.shape, Shape::Direct { .. } | Shape::VectorMasked { element: 1, .. });
     thread.report_ranges(if streaming { StoreKind::NonTemporal } else { StoreKind::Regular }, plan.locked);
     if streaming {
-        thread.set_slot(slot::PENDING, 1);
+        thread.set_slot(slot::FENCE_PENDING, 1);
     }
 }

@@ -8,17 +8,17 @@ use pmvet_events::wire;
 
 use crate::control::{lockstep, schedule};
 use crate::record::call_context::Frame;
-use crate::record::held_spin_locks::{TAKEN, Taken};
-use crate::record::hooked_calls::{Held, Lock};
+use crate::record::held_spin_locks::{HeldSpinLock, MAX_HELD_SPIN_LOCKS};
+use crate::record::hooked_calls::{AwaitedLock, HeldLock};
 use crate::record::slow_path;
 use crate::record::thread::{Thread, mode, slot};
 
 stubs! {
     /// The part of a store to PM before the target's instruction: thread fields `site`, `kind`, `size` and `next_mode` and the
     /// address slot are set.
-    before, slow_path::before:
+    before_store, slow_path::before_store:
         save!(),
-        still_taken!(),
+        spin_locks_still_held!(),
         address_in_pm!(),
         // What follows takes the time that the line needs to come, or else the number would wait for it.
         "prefetchw [rax]",
@@ -86,7 +86,7 @@ stubs! {
         the_rest_in_rust!();
 
     /// The part after the target's instruction.
-    after, slow_path::after:
+    after_store, slow_path::after_store:
         save!(),
         "
         mov rsi, [rcx + {cursor}]
@@ -114,11 +114,11 @@ stubs! {
         publish!(),
         "
         mov qword ptr [rdi + {in_flight}], 0
-        mov rdi, [rcx + {lock}]
+        mov rdi, [rcx + {stripe_lock}]
         test rdi, rdi
         jz 3f
         mov dword ptr [rdi], 0
-        mov qword ptr [rcx + {lock}], 0
+        mov qword ptr [rcx + {stripe_lock}], 0
     3:
         mov byte ptr [rcx + {mode}], 0
         ",
@@ -163,7 +163,7 @@ stubs! {
     4:
         cmp eax, {rmw}
         je 33f
-        cmp eax, {takes}
+        cmp eax, {locking_rmw}
         je 33f
         test eax, eax
         jnz 9f
@@ -202,18 +202,18 @@ stubs! {
         cmp byte ptr [rcx + {kind}], {atomic}
         jne 30b
         // The word that was taken last is given back, or taken in another way.
-        mov edi, [rcx + {taken_count}]
+        mov edi, [rcx + {spin_lock_count}]
         test edi, edi
         jz 24f
         lea edi, [rdi + rdi * 2]
         mov rdx, [rsi + 16]
         and rdx, -8
-        cmp rdx, [rcx + rdi * 8 + {taken} - {taken_entry}]
+        cmp rdx, [rcx + rdi * 8 + {spin_locks} - {spin_lock_bytes}]
         jne 24f
-        dec dword ptr [rcx + {taken_count}]
+        dec dword ptr [rcx + {spin_lock_count}]
     24:
         // Whoever takes a lock adds bits to its word, and takes none away.
-        cmp byte ptr [rcx + {mode}], {takes}
+        cmp byte ptr [rcx + {mode}], {locking_rmw}
         jne 26f
         mov rdx, [rsi + 24]
         cmp rdx, rax
@@ -222,12 +222,12 @@ stubs! {
         and rdi, rax
         cmp rdi, rdx
         jne 26f
-        mov edi, [rcx + {taken_count}]
-        cmp edi, {taken_room}
+        mov edi, [rcx + {spin_lock_count}]
+        cmp edi, {spin_lock_room}
         jae 26f
-        inc dword ptr [rcx + {taken_count}]
+        inc dword ptr [rcx + {spin_lock_count}]
         lea edi, [rdi + rdi * 2]
-        lea rdi, [rcx + rdi * 8 + {taken}]
+        lea rdi, [rcx + rdi * 8 + {spin_locks}]
         mov rdx, [rsi + 16]
         and rdx, -8
         mov [rdi], rdx
@@ -254,7 +254,7 @@ stubs! {
         the_rest_in_rust!();
 
     /// The part before a read-modify-write of memory that is not PM. Whatever is not within an aligned word is no lock.
-    atomic, slow_path::atomic:
+    before_atomic, slow_path::before_atomic:
         save!(),
         "
         mov rsi, [rcx + {slots}]
@@ -269,7 +269,7 @@ stubs! {
         cmp edx, 8
         ja 4f
         ",
-        still_taken!(),
+        spin_locks_still_held!(),
         context_and_room!(),
         write_place!(),
         "
@@ -306,34 +306,34 @@ stubs! {
         the_rest_in_rust!();
 
     /// The store that has just been reported is one to stop after, perhaps.
-    stored, schedule::stored:
+    stall_after_store, schedule::stall_after_store:
         save!(),
         the_rest_in_rust!();
 
     /// An access to PM is followed by a random delay.
-    delayed, schedule::delayed:
+    random_delay, schedule::random_delay:
         save!(),
         the_rest_in_rust!();
 
     /// The instruction that comes next is one to stop before, perhaps.
-    reached, schedule::reached:
+    stall_before, schedule::stall_before:
         save!(),
         the_rest_in_rust!();
 
     /// A fence comes next, and threads are kept in step.
-    paced, lockstep::paced:
+    lockstep_fence, lockstep::before_fence:
         save!(),
         the_rest_in_rust!();
 
     /// A hooked function comes next, and threads are kept in step.
-    paced_entry, lockstep::paced_entry:
+    lockstep_entry, lockstep::before_hooked_function:
         save!(),
         the_rest_in_rust!();
 
     /// A load that was done, from the address in the slot.
     load, slow_path::load:
         save!(),
-        still_taken!(),
+        spin_locks_still_held!(),
         address_in_pm!(),
         context_and_room!(),
         write_place!(),
@@ -371,7 +371,7 @@ stubs! {
     /// A flush of the line at the address in the slot.
     flush, slow_path::flush:
         save!(),
-        still_taken!(),
+        spin_locks_still_held!(),
         address_in_pm!(),
         context_and_room!(),
         write_place!(),
@@ -387,7 +387,7 @@ stubs! {
     /// A fence.
     fence, slow_path::fence:
         save!(),
-        still_taken!(),
+        spin_locks_still_held!(),
         context_and_room!(),
         write_place!(),
         "

@@ -3,7 +3,7 @@
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
-use crate::record::call_context::{self, Frame, Path};
+use crate::record::call_context::{self, Frame, PathStep};
 use crate::record::stable_ids;
 use crate::record::thread::Thread;
 
@@ -66,7 +66,7 @@ pub(super) extern "C" fn resolve() {
         "
         mov r9d, r8d
         shl r9d, 6
-        imul eax, edx, {spread}
+        imul eax, edx, {hash_factor}
         xor eax, r9d
         and eax, [rcx + {mask}]
         add rax, [rcx + {paths}]
@@ -102,19 +102,19 @@ pub(super) extern "C" fn resolve() {
         call = const offset_of!(Frame, call),
         node = const offset_of!(Frame, node),
         frame = const size_of::<Frame>(),
-        parent = const offset_of!(Path, parent),
-        path_call = const offset_of!(Path, call),
-        path_node = const offset_of!(Path, node),
-        path = const size_of::<Path>(),
-        spread = const call_context::SPREAD as i32,
+        parent = const offset_of!(PathStep, parent),
+        path_call = const offset_of!(PathStep, call),
+        path_node = const offset_of!(PathStep, node),
+        path = const size_of::<PathStep>(),
+        hash_factor = const call_context::HASH_FACTOR as i32,
         paths = const offset_of!(Thread, paths),
         mask = const offset_of!(Thread, path_mask),
     )
 }
 
-/// The same for runs that count, in which a node's number follows from its parent's and the call: see [`stable_ids::context`].
+/// The same for runs that count, in which a node's number follows from its parent's and the call: see [`stable_ids::context_id`].
 #[unsafe(naked)]
-pub(super) extern "C" fn resolve_counted() {
+pub(super) extern "C" fn resolve_stable() {
     naked_asm!(
         each_new_frame!(),
         "
@@ -147,8 +147,8 @@ pub(super) extern "C" fn resolve_counted() {
         call = const offset_of!(Frame, call),
         node = const offset_of!(Frame, node),
         frame = const size_of::<Frame>(),
-        library = const stable_ids::LIBRARY,
-        first = const stable_ids::MIX[0],
-        second = const stable_ids::MIX[1],
+        library = const stable_ids::LIBRARY_BIT,
+        first = const stable_ids::MIX_FACTORS[0],
+        second = const stable_ids::MIX_FACTORS[1],
     )
 }

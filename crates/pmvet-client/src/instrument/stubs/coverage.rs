@@ -8,15 +8,15 @@ use pmvet_events::wire;
 
 use crate::coverage::coverage_map;
 use crate::record::call_context::Frame;
-use crate::record::held_spin_locks::{TAKEN, Taken};
-use crate::record::hooked_calls::{Held, Lock};
+use crate::record::held_spin_locks::{HeldSpinLock, MAX_HELD_SPIN_LOCKS};
+use crate::record::hooked_calls::{AwaitedLock, HeldLock};
 use crate::record::thread::{Thread, mode, slot};
 
 /// Counts the operation at the site, by the call path in edx; see [`Thread::count`], which does the same.
 macro_rules! count {
     () => {
         "
-        imul esi, dword ptr [rcx + {site}], {spread}
+        imul esi, dword ptr [rcx + {site}], {hash_factor}
         xor esi, edx
         mov edi, esi
         shr esi, 1
@@ -51,19 +51,19 @@ macro_rules! number_operation {
 
 stubs! {
     /// A store to the address in the slot, or a flush of it, is about to be done.
-    counted, coverage_map::counted:
+    count_operation, coverage_map::count_operation:
         save!(),
         address_in_pm!(),
-        context!("resolve_counted"),
+        context!("resolve_stable"),
         number_operation!(),
         count!(),
         restore_and_return!(),
         the_rest_in_rust!();
 
     /// A fence is about to be done.
-    counted_fence, coverage_map::counted_fence:
+    count_fence, coverage_map::count_fence:
         save!(),
-        context!("resolve_counted"),
+        context!("resolve_stable"),
         number_operation!(),
         "
         mov rax, [rdi + {fences}]

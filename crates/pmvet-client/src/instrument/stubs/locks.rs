@@ -7,19 +7,19 @@ use pmvet_events::stage::Stop;
 use pmvet_events::wire;
 
 use crate::record::call_context::Frame;
-use crate::record::held_spin_locks::{TAKEN, Taken};
-use crate::record::hooked_calls::{self, Held, Lock};
+use crate::record::held_spin_locks::{HeldSpinLock, MAX_HELD_SPIN_LOCKS};
+use crate::record::hooked_calls::{self, AwaitedLock, HeldLock};
 use crate::record::thread::{Thread, mode, slot};
 
 stubs! {
     /// A hooked function was entered. The address slot has the hook's number.
-    entered, hooked_calls::entered:
+    function_entered, hooked_calls::function_entered:
         save!(),
         the_rest_in_rust!();
 
     /// A function that takes the lock at rdi was entered. If no other hooked function is under way, its return is awaited
-    /// in [`Thread::waits`].
-    lock_entered, hooked_calls::entered:
+    /// in [`Thread::awaited_lock`].
+    lock_entered, hooked_calls::function_entered:
         save!(),
         "
         mov rsi, [rcx + {slots}]
@@ -28,15 +28,15 @@ stubs! {
         ",
         context_and_room!(),
         "
-        mov [rcx + {waits_place} + 4], edx
+        mov [rcx + {awaited_place} + 4], edx
         mov edx, [rcx + {site}]
-        mov [rcx + {waits_place}], edx
+        mov [rcx + {awaited_place}], edx
         movzx edx, word ptr [rcx + {kind}]
-        mov [rcx + {waits_kind}], edx
+        mov [rcx + {awaited_kind}], edx
         mov rdx, [rcx + {rdi}]
-        mov [rcx + {waits_for}], rdx
+        mov [rcx + {awaited_object}], rdx
         mov rdx, [rcx + {rsp}]
-        mov [rcx + {waits_at}], rdx
+        mov [rcx + {awaited_sp}], rdx
         neg rdx
         mov rsi, [rcx + {slots}]
         mov [rsi + {return_slot}], rdx
@@ -45,7 +45,7 @@ stubs! {
         the_rest_in_rust!();
 
     /// A function that gives back the lock at rdi was entered, usually the one that was taken last.
-    unlock_entered, hooked_calls::entered:
+    unlock_entered, hooked_calls::function_entered:
         save!(),
         "
         mov rsi, [rcx + {slots}]
@@ -76,10 +76,10 @@ stubs! {
         the_rest_in_rust!();
 
     /// A hooked function is about to return.
-    returns, hooked_calls::returns:
+    function_returns, hooked_calls::function_returns:
         save!(),
         "
-        mov rdx, [rcx + {waits_at}]
+        mov rdx, [rcx + {awaited_sp}]
         cmp rdx, [rcx + {rsp}]
         jne 9f
         cmp dword ptr [rcx + {rax}], 0
@@ -93,17 +93,17 @@ stubs! {
         inc qword ptr [rcx + {held_count}]
         shl rdx, 4
         add rdx, [rcx + {held}]
-        mov rdi, [rcx + {waits_for}]
+        mov rdi, [rcx + {awaited_object}]
         mov [rdx + {held_object}], rdi
         mov [rsi + 16], rdi
-        mov eax, [rcx + {waits_kind}]
+        mov eax, [rcx + {awaited_kind}]
         mov [rcx + {kind}], ax
         mov [rdx + {held_how}], ah
-        mov rdi, [rcx + {waits_place}]
+        mov rdi, [rcx + {awaited_place}]
         mov [rsi + 8], rdi
         mov rdi, [rcx + {slots}]
         mov qword ptr [rdi + {return_slot}], 0
-        mov qword ptr [rcx + {waits_at}], 0
+        mov qword ptr [rcx + {awaited_sp}], 0
         ",
         number!(),
         "mov edx, 24",

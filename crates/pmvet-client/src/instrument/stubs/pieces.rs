@@ -13,13 +13,13 @@ macro_rules! stubs {
                 // No stub uses every name, and the compiler insists on it: a comment will do.
                 "
                 // {rax} {rdx} {rsi} {rdi} {flags} {rsp} {vectors} {slots} {site} {kind} {size} {next_mode}
-                // {mode} {lock} {pm_start} {pm_span} {pm_key} {cursor} {limit} {head} {control} {next_seq}
-                // {seq_after} {stripes} {shared_flag} {os_thread} {waits_at} {waits_for} {waits_place} {waits_kind}
+                // {mode} {stripe_lock} {pm_start} {pm_span} {pm_key} {cursor} {limit} {head} {control} {next_seq}
+                // {seq_after} {stripes} {shared_flag} {os_thread} {awaited_sp} {awaited_object} {awaited_place} {awaited_kind}
                 // {held} {held_count} {held_room} {control_head} {in_flight} {frame_sp} {frame_node} {held_object}
                 // {held_how} {addr_slot} {frame_slot} {return_slot} {value_slot} {stripes_mask} {store} {stream}
-                // {rmw} {rare_rmw} {takes} {near_load} {rmw_failed} {rmw_done} {atomic} {atomic_failed} {pending_slot}
-                // {taken} {taken_count} {taken_room} {taken_entry} {pm_counts} {last_operation} {stop} {operations}
-                // {at_operation} {fences} {at_fence} {spread} {resolve} {resolve_counted}
+                // {rmw} {rare_rmw} {locking_rmw} {near_load} {rmw_failed} {rmw_done} {atomic} {atomic_failed} {pending_slot}
+                // {spin_locks} {spin_lock_count} {spin_lock_room} {spin_lock_bytes} {pm_counts} {last_operation} {stop} {operations}
+                // {at_operation} {fences} {at_fence} {hash_factor} {resolve} {resolve_stable}
                 // {slow}
                 ",
                 rax = const offset_of!(Thread, rax),
@@ -35,7 +35,7 @@ macro_rules! stubs {
                 size = const offset_of!(Thread, size),
                 next_mode = const offset_of!(Thread, next_mode),
                 mode = const offset_of!(Thread, mode),
-                lock = const offset_of!(Thread, lock),
+                stripe_lock = const offset_of!(Thread, stripe_lock),
                 pm_start = const offset_of!(Thread, pm_start),
                 pm_span = const offset_of!(Thread, pm_span),
                 pm_key = const offset_of!(Thread, pm_key),
@@ -48,10 +48,10 @@ macro_rules! stubs {
                 stripes = const offset_of!(Thread, stripes),
                 shared_flag = const offset_of!(Thread, shared_flag),
                 os_thread = const offset_of!(Thread, os_thread),
-                waits_at = const offset_of!(Thread, waits) + offset_of!(Lock, sp),
-                waits_for = const offset_of!(Thread, waits) + offset_of!(Lock, object),
-                waits_place = const offset_of!(Thread, waits) + offset_of!(Lock, place),
-                waits_kind = const offset_of!(Thread, waits) + offset_of!(Lock, kind),
+                awaited_sp = const offset_of!(Thread, awaited_lock) + offset_of!(AwaitedLock, sp),
+                awaited_object = const offset_of!(Thread, awaited_lock) + offset_of!(AwaitedLock, object),
+                awaited_place = const offset_of!(Thread, awaited_lock) + offset_of!(AwaitedLock, place),
+                awaited_kind = const offset_of!(Thread, awaited_lock) + offset_of!(AwaitedLock, kind),
                 held = const offset_of!(Thread, held_at),
                 held_count = const offset_of!(Thread, held_count),
                 held_room = const offset_of!(Thread, held_room),
@@ -59,11 +59,11 @@ macro_rules! stubs {
                 in_flight = const offset_of!(RingControl, in_flight),
                 frame_sp = const offset_of!(Frame, sp),
                 frame_node = const offset_of!(Frame, node),
-                held_object = const offset_of!(Held, object),
-                held_how = const offset_of!(Held, how),
+                held_object = const offset_of!(HeldLock, object),
+                held_how = const offset_of!(HeldLock, how),
                 addr_slot = const slot::ADDR * 8,
                 frame_slot = const slot::FRAME * 8,
-                return_slot = const slot::RETURN * 8,
+                return_slot = const slot::RETURN_SP * 8,
                 value_slot = const slot::VALUE * 8,
                 stripes_mask = const STRIPES - 1,
                 store = const mode::STORE,
@@ -80,17 +80,17 @@ macro_rules! stubs {
                 at_operation = const offset_of!(Stop, at_operation),
                 fences = const offset_of!(Stop, fences),
                 at_fence = const offset_of!(Stop, at_fence),
-                spread = const crate::record::call_context::SPREAD as i32,
-                takes = const mode::TAKES,
+                hash_factor = const crate::record::call_context::HASH_FACTOR as i32,
+                locking_rmw = const mode::LOCKING_RMW,
                 atomic = const wire::ATOMIC,
                 atomic_failed = const wire::ATOMIC_FAILED,
-                pending_slot = const slot::PENDING * 8,
-                taken = const offset_of!(Thread, taken),
-                taken_count = const offset_of!(Thread, taken_count),
-                taken_room = const TAKEN,
-                taken_entry = const size_of::<Taken>(),
+                pending_slot = const slot::FENCE_PENDING * 8,
+                spin_locks = const offset_of!(Thread, spin_locks),
+                spin_lock_count = const offset_of!(Thread, spin_lock_count),
+                spin_lock_room = const MAX_HELD_SPIN_LOCKS,
+                spin_lock_bytes = const size_of::<HeldSpinLock>(),
                 resolve = sym crate::instrument::stubs::call_paths::resolve,
-                resolve_counted = sym crate::instrument::stubs::call_paths::resolve_counted,
+                resolve_stable = sym crate::instrument::stubs::call_paths::resolve_stable,
                 slow = sym $slow,
             )
         }
@@ -199,21 +199,21 @@ macro_rules! lock_stripe {
         mov edx, [rcx + {os_thread}]
         lock cmpxchg [rdi], edx
         jne 9f
-        mov [rcx + {lock}], rdi
+        mov [rcx + {stripe_lock}], rdi
         "
     };
 }
 
 /// Jumps to 9 if a word that the thread has taken as one takes a lock has another value by now: see [`crate::record::held_spin_locks`].
-macro_rules! still_taken {
+macro_rules! spin_locks_still_held {
     () => {
         "
-        mov eax, [rcx + {taken_count}]
+        mov eax, [rcx + {spin_lock_count}]
         test eax, eax
         jz 61f
     60:
         lea edi, [rax + rax * 2]
-        lea rdi, [rcx + rdi * 8 + {taken} - {taken_entry}]
+        lea rdi, [rcx + rdi * 8 + {spin_locks} - {spin_lock_bytes}]
         mov rdx, [rdi]
         mov rdx, [rdx]
         and rdx, [rdi + 8]

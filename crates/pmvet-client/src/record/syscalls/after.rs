@@ -13,24 +13,24 @@ use pmvet_events::wire::MAX_DATA;
 
 use super::before::whole_pages;
 use super::kernel_writes;
-use super::pending::{Pending, Position};
+use super::pending::{PendingSyscall, Position};
 use crate::dynamorio::{Inode, Syscall};
 use crate::record::open_file::OpenFile;
 use crate::record::pm::{Mapping, PM};
 use crate::record::thread::Thread;
 
 /// After a call that succeeded with `result`.
-pub(crate) fn finish(thread: &mut Thread, call: &Syscall, pending: Pending, result: u64) {
+pub(crate) fn finish(thread: &mut Thread, call: &Syscall, pending: PendingSyscall, result: u64) {
     match pending {
-        Pending::Nothing | Pending::Unmapped(_) | Pending::Random { .. } => {}
-        Pending::Map { file, inode, writable } => {
+        PendingSyscall::Nothing | PendingSyscall::Unmapped(_) | PendingSyscall::Random { .. } => {}
+        PendingSyscall::Map { file, inode, writable } => {
             let len = whole_pages(call.get(1));
             replaced(thread, result, len);
             let mapping = Mapping { start: result, end: result + len, file, inode: inode.1, offset: call.get(5) };
             remember(thread, mapping, writable);
         }
-        Pending::MapOther => replaced(thread, result, whole_pages(call.get(1))),
-        Pending::Remap { old } => {
+        PendingSyscall::MapOther => replaced(thread, result, whole_pages(call.get(1))),
+        PendingSyscall::Remap { old } => {
             let (from, old_len, new_len) = (call.get(0), whole_pages(call.get(1)), whole_pages(call.get(2)));
             replaced(thread, from, old_len);
             replaced(thread, result, new_len);
@@ -39,41 +39,41 @@ pub(crate) fn finish(thread: &mut Thread, call: &Syscall, pending: Pending, resu
                 remember(thread, mapping, true);
             }
         }
-        Pending::Written { file, inode, fd, position } => {
+        PendingSyscall::Written { file, inode, fd, position } => {
             report_written(thread, file, inode, fd, position, result);
         }
-        Pending::Resized { file, fd } => {
+        PendingSyscall::Resized { file, fd } => {
             if let Some(open) = OpenFile::from_fd(fd) {
                 thread.emit(What::FileResize { file, size: open.size });
             }
         }
-        Pending::Zeroed { file, fd, offset, len } => {
+        PendingSyscall::Zeroed { file, fd, offset, len } => {
             thread.emit(What::FileZero { file, offset, len });
             if let Some(open) = OpenFile::from_fd(fd) {
                 thread.emit(What::FileResize { file, size: open.size });
             }
         }
-        Pending::Synced { file, offset, len, how } => {
+        PendingSyscall::Synced { file, offset, len, how } => {
             thread.emit(What::FileSync { file, offset, len, how });
         }
-        Pending::Opened { known } => {
+        PendingSyscall::Opened { known } => {
             if let Some((file, size)) = known
                 && size != 0
             {
                 thread.emit(What::FileResize { file, size: 0 });
             }
         }
-        Pending::Moved { file, to } => {
+        PendingSyscall::Moved { file, to } => {
             thread.emit(What::FileRename { file, to: &to });
         }
-        Pending::Deleted { file, inode, last_link } => {
+        PendingSyscall::Deleted { file, inode, last_link } => {
             thread.emit(What::FileUnlink { file });
             // A mapped file lives on; only its name is gone. An unmapped one frees its inode for others.
             if last_link && !PM.is_mapped(file) {
-                PM.forget(inode);
+                PM.forget_file(inode);
             }
         }
-        Pending::Buffers(buffers) => {
+        PendingSyscall::Buffers(buffers) => {
             for (addr, len) in kernel_writes::written(&buffers, result) {
                 for part in PM.overlaps(addr, len) {
                     let len = part.end - part.start;
@@ -138,8 +138,8 @@ fn report_written(thread: &mut Thread, file: FileId, inode: Inode, fd: i32, posi
 }
 
 /// After a call that failed: mappings that it was to remove are still there.
-pub(crate) fn undo(thread: &mut Thread, pending: Pending) {
-    if let Pending::Unmapped(parts) = pending {
+pub(crate) fn undo(thread: &mut Thread, pending: PendingSyscall) {
+    if let PendingSyscall::Unmapped(parts) = pending {
         for part in parts {
             remember(thread, part, true);
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use pmvet_events::event::{SyncKind, What};
 use pmvet_events::ids::FileId;
 
-use super::pending::{Pending, Position};
+use super::pending::{PendingSyscall, Position};
 use super::{clone, kernel_writes};
 use crate::dynamorio::{self, Inode, Syscall};
 use crate::record::held_spin_locks;
@@ -14,18 +14,18 @@ use crate::record::pm::PM;
 use crate::record::thread::Thread;
 
 /// Before a call: reports what has to be reported by then. Returns what is left for when it has been made.
-pub(crate) fn prepare(thread: &mut Thread, call: &Syscall, number: i64) -> Pending {
+pub(crate) fn prepare(thread: &mut Thread, call: &Syscall, number: i64) -> PendingSyscall {
     match number {
         libc::SYS_mmap => map(thread, call),
         libc::SYS_munmap => unmap(thread, call.get(0), whole_pages(call.get(1))),
         libc::SYS_mremap => {
             let old = PM.overlaps(call.get(0), whole_pages(call.get(1)));
-            if old.is_empty() { Pending::Nothing } else { Pending::Remap { old } }
+            if old.is_empty() { PendingSyscall::Nothing } else { PendingSyscall::Remap { old } }
         }
         libc::SYS_madvise => advise(call),
         libc::SYS_msync => {
             let found = PM.overlaps(call.get(0), call.get(1)).pop();
-            found.map_or(Pending::Nothing, |m| Pending::Synced {
+            found.map_or(PendingSyscall::Nothing, |m| PendingSyscall::Synced {
                 file: m.file,
                 offset: m.offset,
                 len: m.end - m.start,
@@ -46,13 +46,13 @@ pub(crate) fn prepare(thread: &mut Thread, call: &Syscall, number: i64) -> Pendi
             };
             written(thread, call.fd(2), position)
         }
-        libc::SYS_ftruncate => on_file(thread, call.fd(0), |file, _| Pending::Resized { file, fd: call.fd(0) }),
+        libc::SYS_ftruncate => on_file(thread, call.fd(0), |file, _| PendingSyscall::Resized { file, fd: call.fd(0) }),
         libc::SYS_truncate => {
             let known = call.path(None, 0).and_then(|path| known_at(&path));
-            known.map_or(Pending::Nothing, |(file, _, _)| {
+            known.map_or(PendingSyscall::Nothing, |(file, _, _)| {
                 // Reported at once: there is no descriptor to look at afterwards.
                 thread.emit(What::FileResize { file, size: call.get(1) });
-                Pending::Nothing
+                PendingSyscall::Nothing
             })
         }
         libc::SYS_fallocate => {
@@ -61,17 +61,17 @@ pub(crate) fn prepare(thread: &mut Thread, call: &Syscall, number: i64) -> Pendi
             let (fd, how) = (call.fd(0), call.get(1));
             on_file(thread, fd, |file, _| {
                 if how & (PUNCH_HOLE | ZERO_RANGE) != 0 {
-                    Pending::Zeroed { file, fd, offset: call.get(2), len: call.get(3) }
+                    PendingSyscall::Zeroed { file, fd, offset: call.get(2), len: call.get(3) }
                 } else {
-                    Pending::Resized { file, fd }
+                    PendingSyscall::Resized { file, fd }
                 }
             })
         }
         libc::SYS_fsync | libc::SYS_fdatasync => {
             let how = if number == libc::SYS_fsync { SyncKind::Fsync } else { SyncKind::Fdatasync };
-            on_file(thread, call.fd(0), |file, open| Pending::Synced { file, offset: 0, len: open.size, how })
+            on_file(thread, call.fd(0), |file, open| PendingSyscall::Synced { file, offset: 0, len: open.size, how })
         }
-        libc::SYS_sync_file_range => on_file(thread, call.fd(0), |file, _| Pending::Synced {
+        libc::SYS_sync_file_range => on_file(thread, call.fd(0), |file, _| PendingSyscall::Synced {
             file,
             offset: call.get(1),
             len: call.get(2),
@@ -87,52 +87,52 @@ pub(crate) fn prepare(thread: &mut Thread, call: &Syscall, number: i64) -> Pendi
         libc::SYS_unlinkat => deleted(call, Some(0), 1),
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
             clone::before_clone(thread, number, &|i| call.get(i));
-            Pending::Nothing
+            PendingSyscall::Nothing
         }
         libc::SYS_execve | libc::SYS_execveat => {
             let path = if number == libc::SYS_execve { call.path(None, 0) } else { call.path(Some(0), 1) };
             let path = path.unwrap_or_default();
             thread.emit(What::Exec { path: &path });
-            Pending::Nothing
+            PendingSyscall::Nothing
         }
         libc::SYS_io_uring_setup | libc::SYS_io_setup => {
             thread.emit(What::Unsupported { addr: 0, size: 0, why: "asynchronous input and output is not followed" });
-            Pending::Nothing
+            PendingSyscall::Nothing
         }
         _ => {
             if PM.is_empty() {
-                return Pending::Nothing;
+                return PendingSyscall::Nothing;
             }
             match kernel_writes::buffers(number, &|i| call.get(i)) {
-                buffers if buffers.is_empty() => Pending::Nothing,
-                buffers => Pending::Buffers(buffers),
+                buffers if buffers.is_empty() => PendingSyscall::Nothing,
+                buffers => PendingSyscall::Buffers(buffers),
             }
         }
     }
 }
 
-fn map(thread: &mut Thread, call: &Syscall) -> Pending {
+fn map(thread: &mut Thread, call: &Syscall) -> PendingSyscall {
     let (addr, len, protection, flags) =
         (call.get(0), whole_pages(call.get(1)), call.get(2) as i32, call.get(3) as i32);
     let sharing = flags & libc::MAP_TYPE;
     let shared = sharing == libc::MAP_SHARED || sharing == libc::MAP_SHARED_VALIDATE;
-    let other = || if PM.overlaps(addr, len).is_empty() { Pending::Nothing } else { Pending::MapOther };
+    let other = || if PM.overlaps(addr, len).is_empty() { PendingSyscall::Nothing } else { PendingSyscall::MapOther };
     if !shared || flags & libc::MAP_ANONYMOUS != 0 {
         return other();
     }
     let fd = call.fd(4);
     let Some(open) = OpenFile::from_fd(fd) else { return other() };
     if flags & libc::MAP_SYNC != 0 {
-        PM.claim(open.inode);
+        PM.claim_file(open.inode);
     }
     if !PM.is_pm(open.inode, &open.path) && !OpenFile::is_dax(fd) {
         return other();
     }
-    let file = PM.contact(thread, open.inode, &open.path, open.size);
+    let file = PM.announce_file(thread, open.inode, &open.path, open.size);
     if addr == 0 && flags & libc::MAP_FIXED == 0 {
-        call.replace(thread, 0, PM.hint(len));
+        call.replace(thread, 0, PM.mapping_hint(len));
     }
-    Pending::Map { file, inode: open.inode, writable: protection & libc::PROT_WRITE != 0 }
+    PendingSyscall::Map { file, inode: open.inode, writable: protection & libc::PROT_WRITE != 0 }
 }
 
 /// The kernel maps and unmaps whole pages.
@@ -140,78 +140,87 @@ pub(crate) fn whole_pages(len: u64) -> u64 {
     len.checked_next_multiple_of(4096).unwrap_or(len)
 }
 
-fn unmap(thread: &mut Thread, addr: u64, len: u64) -> Pending {
+fn unmap(thread: &mut Thread, addr: u64, len: u64) -> PendingSyscall {
     let gone = PM.remove(addr, len);
     if gone.is_empty() {
-        return Pending::Nothing;
+        return PendingSyscall::Nothing;
     }
     // Before the call: afterwards another thread may already have something else there.
     for part in &gone {
         thread.emit(What::Unmap { addr: part.start, len: part.end - part.start });
     }
-    Pending::Unmapped(gone)
+    PendingSyscall::Unmapped(gone)
 }
 
-fn advise(call: &Syscall) -> Pending {
+fn advise(call: &Syscall) -> PendingSyscall {
     if call.get(2) as i32 != libc::MADV_REMOVE {
-        return Pending::Nothing;
+        return PendingSyscall::Nothing;
     }
     let found = PM.overlaps(call.get(0), call.get(1)).pop();
-    found.map_or(Pending::Nothing, |m| Pending::Zeroed { file: m.file, fd: -1, offset: m.offset, len: m.end - m.start })
+    found.map_or(PendingSyscall::Nothing, |m| PendingSyscall::Zeroed {
+        file: m.file,
+        fd: -1,
+        offset: m.offset,
+        len: m.end - m.start,
+    })
 }
 
 /// Continues with `then` if the descriptor is a PM file.
-fn on_file(thread: &mut Thread, fd: i32, then: impl FnOnce(FileId, &OpenFile) -> Pending) -> Pending {
-    let Some(open) = OpenFile::from_fd(fd) else { return Pending::Nothing };
+fn on_file(thread: &mut Thread, fd: i32, then: impl FnOnce(FileId, &OpenFile) -> PendingSyscall) -> PendingSyscall {
+    let Some(open) = OpenFile::from_fd(fd) else { return PendingSyscall::Nothing };
     if !PM.is_pm(open.inode, &open.path) {
-        return Pending::Nothing;
+        return PendingSyscall::Nothing;
     }
-    let file = PM.contact(thread, open.inode, &open.path, open.size);
+    let file = PM.announce_file(thread, open.inode, &open.path, open.size);
     then(file, &open)
 }
 
-fn written(thread: &mut Thread, fd: i32, position: Position) -> Pending {
-    on_file(thread, fd, |file, open| Pending::Written { file, inode: open.inode, fd, position })
+fn written(thread: &mut Thread, fd: i32, position: Position) -> PendingSyscall {
+    on_file(thread, fd, |file, open| PendingSyscall::Written { file, inode: open.inode, fd, position })
 }
 
 /// A PM file that pmvet knows, by name: its id, inode and number of links.
 fn known_at(path: &Path) -> Option<(FileId, Inode, u64)> {
     use std::os::unix::fs::MetadataExt;
-    if !PM.any_known() {
+    if !PM.knows_any_file() {
         return None;
     }
     let found = std::fs::metadata(path).ok()?;
     let inode = (found.dev(), found.ino());
-    Some((PM.known(inode)?, inode, found.nlink()))
+    Some((PM.known_file(inode)?, inode, found.nlink()))
 }
 
-fn opened(call: &Syscall, directory: Option<i32>, path: i32, flags: u64) -> Pending {
+fn opened(call: &Syscall, directory: Option<i32>, path: i32, flags: u64) -> PendingSyscall {
     let known = || {
         let path = call.path(directory, path)?;
         let (file, _, _) = known_at(&path)?;
         Some((file, std::fs::metadata(&path).ok()?.len()))
     };
     let truncates = flags as i32 & libc::O_TRUNC != 0;
-    if truncates && PM.any_known() { Pending::Opened { known: known() } } else { Pending::Nothing }
+    if truncates && PM.knows_any_file() { PendingSyscall::Opened { known: known() } } else { PendingSyscall::Nothing }
 }
 
-fn moved(call: &Syscall, from: (Option<i32>, i32), to: (Option<i32>, i32)) -> Pending {
+fn moved(call: &Syscall, from: (Option<i32>, i32), to: (Option<i32>, i32)) -> PendingSyscall {
     let known = call.path(from.0, from.1).and_then(|path| known_at(&path));
     match (known, call.path(to.0, to.1)) {
-        (Some((file, _, _)), Some(to)) => Pending::Moved { file, to },
-        _ => Pending::Nothing,
+        (Some((file, _, _)), Some(to)) => PendingSyscall::Moved { file, to },
+        _ => PendingSyscall::Nothing,
     }
 }
 
-fn deleted(call: &Syscall, directory: Option<i32>, path: i32) -> Pending {
+fn deleted(call: &Syscall, directory: Option<i32>, path: i32) -> PendingSyscall {
     let known = call.path(directory, path).and_then(|path| known_at(&path));
-    known.map_or(Pending::Nothing, |(file, inode, links)| Pending::Deleted { file, inode, last_link: links == 1 })
+    known.map_or(PendingSyscall::Nothing, |(file, inode, links)| PendingSyscall::Deleted {
+        file,
+        inode,
+        last_link: links == 1,
+    })
 }
 
 /// Memory that held spin locks are in may be about to go away.
 pub(crate) fn forget_spin_locks(call: &Syscall, number: i64) {
     if let Some((start, len)) = memory_taken_away(call, number) {
-        held_spin_locks::forget(start, len);
+        held_spin_locks::forget_range(start, len);
     }
 }
 

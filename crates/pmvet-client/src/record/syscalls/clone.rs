@@ -14,7 +14,7 @@ use crate::run::run;
 pub(crate) fn before_clone(thread: &mut Thread, number: i64, argument: &dyn Fn(i32) -> u64) {
     let header = run().shared.header();
     header.many_threads.0.store(1, Ordering::SeqCst);
-    let (flags, stack, handle) = asked_for(number, argument);
+    let (flags, stack, handle) = requested(number, argument);
     if flags & libc::CLONE_THREAD as u64 == 0 {
         return;
     }
@@ -26,11 +26,11 @@ pub(crate) fn before_clone(thread: &mut Thread, number: i64, argument: &dyn Fn(i
 
 /// Whether a call makes a thread rather than a process.
 pub(crate) fn makes_thread(number: i64, argument: &dyn Fn(i32) -> u64) -> bool {
-    asked_for(number, argument).0 & libc::CLONE_THREAD as u64 != 0
+    requested(number, argument).0 & libc::CLONE_THREAD as u64 != 0
 }
 
 /// The flags of a call that makes a thread or a process, the end of the new stack, and where thread-local data is.
-fn asked_for(number: i64, argument: &dyn Fn(i32) -> u64) -> (u64, u64, u64) {
+fn requested(number: i64, argument: &dyn Fn(i32) -> u64) -> (u64, u64, u64) {
     match number {
         libc::SYS_clone => (argument(0), argument(1), argument(4)),
         libc::SYS_clone3 => {

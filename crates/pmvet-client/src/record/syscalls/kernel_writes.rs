@@ -20,7 +20,7 @@ enum Len {
     Records(u64),
 }
 
-const STAT: u64 = 144;
+const STAT_BYTES: u64 = 144;
 
 /// Calls with buffers: which argument, how long.
 const CALLS: &[(i64, i32, Len)] = &[
@@ -34,10 +34,10 @@ const CALLS: &[(i64, i32, Len)] = &[
     (libc::SYS_readlinkat, 2, Len::Result),
     (libc::SYS_getxattr, 2, Len::Result),
     (libc::SYS_fgetxattr, 2, Len::Result),
-    (libc::SYS_stat, 1, Len::Fixed(STAT)),
-    (libc::SYS_fstat, 1, Len::Fixed(STAT)),
-    (libc::SYS_lstat, 1, Len::Fixed(STAT)),
-    (libc::SYS_newfstatat, 2, Len::Fixed(STAT)),
+    (libc::SYS_stat, 1, Len::Fixed(STAT_BYTES)),
+    (libc::SYS_fstat, 1, Len::Fixed(STAT_BYTES)),
+    (libc::SYS_lstat, 1, Len::Fixed(STAT_BYTES)),
+    (libc::SYS_newfstatat, 2, Len::Fixed(STAT_BYTES)),
     (libc::SYS_statx, 4, Len::Fixed(256)),
     (libc::SYS_statfs, 1, Len::Fixed(120)),
     (libc::SYS_fstatfs, 1, Len::Fixed(120)),

@@ -6,7 +6,7 @@ pub(crate) mod clone;
 mod kernel_writes;
 mod pending;
 
-pub(crate) use pending::Pending;
+pub(crate) use pending::PendingSyscall;
 
 use super::thread::Thread;
 use crate::dynamorio::Syscall;
@@ -97,7 +97,7 @@ pub(crate) fn reads(number: i64) -> bool {
 impl Syscall {
     /// Replaces an argument for the kernel. The target gets its own back after the call.
     pub(crate) fn replace(&self, thread: &mut Thread, index: i32, value: u64) {
-        thread.replaced.push((index, self.get(index)));
+        thread.replaced_arguments.push((index, self.get(index)));
         self.set(index, value);
     }
 }

@@ -11,7 +11,7 @@ use crate::record::pm::Mapping;
 
 /// What to do when the call under way returns.
 #[derive(Debug, Default)]
-pub(crate) enum Pending {
+pub(crate) enum PendingSyscall {
     #[default]
     Nothing,
     Map {
