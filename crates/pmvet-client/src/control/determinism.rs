@@ -2,7 +2,7 @@
 //!
 //! Time is a counter that starts at a fixed date and advances by one microsecond each time it is asked for. Random bytes
 //! come from a fixed generator, whether the target asks the kernel, a device file or the processor. The vdso is hidden from
-//! the target, so that its C library asks the kernel for the time, where it can be answered.
+//! the target, so that its C library asks the kernel for the time, where the client can answer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use crate::record::syscalls::PendingSyscall;
 /// 2020-01-01 00:00:00 UTC, in nanoseconds.
 const EPOCH_NANOS: u64 = 1_577_836_800_000_000_000;
 
-/// What the target is told in a deterministic run.
+/// The time and random numbers of a deterministic run.
 pub(crate) static FIXED_INPUTS: FixedInputs = FixedInputs::new();
 
 #[derive(Debug)]
@@ -162,7 +162,7 @@ fn random_source(fd: i32) -> Option<bool> {
     }
 }
 
-/// Gives files the time at which every run starts.
+/// Replaces the time stamps of files by the date at which every run starts.
 pub(crate) fn fix_file_times(call: &Syscall, number: i64) {
     // Where the time stamps are, each 16 bytes: three of `stat`, four of `statx`.
     let (buffer, first, count) = match number {

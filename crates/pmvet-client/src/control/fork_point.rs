@@ -55,8 +55,9 @@ pub(super) fn looks_at_stdin(call: &Syscall, number: i64) -> bool {
     }
 }
 
-/// Whether a call waits for standard input. Rust's runtime polls it at the start for nothing, to see whether it is open.
+/// Whether a call waits for standard input. Rust's runtime polls it at the start without events, to see whether it is open.
 fn polls_stdin(call: &Syscall) -> bool {
+    /// Enough for real programs; the list is read word by word.
     const MAX_ENTRIES: u64 = 64;
     (0..call.get(1).min(MAX_ENTRIES)).any(|i| {
         let entry = dynamorio::read_word(call.get(0) + i * size_of::<libc::pollfd>() as u64).unwrap_or(0);

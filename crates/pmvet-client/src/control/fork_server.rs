@@ -1,12 +1,12 @@
 //! The fork server inside the target.
 //!
-//! A process that comes to a fork point stops there, in the middle of DynamoRIO's handling of the system call, and makes
-//! children on request. The fork is made behind DynamoRIO's back: a child has one thread, as its parent does, and all of
-//! DynamoRIO's state as it was, so there is nothing to rebuild, and it takes a tenth of the time. What DynamoRIO would
-//! get wrong in such a child, because it remembers the parent's process id, is done here instead: exit and death by signal.
+//! A process that reaches a fork point stops there, in the middle of DynamoRIO's handling of the system call, and forks
+//! children on request. It forks behind DynamoRIO's back: a child has one thread, as its parent does, and all of DynamoRIO's
+//! state, so there is nothing to rebuild, and the fork takes a tenth of the time. DynamoRIO remembers the parent's process
+//! id, so in a child it would get exit and death by signal wrong. Both are done here instead.
 //!
-//! What a child translates is lost with it. It leaves the addresses on the stage, and the server translates them for its
-//! next children.
+//! Code that a child translates is lost with it. The child leaves the addresses on the stage, and the server translates
+//! them for its next children.
 
 use core::ffi::c_void;
 use std::path::{Path, PathBuf};
@@ -27,30 +27,31 @@ use crate::record::thread::Thread;
 use crate::record::threads::threads;
 use crate::run::run;
 
-/// The fork server, in a process that is one or is a child of one.
+/// The fork server, if this process is one or a child of one.
 pub(crate) static FORK_SERVER: OnceLock<ForkServer> = OnceLock::new();
 
 pub(crate) struct ForkServer {
     stage: &'static Stage,
-    /// Files that make a fork point, with their names for a quick look.
+    /// The first call that names one of these files is a fork point.
     files: Vec<PathBuf>,
+    /// The input file. Without one, standard input is the input.
     input: Option<PathBuf>,
     /// The server that this process becomes at the next fork point, or [`RUN`].
     next_server: AtomicU32,
-    /// Where the last fork point was: the next one has to be further on.
+    /// The fork point at the files was passed: the next one is at the input.
     files_passed: AtomicBool,
-    /// This process was forked by a server: this one.
+    /// This process was forked by a server, whose number is in `server`.
     child: AtomicBool,
     server: AtomicUsize,
-    /// It has asked whether to go on already.
+    /// It has paused at the end of the input already.
     paused: AtomicBool,
     /// How many translated blocks of the stage are in this process's code cache.
     translated: AtomicUsize,
-    /// It is filling its code cache with those.
+    /// It is filling its code cache with blocks of the stage.
     translating: AtomicBool,
     /// Where the C library keeps the thread's id.
     tid_address: AtomicU64,
-    /// Signals that the target handles by itself: bit n - 1.
+    /// Signals that the target handles itself: bit n - 1 for signal n.
     handled_signals: AtomicU64,
     private_mappings: PrivateMappings,
 }
@@ -126,7 +127,7 @@ impl ForkServer {
         }
     }
 
-    /// This run cannot be kept apart.
+    /// Ends a run that cannot do with private mappings. pmvet repeats it without.
     fn end_unfit_run(&self) {
         self.stage.left.store(1, Ordering::Relaxed);
         self.end_process(0);
@@ -145,7 +146,7 @@ impl ForkServer {
         }
     }
 
-    /// Whether a call is a fork point.
+    /// The fork point that a call is, if it is one.
     fn fork_point(&self, call: &Syscall, number: i64) -> Option<Point> {
         let named = fork_point::named_file(call, number);
         let is = |path: &Path| named.as_deref().is_some_and(|named| fork_point::is_same_file(named, path));
@@ -159,7 +160,7 @@ impl ForkServer {
         input.then_some(Point::Input)
     }
 
-    /// Obeys orders. Returns in a child, which goes on from here.
+    /// Obeys pmvet's orders. Returns only in a child, which goes on from here.
     fn serve(&self, dc: *mut c_void, number: usize, point: Point) {
         let server = self.stage.server(number);
         self.server.store(number, Ordering::Relaxed);
@@ -193,7 +194,7 @@ impl ForkServer {
             if order == RUN && child > 0 {
                 server.status.store(wait_for(child), Ordering::Relaxed);
             }
-            // Servers that were ended in the meantime.
+            // Reap servers that were ended in the meantime.
             // SAFETY: no status is wanted.
             while unsafe { libc::syscall(libc::SYS_wait4, -1, 0, libc::WNOHANG | libc::__WALL, 0) } > 0 {}
             server.set_turn(turn::READY);
@@ -202,9 +203,9 @@ impl ForkServer {
 
     fn fork(&self) -> i64 {
         let tid_address = self.tid_address.load(Ordering::Relaxed);
-        // Without a signal at its end, at which the server would be stopped by the sandbox.
+        // The child sends no signal when it ends: the sandbox would stop the server for it.
         let mut flags = 0;
-        // In a run that counts the C library goes on with the number that it has of its thread: see `counted`.
+        // In a coverage run the C library keeps the thread id that it has: see `coverage::syscalls`.
         if tid_address != 0 && !run().is_coverage_run() {
             // As the C library's own fork does.
             flags |= libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
@@ -230,7 +231,7 @@ impl ForkServer {
         }
     }
 
-    /// Translates what this process or children translated before.
+    /// Translates the blocks that children have added to the stage.
     fn translate(&self, dc: *mut c_void) {
         let known = self.translated.load(Ordering::Relaxed);
         let mut tags: Vec<app_pc> = self.stage.blocks_from(known).map(|tag| tag as app_pc).collect();
@@ -245,7 +246,7 @@ impl ForkServer {
         self.translating.store(false, Ordering::Relaxed);
     }
 
-    /// Ends a child at once. DynamoRIO would take long to free what ends with the process anyway.
+    /// Ends a child at once. DynamoRIO would spend time on freeing what ends with the process anyway.
     fn exit_child(&self, status: i32) {
         if !run().is_coverage_run()
             && let Some(thread) = Thread::try_current()
@@ -258,17 +259,17 @@ impl ForkServer {
         self.end_process(status);
     }
 
-    /// Ends the process. The sandbox stops one that says so for all of its threads, which takes time.
+    /// Ends the process. With a single thread it avoids `exit_group`, at which the sandbox stops it.
     fn end_process(&self, status: i32) {
         let threads = threads();
-        // A thread that was made a moment ago may not have started.
+        // A thread that was just created may not have started.
         let alone = threads.alive.len() == 1 && threads.expected.is_empty();
         let call = if alone { libc::SYS_exit } else { libc::SYS_exit_group };
         // SAFETY: does not return.
         unsafe { libc::syscall(call, status) };
     }
 
-    /// Whether pmvet wants to be asked at the end of the input, and has not been yet.
+    /// Whether the run is to pause at the end of the input, and has not yet.
     pub(crate) fn may_pause(&self) -> bool {
         self.is_child()
             && self.next_server.load(Ordering::Relaxed) == RUN
@@ -276,7 +277,7 @@ impl ForkServer {
             && !self.paused.load(Ordering::Relaxed)
     }
 
-    /// The input is at an end. Asks whether the rest of the run is wanted, and ends it if not.
+    /// The input has ended. Asks pmvet whether it wants the rest of the run, and ends it if not.
     pub(crate) fn pause_at_input_end(&self) {
         self.paused.store(true, Ordering::Relaxed);
         let server = self.stage.server(self.server.load(Ordering::Relaxed));
@@ -289,7 +290,7 @@ impl ForkServer {
         }
     }
 
-    /// Ends the run as a crash of the machine would: nothing more is done.
+    /// Ends the run as a crash of the machine would.
     pub(crate) fn simulate_crash(&self) {
         if self.is_child() {
             self.stage.stop.stopped.store(1, Ordering::Relaxed);
@@ -297,7 +298,7 @@ impl ForkServer {
         }
     }
 
-    /// A signal has come. If a child is to die of it, it does so here: DynamoRIO would send it to the server.
+    /// A signal has come. A child that is to die of it does so here: DynamoRIO would send the signal to the server.
     pub(crate) fn signalled(&self, signal: i32) {
         use libc::{SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, SIGXFSZ};
         let deadly = [SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, SIGXFSZ];

@@ -1,4 +1,4 @@
-//! What the kernel puts on the stack of a new program, before the program sees it.
+//! The initial stack of a new program: the client edits what the kernel put there before the program sees it.
 
 use crate::dynamorio;
 
@@ -9,7 +9,7 @@ pub(crate) fn initial_stack() -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(25)?.parse().ok()
 }
 
-/// The first word after the arguments.
+/// Where the environment starts: the first word after the arguments.
 fn environment(stack: u64) -> Option<u64> {
     let arguments = dynamorio::read_word(stack)?;
     Some(stack + 8 * (arguments + 2))

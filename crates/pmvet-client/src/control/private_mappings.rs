@@ -1,10 +1,10 @@
-//! Runs that keep to themselves what they do to PM.
+//! Private mappings: runs of a fuzzer that leave the PM files unchanged.
 //!
-//! Most runs of a fuzzer are of no use to anybody once they have been counted. Such a run is given private mappings in place of
-//! the shared ones that its server has: the files stay as they are, and need not be put back for the next run.
+//! Of most runs a fuzzer needs only the coverage. Such a run gets private mappings in place of the shared ones of its
+//! server, so that the files need not be restored for the next run.
 //!
-//! That is good as long as PM is only reached through those mappings. A run that is about to reach it in another way, through a
-//! descriptor or in another process, says so and ends; it is done again with shared mappings.
+//! This works as long as the target reaches PM only through these mappings. A run that is about to reach it in another way,
+//! through a descriptor or in another process, says so and ends, and pmvet repeats it with shared mappings.
 
 use core::ffi::c_void;
 use std::collections::HashMap;
@@ -20,15 +20,15 @@ use crate::record::syscalls::{self, clone};
 
 #[derive(Default)]
 pub(crate) struct PrivateMappings {
-    /// PM files that are mapped, each opened once more: the target may have closed its own descriptor.
+    /// The mapped PM files, each opened once more, because the target may close its own descriptor.
     files: Mutex<HashMap<Inode, OwnedFd>>,
-    /// The shared mappings of this process, if it is a server whose runs can be apart, and their files.
+    /// The shared mappings of this process and their files. Empty unless its runs can have private ones.
     views: Mutex<Vec<(Region, i32)>>,
-    /// This process is such a run.
+    /// This process is a run with private mappings.
     active: AtomicBool,
 }
 
-/// Descriptors of ours are above those that a target gets.
+/// The lowest descriptor that the client uses: above those that a target usually gets.
 const FIRST_DESCRIPTOR: i32 = 512;
 
 impl PrivateMappings {
@@ -49,13 +49,13 @@ impl PrivateMappings {
         }
     }
 
-    /// This process is a server from now on. Says whether its runs can be apart.
+    /// This process is a server from now on. Returns whether its runs can have private mappings.
     pub(crate) fn prepare_server(&self) -> bool {
         self.active.store(false, Ordering::Relaxed);
         let files = lock(&self.files);
         let shared = |region: &Region| region.shared && !PM.overlaps(region.start, region.len()).is_empty();
         let views: Vec<Region> = regions().into_iter().filter(shared).collect();
-        // Two views of the same bytes would no longer be alike.
+        // A private store to one of two mappings of the same bytes would not show in the other.
         let doubled = views.iter().enumerate().any(|(i, a)| views[..i].iter().any(|b| a.overlaps_in_file(b)));
         let view = |region: Region| Some((region, files.get(&region.inode)?.as_raw_fd()));
         let views: Option<Vec<_>> = views.into_iter().map(view).collect();
@@ -63,13 +63,13 @@ impl PrivateMappings {
         !lock(&self.views).is_empty()
     }
 
-    /// This process is a run that is to be apart. False if that cannot be.
+    /// This process is a run with private mappings. Returns whether it has got all of them.
     pub(crate) fn make_private(&self) -> bool {
         self.active.store(true, Ordering::Relaxed);
         lock(&self.views).iter().all(|(region, fd)| {
             let (at, len, offset) = (region.start as *mut c_void, region.len() as usize, region.offset as i64);
             let how = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
-            // SAFETY: another view of the same bytes in the same place.
+            // SAFETY: maps the same bytes in the same place.
             unsafe { libc::mmap(at, len, region.protection, how, *fd, offset) != libc::MAP_FAILED }
         })
     }
@@ -78,7 +78,7 @@ impl PrivateMappings {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Whether a call that is about to be made reaches PM in another way than through a mapping of this process.
+    /// Whether a call that is about to be made reaches PM other than through a mapping of this process.
     pub(crate) fn is_bypassed_by(&self, call: &Syscall, number: i64) -> bool {
         let pm = |index| self.is_pm(call.fd(index));
         let on_mapping = || !PM.overlaps(call.get(0), call.get(1)).is_empty();
@@ -109,7 +109,7 @@ impl PrivateMappings {
         }
     }
 
-    /// The same of a call that has been made: what it opened is only known now.
+    /// The same after a call: only now it is known which file it has opened.
     pub(crate) fn was_bypassed_by(&self, number: i64, result: i64) -> bool {
         let opens = [libc::SYS_open, libc::SYS_openat, libc::SYS_openat2, libc::SYS_creat].contains(&number);
         opens && result >= 0 && self.is_pm(result as i32)

@@ -1,7 +1,7 @@
-//! Sync points: a thread that has stored by a chosen instruction stops until pmvet lets it go on.
+//! Schedules: threads stop at the stalls of the plan, instructions that pmvet has chosen, until pmvet lets them go on.
 //!
-//! Which store is stopped, and for how long, pmvet decides; here is only the counting that has to happen at once. A stopped
-//! thread holds no lock of the client, has published its store, and looks now and then whether pmvet is still there.
+//! pmvet decides where a thread stops and for how long; the client counts how often each thread comes to a stall. A stopped
+//! thread holds no lock of the client, has published its store, and checks now and then that pmvet is still alive.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::run::run;
 /// Where threads stop in this run.
 pub(crate) static SCHEDULE: Global<Schedule> = Global::new();
 
-/// The stalls of the plan, each with the address of its instruction once its module is there.
+/// The stalls of the plan, each with the address of its instruction once its module is loaded.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     stalls: Vec<Stall>,
@@ -26,7 +26,7 @@ pub(crate) struct Schedule {
     stopped: AtomicU32,
 }
 
-/// How long a thread rests that yields while others are stopped, in nanoseconds.
+/// How long a thread that yields rests while others are stopped: long enough to leave the processors to those.
 const YIELD_REST_NANOS: u64 = 200_000;
 
 #[derive(Debug)]
@@ -51,8 +51,8 @@ impl Schedule {
         Self { stalls: plan.stalls.iter().take(MAX_STALLS).map(stall).collect(), stopped: AtomicU32::new(0) }
     }
 
-    /// A thread yields. While others are stopped it mostly spins for what they hold, and would only take the processors from
-    /// those whom they wait for.
+    /// A thread yields. While others are stopped it probably spins on a lock that they hold. It rests, so that the threads
+    /// that they wait for get the processors.
     pub(crate) fn rest_while_others_are_stopped(&self) {
         if self.stopped.load(Ordering::Relaxed) > 0 {
             dynamorio::sleep_nanos(YIELD_REST_NANOS);
@@ -70,7 +70,7 @@ impl Schedule {
         self.stalls.iter().position(|stall| stall.before == before && stall.pc.load(Ordering::Relaxed) == pc)
     }
 
-    /// Whether a thread that has passed a stall so often stops there now.
+    /// Whether a thread that has come to a stall `passed` times before stops there now.
     fn stops_here(&self, index: usize, thread: ThreadId, passed: u32) -> bool {
         let over = run().shared.header().stalls_over.0.load(Ordering::Relaxed) >> index & 1 != 0;
         let here = |stop: &Stop| stop.thread == thread.0 && stop.nth == passed;
@@ -82,7 +82,7 @@ impl Schedule {
 pub(crate) unsafe extern "C" fn stall_after_store(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
-    // A compare-and-exchange that found another value, by its kind and the flags.
+    // A compare-and-exchange that found another value has stored nothing.
     let failed = thread.kind == wire::RMW_FAILED && thread.flags & (1 << 14) == 0;
     if failed || PM.find(thread.slot(slot::ADDR), u64::from(thread.size)).is_none() {
         return;
@@ -96,11 +96,12 @@ pub(crate) unsafe extern "C" fn stall_before(thread: *mut Thread) {
     unsafe { &mut *thread }.stall(true);
 }
 
-/// After an access to PM, if delays are wanted: waits for up to a millisecond.
+/// After an access to PM, in a run with random delays.
 pub(crate) unsafe extern "C" fn random_delay(_thread: *mut Thread) {
+    /// Long enough for other threads to make several accesses.
     const MAX_DELAY_NANOS: u64 = 1_000_000;
     static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
-    // Steele's splitmix: one addition and a scramble.
+    // Splitmix64 (Steele): one addition and a scramble.
     let mut random = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
     random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     random = (random ^ random >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

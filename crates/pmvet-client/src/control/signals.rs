@@ -1,8 +1,9 @@
-//! Signals: what DynamoRIO gets wrong about those that are ignored by default, and about waiting for blocked ones.
+//! Signals: corrects what DynamoRIO gets wrong about those that are ignored by default, and about waiting for blocked ones.
 //!
-//! DynamoRIO catches SIGCHLD and its like even if the target does not. When several come while a system call waits, the call may end
-//! with EINTR, which it never does without DynamoRIO. So the kernel is told to drop them, as it does natively, while the target
-//! neither handles nor blocks them. (What is blocked can be waited for, and DynamoRIO, which does the blocking, must see it.)
+//! DynamoRIO catches SIGCHLD and the like even if the target does not. If several arrive while a system call waits, the call
+//! may end with EINTR, which never happens without DynamoRIO. So the client has the kernel drop them, as it does natively,
+//! while the target neither handles nor blocks them. The target can wait for a blocked signal, and DynamoRIO does the
+//! blocking, so it must see those.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -13,7 +14,7 @@ use crate::record::threads::{Threads, threads};
 /// The signals of this process.
 pub(crate) static SIGNALS: Global<Signals> = Global::new();
 
-/// Those that are ignored by default and that DynamoRIO catches.
+/// The signals that are ignored by default and that DynamoRIO catches.
 const IGNORED_BY_DEFAULT: [i32; 3] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH];
 
 pub(crate) struct Signals {
@@ -28,7 +29,7 @@ fn bit(signal: i32) -> u64 {
 }
 
 impl Signals {
-    /// While DynamoRIO has not started the target.
+    /// To be called before DynamoRIO starts the target and sets its own actions.
     pub(crate) fn new() -> Self {
         Self {
             asked: Mutex::new(IGNORED_BY_DEFAULT.map(|signal| dynamorio::swap_signal_action(signal, None))),
@@ -36,7 +37,7 @@ impl Signals {
         }
     }
 
-    /// DynamoRIO has started the target: from now on the signals are dropped.
+    /// DynamoRIO has started the target: from now on the kernel drops the signals.
     pub(crate) fn target_started(&self) {
         if self.caught.get().is_none()
             && self.caught.set(IGNORED_BY_DEFAULT.map(|signal| dynamorio::swap_signal_action(signal, None))).is_ok()
@@ -49,7 +50,7 @@ impl Signals {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The target changes what a signal does.
+    /// The target changes the action of a signal.
     pub(crate) fn before_sigaction(&self, thread: &Thread, call: &Syscall) {
         let index = IGNORED_BY_DEFAULT.iter().position(|&signal| signal == call.fd(0));
         let (Some(index), Some(action)) = (index, SignalAction::read(call.get(1))) else { return };
@@ -60,7 +61,7 @@ impl Signals {
         }
     }
 
-    /// The target changes what the thread blocks.
+    /// The target changes which signals the thread blocks.
     pub(crate) fn before_sigprocmask(&self, thread: &mut Thread, call: &Syscall) {
         let (how, set) = (call.fd(0), call.get(1));
         let Some(set) = (set != 0).then(|| dynamorio::read_word(set)).flatten() else { return };
@@ -76,8 +77,8 @@ impl Signals {
         self.update_actions(&threads());
     }
 
-    /// The target waits for a signal. DynamoRIO forgets to look for one that it has held back until now; with `ppoll`, which
-    /// waits for nothing else here, it does not.
+    /// The target waits for a signal. DynamoRIO does not deliver one that it has held back until now, but it does so before
+    /// `ppoll`, which without descriptors waits for nothing but signals.
     pub(crate) fn before_sigsuspend(&self, thread: &mut Thread, call: &Syscall) {
         let (mask, size) = (call.get(0), call.get(1));
         for (index, value) in [0, 0, 0, mask, size].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! System calls that are changed on their way, because DynamoRIO or the sandbox would get them wrong or make them slow.
+//! System calls that the client changes on their way, because DynamoRIO gets them wrong or the sandbox makes them slow.
 
 use crate::dynamorio::{self, Syscall};
 use crate::record::syscalls::before::whole_pages;
@@ -19,8 +19,8 @@ pub(crate) fn map_without_replacing(thread: &mut Thread, call: &Syscall, number:
     None
 }
 
-/// The C library's `fstat` names a path, an empty one, and the sandbox stops whoever names a path, which takes longer than all
-/// the rest. Another call asks for the same without one. Returns the number of the call that is made.
+/// Replaces `newfstatat` with an empty path by `fstat`. The C library uses the former, and the sandbox stops every call
+/// that names a path, which takes far longer than the call. Returns the number of the call that is made.
 pub(crate) fn stat_by_descriptor(thread: &mut Thread, call: &Syscall, number: i64) -> i64 {
     let by_descriptor = number == libc::SYS_newfstatat
         && call.fd(0) >= 0
@@ -34,7 +34,7 @@ pub(crate) fn stat_by_descriptor(thread: &mut Thread, call: &Syscall, number: i6
     libc::SYS_fstat
 }
 
-/// DynamoRIO looks at every descriptor that a `close_range` names, up to four billion. Only those that are open matter.
+/// Ends a `close_range` at the highest open descriptor. DynamoRIO would visit every number in it, up to four billion.
 pub(crate) fn close_open_descriptors(thread: &mut Thread, call: &Syscall) {
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let highest = entries.filter_map(|e| e.file_name().to_str()?.parse::<u64>().ok()).max().unwrap_or(0);
@@ -43,8 +43,8 @@ pub(crate) fn close_open_descriptors(thread: &mut Thread, call: &Syscall) {
     }
 }
 
-/// For the kernel the target's executable is DynamoRIO, which started it. Paths that lead there are made to lead to the
-/// target's own.
+/// For the kernel the target's executable is DynamoRIO, which started it. Replaces `/proc/self/exe` and the like by the
+/// path of the target's own.
 pub(crate) fn name_own_executable(thread: &mut Thread, call: &Syscall, number: i64) {
     let index = match number {
         libc::SYS_open | libc::SYS_stat | libc::SYS_access | libc::SYS_execve => 0,

@@ -29,11 +29,11 @@ pub(crate) unsafe extern "C" fn count_fence(thread: *mut Thread) {
 }
 
 impl Thread {
-    /// Counts the operation under way, or ends the run if this is where it is to end.
+    /// Counts the operation under way, or ends the run if pmvet wants it to crash here.
     pub(crate) fn count(&mut self, fence: bool) {
         let Some(server) = FORK_SERVER.get() else { return };
         let stop = &server.stage().stop;
-        // The stub may have numbered it already, but then this is the end.
+        // The stub may have numbered it already, but only if the run ends here.
         let is_end = |count: &AtomicU64, at: &AtomicU64| {
             let (now, end) = (count.load(Ordering::Relaxed), at.load(Ordering::Relaxed));
             if end != 0 && now == end {

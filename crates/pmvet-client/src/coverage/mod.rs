@@ -1,4 +1,4 @@
-//! Coverage: counters for a fuzzer in place of events, and what makes such runs alike and fast.
+//! Coverage: counters for a fuzzer in place of events, and what makes coverage runs reproducible and fast.
 //!
 //! The room uses [`crate::control`], because coverage runs are children of the fork server, and [`crate::record`] for
 //! threads and call paths. The machine code that counts is in [`crate::instrument`].

@@ -1,7 +1,8 @@
-//! System calls in a run that counts: what makes such runs alike, and what makes them fast.
+//! System calls in a coverage run: what makes such runs reproducible, and what makes them fast.
 //!
-//! The target's process has the same number in every run, since a lock that is kept in PM holds its owner's. Space is not
-//! reserved, which would fill a file in memory with zeros. The end of the input is where a run may be cut short.
+//! The target sees the same process id in every run, because a lock that is kept in PM may hold its owner's id. `fallocate`
+//! only sets the size of a PM file, since reserving space would fill a file in memory with zeros. A run may end early when
+//! the target has read all of its input.
 
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +16,11 @@ use crate::record::pm::PM;
 use crate::record::syscalls::reads;
 use crate::record::thread::Thread;
 
-/// The number of the process and of its first thread, as they see it. Above what the kernel gives away, so that no other
+/// The id of the process and of its first thread, as the target sees it. The kernel gives only smaller ones, so no other
 /// process has it.
 const REPORTED_PID: i64 = 1 << 22;
 
-/// The result of a call that is answered here.
+/// Answers a call in place of the kernel. Returns its result.
 pub(crate) fn answer(call: &Syscall, number: i64) -> Option<i64> {
     match number {
         libc::SYS_getpid => Some(REPORTED_PID),
@@ -40,7 +41,7 @@ fn reserve_space(call: &Syscall) -> Option<i64> {
     done.then_some(0)
 }
 
-/// Where the target means itself, the kernel is given the true number.
+/// Where an argument names the target itself by the id that it sees, gives the kernel the true one.
 pub(crate) fn restore_own_pid(thread: &mut Thread, call: &Syscall, number: i64) {
     let names = match number {
         libc::SYS_kill
@@ -68,6 +69,7 @@ pub(crate) fn restore_own_pid(thread: &mut Thread, call: &Syscall, number: i64) 
     }
 }
 
+/// After any system call.
 pub(crate) fn after(call: &Syscall, number: i64, result: i64) {
     let Some(server) = FORK_SERVER.get() else { return };
     server.after(number, result);
@@ -89,11 +91,10 @@ fn is_input(fd: i32) -> bool {
 }
 
 const PRIVATE_ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-/// What is larger is often reserved rather than used.
+/// Larger mappings are often reserved and never used.
 const MAX_POPULATED_BYTES: u64 = 4 << 20;
 
-/// Gives memory that the target has just been promised to it at once: it takes the kernel a fraction of the time that a fault
-/// for each page takes.
+/// Has the kernel provide all pages of new memory at once, in a fraction of the time that a fault for each page takes.
 fn populate(start: u64, len: u64) {
     if len <= MAX_POPULATED_BYTES {
         // SAFETY: touches memory that has just been mapped; fails without harm if that cannot be written to.
@@ -101,7 +102,7 @@ fn populate(start: u64, len: u64) {
     }
 }
 
-/// The heap ends here now.
+/// The heap now ends at `end`.
 fn heap_grown(end: u64) {
     static END: AtomicU64 = AtomicU64::new(0);
     const PAGE_BYTES: u64 = 4096;

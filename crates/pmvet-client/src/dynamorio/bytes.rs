@@ -1,9 +1,8 @@
 //! Copying, filling and comparing bytes, in place of the C library's functions.
 //!
-//! A stub that leaves the rest to Rust keeps the low halves of the vector registers for the target, and no more: code for
-//! any x86-64 leaves everything else alone. The C library's own versions of these functions would not, because they use
-//! whatever the processor has. Nothing else that runs on behalf of a stub comes from the C library but system calls;
-//! pmvet's test `client_code` looks at all code of the client.
+//! A stub that calls Rust saves only the low halves of the target's vector registers: baseline x86-64 code changes nothing
+//! else. The C library's versions of these functions do, because they use whatever the processor has. Apart from system
+//! calls a stub uses nothing else of the C library; pmvet's test `client_code` checks all code of the client.
 
 use std::arch::global_asm;
 

@@ -13,8 +13,8 @@
 //!         jump back
 //! ```
 //!
-//! with all cold parts together before the block's last instruction, so that the ordinary path stays short. Since the
-//! copy has the target's registers exactly as the original has, faults in either look alike.
+//! All cold parts are together before the block's last instruction, so that the ordinary path stays short. The copy runs
+//! with exactly the registers of the original, so faults in either look alike.
 //!
 //! Not instrumented, because PM cannot be there: accesses relative to the stack pointer and to `fs`/`gs`. An access to
 //! a constant address is instrumented if there is PM near it when the block is made; blocks are made again when PM
@@ -89,9 +89,9 @@ pub(crate) unsafe extern "C" fn block_event(
     dr_emit_flags_t::DR_EMIT_STORE_TRANSLATIONS
 }
 
-/// DynamoRIO keeps the upper vector registers of the target only once it has met an instruction that writes a whole one
-/// or an opmask; it overlooks those that write a half. This client's C library uses them all, so the target's first block
-/// gets an instruction that DynamoRIO notices: it copies an opmask, still 0, to itself.
+/// DynamoRIO saves the target's upper vector registers only after it has seen an instruction that writes a whole one or an
+/// opmask. It overlooks those that write a half. The client's C library uses them all, so the target's first block gets an
+/// instruction that DynamoRIO notices: it copies an opmask, still 0, to itself.
 unsafe fn announce_avx512(dc: *mut c_void, block: *mut instrlist_t) {
     static FIRST: AtomicBool = AtomicBool::new(true);
     if !FIRST.swap(false, Ordering::Relaxed) || !std::is_x86_feature_detected!("avx512f") {
@@ -145,7 +145,7 @@ impl Block {
             return self.without_memory(instr, op, live, call, ret);
         }
         if run().plan.follow > 0 {
-            self.step(instr);
+            self.trace(instr);
         }
         if self.is_stall(instr, true) {
             let access = self.access(instr, 0, 0, mode::NOTHING);
@@ -170,11 +170,11 @@ impl Block {
             Some(plan) => self.runtime_ranges(instr, live, plan),
             None => self.memory(instr, op, live),
         }
-        // After what the instruction itself loads: that is still its caller's doing.
+        // After the instruction's own loads, which still belong to the caller.
         self.without_memory(instr, op, live, call, ret);
     }
 
-    /// What is reported whether there is PM or not.
+    /// Instruments what is reported whether there is PM or not.
     fn without_memory(&mut self, instr: Instr, op: u32, live: Live, call: bool, ret: bool) {
         if call {
             self.shadow_call(instr, live);
@@ -191,7 +191,7 @@ impl Block {
         Access { site: self.site(instr), kind, size: size as u8, next_mode }
     }
 
-    /// A flush is always reported, of whatever memory.
+    /// A flush is always reported, also of volatile memory.
     fn flush(&mut self, instr: Instr, kind: u8) {
         // SAFETY: a flush has its line as its first source.
         let line = unsafe { instr_get_src(instr, 0) };
@@ -215,7 +215,7 @@ impl Block {
         e.store_slot_imm(slot::FENCE_PENDING, 0);
     }
 
-    /// An instruction that also orders as a fence does: reported only if something waits for one.
+    /// An instruction that also acts as a fence: reported only if a flush or non-temporal store waits for one.
     pub(super) fn fence_if_pending(&mut self, instr: Instr, kind: u8) {
         let e = self.emitter(instr);
         let (entry, none, back) = (e.label(), e.label(), e.label());
@@ -230,8 +230,8 @@ impl Block {
         self.cold.push(Cold { entry, back, rcx_saved: true, body, fence_pending: Some(false) });
     }
 
-    /// Reports the instruction if its thread is followed.
-    fn step(&mut self, instr: Instr) {
+    /// Reports the instruction if its thread is traced.
+    fn trace(&mut self, instr: Instr) {
         let e = self.emitter(instr);
         let (entry, none, back) = (e.label(), e.label(), e.label());
         e.store_slot(slot::SAVED, RCX);
@@ -241,7 +241,7 @@ impl Block {
         e.put(none);
         e.load_slot(RCX, slot::SAVED);
         e.put(back);
-        self.cold.push(Cold { entry, back, rcx_saved: true, body: Body::Step { instr }, fence_pending: None });
+        self.cold.push(Cold { entry, back, rcx_saved: true, body: Body::Trace { instr }, fence_pending: None });
     }
 
     fn shadow_call(&mut self, instr: Instr, live: Live) {

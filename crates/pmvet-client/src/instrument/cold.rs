@@ -12,30 +12,30 @@ use crate::dynamorio::instructions::{self, Instr, changes_address, uses_register
 use crate::record::thread::{mode, slot};
 use crate::run::run;
 
-/// Code that is rarely run and stands away from the ordinary path.
+/// Code that rarely runs and stands away from the ordinary path.
 pub(super) struct Cold {
     pub(super) entry: Instr,
     pub(super) back: Instr,
-    /// rcx was borrowed on the ordinary path; the target's is in its slot.
+    /// The ordinary path uses rcx; the target's value is in its slot.
     pub(super) rcx_saved: bool,
     pub(super) body: Body,
-    /// What becomes of the "waiting for a fence" flag.
+    /// The value that `slot::FENCE_PENDING` gets, if it changes.
     pub(super) fence_pending: Option<bool>,
 }
 
 /// What a cold part does.
 pub(super) enum Body {
-    /// One stub, for an event without an instruction in its middle.
+    /// One stub, before the instruction.
     Plain { stub: extern "C" fn(), access: Access },
     /// Both halves of a store, with the instruction between them.
     Store { access: Access, ea: opnd_t, instr: Instr },
-    /// A load, after its instruction unless that follows by itself.
+    /// A load, reported after a copy of its instruction, or before the instruction if that is not given.
     Load { access: Access, ea: opnd_t, instr: Option<Instr> },
-    /// An operation on PM to be counted.
+    /// An operation on PM that a coverage run counts.
     Count { access: Access, ea: opnd_t },
-    /// An instruction of a thread that may be followed.
-    Step { instr: Instr },
-    /// An access that is taken apart in Rust.
+    /// An instruction of a thread that may be traced.
+    Trace { instr: Instr },
+    /// An access whose ranges are known only at run time.
     RuntimeRanges { plan: RuntimeRanges, instr: Instr },
 }
 
@@ -93,7 +93,7 @@ impl Block {
             e.put(cold.entry);
             let follows = run().plan.follow > 0;
             let delays = run().plan.delays && matches!(cold.body, Body::Store { .. } | Body::Load { .. });
-            // Where the target's rcx is in its slot, it only comes back if somebody needs it.
+            // The target's rcx is loaded from its slot only where it is needed.
             let restore_rcx = || e.load_slot(RCX, slot::SAVED);
             match cold.body {
                 Body::Plain { stub, access } => e.call_stub_with_rcx_saved(stub, access, Address::Known),
@@ -155,7 +155,7 @@ impl Block {
                     }
                     e.call_stub_with_rcx_saved(stubs::count_operation, access, Address::Computed(ea));
                 }
-                Body::Step { instr } => {
+                Body::Trace { instr } => {
                     restore_rcx();
                     clean_calls::trace_step(&e, instr);
                 }
@@ -180,7 +180,7 @@ impl Block {
         e.put(over);
     }
 
-    /// The first instruction of ours that belongs to `instr`: where its instrumentation starts.
+    /// Where the instrumentation of `instr` starts.
     fn first_of(&self, instr: Instr) -> Instr {
         // SAFETY: walks the list of this block.
         unsafe {

@@ -1,4 +1,5 @@
-//! Which registers and flags a block still needs at each instruction, so that instrumentation need not save the others.
+//! Liveness: which registers and flags a block still needs at each instruction, so that instrumentation need not save the
+//! others.
 //!
 //! Only what is overwritten within the block before it is read counts as dead; at the end everything is alive.
 
@@ -32,7 +33,7 @@ impl Live {
         bit(reg).is_none_or(|bit| self.registers & bit != 0)
     }
 
-    /// A register that nobody needs, preferably one with a short encoding.
+    /// A register that is not needed, preferably one with a short encoding.
     pub(crate) fn dead_register(self) -> Option<reg_id_t> {
         const ORDER: [u32; 8] =
             [DR_REG_RCX, DR_REG_RAX, DR_REG_RDX, DR_REG_RSI, DR_REG_RDI, DR_REG_R8, DR_REG_R9, DR_REG_R11];

@@ -26,9 +26,9 @@ const PMVET: u64 = (b'P' as u64) << 24 | (b'V' as u64) << 16;
 /// pmemcheck's request to log a text, which pmreorder reads its markers from.
 const PMEMCHECK_LOG: u64 = ((b'P' as u64) << 24 | (b'C' as u64) << 16) + 30;
 
-/// DynamoRIO takes the sequence for a Valgrind request: it replaces it by a label and a placeholder, to answer it, and says
-/// that Valgrind is there. The target must see what it would see alone, so both go again. Returns what stands at the place
-/// of `instr` then.
+/// DynamoRIO takes the sequence for a Valgrind request. It replaces it by a label and a placeholder and answers it as
+/// Valgrind would. The target must see what it would see alone, so this removes both. Returns the instruction that is at
+/// the place of `instr` now.
 pub(crate) fn restore_sequence(dc: *mut c_void, block: *mut instrlist_t, instr: Instr) -> Instr {
     // SAFETY: list and instruction are of the block under construction, and ours to change.
     unsafe {
@@ -57,7 +57,7 @@ fn follows_sequence(pc: u64) -> bool {
     dynamorio::read_memory(start, &mut code) == code.len() && code == SEQUENCE
 }
 
-/// Whether the instruction is the end of a request, restored or as it was.
+/// Whether the instruction is the end of a request.
 pub(crate) fn is_marker(instr: Instr, op: u32) -> bool {
     matches!(op, OP_nop | OP_xchg) && follows_sequence(app_pc(instr))
 }

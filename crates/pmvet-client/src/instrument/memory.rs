@@ -18,6 +18,7 @@ use crate::record::thread::{mode, slot};
 use crate::run::run;
 
 impl Block {
+    /// Instruments the loads and stores of an instruction.
     pub(super) fn memory(&mut self, instr: Instr, op: u32, live: Live) {
         let (stores, loads) = (instructions::destinations(instr), instructions::sources(instr));
         let store = stores.iter().copied().find_map(address_off_stack);
@@ -81,8 +82,7 @@ impl Block {
         }
     }
 
-    /// A read-modify-write that is not of PM, or whose way to the cold path was passed. What follows the instruction here is
-    /// passed over by those who come back from there.
+    /// A read-modify-write of volatile memory. One of PM has gone to its cold part and skips what is inserted here.
     fn atomic(&mut self, instr: Instr, op: u32, at: Address, size: u32) {
         let takes = matches!(op, OP_cmpxchg | OP_xchg | OP_bts | OP_or);
         let kind = if op == OP_cmpxchg { wire::ATOMIC_FAILED } else { wire::ATOMIC };
@@ -95,7 +95,7 @@ impl Block {
         self.emitter(instructions::next(instr)).call_after_store(true);
     }
 
-    /// An access to a constant address near PM: the stubs around the instruction, whether it hits or not.
+    /// An access to a constant address near PM: stubs around the instruction check whether it hits.
     fn constant(&mut self, instr: Instr, op: u32, addr: u64, size: u32, locked: bool) {
         let writes = instructions::writes_memory(instr);
         let (kind, next_mode) = match (writes, locked) {
@@ -136,7 +136,7 @@ impl Block {
     }
 }
 
-/// A compare-and-exchange is taken for failed until its flags say otherwise.
+/// A compare-and-exchange counts as failed until its flags say otherwise.
 fn rmw_kind(op: u32) -> u8 {
     if matches!(op, OP_cmpxchg | OP_cmpxchg8b) { wire::RMW_FAILED } else { wire::RMW }
 }

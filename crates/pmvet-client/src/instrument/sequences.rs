@@ -15,10 +15,10 @@ use crate::record::thread::{Thread, slot};
 /// Where an access goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Address {
-    /// To be computed from registers.
+    /// Computed from registers.
     Computed(opnd_t),
     Constant(u64),
-    /// In its slot already, or of no interest.
+    /// In its slot already, or not needed.
     Known,
 }
 
@@ -28,6 +28,7 @@ pub(crate) struct Access {
     pub(crate) site: u32,
     pub(crate) kind: u8,
     pub(crate) size: u8,
+    /// What is left to do after the instruction: a [`crate::record::thread::mode`].
     pub(crate) next_mode: u8,
 }
 
@@ -41,7 +42,7 @@ fn filter_entry(index: reg_id_t) -> opnd_t {
 }
 
 impl Emitter {
-    /// `add reg, distance` within the low 16 bits and without flags, as the shadow stack wants it.
+    /// `add reg, distance` in the low 16 bits only and without changing flags: the shadow stack is a ring of 64 KiB.
     fn step_frame(&self, r: reg_id_t, distance: i32) {
         self.op11(OP_lea, reg_part(r, OPSZ_2), mem(r, distance, OPSZ_lea));
     }
@@ -107,7 +108,7 @@ impl Emitter {
         self.call_stub_with_rcx_saved(stub, access, at);
     }
 
-    /// The same if the target's rcx is in its slot; an address that is made of it needs it in the register too.
+    /// The same if the target's rcx is in its slot already. An address that uses rcx needs it in the register too.
     pub(crate) fn call_stub_with_rcx_saved(&self, stub: extern "C" fn(), access: Access, at: Address) {
         self.store_address(at);
         self.load_slot(RCX, slot::THREAD);

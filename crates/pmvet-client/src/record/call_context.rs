@@ -2,7 +2,7 @@
 //!
 //! Instrumented calls push a [`Frame`], returns pop one, both without touching a flag and without any check. That alone
 //! would be wrong after `longjmp`, an exception or a stack switch, so every frame carries the stack pointer at its call: a
-//! frame is alive only while the stack pointer is below that. Dead frames are dropped when an event looks at the stack.
+//! frame is alive only while the stack pointer is below that. An event that reads the stack drops dead frames.
 //!
 //! The stack is a ring of 64 KiB at an address of the same alignment: instrumented code moves only the low 16 bits of
 //! the position, so it can neither overflow nor underflow. Recursion deeper than the ring loses its outermost
@@ -54,18 +54,18 @@ impl ShadowStack {
     }
 }
 
-/// A frame below which there is nothing: a thread's outermost function.
+/// The outermost frame of a thread.
 const BOTTOM: Frame = Frame { sp: u64::MAX, call: 0, node: ROOT };
 
 const ROOT: u32 = ROOT_CONTEXT.0;
 
-/// The frame `distance` further from the top than `at`, within the ring.
+/// The frame `distance` frames after `at`, towards the top, within the ring.
 pub(crate) fn neighbour(at: *mut Frame, distance: isize) -> *mut Frame {
     let base = at as usize & !0xffff;
     (base | (at as usize).wrapping_add_signed(distance * size_of::<Frame>() as isize) & 0xffff) as *mut Frame
 }
 
-/// One step of the tree that a thread took: from a node by a call to a node. The stubs look here first.
+/// One step in the tree: from a node by a call to its child. The stubs look here first.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct PathStep {
@@ -75,18 +75,20 @@ pub(crate) struct PathStep {
     unused: u32,
 }
 
-/// Steps that may stand in each other's place: a cache line of them.
+/// Steps with the same hash: a cache line of them.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C, align(64))]
 struct Bucket([PathStep; 4]);
 
-/// What a thread remembers of the tree. It grows until every step has a place, since looking elsewhere is slow.
+/// A thread's cache of the tree. It grows until every step fits, since a lookup elsewhere is slow.
 pub(crate) struct PathCache(Vec<Bucket>);
 
-/// Spreads the numbers of nodes over the buckets.
+/// Multiplying by this spreads the numbers of nodes over the buckets.
 pub(crate) const HASH_FACTOR: u32 = 0x9e37_79b1;
 
+/// Enough for small programs: 16 KiB per thread.
 const MIN_BUCKETS: usize = 1 << 8;
+/// Upper bound for the cache: 2 MiB per thread.
 const MAX_BUCKETS: usize = 1 << 15;
 
 impl PathCache {
@@ -98,12 +100,12 @@ impl PathCache {
         self.0.as_ptr() as u64
     }
 
-    /// What is left of a hash to give a bucket's distance from the start.
+    /// The bits of a hash that are a bucket's distance from the start, in bytes.
     pub(crate) fn mask(&self) -> u32 {
         ((self.0.len() - 1) * size_of::<Bucket>()) as u32
     }
 
-    /// Where a step is remembered; the stubs compute the same.
+    /// The bucket of a step. The stubs compute the same.
     fn bucket(&mut self, parent: u32, call: u32) -> &mut Bucket {
         let hash = parent.wrapping_mul(HASH_FACTOR) ^ call << size_of::<Bucket>().ilog2();
         let distance = (hash & self.mask()) as usize;
@@ -126,7 +128,7 @@ impl PathCache {
         self.put(path);
     }
 
-    /// The oldest step of a full bucket is forgotten.
+    /// Adds a step to its bucket. A full bucket loses its oldest.
     fn put(&mut self, path: PathStep) {
         let Bucket(paths) = self.bucket(path.parent, path.call);
         paths.rotate_right(1);

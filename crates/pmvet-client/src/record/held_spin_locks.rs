@@ -1,9 +1,9 @@
-//! Spin locks in volatile memory: when they are given back.
+//! Held spin locks: detects when a thread has released a spin lock in volatile memory.
 //!
-//! Whoever takes such a lock does it by a locked instruction, which is reported. Most give it back by a plain store, and to
-//! look at every store of the target for that would cost far too much. But what locks a thread holds matters only at
-//! its next access to PM, flush or fence. So a thread remembers the words that it has changed as one takes a lock, and
-//! the stubs compare them with what they were left at. A change is reported just ahead of the event at hand.
+//! A thread takes such a lock by a locked instruction, which is reported. It mostly releases it by a plain store, and to
+//! watch every store of the target would cost far too much. But which locks a thread holds matters only at its next access
+//! to PM, flush or fence. So a thread remembers the words that it has changed in the way a lock is taken, and the stubs
+//! compare their values with the remembered ones. A change is reported just ahead of the event at hand.
 
 use std::sync::atomic::AtomicU64;
 
@@ -14,22 +14,23 @@ use super::thread::Thread;
 use super::threads::threads;
 use crate::dynamorio;
 
-/// How many such words a thread remembers. Of any beyond them it shows only when another thread takes them.
+/// How many locks a thread remembers: programs rarely hold more. The release of any other shows only when another thread
+/// takes it.
 pub(crate) const MAX_HELD_SPIN_LOCKS: usize = 4;
 
-/// A word that a thread has changed, in a form that stubs can read.
+/// A word that a thread has changed in the way a lock is taken. Stubs read it.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct HeldSpinLock {
-    /// The aligned word that it is in.
+    /// The address of the aligned 8 bytes that the lock is in.
     word: u64,
-    /// Which bits of that it is.
+    /// Which bits of these are the lock.
     mask: u64,
-    /// What they were left at.
+    /// Their value when the lock was taken.
     value: u64,
 }
 
-/// Where words are that were unmapped.
+/// Where entries point whose memory was unmapped.
 static GONE: AtomicU64 = AtomicU64::new(0);
 
 impl HeldSpinLock {
@@ -41,7 +42,7 @@ impl HeldSpinLock {
         dynamorio::read_word(self.word).map(|word| word & self.mask)
     }
 
-    /// Its address, and two values of it.
+    /// Address, size, old value and new value of the lock.
     fn describe(&self, now: u64) -> (u64, usize, [u8; 8], [u8; 8]) {
         let shift = self.mask.trailing_zeros() % 64;
         let size = self.mask.count_ones() as usize / 8;
@@ -50,7 +51,7 @@ impl HeldSpinLock {
 }
 
 impl Thread {
-    /// Reports words that have changed since the thread took them. No stripe lock may be held.
+    /// Reports locks that have changed since the thread took them. No stripe lock may be held.
     pub(crate) fn report_released_spin_locks(&mut self) {
         let mut at = self.spin_lock_count as usize;
         while at > 0 {
@@ -64,7 +65,7 @@ impl Thread {
             if taken.is_gone() {
                 continue;
             }
-            // Once more under the lock of the word, so that a change by another thread has its number by now.
+            // Read again under the stripe lock of the word: a change by another thread has its number by then.
             self.lock_word(taken.word);
             if let Some(now) = taken.now() {
                 let (addr, size, old, new) = taken.describe(now);
@@ -77,14 +78,14 @@ impl Thread {
     }
 }
 
-/// Memory is about to go away: no thread may look at words in it any more.
+/// Memory is about to be unmapped: no thread may read locks there any more.
 pub(crate) fn forget_range(start: u64, len: u64) {
     let end = start.saturating_add(len);
     for &thread in &threads().alive {
         let thread = thread as *mut Thread;
         for at in 0..MAX_HELD_SPIN_LOCKS {
-            // SAFETY: threads in the list are alive; a word is written as a whole, and a thread that looks at the old place
-            // now does so before it is gone.
+            // SAFETY: threads in the list are alive; a word is written as a whole, and a thread that reads the old place
+            // now does so before it is unmapped.
             unsafe {
                 let word = &raw mut (*thread).spin_locks[at].word;
                 if (start..end).contains(&word.read_volatile()) {

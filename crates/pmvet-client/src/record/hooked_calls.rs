@@ -26,7 +26,8 @@ pub(crate) struct PendingCall {
     context: ContextId,
 }
 
-/// A lock whose taking the stubs saw begin: a [`PendingCall`] in a form they can read. At stack pointer 0 there is none.
+/// A lock that a function entered through the stubs is about to take: a [`PendingCall`] in a form that they can use. There
+/// is none if the stack pointer is 0.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct AwaitedLock {
@@ -47,7 +48,7 @@ pub(crate) struct HeldLock {
     pub(crate) how: u8,
 }
 
-/// A hooked function was entered, and the stubs could not deal with it.
+/// The slow form of [`crate::instrument::stubs::function_entered`] and the entries of lock functions.
 pub(crate) unsafe extern "C" fn function_entered(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
@@ -56,9 +57,9 @@ pub(crate) unsafe extern "C" fn function_entered(thread: *mut Thread) {
     let object = arguments[usize::from(hook.arg) % arguments.len()];
     let sp = thread.rsp;
     thread.queue_awaited_lock();
-    // Frames below this one are gone, however they were left.
+    // Calls with a lower stack pointer are over, however they were left.
     thread.pending_calls.retain(|p| p.sp >= sp);
-    // C11's functions are wrappers around those of pthread, and a lock of the user's may be one too: the outermost counts.
+    // C11's functions wrap those of pthread, and a lock of the user's may do so too. Only the outermost one counts.
     let synchronises = !matches!(hook.role, Role::Allocate(_) | Role::BeginTransaction | Role::Detach);
     if synchronises && thread.pending_calls.iter().any(|p| p.object == object) {
         return;
@@ -71,7 +72,7 @@ pub(crate) unsafe extern "C" fn function_entered(thread: *mut Thread) {
     }
     let context = thread.context(sp);
     let site = SiteId(hook.site);
-    // A reader-writer lock is given back by the same function, however it was taken.
+    // A reader-writer lock is released by the same function, however it was taken.
     let taken = if matches!(hook.role, Role::Release(_)) { thread.remove_held_lock(object) } else { None };
     let mut emit = |what| thread.emit_at(site, context, what);
     match hook.role {
@@ -117,7 +118,7 @@ pub(crate) unsafe extern "C" fn function_entered(thread: *mut Thread) {
     }
 }
 
-/// A hooked function is about to return, and [`crate::instrument::stubs::function_returns`] could not deal with it.
+/// The slow form of [`crate::instrument::stubs::function_returns`].
 pub(crate) unsafe extern "C" fn function_returns(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
@@ -168,7 +169,7 @@ pub(crate) unsafe extern "C" fn function_returns(thread: *mut Thread) {
 }
 
 impl Thread {
-    /// Puts what the stubs wait for with the rest.
+    /// Moves the lock that the stubs wait for to the other pending calls.
     fn queue_awaited_lock(&mut self) {
         let AwaitedLock { sp, object, place, kind } = std::mem::take(&mut self.awaited_lock);
         if sp != 0 {
@@ -191,7 +192,7 @@ impl Thread {
         self.held_count += 1;
     }
 
-    /// A lock is given back. Returns how it was taken, if that was seen.
+    /// A lock is released. Returns how it was taken, if that was seen.
     fn remove_held_lock(&mut self, object: u64) -> Option<LockKind> {
         let held = &mut self.held[..self.held_count as usize];
         let i = held.iter().rposition(|h| h.object == object)?;
@@ -200,6 +201,7 @@ impl Thread {
         LockKind::from_number(self.held[self.held_count as usize].how)
     }
 
+    /// Tells the return instructions at which stack pointer the innermost pending call returns.
     fn update_return_slot(&self) {
         let sp = self.pending_calls.last().map_or(0, |p| p.sp);
         self.set_slot(slot::RETURN_SP, sp.wrapping_neg());

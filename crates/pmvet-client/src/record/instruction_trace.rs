@@ -1,7 +1,7 @@
-//! Data flow: the instructions of a thread that has read what another has stored and not fenced.
+//! The instruction trace of a thread that has read what another thread has stored and not fenced yet.
 //!
-//! From such a load on every instruction of the reader is reported with its registers, up to a number that the plan gives or until
-//! the thread has fenced some times. What the value does on its way is worked out in pmvet.
+//! From such a load on the client reports every instruction of the reader with its registers, up to a number that the plan
+//! gives or until the thread has made some fences. pmvet computes from this where the value goes.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -17,53 +17,53 @@ use crate::run::run;
 /// The stores of all threads that are not fenced yet.
 static UNFENCED_STORES: UnfencedStores = UnfencedStores([const { ThreadStores::new() }; TRACKED_THREADS]);
 
-/// So many threads can be read from, and so many of the last stores of each.
+/// For how many threads unfenced stores are tracked, and how many of the last ones for each.
 const TRACKED_THREADS: usize = 16;
 const STORES_PER_THREAD: usize = 16;
-/// A thread that has fenced so often since the load has done what it will do.
+/// How many fences after the load the trace goes on: what depends on the value has mostly happened by then.
 const TRACED_FENCES: u64 = 2;
-/// So many instructions of a thread are reported in one run: a bound on what a loop can cause.
+/// Upper bound for the instructions that one thread reports in a run, for the sake of loops.
 const MAX_TRACED_INSTRUCTIONS: u64 = 1 << 16;
 
-/// What a thread knows for this.
+/// The state of a thread's trace.
 #[derive(Debug, Default)]
 pub(crate) struct InstructionTrace {
-    /// Its place among what is at risk, from its first store on.
-    place: Option<&'static ThreadStores>,
-    /// Where its next store goes there.
+    /// Where its own unfenced stores are, from its first store on.
+    unfenced: Option<&'static ThreadStores>,
+    /// Where its next store goes there, modulo the size.
     next: usize,
-    /// How many fences it may make before it is followed no more.
+    /// The trace ends when the thread has made this many fences.
     until: u64,
-    /// How many instructions were reported in all.
+    /// How many instructions it has reported in all.
     reported: u64,
-    /// Where the thread's segment starts, once that is known.
+    /// The base of the thread's fs segment, or 0 if not known yet.
     fs: u64,
 }
 
 impl InstructionTrace {
-    /// What it has stored so far is not at risk any more, or soon will not be.
+    /// The thread makes a fence: its stores so far are fenced, or soon will be.
     pub(crate) fn fenced(&mut self) {
-        if let Some(place) = self.place {
+        if let Some(place) = self.unfenced {
             place.clear();
         }
     }
 
     /// Its thread ends.
     pub(crate) fn thread_ends(&mut self) {
-        if let Some(place) = self.place.take() {
+        if let Some(place) = self.unfenced.take() {
             place.clear();
             place.thread.store(0, Ordering::Release);
         }
     }
 }
 
-/// What threads have stored and not fenced: readers of these bytes are followed.
+/// The stores that threads have not fenced: whoever reads these bytes is traced.
 #[derive(Debug)]
 struct UnfencedStores([ThreadStores; TRACKED_THREADS]);
 
 #[derive(Debug)]
 struct ThreadStores {
-    /// 0 if the place is free.
+    /// 0 if nobody uses this entry.
     thread: AtomicU32,
     /// Address and size of stores to PM, in a ring.
     stores: [(AtomicU64, AtomicU64); STORES_PER_THREAD],
@@ -83,7 +83,7 @@ impl ThreadStores {
 }
 
 impl UnfencedStores {
-    /// A place for the stores of a thread, if one is free.
+    /// An entry for the stores of a thread, if one is free.
     fn claim(&self, thread: ThreadId) -> Option<&ThreadStores> {
         let free = |place: &&ThreadStores| {
             place.thread.compare_exchange(0, thread.0, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -91,8 +91,8 @@ impl UnfencedStores {
         self.0.iter().find(free)
     }
 
-    /// Whether another thread has stored any of these bytes, or is about to. A place that changes just now may give a wrong answer:
-    /// then a thread is followed for nothing, or not.
+    /// Whether another thread has stored any of these bytes, or is about to. The answer may be wrong while an entry changes:
+    /// then a thread is traced in vain, or not traced.
     fn overlaps(&self, reader: ThreadId, addr: u64, len: u64) -> bool {
         let others = self.0.iter().filter(|place| place.thread.load(Ordering::Acquire) != 0);
         others.filter(|place| place.thread.load(Ordering::Relaxed) != reader.0).any(|place| {
@@ -105,7 +105,7 @@ impl UnfencedStores {
     }
 }
 
-/// Before an instruction, if its thread is followed.
+/// Before an instruction, if its thread is traced.
 pub(crate) unsafe extern "C" fn before_instruction(pc: u64, _size: u32) {
     let thread = Thread::current();
     let left = thread.slot(slot::TRACE).saturating_sub(1);
@@ -133,10 +133,10 @@ pub(crate) unsafe extern "C" fn before_store(_pc: u64, size: u32) {
     let thread = Thread::current();
     let at = thread.slot(slot::ADDR);
     let trace = &mut thread.trace;
-    let Some(place) = trace.place.or_else(|| UNFENCED_STORES.claim(thread.id)) else { return };
-    trace.place = Some(place);
-    let (addr, len) = &place.stores[trace.next % STORES_PER_THREAD];
-    // A reader must not see the address of one store with the size of another.
+    let Some(stores) = trace.unfenced.or_else(|| UNFENCED_STORES.claim(thread.id)) else { return };
+    trace.unfenced = Some(stores);
+    let (addr, len) = &stores.stores[trace.next % STORES_PER_THREAD];
+    // A reader must not combine the address of one store with the size of another.
     len.store(0, Ordering::Relaxed);
     addr.store(at, Ordering::Release);
     len.store(size.into(), Ordering::Release);

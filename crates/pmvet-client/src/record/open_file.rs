@@ -20,7 +20,7 @@ impl OpenFile {
         // SAFETY: all-zero is a valid `stat`, and the pointer is valid.
         let stat = unsafe {
             let mut stat: libc::stat = std::mem::zeroed();
-            // The C library's `fstat` names a path, though an empty one, and the sandbox stops whoever names a path.
+            // The C library's `fstat` makes a call with an empty path, and the sandbox stops every call that names a path.
             if libc::syscall(libc::SYS_fstat, fd, &raw mut stat) != 0 {
                 return None;
             }
@@ -43,8 +43,8 @@ impl OpenFile {
     }
 }
 
-/// Undoes what the kernel makes of the name of a private copy: pmvet keeps those in memory, with the path of the
-/// file they stand for as their label.
+/// The path of the file that a private copy stands for. pmvet keeps such copies in memory, labelled with that path, and the
+/// kernel adds to the label.
 fn real_path(path: PathBuf) -> PathBuf {
     let bytes = path.as_os_str().as_bytes();
     match bytes.strip_prefix(b"/memfd:").and_then(|rest| rest.strip_suffix(b" (deleted)")) {

@@ -1,4 +1,4 @@
-//! What is PM: files, and the mappings of them in this process.
+//! What is PM: files, and their mappings in this process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -49,10 +49,11 @@ impl Mapping {
     }
 }
 
+/// Addresses have 48 bits.
 const FILTER_ENTRIES: usize = 1 << 16;
 
 pub(crate) struct Pm {
-    /// For each 4 GiB of address space whether PM is in it: what instrumented code looks at. Its address fits 32 bits.
+    /// One entry for each 4 GiB of address space: whether PM is in it. Instrumented code reads it; its address fits 32 bits.
     filter: *mut AtomicU8,
     mappings: RwLock<BTreeMap<u64, Mapping>>,
     files: Mutex<Files>,
@@ -70,11 +71,11 @@ unsafe impl Sync for Pm {}
 #[derive(Default)]
 struct Files {
     known: HashMap<Inode, FileId>,
-    /// Files that the target tried to map with `MAP_SYNC`: it takes them for PM.
+    /// Files that the target has tried to map with `MAP_SYNC`, which shows that it regards them as PM.
     claimed: HashMap<Inode, ()>,
 }
 
-/// PM goes where nothing else is, so that the filter tells it from everything else by the upper half of an address.
+/// Where PM is mapped if the target does not mind: far from everything else, so that the filter is precise.
 const FIRST_HINT: u64 = 0x2000_0000_0000;
 const GRANULE_BYTES: u64 = 1 << 32;
 
@@ -144,12 +145,12 @@ impl Pm {
         self.mappings.read().unwrap_or_else(|e| e.into_inner()).values().any(|m| m.file == file)
     }
 
-    /// An address for a mapping of `len` bytes whose place the target leaves to the kernel.
+    /// An address for a mapping of `len` bytes, for which the target leaves the choice to the kernel.
     pub(crate) fn mapping_hint(&self, len: u64) -> u64 {
         self.next_hint.fetch_add(len.next_multiple_of(GRANULE_BYTES) + GRANULE_BYTES, Ordering::Relaxed)
     }
 
-    /// Returns whether code that was made before may have to be made again: it may have constant addresses there.
+    /// Adds a mapping. Returns whether translated code may refer to it by constant addresses, and has to be translated again.
     pub(crate) fn add(&self, mapping: Mapping) -> bool {
         let near_code = !self.may_be_near(mapping.start) && SITES.is_near_code(mapping.start, mapping.end);
         self.remove(mapping.start, mapping.end - mapping.start);
@@ -181,7 +182,7 @@ impl Pm {
     }
 
     fn update_filter(&self, mappings: &BTreeMap<u64, Mapping>, start: u64, end: u64) {
-        // A store that starts just below a mapping is not to be missed either.
+        // A store that starts just below a mapping may reach into it.
         for granule in (start.saturating_sub(LINE) / GRANULE_BYTES)..=((end - 1) / GRANULE_BYTES) {
             let (from, to) = (granule * GRANULE_BYTES, (granule + 1) * GRANULE_BYTES);
             let pm = mappings.range(..to + LINE).next_back().is_some_and(|(_, m)| m.end > from);
@@ -211,7 +212,7 @@ impl Pm {
             || self.patterns.iter().any(|p| p.matches(&paths::text(path)))
     }
 
-    /// The id of a PM file. On first contact pmvet is told, and sees the file as it is now before this returns.
+    /// The id of a PM file. Reports a new one, and then waits until pmvet has seen the file as it is now, if it wants to.
     pub(crate) fn announce_file(&self, thread: &mut Thread, inode: Inode, path: &Path, size: u64) -> FileId {
         let mut files = self.files();
         if let Some(&file) = files.known.get(&inode) {

@@ -67,7 +67,7 @@ impl Thread {
         if run().is_coverage_run() {
             return 0;
         }
-        // Room first: once numbered, the event must not wait for pmvet, which may wait for its number.
+        // First make room: a numbered event must not wait for pmvet, which may itself wait for that number.
         let mut record = std::mem::take(&mut self.scratch);
         record.clear();
         wire::write(&Event { seq: 0, thread: self.id, site, context, what }, &mut record);

@@ -17,7 +17,7 @@ use crate::run::run;
 /// The instructions and modules of this process.
 pub(crate) static SITES: Global<Sites> = Global::new();
 
-/// What a module is to the user.
+/// What a module is to the user of pmvet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ModuleKind {
     Executable,
@@ -38,7 +38,7 @@ pub(crate) struct Sites {
 struct LoadedModule {
     id: ModuleId,
     end: u64,
-    /// Of its file's name.
+    /// Hash of its file's name.
     hash: u32,
     kind: ModuleKind,
 }
@@ -83,6 +83,7 @@ impl Sites {
 
     /// Whether code of a module can name an address in the range as a constant.
     pub(crate) fn is_near_code(&self, start: u64, end: u64) -> bool {
+        /// How far a displacement in an instruction reaches.
         const REACH_BYTES: u64 = 1 << 31;
         let modules = self.modules.read().unwrap_or_else(|e| e.into_inner());
         let near =
@@ -114,7 +115,7 @@ impl Sites {
 
     pub(crate) fn module_unloaded(&self, start: u64, end: u64) {
         self.modules.write().unwrap_or_else(|e| e.into_inner()).remove(&start);
-        // Another module may come to the same place: its instructions are not these.
+        // Another module may be loaded at the same address.
         let mut numbers = self.numbers.lock().unwrap_or_else(|e| e.into_inner());
         numbers.retain(|&pc, _| pc < start || pc >= end);
     }

@@ -1,4 +1,6 @@
-//! What the stubs leave to Rust: first hits of a mapping, stores across lines, read-modify-writes, full rings, new paths.
+//! The slow path: what the stubs leave to Rust.
+//!
+//! These are first hits of a mapping, stores across lines, read-modify-writes of unusual size, full rings and new call paths.
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +19,7 @@ pub(crate) unsafe extern "C" fn before_store(thread: *mut Thread) {
     let thread = unsafe { &mut *thread };
     let addr = thread.slot(slot::ADDR);
     let len = u64::from(thread.size);
-    // The stub may have come as far as the lock.
+    // The stub may have taken the lock already.
     thread.release_locks();
     thread.mode = mode::NOTHING;
     thread.report_released_spin_locks();
@@ -129,7 +131,7 @@ pub(crate) unsafe extern "C" fn before_atomic(thread: *mut Thread) {
 }
 
 impl Thread {
-    /// Whether any of the `len` bytes at `addr` is PM. The stubs look at the same mapping next.
+    /// Whether any of the `len` bytes at `addr` is PM. The stubs check the same mapping first next time.
     pub(crate) fn hits_pm(&mut self, addr: u64, len: u64) -> bool {
         let Some(mapping) = PM.find(addr, len) else { return false };
         self.pm_start = mapping.start;

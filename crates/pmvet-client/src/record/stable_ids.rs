@@ -4,7 +4,7 @@
 
 use super::sites::ModuleKind;
 
-/// Marks the numbers of instructions outside the executable.
+/// Set in the numbers of instructions outside the executable.
 pub(crate) const LIBRARY_BIT: u32 = 1 << 30;
 
 /// The factors of `mix`.
@@ -25,8 +25,8 @@ pub(crate) fn site_id(module: u32, distance: u64, kind: ModuleKind) -> u32 {
     if kind == ModuleKind::Executable { number } else { number | LIBRARY_BIT }
 }
 
-/// The number of a call path: in its upper half the newest call, with those within libraries up to the first from outside;
-/// in its lower half the call before. The stubs compute the same.
+/// The number of a call path. Its upper half stands for the newest call of the program, together with the calls within
+/// libraries that follow it; its lower half stands for the program's call before that. The stubs compute the same.
 pub(crate) fn context_id(parent: u32, call: u32) -> u32 {
     let own = |seed: u32| (mix(seed, call) | 1) << 16;
     if call & LIBRARY_BIT != 0 { own(parent >> 16) | parent & 0xffff } else { own(0) | parent >> 16 }

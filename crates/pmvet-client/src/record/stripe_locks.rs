@@ -16,7 +16,7 @@ use crate::dynamorio;
 use crate::run::run;
 
 impl Thread {
-    /// Takes the stripe locks of all lines in `ranges`, in one order for all threads.
+    /// Takes the stripe locks of all lines in `ranges`, in the order that all threads use.
     pub(crate) fn lock_ranges(&mut self, ranges: &[(u64, u32)]) {
         let lines = |&(addr, len): &(u64, u32)| {
             let lines = addr / LINE..=(addr + u64::from(len).max(1) - 1) / LINE;
@@ -72,7 +72,7 @@ impl Thread {
         }
     }
 
-    /// Gives back every lock and forgets the access under way: it is done, or it faulted and never was.
+    /// Releases every stripe lock and forgets the access under way, which is done or has faulted.
     pub(crate) fn finish_access(&mut self) {
         self.release_locks();
         self.ranges.clear();
@@ -83,7 +83,7 @@ impl Thread {
     }
 }
 
-/// Takes a stripe lock. A holder that was killed does not hold it for ever.
+/// Takes a stripe lock. Takes it over if its holder was killed.
 fn acquire(stripe: usize, os_thread: u32) {
     let lock = run().shared.stripe(stripe);
     let mut waits = 0;

@@ -18,7 +18,7 @@ use crate::dynamorio::Global;
 /// The hooked functions of this process.
 pub(crate) static HOOKS: Global<Hooks> = Global::new();
 
-/// What a function does, by the argument that names its object.
+/// What a function does to the object that one of its arguments names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Acquire(LockKind, Success),
@@ -36,7 +36,7 @@ pub(super) enum Role {
     BeginTransaction,
 }
 
-/// When an acquisition has worked.
+/// How a function tells that it has acquired the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Success {
     Always,
@@ -85,7 +85,7 @@ struct Found {
     at: HashMap<u64, u32>,
     /// Address ranges of modules that have hooked functions.
     modules: Vec<(u64, u64)>,
-    /// Those of the C library and the loader, whose own atomics say nothing that the hooks do not say.
+    /// Address ranges of the C library and the loader. Their own atomics say nothing that the hooks do not.
     libraries: Vec<(u64, u64)>,
 }
 

@@ -25,7 +25,7 @@ use crate::run::run;
 pub(crate) mod slot {
     /// The address of the [`super::Thread`].
     pub(crate) const THREAD: usize = 0;
-    /// The register that instrumentation borrowed.
+    /// The target's value of the register that instrumentation uses.
     pub(crate) const SAVED: usize = 1;
     /// The address that an access hit.
     pub(crate) const ADDR: usize = 2;
@@ -39,25 +39,25 @@ pub(crate) mod slot {
     pub(crate) const VALUE: usize = 6;
     /// The block before this one, for counting branches.
     pub(crate) const PREVIOUS_BLOCK: usize = VALUE + 8;
-    /// Not 0 while the thread's instructions are followed.
+    /// How many more instructions of the thread are traced; 0 if none.
     pub(crate) const TRACE: usize = PREVIOUS_BLOCK + 1;
     pub(crate) const COUNT: usize = TRACE + 1;
 }
 
-/// What the second half of an access still has to do.
+/// What is left to do after the instruction of an access.
 pub(crate) mod mode {
     pub(crate) const NOTHING: u8 = 0;
     /// Copy the stored value, number, publish.
     pub(crate) const STORE: u8 = 1;
-    /// Everything out of the ordinary is done in Rust.
+    /// The slow path does it.
     pub(crate) const SLOW: u8 = 2;
-    /// A locked read-modify-write of 4 or 8 bytes: copy the new value too, number, publish.
+    /// A locked read-modify-write of 1, 4 or 8 bytes: copy the new value too, number, publish.
     pub(crate) const RMW: u8 = 3;
     /// As `STORE`, but the value is in the value slots: reading a line that was just written past the cache is slow.
     pub(crate) const STREAM: u8 = 4;
     /// A read-modify-write of another size, which is done in Rust.
     pub(crate) const RARE_RMW: u8 = 5;
-    /// As `RMW`, of volatile memory, by an instruction that locks are taken with.
+    /// As `RMW`, of volatile memory, by an instruction that programs take locks with.
     pub(crate) const LOCKING_RMW: u8 = 6;
 }
 
@@ -79,10 +79,12 @@ pub(crate) struct Thread {
 
     // The access under way.
     pub(crate) site: u32,
-    /// Kind and size, as in a record's first word; then what to do after the instruction.
+    /// Kind and size, as in a record's first word.
     pub(crate) kind: u8,
     pub(crate) size: u8,
+    /// The [`mode`] that the first half of the access sets if it hits PM.
     pub(crate) next_mode: u8,
+    /// The [`mode`] of the access under way.
     pub(crate) mode: u8,
     /// The stripe lock held, or null.
     pub(crate) stripe_lock: u64,
@@ -109,21 +111,21 @@ pub(crate) struct Thread {
     /// Address of the word that is not 0 once the target has more than one thread.
     pub(crate) shared_flag: u64,
     pub(crate) os_thread: u32,
-    /// Start of `path_cache`, and what is left of a hash to find a bucket there.
+    /// Start of `path_cache`, and the bits of a hash that select a bucket there.
     pub(crate) paths: u64,
     pub(crate) path_mask: u32,
 
-    /// A lock whose taking is under way, if no other hooked function is.
+    /// The lock that the thread is about to take, unless another hooked function is under way.
     pub(crate) awaited_lock: AwaitedLock,
-    /// Where `held` is, how many locks there are in it, and for how many there is room.
+    /// Address of `held`, how many locks it has, and for how many it has room.
     pub(crate) held_at: u64,
     pub(crate) held_count: u64,
     pub(crate) held_room: u64,
-    /// Words of volatile memory that the thread has taken as one takes a lock.
+    /// Spin locks in volatile memory that the thread holds.
     pub(crate) spin_locks: [HeldSpinLock; MAX_HELD_SPIN_LOCKS],
     pub(crate) spin_lock_count: u32,
 
-    /// Where transitions between operations on PM are counted, and what is left of the last operation.
+    /// The coverage map of operations on PM, and a hash of the last operation.
     pub(crate) pm_counts: u64,
     pub(crate) last_operation: u32,
     /// Where operations are numbered, and where the run is to end: a [`pmvet_events::stage::Stop`].
@@ -138,14 +140,14 @@ pub(crate) struct Thread {
     pub(crate) buffer: RingBuffer,
     pub(crate) frames: Box<call_context::ShadowStack>,
     pub(crate) path_cache: call_context::PathCache,
-    /// Memory that `context` uses again each time.
+    /// Memory that `context` reuses.
     pub(crate) new_frames: Vec<Frame>,
     /// Shadow stack positions that signal handlers interrupted.
     pub(crate) interrupted: Vec<u64>,
     pub(crate) pending_calls: Vec<PendingCall>,
     /// The pool of the transaction that was begun last.
     pub(crate) pool: u64,
-    /// Room for the locks that this thread took and has not given back.
+    /// The locks that the thread holds.
     pub(crate) held: Vec<HeldLock>,
     /// Stripes that a slow access holds.
     pub(crate) held_stripes: Vec<usize>,
@@ -155,7 +157,7 @@ pub(crate) struct Thread {
     pub(crate) ranges: Vec<(u64, u32)>,
     /// How often the thread has come to each stall of the plan.
     pub(crate) stall_visits: Vec<u32>,
-    /// How many fences it has made, if threads are kept in step.
+    /// How many fences it has made, in runs that need to know.
     pub(crate) fences_made: u64,
     pub(crate) lockstep: LockstepState,
     pub(crate) trace: InstructionTrace,
@@ -165,7 +167,7 @@ pub(crate) struct Thread {
     /// The signals that it blocks.
     pub(crate) blocked_signals: u64,
     process: u32,
-    /// The argument of the system call under way that the kernel sees another value of.
+    /// Arguments of the system call under way that were replaced, with the target's values.
     pub(crate) replaced_arguments: Vec<(i32, u64)>,
     stack_memory: (*mut u8, usize),
 }
@@ -303,12 +305,12 @@ impl Thread {
         unsafe { (*TLS.slots().add(slot::THREAD) as *mut Self).as_mut() }
     }
 
-    /// Whether this is what a fork copied of a thread that does not exist in the child. Its ring is not the child's.
+    /// Whether a fork has copied this from its parent, where the thread still runs. The ring is not the child's.
     pub(crate) fn is_fork_copy(&self) -> bool {
         !self.is_vfork_child && self.process != dynamorio::process()
     }
 
-    /// Its process was forked behind DynamoRIO's back: all it has is the child's now.
+    /// The process was forked behind DynamoRIO's back: everything here is the child's now.
     pub(crate) fn set_process(&mut self, process: u32) {
         self.process = process;
     }
@@ -336,8 +338,8 @@ impl Thread {
         if thread.slot(slot::THREAD) == this as u64 {
             thread.set_slot(slot::THREAD, 0);
         }
-        // No matter if it fails: pmvet may have noticed that a child of vfork is gone before its parent did, and the ring
-        // may be another's by now.
+        // It may fail: pmvet may notice before the parent that a child of vfork is gone, and another thread may have the ring
+        // by now.
         thread.control().change(RingState::Active(thread.id), RingState::Closed(thread.id));
         dynamorio::free_pages(thread.stack_memory.0, thread.stack_memory.1);
     }

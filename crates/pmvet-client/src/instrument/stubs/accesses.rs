@@ -20,7 +20,7 @@ stubs! {
         save!(),
         spin_locks_still_held!(),
         address_in_pm!(),
-        // What follows takes the time that the line needs to come, or else the number would wait for it.
+        // The line arrives while the record is prepared; otherwise the numbering would wait for it.
         "prefetchw [rax]",
         context_and_room!(),
         write_place!(),
@@ -201,7 +201,7 @@ stubs! {
     38:
         cmp byte ptr [rcx + {kind}], {atomic}
         jne 30b
-        // The word that was taken last is given back, or taken in another way.
+        // The spin lock that was taken last is released, or taken in another way.
         mov edi, [rcx + {spin_lock_count}]
         test edi, edi
         jz 24f
@@ -212,7 +212,7 @@ stubs! {
         jne 24f
         dec dword ptr [rcx + {spin_lock_count}]
     24:
-        // Whoever takes a lock adds bits to its word, and takes none away.
+        // Taking a lock sets bits in its word and clears none.
         cmp byte ptr [rcx + {mode}], {locking_rmw}
         jne 26f
         mov rdx, [rsi + 24]
@@ -253,7 +253,7 @@ stubs! {
         ",
         the_rest_in_rust!();
 
-    /// The part before a read-modify-write of memory that is not PM. Whatever is not within an aligned word is no lock.
+    /// The part before a read-modify-write of volatile memory. One that is not within an aligned word is no lock.
     before_atomic, slow_path::before_atomic:
         save!(),
         "
@@ -305,7 +305,7 @@ stubs! {
         restore_and_return!(),
         the_rest_in_rust!();
 
-    /// The store that has just been reported is one to stop after, perhaps.
+    /// The schedule may stop the thread after the store that was just reported.
     stall_after_store, schedule::stall_after_store:
         save!(),
         the_rest_in_rust!();
@@ -315,17 +315,17 @@ stubs! {
         save!(),
         the_rest_in_rust!();
 
-    /// The instruction that comes next is one to stop before, perhaps.
+    /// The schedule may stop the thread before the next instruction.
     stall_before, schedule::stall_before:
         save!(),
         the_rest_in_rust!();
 
-    /// A fence comes next, and threads are kept in step.
+    /// A fence comes next, in a run with lockstep or an instruction trace.
     lockstep_fence, lockstep::before_fence:
         save!(),
         the_rest_in_rust!();
 
-    /// A hooked function comes next, and threads are kept in step.
+    /// A hooked function comes next, in a run with lockstep.
     lockstep_entry, lockstep::before_hooked_function:
         save!(),
         the_rest_in_rust!();

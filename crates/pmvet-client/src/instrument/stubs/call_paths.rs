@@ -7,8 +7,8 @@ use crate::record::call_context::{self, Frame, PathStep};
 use crate::record::stable_ids;
 use crate::record::thread::Thread;
 
-/// From the frame at rsi down to the first one that has a node, then up again, at label 3, once for each frame that has none: rsi is
-/// the frame, r8d its call and edx its parent's node.
+/// Goes from the frame at rsi down to the first one that has a node, then up again. Label 3 is reached once for each frame
+/// that has none, with the frame in rsi, its call in r8d and its parent's node in edx.
 macro_rules! each_new_frame {
     () => {
         "
@@ -112,7 +112,8 @@ pub(super) extern "C" fn resolve() {
     )
 }
 
-/// The same for runs that count, in which a node's number follows from its parent's and the call: see [`stable_ids::context_id`].
+/// The same for coverage runs, in which a node's number is computed from its parent's and the call: see
+/// [`stable_ids::context_id`].
 #[unsafe(naked)]
 pub(super) extern "C" fn resolve_stable() {
     naked_asm!(

@@ -44,7 +44,7 @@ stubs! {
         restore_and_return!(),
         the_rest_in_rust!();
 
-    /// A function that gives back the lock at rdi was entered, usually the one that was taken last.
+    /// A function that releases the lock at rdi was entered, usually the lock that was taken last.
     unlock_entered, hooked_calls::function_entered:
         save!(),
         "

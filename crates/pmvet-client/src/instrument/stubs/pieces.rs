@@ -10,7 +10,7 @@ macro_rules! stubs {
         pub(crate) extern "C" fn $name() {
             std::arch::naked_asm!(
                 $($code,)+
-                // No stub uses every name, and the compiler insists on it: a comment will do.
+                // The compiler insists that every name is used, and no stub uses all: this comment does.
                 "
                 // {rax} {rdx} {rsi} {rdi} {flags} {rsp} {vectors} {slots} {site} {kind} {size} {next_mode}
                 // {mode} {stripe_lock} {pm_start} {pm_span} {pm_key} {cursor} {limit} {head} {control} {next_seq}
@@ -129,8 +129,8 @@ macro_rules! restore_and_return {
 /// Where label 9 leads: calls a Rust function with the thread as its argument, keeping all registers that `save` does not
 /// cover, and returns.
 ///
-/// Of the vector registers that is what code for any x86-64 may change, their low halves: `xsave` would keep them all, in
-/// thirty times the time. [`crate::dynamorio::bytes`] says what follows from that.
+/// It saves the low halves of the vector registers, which is all that baseline x86-64 code changes: `xsave` would save
+/// everything and take thirty times as long. [`crate::dynamorio::bytes`] says what follows from that.
 macro_rules! the_rest_in_rust {
     () => {
         concat!(
@@ -204,7 +204,7 @@ macro_rules! lock_stripe {
     };
 }
 
-/// Jumps to 9 if a word that the thread has taken as one takes a lock has another value by now: see [`crate::record::held_spin_locks`].
+/// Jumps to 9 if a spin lock of the thread has another value by now: see [`crate::record::held_spin_locks`].
 macro_rules! spin_locks_still_held {
     () => {
         "
@@ -241,7 +241,7 @@ macro_rules! address_in_pm {
     };
 }
 
-/// Puts the context into edx, or jumps to 9 if that takes more than a look. Names the function that finds new ones.
+/// Puts the context into edx, or jumps to 9 if it is not cached. The argument names the function that resolves new frames.
 macro_rules! context {
     ($resolve:literal) => {
         concat!(

@@ -86,6 +86,7 @@ pub(crate) fn finish(thread: &mut Thread, call: &Syscall, pending: PendingSyscal
     }
 }
 
+/// Adds and reports a mapping.
 fn remember(thread: &mut Thread, mapping: Mapping, writable: bool) {
     let near_code = PM.add(mapping);
     PM.watch(near_code);
@@ -93,7 +94,7 @@ fn remember(thread: &mut Thread, mapping: Mapping, writable: bool) {
     thread.emit(What::Map { file, addr: start, len: end - start, offset, writable });
 }
 
-/// Whatever PM was mapped here is not there any more.
+/// Something else is mapped here now: reports that PM was unmapped.
 fn replaced(thread: &mut Thread, addr: u64, len: u64) {
     for part in PM.remove(addr, len) {
         thread.emit(What::Unmap { addr: part.start, len: part.end - part.start });

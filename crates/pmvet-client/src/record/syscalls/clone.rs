@@ -10,7 +10,7 @@ use crate::record::thread::Thread;
 use crate::record::threads::threads;
 use crate::run::run;
 
-/// A thread or process is about to be made. What comes after in the child must have a later number than this.
+/// A thread or process is about to be created. Its events must have later numbers than this one.
 pub(crate) fn before_clone(thread: &mut Thread, number: i64, argument: &dyn Fn(i32) -> u64) {
     let header = run().shared.header();
     header.many_threads.0.store(1, Ordering::SeqCst);
@@ -24,12 +24,12 @@ pub(crate) fn before_clone(thread: &mut Thread, number: i64, argument: &dyn Fn(i
     thread.emit(What::ThreadCreate { child });
 }
 
-/// Whether a call makes a thread rather than a process.
+/// Whether a call creates a thread rather than a process.
 pub(crate) fn makes_thread(number: i64, argument: &dyn Fn(i32) -> u64) -> bool {
     requested(number, argument).0 & libc::CLONE_THREAD as u64 != 0
 }
 
-/// The flags of a call that makes a thread or a process, the end of the new stack, and where thread-local data is.
+/// The flags of a call that creates a thread or process, the end of the new stack, and where thread-local data is.
 fn requested(number: i64, argument: &dyn Fn(i32) -> u64) -> (u64, u64, u64) {
     match number {
         libc::SYS_clone => (argument(0), argument(1), argument(4)),

@@ -20,6 +20,7 @@ enum Len {
     Records(u64),
 }
 
+/// Size of the kernel's `struct stat`.
 const STAT_BYTES: u64 = 144;
 
 /// Calls with buffers: which argument, how long.

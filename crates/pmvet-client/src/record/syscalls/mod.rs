@@ -11,7 +11,7 @@ pub(crate) use pending::PendingSyscall;
 use super::thread::Thread;
 use crate::dynamorio::Syscall;
 
-/// Whether a call has to be looked at in a run that reports events.
+/// Whether recording needs to see a call.
 pub(crate) fn is_recorded(number: i64) -> bool {
     kernel_writes::writes_memory(number)
         || may_block(number)
@@ -68,9 +68,9 @@ pub(crate) fn is_recorded(number: i64) -> bool {
         )
 }
 
-/// Calls that wait, and that a signal ends early unless its handler asks for them to be restarted. DynamoRIO restarts all that the client
-/// does not want to see: a server that its SIGTERM is to wake would wait for ever. Not `futex`, which threads call too often: `sem_wait` goes on
-/// after a signal.
+/// Calls that wait, and that a signal ends early unless its handler asks for a restart. DynamoRIO restarts all calls that the
+/// client does not want to see, so that a server which waits for SIGTERM would wait for ever. `futex` is left out, because
+/// threads call it too often; so `sem_wait` goes on after a signal.
 fn may_block(number: i64) -> bool {
     matches!(
         number,
