@@ -6,10 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dynamorio_sys::*;
-
 use super::initial_stack;
-use crate::dynamorio::ffi::*;
 use crate::dynamorio::{self, Syscall};
 use crate::record::syscalls::PendingSyscall;
 
@@ -63,33 +60,12 @@ impl FixedInputs {
 
 /// After an instruction that reads the time stamp counter.
 pub(crate) unsafe extern "C" fn time_stamp(_register: u32) {
-    let mut registers = dynamorio::registers();
-    let now = FIXED_INPUTS.now();
-    registers.__bindgen_anon_8.rax = now & 0xffff_ffff;
-    registers.__bindgen_anon_6.rdx = now >> 32;
-    dynamorio::set_registers(&mut registers);
+    dynamorio::set_time_stamp(FIXED_INPUTS.now());
 }
 
 /// After an instruction that has put a random number into a register.
 pub(crate) unsafe extern "C" fn random_number(register: u32) {
-    const CARRY: u64 = 1;
-    let mut registers = dynamorio::registers();
-    let reg = register as reg_id_t;
-    // SAFETY: `registers` is a full machine context.
-    unsafe {
-        let size = opnd_size_in_bytes(reg_get_size(reg));
-        let full = reg_to_pointer_sized(reg);
-        let old = reg_get_value(full, &raw mut *registers);
-        let random = FIXED_INPUTS.random();
-        let value = match size {
-            2 => old & !0xffff | random & 0xffff,
-            4 => random & 0xffff_ffff,
-            _ => random,
-        };
-        reg_set_value(full, &raw mut *registers, value);
-        registers.__bindgen_anon_9.rflags |= CARRY;
-    }
-    dynamorio::set_registers(&mut registers);
+    dynamorio::set_random_number(register, FIXED_INPUTS.random());
 }
 
 /// Whether a call asks for the time.

@@ -14,7 +14,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dynamorio_sys::app_pc;
 use pmvet_events::event::What;
 use pmvet_events::plan;
 use pmvet_events::shm::RingState;
@@ -234,7 +233,7 @@ impl ForkServer {
     /// Translates the blocks that children have added to the stage.
     fn translate(&self, dc: *mut c_void) {
         let known = self.translated.load(Ordering::Relaxed);
-        let mut tags: Vec<app_pc> = self.stage.blocks_from(known).map(|tag| tag as app_pc).collect();
+        let mut tags: Vec<u64> = self.stage.blocks_from(known).collect();
         self.translated.store(known + tags.len(), Ordering::Relaxed);
         if tags.is_empty() {
             return;
@@ -242,7 +241,7 @@ impl ForkServer {
         // A library that only the child loaded is not here.
         dynamorio::retain_code(&mut tags);
         self.translating.store(true, Ordering::Relaxed);
-        dynamorio::translate(dc, &mut tags);
+        dynamorio::translate(dc, &tags);
         self.translating.store(false, Ordering::Relaxed);
     }
 

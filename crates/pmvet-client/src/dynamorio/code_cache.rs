@@ -15,21 +15,22 @@ pub(crate) fn flush_code() {
 }
 
 /// Keeps the addresses that hold code. To ask DynamoRIO would read the whole memory map once for each address.
-pub(crate) fn retain_code(tags: &mut Vec<app_pc>) {
+pub(crate) fn retain_code(tags: &mut Vec<u64>) {
     let mut code = regions();
     code.retain(|region| region.allows(libc::PROT_EXEC));
     tags.retain(|&tag| {
-        let next = code.partition_point(|region| region.start <= tag as u64);
-        next > 0 && (tag as u64) < code[next - 1].end
+        let next = code.partition_point(|region| region.start <= tag);
+        next > 0 && tag < code[next - 1].end
     });
 }
 
 /// Fills the code cache with the blocks at these addresses, and also the tables by which returns and indirect jumps find
 /// them: a child would otherwise ask DynamoRIO once for each target.
-pub(crate) fn translate(dc: *mut c_void, tags: &mut [app_pc]) {
+pub(crate) fn translate(dc: *mut c_void, tags: &[u64]) {
     use dr_indirect_branch_type_t_DR_INDIRECT_CALL as CALL;
     use dr_indirect_branch_type_t_DR_INDIRECT_JUMP as JUMP;
     use dr_indirect_branch_type_t_DR_INDIRECT_RETURN as RETURN;
+    let mut tags: Vec<app_pc> = tags.iter().map(|&tag| tag as app_pc).collect();
     let (mut returns, mut others): (Vec<app_pc>, Vec<app_pc>) = tags.iter().partition(|&&tag| follows_call(tag as u64));
     // DynamoRIO expects to be called from the target's state and leaves in it.
     let fill = |how: &dyn Fn()| {

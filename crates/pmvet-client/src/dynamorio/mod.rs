@@ -1,7 +1,8 @@
 //! The boundary to DynamoRIO and the kernel.
 //!
-//! Everything that needs a pointer from DynamoRIO or a raw system call is wrapped here, as safe functions where that is
-//! possible. The room knows nothing about persistent memory or events, and uses no other room of this crate.
+//! What needs a pointer from DynamoRIO or a raw system call is wrapped here, as safe functions where that is possible. The
+//! room knows nothing about persistent memory, and uses no other room of this crate. Elsewhere only `instrument`, which
+//! takes instructions apart, and the callbacks in `events` name DynamoRIO's types.
 
 pub(crate) mod bytes;
 mod code_cache;
@@ -33,7 +34,7 @@ pub(crate) use memory::{
 };
 pub(crate) use memory_map::{Inode, Region, regions};
 pub(crate) use modules::{Module, executable, is_executable_at};
-pub(crate) use registers::{integer_registers, registers, restore_argument, set_registers};
+pub(crate) use registers::{integer_registers, registers, restore_argument, set_random_number, set_time_stamp};
 pub(crate) use signal_action::{SignalAction, die_of_signal, swap_signal_action};
 pub(crate) use syscall::Syscall;
 pub(crate) use tls::{TLS, Tls, set_thread_field, thread_field};

@@ -2,7 +2,7 @@
 
 use dynamorio_sys::*;
 
-use super::ffi::reg_get_value;
+use super::ffi::*;
 
 /// All of the target's registers.
 pub(crate) fn registers() -> Box<dr_mcontext_t> {
@@ -36,7 +36,7 @@ pub(crate) fn integer_registers(fs_base: &mut u64) -> [u64; 16] {
     }
 }
 
-pub(crate) fn set_registers(registers: &mut dr_mcontext_t) {
+fn set_registers(registers: &mut dr_mcontext_t) {
     // SAFETY: a full machine context, from within a clean call.
     unsafe { dr_set_mcontext(dr_get_current_drcontext(), registers) };
 }
@@ -49,6 +49,35 @@ pub(crate) fn restore_argument(index: i32, value: u64) {
         1 => registers.__bindgen_anon_2.rsi = value,
         3 => registers.r10 = value,
         _ => return,
+    }
+    set_registers(&mut registers);
+}
+
+/// Replaces the result of `rdtsc`.
+pub(crate) fn set_time_stamp(now: u64) {
+    let mut registers = registers();
+    registers.__bindgen_anon_8.rax = now & 0xffff_ffff;
+    registers.__bindgen_anon_6.rdx = now >> 32;
+    set_registers(&mut registers);
+}
+
+/// Replaces the result of `rdrand` or `rdseed`, whose destination is `register`, and lets it succeed.
+pub(crate) fn set_random_number(register: u32, random: u64) {
+    const CARRY: u64 = 1;
+    let mut registers = registers();
+    let reg = register as reg_id_t;
+    // SAFETY: `registers` is a full machine context.
+    unsafe {
+        let size = opnd_size_in_bytes(reg_get_size(reg));
+        let full = reg_to_pointer_sized(reg);
+        let old = reg_get_value(full, &raw mut *registers);
+        let value = match size {
+            2 => old & !0xffff | random & 0xffff,
+            4 => random & 0xffff_ffff,
+            _ => random,
+        };
+        reg_set_value(full, &raw mut *registers, value);
+        registers.__bindgen_anon_9.rflags |= CARRY;
     }
     set_registers(&mut registers);
 }
