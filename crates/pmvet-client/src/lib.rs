@@ -4,13 +4,16 @@
 //!
 //! | room | what it is for |
 //! |---|---|
-//! | [`dynamorio`] | the boundary to DynamoRIO and the kernel: all FFI, as safe functions where possible |
+//! | [`dynamorio`] | the boundary to DynamoRIO and the kernel: FFI, as safe functions where possible |
 //! | [`run`] | what pmvet asks of this process, and the memory that they share |
 //! | [`record`] | threads and their rings, what is PM, where an event happened, what system calls and locks mean |
 //! | [`control`] | schedules, lockstep, the fork server, determinism, signals |
 //! | [`coverage`] | counters for a fuzzer in place of events |
 //! | [`instrument`] | a basic block of the target becomes one that reports; the machine code of the hot paths |
 //! | [`events`] | DynamoRIO's callbacks, which pass what happens on to the rooms |
+//!
+//! At run time the target's code enters at [`instrument::stubs`], which call the Rust side in the rooms above. Inside [`record`], `thread.rs` and the files that work on a thread know each other: one structure,
+//! which stubs address by offset, has the state of them all.
 //!
 //! No room holds the others: state that belongs to the process is in a static of the file that defines it, which
 //! [`dr_client_main`] sets in the order of the rooms. State that belongs to a thread is in [`record::thread::Thread`].
