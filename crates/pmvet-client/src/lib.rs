@@ -12,8 +12,7 @@
 //! | [`instrument`] | a basic block of the target becomes one that reports; the machine code of the hot paths |
 //! | [`events`] | DynamoRIO's callbacks, which pass what happens on to the rooms |
 //!
-//! At run time the target's code enters at [`instrument::stubs`], which call the Rust side in the rooms above. Inside [`record`], `thread.rs` and the files that work on a thread know each other: one structure,
-//! which stubs address by offset, has the state of them all.
+//! At run time the target's code enters at [`instrument::stubs`], which call the Rust side in the rooms above.
 //!
 //! No room holds the others: state that belongs to the process is in a static of the file that defines it, which
 //! [`dr_client_main`] sets in the order of the rooms. State that belongs to a thread is in [`record::thread::Thread`].

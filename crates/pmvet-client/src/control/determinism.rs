@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::initial_stack;
 use crate::dynamorio::{self, Syscall};
-use crate::record::syscalls::PendingSyscall;
+use crate::record::syscalls::pending::PendingSyscall;
 
 /// 2020-01-01 00:00:00 UTC, in nanoseconds.
 const EPOCH_NANOS: u64 = 1_577_836_800_000_000_000;

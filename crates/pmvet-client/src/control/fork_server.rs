@@ -19,8 +19,8 @@ use pmvet_events::plan;
 use pmvet_events::shm::RingState;
 use pmvet_events::stage::{Point, RUN, Stage, turn};
 
+use super::fork_point;
 use super::private_mappings::PrivateMappings;
-use super::{fork_point, lifecycle};
 use crate::dynamorio::{self, Inode, Syscall};
 use crate::record::thread::Thread;
 use crate::record::threads::threads;
@@ -28,6 +28,8 @@ use crate::run::run;
 
 /// The fork server, if this process is one or a child of one.
 pub(crate) static FORK_SERVER: OnceLock<ForkServer> = OnceLock::new();
+
+pub(crate) type AfterFork = unsafe extern "C" fn(*mut c_void);
 
 pub(crate) struct ForkServer {
     stage: &'static Stage,
@@ -53,10 +55,12 @@ pub(crate) struct ForkServer {
     /// Signals that the target handles itself: bit n - 1 for signal n.
     handled_signals: AtomicU64,
     private_mappings: PrivateMappings,
+    /// What a child that reports events does first, with its DynamoRIO context.
+    after_fork: AfterFork,
 }
 
 impl ForkServer {
-    pub(crate) fn new(plan: &plan::Forks) -> Self {
+    pub(crate) fn new(plan: &plan::Forks, after_fork: AfterFork) -> Self {
         let stage = dynamorio::map_stage(&plan.stage);
         Self {
             stage,
@@ -74,6 +78,7 @@ impl ForkServer {
             tid_address: AtomicU64::new(0),
             handled_signals: AtomicU64::new(0),
             private_mappings: PrivateMappings::default(),
+            after_fork,
         }
     }
 
@@ -223,7 +228,7 @@ impl ForkServer {
             }
         } else {
             // SAFETY: in the child of a fork, on its only thread.
-            unsafe { lifecycle::forked(dc) };
+            unsafe { (self.after_fork)(dc) };
         }
         if order == RUN && self.stage.apart.load(Ordering::Relaxed) != 0 && !self.private_mappings.make_private() {
             self.end_unfit_run();

@@ -11,7 +11,7 @@ use super::fork_server::{FORK_SERVER, ForkServer};
 use super::lockstep::LOCKSTEP;
 use super::signals::SIGNALS;
 use crate::dynamorio;
-use crate::record::sites::SITES;
+use crate::record::module_events;
 use crate::record::thread::{Thread, mode, slot};
 use crate::record::threads::threads;
 use crate::run::run;
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn thread_starts(dc: *mut c_void) {
     };
     if first {
         report_process(thread, 0);
-        SITES.report_early_modules(thread);
+        module_events::report_early_modules(thread);
     }
     thread.emit(What::ThreadStart { process: run().process(), os_thread: thread.os_thread });
 }

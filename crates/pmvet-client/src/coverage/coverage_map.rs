@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::control::fork_server::FORK_SERVER;
-use crate::record::call_context::HASH_FACTOR;
+use crate::record::shadow_stack::HASH_FACTOR;
 use crate::record::thread::{Thread, slot};
 
 /// The slow form of [`crate::instrument::stubs::count_operation`].

@@ -9,6 +9,7 @@ use dynamorio_sys::*;
 use crate::control::fork_server::FORK_SERVER;
 use crate::control::schedule::SCHEDULE;
 use crate::dynamorio::Module;
+use crate::record::module_events;
 use crate::record::sites::SITES;
 use crate::record::sync_functions::HOOKS;
 use crate::record::thread::{Thread, mode};
@@ -18,7 +19,7 @@ pub(crate) unsafe extern "C" fn module_loaded(_dc: *mut c_void, module: *const m
     // SAFETY: valid during the event.
     let Module { start, end, path } = Module::new(unsafe { &*module });
     SCHEDULE.module_loaded(start, &path);
-    SITES.module_loaded(start, end, &path);
+    module_events::module_loaded(start, end, &path);
     // A coverage run has no use for hooks, and the symbol tables of a large library are long.
     if !run().is_coverage_run() {
         HOOKS.hook_module(start, end, &path);

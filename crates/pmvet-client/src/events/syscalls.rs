@@ -11,7 +11,8 @@ use crate::control::signals::SIGNALS;
 use crate::control::{determinism, syscall_fixes};
 use crate::coverage;
 use crate::dynamorio::{self, Syscall};
-use crate::record::syscalls::{self, PendingSyscall};
+use crate::record::syscalls;
+use crate::record::syscalls::pending::PendingSyscall;
 use crate::record::thread::Thread;
 use crate::run::run;
 

@@ -6,7 +6,7 @@ use super::liveness::Live;
 use crate::coverage;
 use crate::dynamorio::emitter::{Emitter, RCX, mem, reg_part};
 use crate::dynamorio::ffi::OPSZ_lea;
-use crate::record::call_context::HASH_FACTOR;
+use crate::record::shadow_stack::HASH_FACTOR;
 use crate::record::sites::{ModuleKind, SITES};
 use crate::record::thread::slot;
 

@@ -8,8 +8,8 @@ use super::stubs;
 use crate::dynamorio::emitter::{Emitter, RCX, RSP, imm32, immediate, mem, reg, reg_part};
 use crate::dynamorio::ffi::OPSZ_lea;
 use crate::dynamorio::instructions::Instr;
-use crate::record::call_context::Frame;
 use crate::record::pm::PM;
+use crate::record::shadow_stack::Frame;
 use crate::record::thread::{Thread, slot};
 
 /// Where an access goes.

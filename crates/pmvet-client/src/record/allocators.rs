@@ -2,7 +2,6 @@
 
 use pmvet_events::plan::Plan;
 
-use super::pm::PM;
 use crate::dynamorio;
 
 /// Where a function has what it is asked for, and where it leaves its result. Arguments are counted from 0.
@@ -73,7 +72,7 @@ impl Allocator {
         }
     }
 
-    /// At the return: the memory, if it is PM. `results` are the two registers that results come in.
+    /// At the return: the memory that it has handed out, if any. `results` are the two registers that results come in.
     pub(crate) fn result(&self, request: Request, results: (u64, u64)) -> Option<(u64, u64)> {
         let found = match request.out {
             // These return whether they failed.
@@ -82,8 +81,6 @@ impl Allocator {
             None if self.oid => results.1,
             None => results.0,
         };
-        let addr = request.base.wrapping_add(found);
-        let mapping = (found != 0).then(|| PM.find(addr, 1))??;
-        Some((addr, request.len.min(mapping.end.saturating_sub(addr))))
+        (found != 0).then(|| (request.base.wrapping_add(found), request.len))
     }
 }

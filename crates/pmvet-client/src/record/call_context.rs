@@ -1,12 +1,4 @@
-//! Calling contexts: a shadow stack of calls, and the tree of call paths.
-//!
-//! Instrumented calls push a [`Frame`], returns pop one, both without touching a flag and without any check. That alone
-//! would be wrong after `longjmp`, an exception or a stack switch, so every frame carries the stack pointer at its call: a
-//! frame is alive only while the stack pointer is below that. An event that reads the stack drops dead frames.
-//!
-//! The stack is a ring of 64 KiB at an address of the same alignment: instrumented code moves only the low 16 bits of
-//! the position, so it can neither overflow nor underflow. Recursion deeper than the ring loses its outermost
-//! frames.
+//! Calling contexts: from the shadow stack of calls to a node in the tree of call paths.
 //!
 //! Each frame caches its node of the calling-context tree, so an event only looks up frames that are new since the last.
 
@@ -15,8 +7,8 @@ use std::sync::Mutex;
 
 use pmvet_events::ids::{ContextId, SiteId};
 use pmvet_events::places::Context;
-use pmvet_events::shm::ROOT_CONTEXT;
 
+use super::shadow_stack::{BOTTOM, Frame, PathStep, ROOT, STACK_FRAMES, neighbour};
 use super::stable_ids;
 use super::thread::{Thread, slot};
 use crate::dynamorio::Global;
@@ -24,117 +16,6 @@ use crate::run::run;
 
 /// The calling-context tree of this process.
 pub(crate) static CALL_TREE: Global<Tree> = Global::new();
-
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Frame {
-    /// The stack pointer at the call, before the return address was pushed.
-    pub(crate) sp: u64,
-    /// The call instruction. Pushing writes it together with `node` = 0, in one store.
-    pub(crate) call: u32,
-    /// The call path up to and including this frame, once looked up.
-    pub(crate) node: u32,
-}
-
-const STACK_FRAMES: usize = (1 << 16) / size_of::<Frame>();
-
-#[repr(C, align(65536))]
-pub(crate) struct ShadowStack([Frame; STACK_FRAMES]);
-
-impl ShadowStack {
-    pub(crate) fn new() -> Box<Self> {
-        let mut stack = Box::new(Self([Frame { sp: 0, call: 0, node: 0 }; STACK_FRAMES]));
-        // The bottom is alive for ever and has the root as its context.
-        stack.0[0] = BOTTOM;
-        stack
-    }
-
-    pub(crate) fn bottom(&self) -> *const Frame {
-        &raw const self.0[0]
-    }
-}
-
-/// The outermost frame of a thread.
-const BOTTOM: Frame = Frame { sp: u64::MAX, call: 0, node: ROOT };
-
-const ROOT: u32 = ROOT_CONTEXT.0;
-
-/// The frame `distance` frames after `at`, towards the top, within the ring.
-pub(crate) fn neighbour(at: *mut Frame, distance: isize) -> *mut Frame {
-    let base = at as usize & !0xffff;
-    (base | (at as usize).wrapping_add_signed(distance * size_of::<Frame>() as isize) & 0xffff) as *mut Frame
-}
-
-/// One step in the tree: from a node by a call to its child. The stubs look here first.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-pub(crate) struct PathStep {
-    pub(crate) parent: u32,
-    pub(crate) call: u32,
-    pub(crate) node: u32,
-    unused: u32,
-}
-
-/// Steps with the same hash: a cache line of them.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C, align(64))]
-struct Bucket([PathStep; 4]);
-
-/// A thread's cache of the tree. It grows until every step fits, since a lookup elsewhere is slow.
-pub(crate) struct PathCache(Vec<Bucket>);
-
-/// Multiplying by this spreads the numbers of nodes over the buckets.
-pub(crate) const HASH_FACTOR: u32 = 0x9e37_79b1;
-
-/// Enough for small programs: 16 KiB per thread.
-const MIN_BUCKETS: usize = 1 << 8;
-/// Upper bound for the cache: 2 MiB per thread.
-const MAX_BUCKETS: usize = 1 << 15;
-
-impl PathCache {
-    pub(crate) fn new() -> Self {
-        Self(vec![Bucket::default(); MIN_BUCKETS])
-    }
-
-    pub(crate) fn start(&self) -> u64 {
-        self.0.as_ptr() as u64
-    }
-
-    /// The bits of a hash that are a bucket's distance from the start, in bytes.
-    pub(crate) fn mask(&self) -> u32 {
-        ((self.0.len() - 1) * size_of::<Bucket>()) as u32
-    }
-
-    /// The bucket of a step. The stubs compute the same.
-    fn bucket(&mut self, parent: u32, call: u32) -> &mut Bucket {
-        let hash = parent.wrapping_mul(HASH_FACTOR) ^ call << size_of::<Bucket>().ilog2();
-        let distance = (hash & self.mask()) as usize;
-        &mut self.0[distance / size_of::<Bucket>()]
-    }
-
-    fn find(&mut self, parent: u32, call: u32) -> Option<u32> {
-        let found = self.bucket(parent, call).0.iter().find(|p| p.parent == parent && p.call == call);
-        found.map(|p| p.node)
-    }
-
-    fn add(&mut self, path: PathStep) {
-        while self.bucket(path.parent, path.call).0[3].node != 0 && self.0.len() < MAX_BUCKETS {
-            let larger = vec![Bucket::default(); self.0.len() * 2];
-            let old = std::mem::replace(&mut self.0, larger);
-            for path in old.iter().flat_map(|b| b.0).filter(|p| p.node != 0) {
-                self.put(path);
-            }
-        }
-        self.put(path);
-    }
-
-    /// Adds a step to its bucket. A full bucket loses its oldest.
-    fn put(&mut self, path: PathStep) {
-        let Bucket(paths) = self.bucket(path.parent, path.call);
-        paths.rotate_right(1);
-        paths[0] = path;
-    }
-}
 
 /// The tree of call paths of this process. Nodes are numbered over the whole run.
 #[derive(Default)]
@@ -202,7 +83,7 @@ impl Thread {
             return node;
         }
         let node = CALL_TREE.child(parent, call);
-        self.path_cache.add(PathStep { parent, call, node, unused: 0 });
+        self.path_cache.add(PathStep::new(parent, call, node));
         self.paths = self.path_cache.start();
         self.path_mask = self.path_cache.mask();
         node

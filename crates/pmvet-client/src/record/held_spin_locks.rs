@@ -10,25 +10,10 @@ use std::sync::atomic::AtomicU64;
 use pmvet_events::event::{AtomicKind, What};
 use pmvet_events::ids::SiteId;
 
+use super::lock_state::{HeldSpinLock, MAX_HELD_SPIN_LOCKS};
 use super::thread::Thread;
 use super::threads::threads;
 use crate::dynamorio;
-
-/// How many locks a thread remembers: programs rarely hold more. The release of any other shows only when another thread
-/// takes it.
-pub(crate) const MAX_HELD_SPIN_LOCKS: usize = 4;
-
-/// A word that a thread has changed in the way a lock is taken. Stubs read it.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-pub(crate) struct HeldSpinLock {
-    /// The address of the aligned 8 bytes that the lock is in.
-    word: u64,
-    /// Which bits of these are the lock.
-    mask: u64,
-    /// Their value when the lock was taken.
-    value: u64,
-}
 
 /// Where entries point whose memory was unmapped.
 static GONE: AtomicU64 = AtomicU64::new(0);

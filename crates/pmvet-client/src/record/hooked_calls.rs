@@ -10,43 +10,11 @@ use pmvet_events::event::{LockKind, SyncOp, What};
 use pmvet_events::ids::{ContextId, SiteId};
 
 use super::allocators::Request;
+use super::lock_state::{AwaitedLock, HeldLock, PendingCall};
+use super::pm::PM;
 use super::sync_functions::{HOOKS, Role, Success};
 use super::thread::{Thread, slot};
 use super::threads::threads;
-
-/// A hooked function that has not returned yet.
-#[derive(Debug)]
-pub(crate) struct PendingCall {
-    sp: u64,
-    role: Role,
-    object: u64,
-    second: u64,
-    request: Request,
-    site: SiteId,
-    context: ContextId,
-}
-
-/// A lock that a function entered through the stubs is about to take: a [`PendingCall`] in a form that they can use. There
-/// is none if the stack pointer is 0.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-pub(crate) struct AwaitedLock {
-    pub(crate) sp: u64,
-    pub(crate) object: u64,
-    /// Site and context, as in a record.
-    pub(crate) place: u64,
-    /// Kind and size of the record, as in its first word.
-    pub(crate) kind: u32,
-}
-
-/// A lock that a thread holds.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C)]
-pub(crate) struct HeldLock {
-    pub(crate) object: u64,
-    /// A [`LockKind`].
-    pub(crate) how: u8,
-}
 
 /// The slow form of [`crate::instrument::stubs::function_entered`] and the entries of lock functions.
 pub(crate) unsafe extern "C" fn function_entered(thread: *mut Thread) {
@@ -130,8 +98,10 @@ pub(crate) unsafe extern "C" fn function_returns(thread: *mut Thread) {
         let mut emit = |what| thread.emit_at(done.site, done.context, what);
         match done.role {
             Role::Allocate(function) => {
-                if let Some((addr, len)) = function.result(done.request, results) {
-                    emit(What::Allocate { addr, len });
+                if let Some((addr, len)) = function.result(done.request, results)
+                    && let Some(mapping) = PM.find(addr, 1)
+                {
+                    emit(What::Allocate { addr, len: len.min(mapping.end.saturating_sub(addr)) });
                 }
             }
             Role::Acquire(how, success) => {

@@ -9,10 +9,15 @@ pub(crate) mod call_context;
 pub(crate) mod held_spin_locks;
 pub(crate) mod hooked_calls;
 pub(crate) mod instruction_trace;
+pub(crate) mod lock_state;
+mod mapping;
+pub(crate) mod module_events;
 pub(crate) mod open_file;
 pub(crate) mod pm;
 pub(crate) mod range_stores;
-pub(crate) mod ring;
+mod ring;
+mod ring_claim;
+pub(crate) mod shadow_stack;
 pub(crate) mod sites;
 pub(crate) mod slow_path;
 pub(crate) mod stable_ids;
@@ -21,6 +26,7 @@ pub(crate) mod sync_functions;
 pub(crate) mod syscalls;
 pub(crate) mod thread;
 pub(crate) mod threads;
+mod unfenced_stores;
 
 use pmvet_events::plan::Plan;
 

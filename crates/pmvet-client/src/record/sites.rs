@@ -1,16 +1,14 @@
 //! Instructions and the modules they are in.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, RwLock};
+use std::sync::{Mutex, RwLock};
 
-use pmvet_events::event::What;
 use pmvet_events::ids::ModuleId;
 use pmvet_events::places::Site;
 
 use super::stable_ids;
-use super::thread::Thread;
 use crate::dynamorio::{self, Global};
 use crate::run::run;
 
@@ -30,8 +28,6 @@ pub(crate) enum ModuleKind {
 pub(crate) struct Sites {
     numbers: Mutex<HashMap<u64, u32>>,
     modules: RwLock<BTreeMap<u64, LoadedModule>>,
-    /// Modules that were loaded before the first thread started, which reports them.
-    early: Mutex<Vec<(ModuleId, u64, u64, PathBuf)>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +68,7 @@ impl Sites {
         let modules = self.modules.read().unwrap_or_else(|e| e.into_inner());
         let found = modules.range(..=pc).next_back().filter(|(_, m)| pc < m.end);
         let (hash, start, kind) = found.map_or((0, 0, ModuleKind::Library), |(&start, m)| (m.hash, start, m.kind));
-        (stable_ids::site_id(hash, pc - start, kind), kind)
+        (stable_ids::site_id(hash, pc - start, kind == ModuleKind::Executable), kind)
     }
 
     fn module_of(&self, pc: u64) -> ModuleId {
@@ -91,26 +87,11 @@ impl Sites {
         start < REACH_BYTES || modules.iter().any(near)
     }
 
-    pub(crate) fn module_loaded(&self, start: u64, end: u64, path: &Path) {
+    /// Adds a module. Returns its id.
+    pub(super) fn add_module(&self, start: u64, end: u64, path: &Path) -> ModuleId {
         let id = ModuleId(run().shared.header().next_module.fetch_add(1, Ordering::AcqRel));
         self.modules.write().unwrap_or_else(|e| e.into_inner()).insert(start, LoadedModule::new(id, start, end, path));
-        if let Some(thread) = Thread::try_current() {
-            thread.emit(What::Module { module: id, base: start, size: end - start, path });
-        } else {
-            self.early_modules().push((id, start, end, path.to_owned()));
-        }
-    }
-
-    fn early_modules(&self) -> MutexGuard<'_, Vec<(ModuleId, u64, u64, PathBuf)>> {
-        self.early.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Reports the modules that were loaded before any thread could.
-    pub(crate) fn report_early_modules(&self, thread: &mut Thread) {
-        let modules = std::mem::take(&mut *self.early_modules());
-        for (module, start, end, path) in modules {
-            thread.emit(What::Module { module, base: start, size: end - start, path: &path });
-        }
+        id
     }
 
     pub(crate) fn module_unloaded(&self, start: u64, end: u64) {

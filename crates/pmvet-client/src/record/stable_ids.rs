@@ -2,8 +2,6 @@
 //!
 //! A coverage run counts by such numbers. They are hashes, not positions in a table.
 
-use super::sites::ModuleKind;
-
 /// Set in the numbers of instructions outside the executable.
 pub(crate) const LIBRARY_BIT: u32 = 1 << 30;
 
@@ -20,9 +18,9 @@ pub(crate) fn hash_text(text: &str) -> u32 {
 }
 
 /// The number of the instruction at a distance from the start of a module.
-pub(crate) fn site_id(module: u32, distance: u64, kind: ModuleKind) -> u32 {
+pub(crate) fn site_id(module: u32, distance: u64, in_executable: bool) -> u32 {
     let number = mix(module ^ (distance >> 32) as u32, distance as u32) & (LIBRARY_BIT - 1) | 1;
-    if kind == ModuleKind::Executable { number } else { number | LIBRARY_BIT }
+    if in_executable { number } else { number | LIBRARY_BIT }
 }
 
 /// The number of a call path. Its upper half stands for the newest call of the program, together with the calls within

@@ -9,8 +9,9 @@ use pmvet_events::event::LINE;
 use pmvet_events::ids::FileId;
 use pmvet_events::shm::STRIPES;
 
-use super::pm::{Mapping, PM};
-use super::ring::wait_a_little;
+use super::mapping::Mapping;
+use super::pm::PM;
+use super::ring_claim::wait_a_little;
 use super::thread::{Thread, mode};
 use crate::dynamorio;
 use crate::run::run;

@@ -12,12 +12,11 @@ use pmvet_events::shm::{RING_BYTES, RingBuffer, RingControl, RingState};
 use pmvet_events::stage::Stage;
 use pmvet_events::wire;
 
-use super::call_context::{self, Frame};
-use super::held_spin_locks::{HeldSpinLock, MAX_HELD_SPIN_LOCKS};
-use super::hooked_calls::{AwaitedLock, HeldLock, PendingCall};
-use super::instruction_trace::InstructionTrace;
-use super::ring::claim_ring;
-use super::syscalls;
+use super::lock_state::{AwaitedLock, HeldLock, HeldSpinLock, MAX_HELD_SPIN_LOCKS, PendingCall};
+use super::ring_claim::claim_ring;
+use super::shadow_stack::{Frame, PathCache, ShadowStack};
+use super::syscalls::pending::PendingSyscall;
+use super::unfenced_stores::InstructionTrace;
 use crate::dynamorio::{self, TLS};
 use crate::run::run;
 
@@ -138,8 +137,8 @@ pub(crate) struct Thread {
     pub(crate) id: ThreadId,
     pub(crate) ring: usize,
     pub(crate) buffer: RingBuffer,
-    pub(crate) frames: Box<call_context::ShadowStack>,
-    pub(crate) path_cache: call_context::PathCache,
+    pub(crate) frames: Box<ShadowStack>,
+    pub(crate) path_cache: PathCache,
     /// Memory that `context` reuses.
     pub(crate) new_frames: Vec<Frame>,
     /// Shadow stack positions that signal handlers interrupted.
@@ -161,7 +160,7 @@ pub(crate) struct Thread {
     pub(crate) fences_made: u64,
     pub(crate) lockstep: LockstepState,
     pub(crate) trace: InstructionTrace,
-    pub(crate) syscall: syscalls::PendingSyscall,
+    pub(crate) syscall: PendingSyscall,
     /// The thread is a child of vfork: another process that runs in this one's memory until it runs a program of its own.
     pub(crate) is_vfork_child: bool,
     /// The signals that it blocks.
@@ -208,9 +207,9 @@ impl Thread {
         control.ready.store(1, Ordering::Release);
 
         let stack_memory = dynamorio::alloc_pages(STACK_BYTES);
-        let frames = call_context::ShadowStack::new();
+        let frames = ShadowStack::new();
         let first_frame = frames.bottom();
-        let path_cache = call_context::PathCache::new();
+        let path_cache = PathCache::new();
         let slots = TLS.slots();
         let thread = Box::new(Self {
             rax: 0,

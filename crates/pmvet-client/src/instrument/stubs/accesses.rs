@@ -7,9 +7,8 @@ use pmvet_events::stage::Stop;
 use pmvet_events::wire;
 
 use crate::control::{lockstep, schedule};
-use crate::record::call_context::Frame;
-use crate::record::held_spin_locks::{HeldSpinLock, MAX_HELD_SPIN_LOCKS};
-use crate::record::hooked_calls::{AwaitedLock, HeldLock};
+use crate::record::lock_state::{AwaitedLock, HeldLock, HeldSpinLock, MAX_HELD_SPIN_LOCKS};
+use crate::record::shadow_stack::Frame;
 use crate::record::slow_path;
 use crate::record::thread::{Thread, mode, slot};
 

@@ -3,7 +3,7 @@
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
-use crate::record::call_context::{self, Frame, PathStep};
+use crate::record::shadow_stack::{self, Frame, PathStep};
 use crate::record::stable_ids;
 use crate::record::thread::Thread;
 
@@ -106,7 +106,7 @@ pub(super) extern "C" fn resolve() {
         path_call = const offset_of!(PathStep, call),
         path_node = const offset_of!(PathStep, node),
         path = const size_of::<PathStep>(),
-        hash_factor = const call_context::HASH_FACTOR as i32,
+        hash_factor = const shadow_stack::HASH_FACTOR as i32,
         paths = const offset_of!(Thread, paths),
         mask = const offset_of!(Thread, path_mask),
     )

@@ -7,9 +7,8 @@ use pmvet_events::stage::Stop;
 use pmvet_events::wire;
 
 use crate::coverage::coverage_map;
-use crate::record::call_context::Frame;
-use crate::record::held_spin_locks::{HeldSpinLock, MAX_HELD_SPIN_LOCKS};
-use crate::record::hooked_calls::{AwaitedLock, HeldLock};
+use crate::record::lock_state::{AwaitedLock, HeldLock, HeldSpinLock, MAX_HELD_SPIN_LOCKS};
+use crate::record::shadow_stack::Frame;
 use crate::record::thread::{Thread, mode, slot};
 
 /// Counts the operation at the site, by the call path in edx; see [`Thread::count`], which does the same.

@@ -6,9 +6,9 @@ use pmvet_events::shm::{RingControl, STRIPES};
 use pmvet_events::stage::Stop;
 use pmvet_events::wire;
 
-use crate::record::call_context::Frame;
-use crate::record::held_spin_locks::{HeldSpinLock, MAX_HELD_SPIN_LOCKS};
-use crate::record::hooked_calls::{self, AwaitedLock, HeldLock};
+use crate::record::hooked_calls;
+use crate::record::lock_state::{AwaitedLock, HeldLock, HeldSpinLock, MAX_HELD_SPIN_LOCKS};
+use crate::record::shadow_stack::Frame;
 use crate::record::thread::{Thread, mode, slot};
 
 stubs! {

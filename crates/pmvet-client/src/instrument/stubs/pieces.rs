@@ -80,7 +80,7 @@ macro_rules! stubs {
                 at_operation = const offset_of!(Stop, at_operation),
                 fences = const offset_of!(Stop, fences),
                 at_fence = const offset_of!(Stop, at_fence),
-                hash_factor = const crate::record::call_context::HASH_FACTOR as i32,
+                hash_factor = const crate::record::shadow_stack::HASH_FACTOR as i32,
                 locking_rmw = const mode::LOCKING_RMW,
                 atomic = const wire::ATOMIC,
                 atomic_failed = const wire::ATOMIC_FAILED,

@@ -15,8 +15,9 @@ use super::before::whole_pages;
 use super::kernel_writes;
 use super::pending::{PendingSyscall, Position};
 use crate::dynamorio::{Inode, Syscall};
+use crate::record::mapping::Mapping;
 use crate::record::open_file::OpenFile;
-use crate::record::pm::{Mapping, PM};
+use crate::record::pm::PM;
 use crate::record::thread::Thread;
 
 /// After a call that succeeded with `result`.

@@ -4,9 +4,7 @@ pub(crate) mod after;
 pub(crate) mod before;
 pub(crate) mod clone;
 mod kernel_writes;
-mod pending;
-
-pub(crate) use pending::PendingSyscall;
+pub(crate) mod pending;
 
 use super::thread::Thread;
 use crate::dynamorio::Syscall;

@@ -7,7 +7,7 @@ use pmvet_events::ids::FileId;
 
 use super::kernel_writes::Buffer;
 use crate::dynamorio::Inode;
-use crate::record::pm::Mapping;
+use crate::record::mapping::Mapping;
 
 /// What to do when the call under way returns.
 #[derive(Debug, Default)]
