@@ -37,7 +37,7 @@ pub struct Plan {
     /// How many stores others may make while a thread is stopped.
     #[serde(default)]
     pub patience: u32,
-    /// Follow the data flow of threads that read what a stopped thread has stored, for so many instructions after such a load:
+    /// Follow the data flow of threads that read what another has stored and not fenced, for so many instructions after such a load:
     /// each is a [`crate::event::What::Step`].
     #[serde(default)]
     pub follow: u32,

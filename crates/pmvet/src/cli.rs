@@ -21,15 +21,15 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Look for every kind of bug: one recorded run, then all engines in shares of one budget [default: 2m]
+    #[command(after_help = Exit::help())]
+    Vet(Box<Vet>),
     /// Find out whether a program survives a crash at every point of a workload
     #[command(after_help = Exit::help())]
     Check(Box<Check>),
     /// Try every state of PM that a crash of a workload can leave and its recovery can tell apart
     #[command(after_help = Exit::help())]
     Verify(Box<Verify>),
-    /// Look for every kind of bug: one recorded run, then all engines in shares of one budget
-    #[command(after_help = Exit::help())]
-    Vet(Box<Vet>),
     /// Predict races in which a thread acts on data that a crash may still take back
     #[command(after_help = Exit::help())]
     Race(Box<Race>),

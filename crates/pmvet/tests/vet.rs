@@ -11,7 +11,7 @@ use check_support::{CLEAN, Checked, FOUND, Place, both_cores, compile, finish, m
 use pmvet_findings::{Finding, Severity};
 
 /// Long enough for the engine that finds a bug to have its turn, however busy the machine is.
-const BUDGET: &str = "90s";
+const BUDGET: &str = "60s";
 
 fn vet(place: &Place, options: &[&str], program: &Path, arguments: &[&str]) -> Checked {
     let mut command = place.pmvet(&["vet", "--quiet"]);
@@ -70,7 +70,7 @@ fn bugs_of_each_kind_are_found() {
 fn a_race_is_proven() {
     let _turn = turn();
     let (zoo, place) = (make("zoo", "zoo"), Place::new());
-    let checked = vet(&place, &["--budget", BUDGET], &zoo.join("bptree/bug-1"), &["-n", "300", "-t", "4"]);
+    let checked = vet(&place, &["--budget", BUDGET], &zoo.join("bptree/bug-1"), &["-n", "200", "-t", "4"]);
     let source = repository().join("zoo/bptree/bptree.c");
     let is_it = |finding: &Finding| finding.rule.0 == "persistency-race" && is_at_marker(finding, &source, 1);
     finds(&place, &checked, is_it).unwrap();
@@ -100,7 +100,7 @@ fn a_forgotten_add_is_found() {
     );
     let place = Place::new();
     let setup = |program: &Path| format!("{} {} create", program.display(), place.pool().display());
-    let options = |setup: &str| ["--budget".to_owned(), BUDGET.into(), "--setup".into(), setup.into()];
+    let options = |setup: &str| ["--budget".to_owned(), "40s".into(), "--setup".into(), setup.into()];
     let run = |program: &PathBuf| {
         let options = options(&setup(program));
         vet(&place, &options.each_ref().map(String::as_str), program, &[])

@@ -34,7 +34,7 @@ fn is_wanted(number: i64) -> bool {
 }
 
 pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
-    let Some(thread) = Thread::try_current() else { return MAKE_CALL };
+    let Some(mut thread) = Thread::try_current() else { return MAKE_CALL };
     // SAFETY: the context of this event.
     let call = unsafe { Syscall::new(dc) };
     let mut number = i64::from(number);
@@ -59,6 +59,9 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     }
     if let Some(server) = FORK_SERVER.get() {
         server.before(dc, &call, number);
+        // In a child that the server has just made, this thread is another one.
+        let Some(current) = Thread::try_current() else { return MAKE_CALL };
+        thread = current;
         number = syscall_fixes::stat_by_descriptor(thread, &call, number);
     }
     if let Some(result) = answer(thread, &call, number) {
