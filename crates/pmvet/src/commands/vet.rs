@@ -7,6 +7,7 @@ use crate::cli;
 use crate::config::Config;
 use crate::driver::{self, Engine, Job, Resumable};
 use crate::exit::{Error, Exit};
+use crate::recovery;
 
 /// The budget, unless the user names one: short enough for every commit.
 const BUDGET: Duration = Duration::from_secs(120);
@@ -14,6 +15,7 @@ const BUDGET: Duration = Duration::from_secs(120);
 pub(crate) fn run(arguments: &cli::Vet) -> Result<Exit, Error> {
     let config = Config::load(arguments.workload.config.as_deref())?;
     let mut check = check::Check { settings: check::Settings::with_reorderings(arguments)? };
+    let identity = check.settings.recovering.identity([(recovery::ENGINE, &"vet")]);
     let mut races = race::Races::proven(arguments, &config);
     let mut engines: Vec<&mut dyn Engine> = vec![&mut check, &mut races];
     let mut verify = verify::Verify { settings: verify::Settings::by_default(arguments)? };
@@ -21,7 +23,6 @@ pub(crate) fn run(arguments: &cli::Vet) -> Result<Exit, Error> {
     if arguments.workload.client.is_none() {
         engines.push(&mut verify);
     }
-    let identity = engines_identity(&check::Settings::with_reorderings(arguments)?);
     let job = Job {
         workload: &arguments.workload,
         reporting: &arguments.reporting,
@@ -31,9 +32,4 @@ pub(crate) fn run(arguments: &cli::Vet) -> Result<Exit, Error> {
         resumable: Some(Resumable { resume: arguments.recovering.resume, identity }),
     };
     driver::run(job, &mut engines)
-}
-
-/// What must be the same in a run that is resumed.
-fn engines_identity(settings: &check::Settings) -> crate::recovery::Identity {
-    settings.recovering.identity([(crate::recovery::ENGINE, &"vet")])
 }

@@ -94,7 +94,7 @@ impl EngineReport {
     /// Of an engine that could not begin.
     pub(super) fn nothing() -> Self {
         let mut coverage = Coverage::default();
-        coverage.not_covered.push("everything".into());
+        coverage.not_covered.push("everything: it did not run".into());
         Self {
             findings: Vec::new(),
             witnesses: HashMap::new(),

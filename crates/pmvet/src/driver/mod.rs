@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pmvet_findings::{Coverage, Phase};
 use pmvet_target::install::Install;
-use pmvet_target::live::live;
+use pmvet_target::live::{Feed, live};
 use pmvet_target::{launch, over};
 
 pub(crate) use self::engine::{Engine, EngineReport, Needs, NoReport};
@@ -95,7 +95,8 @@ fn drive(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
     let mut reports = Vec::new();
     for i in 0..engines.len() {
         if over::is_over() && i > 0 {
-            break;
+            reports.push((engines[i].names(), EngineReport::nothing()));
+            continue;
         }
         let weights: u32 = engines[i..].iter().map(|engine| engine.weight()).sum();
         let engine = &mut engines[i];
@@ -175,13 +176,8 @@ impl Session {
     fn watch_recorded(&mut self, engines: &mut [&mut dyn Engine]) -> Result<Option<Exit>, Error> {
         self.recordings = 1;
         let Some(watcher) = engines.iter_mut().find(|engine| engine.needs().live) else { return Ok(None) };
-        let ((feed, live), recording) = (live(), self.folder.recording());
-        let read = std::thread::scope(|scope| {
-            let watching = scope.spawn(|| watcher.watch(live));
-            let read = feed.replay(&recording);
-            watching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            read
-        });
+        let recording = self.folder.recording();
+        let read = watched(*watcher, |feed| feed.replay(&recording));
         read.map_err(|source| Error::Trace { path: recording.trace(), source })?;
         Ok(budget::not_analysed())
     }
@@ -191,13 +187,7 @@ impl Session {
         let Some(watcher) = engines.iter_mut().find(|engine| engine.needs().live) else {
             return workload.record(folder, info, loads, install, None);
         };
-        let (feed, live) = live();
-        let ended = std::thread::scope(|scope| {
-            let watching = scope.spawn(|| watcher.watch(live));
-            let ended = workload.record(folder, info, loads, install, Some(feed));
-            watching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            ended
-        })?;
+        let ended = watched(*watcher, |feed| workload.record(folder, info, loads, install, Some(feed)))?;
         Ok(ended.or_else(budget::not_analysed))
     }
 
@@ -222,6 +212,17 @@ impl Session {
     }
 }
 
+/// Lets an engine follow the events that `send` feeds it.
+fn watched<T>(engine: &mut dyn Engine, send: impl FnOnce(Feed) -> T) -> T {
+    let (feed, live) = live();
+    std::thread::scope(|scope| {
+        let watching = scope.spawn(|| engine.watch(live));
+        let sent = send(feed);
+        watching.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        sent
+    })
+}
+
 /// Puts the engines' reports together, keeps and shows them.
 fn report(
     mut session: Session,
@@ -231,7 +232,6 @@ fn report(
 ) -> Result<Exit, Error> {
     session.info.complete = reports.iter().all(|(_, report)| report.complete) && !over::is_over();
     session.folder.keep_info(&session.info);
-    let several = reports.len() > 1;
     let phases = session.recording_phase();
     let suppress = std::mem::take(&mut session.config.suppress);
     let mut least = Exit::Ok;
@@ -249,7 +249,7 @@ fn report(
     };
     for (names, report) in reports {
         least = least.max(report.least);
-        if several {
+        if session.several {
             results.coverage.add(&names.join(", "), report.coverage);
         } else {
             results.coverage = report.coverage;

@@ -129,7 +129,7 @@ impl Engine for Check {
             tree: Some(analysis.tree(&results.verdicts)),
             phases: stats.phases(),
             complete: stats.recoveries_left == 0 && !over::is_over(),
-            least: stats.no_recovery_ended().map_or(Exit::Ok, |()| Exit::NothingAnalysed),
+            least: if stats.no_recovery_ended() { Exit::NothingAnalysed } else { Exit::Ok },
             findings: results.findings,
             witnesses: results.witnesses,
         })

@@ -128,14 +128,14 @@ impl Stats {
     }
 
     /// Says so if the budget ended before the first recovery did.
-    pub(super) fn no_recovery_ended(&self) -> Option<()> {
+    pub(super) fn no_recovery_ended(&self) -> bool {
         let judged = self.recoveries + self.recoveries_known;
         if judged > 0 || self.recoveries_left == 0 || over::stopped_by().is_some() {
-            return None;
+            return false;
         }
         eprintln!(
             "pmvet: no recovery ended within the budget, so nothing is known of crashes; give it more time (--budget)"
         );
-        Some(())
+        true
     }
 }
