@@ -11,6 +11,7 @@ use crate::control::signals::SIGNALS;
 use crate::control::{determinism, syscall_fixes};
 use crate::coverage;
 use crate::dynamorio::{self, Syscall};
+use crate::record::publishing;
 use crate::record::syscalls;
 use crate::record::syscalls::pending::PendingSyscall;
 use crate::record::thread::Thread;
@@ -41,6 +42,9 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     // DynamoRIO also asks for calls that nobody is interested in, among them the one that spinning threads make.
     if number == libc::SYS_sched_yield {
         SCHEDULE.rest_while_others_are_stopped();
+    }
+    if matches!(number, libc::SYS_exit_group | libc::SYS_execve | libc::SYS_execveat) {
+        publishing::begin_process_end(thread);
     }
     if !run().plan.in_step && !is_wanted(number) {
         return MAKE_CALL;
@@ -107,6 +111,9 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, number: i32) {
     // What follows looks at the arguments as the kernel saw them.
     let replaced = std::mem::take(&mut thread.replaced_arguments);
     let failed = (-4095..0).contains(&result);
+    if matches!(number, libc::SYS_execve | libc::SYS_execveat) {
+        publishing::cancel_process_end();
+    }
     if failed {
         syscalls::after::undo(thread, pending);
     } else {

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
 /// A pmvet that takes so long hangs.
-const HANGS: Duration = Duration::from_secs(60);
+const HANGS: Duration = Duration::from_secs(120);
 /// A process that is still there so long after pmvet was left behind.
 const GONE: Duration = Duration::from_secs(1);
 

@@ -309,13 +309,13 @@ impl<'a> Campaign<'a> {
         Ok(match &self.failure {
             Some((code, said)) if self.ended == 1 && launch::stopped_by().is_none() => {
                 eprint!("{said}");
-                if code.is_none() {
+                // A turn ends with 5 if it had to end itself.
+                if matches!(code, None | Some(5)) {
                     eprintln!("pmvet: the first turn took too long and was ended: the program may hang");
                 }
                 Some(match code {
-                    None => Exit::TargetFailed,
+                    None | Some(3 | 5) => Exit::TargetFailed,
                     Some(2) => Exit::Usage,
-                    Some(3) => Exit::TargetFailed,
                     Some(4) => Exit::NothingAnalysed,
                     _ => Exit::Internal,
                 })
