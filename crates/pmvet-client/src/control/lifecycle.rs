@@ -12,7 +12,7 @@ use super::lockstep::LOCKSTEP;
 use super::signals::SIGNALS;
 use crate::dynamorio;
 use crate::record::module_events;
-use crate::record::publishing;
+use crate::record::process_end;
 use crate::record::thread::{Thread, mode, slot};
 use crate::record::threads::threads;
 use crate::run::run;
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn forked(dc: *mut c_void) {
         None => 0,
     };
     run().update_process();
-    publishing::reset_after_fork();
+    process_end::reset_after_fork();
     let fresh = start_thread(next_thread_id());
     threads().alive = vec![fresh as usize];
     // SAFETY: both are valid; the old one is not used after this.

@@ -9,6 +9,18 @@ pub(crate) fn yield_thread() {
     unsafe { dr_thread_yield() }
 }
 
+/// Does something that waits for other threads. Meanwhile DynamoRIO may stop or end this one, as it may a thread in a system call.
+pub(crate) fn while_safe_to_suspend<T>(wait: impl FnOnce() -> T) -> T {
+    // SAFETY: the context is that of the calling thread, which holds no lock of DynamoRIO.
+    unsafe {
+        let context = dr_get_current_drcontext();
+        dr_mark_safe_to_suspend(context, 1);
+        let result = wait();
+        dr_mark_safe_to_suspend(context, 0);
+        result
+    }
+}
+
 /// Sleeps for less than a second.
 pub(crate) fn sleep_nanos(nanoseconds: u64) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as i64 };

@@ -26,7 +26,7 @@ pub(crate) use failure::{fail, report_failures_to};
 pub(crate) use global::Global;
 pub(crate) use kernel::{
     monotonic_nanos, os_thread, parent_process, process, process_lives, sleep_nanos, thread_cpu_nanos,
-    thread_is_runnable, thread_lives, yield_thread,
+    thread_is_runnable, thread_lives, while_safe_to_suspend, yield_thread,
 };
 pub(crate) use memory::{
     alloc_low, alloc_pages, free_pages, is_mapped, join_pages, map_stage, read_c_string, read_memory, read_word,

@@ -11,7 +11,7 @@ use crate::control::signals::SIGNALS;
 use crate::control::{determinism, syscall_fixes};
 use crate::coverage;
 use crate::dynamorio::{self, Syscall};
-use crate::record::publishing;
+use crate::record::process_end;
 use crate::record::syscalls;
 use crate::record::syscalls::pending::PendingSyscall;
 use crate::record::thread::Thread;
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
         SCHEDULE.rest_while_others_are_stopped();
     }
     if matches!(number, libc::SYS_exit_group | libc::SYS_execve | libc::SYS_execveat) {
-        publishing::begin_process_end(thread);
+        process_end::begin(thread);
     }
     if !run().plan.in_step && !is_wanted(number) {
         return MAKE_CALL;
@@ -104,6 +104,10 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, number: i32) {
     let Some(thread) = Thread::try_current() else { return };
     let number = i64::from(number);
     LOCKSTEP.enter(thread);
+    let _held = process_end::hold_off(thread);
+    if matches!(number, libc::SYS_execve | libc::SYS_execveat) {
+        process_end::cancel();
+    }
     // SAFETY: the context of this event.
     let call = unsafe { Syscall::new(dc) };
     let result = call.result();
@@ -111,9 +115,6 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, number: i32) {
     // What follows looks at the arguments as the kernel saw them.
     let replaced = std::mem::take(&mut thread.replaced_arguments);
     let failed = (-4095..0).contains(&result);
-    if matches!(number, libc::SYS_execve | libc::SYS_execveat) {
-        publishing::cancel_process_end();
-    }
     if failed {
         syscalls::after::undo(thread, pending);
     } else {

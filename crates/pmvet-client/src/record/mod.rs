@@ -14,7 +14,7 @@ mod mapping;
 pub(crate) mod module_events;
 pub(crate) mod open_file;
 pub(crate) mod pm;
-pub(crate) mod publishing;
+pub(crate) mod process_end;
 pub(crate) mod range_stores;
 mod ring;
 mod ring_claim;

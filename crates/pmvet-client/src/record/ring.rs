@@ -7,7 +7,6 @@ use pmvet_events::ids::{ContextId, SiteId};
 use pmvet_events::shm::{RING_BYTES, RingControl};
 use pmvet_events::wire;
 
-use super::publishing;
 use super::ring_claim::wait_a_little;
 use super::thread::Thread;
 use crate::run::run;
@@ -72,7 +71,6 @@ impl Thread {
         record.clear();
         wire::write(&Event { seq: 0, thread: self.id, site, context, what }, &mut record);
         self.make_room(record.len());
-        publishing::begin(self);
         if wire::is_rare(&record) {
             run().shared.header().rare_begun.fetch_add(1, Ordering::AcqRel);
         }
@@ -86,7 +84,6 @@ impl Thread {
         // SAFETY: `make_room` left this many bytes.
         unsafe { std::ptr::copy_nonoverlapping(record.as_ptr(), self.cursor, record.len()) };
         self.advance(record.len());
-        publishing::end();
         self.seq_after = seq + 1;
         self.set_limit();
         self.scratch = record;

@@ -202,6 +202,7 @@ fn compiled(bin: &Path) -> Vec<Case> {
         "sandbox",
         "daemon",
         "server",
+        "last_moments",
     ];
     for name in plain {
         cases.push(case(name, &[build(bin, &format!("{name}.c"), name, &[]).into()]));

@@ -1,0 +1,78 @@
+//! A process does not end before its threads have recorded what their system calls did.
+//!
+//! When a thread ends the process, DynamoRIO lets the others leave the client first, but for those that have just come back from a
+//! system call: it takes them for still being in it. When a thread replaces the program, the kernel ends the others wherever they are. One that has taken a number then and not yet published its
+//! record would leave a hole in the trace. So the thread that is about to end the process waits for them, and no other begins.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::ring_claim::wait_a_little;
+use super::thread::Thread;
+use crate::dynamorio;
+
+/// A thread that takes longer than this to record a call is stopped, and will not finish.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How many threads are recording what a system call did.
+static RECORDING: AtomicU32 = AtomicU32::new(0);
+/// The thread that is ending the process, or 0.
+static ENDING: AtomicU32 = AtomicU32::new(0);
+
+/// While it exists, another thread that wants to end the process waits.
+pub(crate) struct HeldOff(());
+
+impl Drop for HeldOff {
+    fn drop(&mut self) {
+        RECORDING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Lets no other thread end the process. Does not return if one is ending it already.
+pub(crate) fn hold_off(thread: &Thread) -> HeldOff {
+    loop {
+        RECORDING.fetch_add(1, Ordering::SeqCst);
+        let held = HeldOff(());
+        let ending = ENDING.load(Ordering::SeqCst);
+        // A child of vfork is another process, which does not end with this one.
+        if ending == 0 || ending == dynamorio::os_thread() || thread.is_vfork_child {
+            return held;
+        }
+        drop(held);
+        wait_while_ending(ending);
+    }
+}
+
+fn wait_while_ending(ending: u32) {
+    dynamorio::while_safe_to_suspend(|| {
+        let mut waits = 0;
+        while ENDING.load(Ordering::SeqCst) == ending {
+            wait_a_little(&mut waits);
+        }
+    });
+}
+
+/// The calling thread is about to end the process or to replace its program. Does not return if another thread does so.
+pub(crate) fn begin(thread: &Thread) {
+    if thread.is_vfork_child {
+        return;
+    }
+    while let Err(ending) = ENDING.compare_exchange(0, dynamorio::os_thread(), Ordering::SeqCst, Ordering::SeqCst) {
+        wait_while_ending(ending);
+    }
+    let (begun, mut waits) = (Instant::now(), 0);
+    while RECORDING.load(Ordering::SeqCst) != 0 && begun.elapsed() < PATIENCE {
+        wait_a_little(&mut waits);
+    }
+}
+
+/// The program could not be replaced.
+pub(crate) fn cancel() {
+    ENDING.store(0, Ordering::SeqCst);
+}
+
+/// In a new process, where only the calling thread lives on.
+pub(crate) fn reset_after_fork() {
+    RECORDING.store(0, Ordering::SeqCst);
+    ENDING.store(0, Ordering::SeqCst);
+}
