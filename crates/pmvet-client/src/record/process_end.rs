@@ -1,7 +1,7 @@
-//! A process does not end before its threads have recorded what their system calls did.
+//! A process does not end before its threads have recorded what their system calls did, and that they end.
 //!
 //! When a thread ends the process, DynamoRIO lets the others leave the client first, but for those that have just come back from a
-//! system call: it takes them for still being in it. When a thread replaces the program, the kernel ends the others wherever they are. One that has taken a number then and not yet published its
+//! system call, which it takes for still being in it, and those that end. When a thread replaces the program, the kernel ends the others wherever they are. One that has taken a number then and not yet published its
 //! record would leave a hole in the trace. So the thread that is about to end the process waits for them, and no other begins.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use crate::dynamorio;
 /// A thread that takes longer than this to record a call is stopped, and will not finish.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How many threads are recording what a system call did.
+/// How many threads are recording what a system call did, or that they end.
 static RECORDING: AtomicU32 = AtomicU32::new(0);
 /// The thread that is ending the process, or 0.
 static ENDING: AtomicU32 = AtomicU32::new(0);
@@ -28,11 +28,16 @@ impl Drop for HeldOff {
     }
 }
 
+/// For a thread that ends, and must not wait for another: DynamoRIO may wait for it. What is begun in spite of the end may get lost.
+pub(crate) fn hold_off_if_not_begun() -> HeldOff {
+    RECORDING.fetch_add(1, Ordering::SeqCst);
+    HeldOff(())
+}
+
 /// Lets no other thread end the process. Does not return if one is ending it already.
 pub(crate) fn hold_off(thread: &Thread) -> HeldOff {
     loop {
-        RECORDING.fetch_add(1, Ordering::SeqCst);
-        let held = HeldOff(());
+        let held = hold_off_if_not_begun();
         let ending = ENDING.load(Ordering::SeqCst);
         // A child of vfork is another process, which does not end with this one.
         if ending == 0 || ending == dynamorio::os_thread() || thread.is_vfork_child {

@@ -12,7 +12,7 @@ use super::campaign::Job;
 use super::causes::{Cause, EARLY, Failures, Merged, causes};
 use super::journal::{Journal, Tried};
 use super::points::Point;
-use super::refine::Culprit;
+use super::refine::{Culprit, Span};
 use super::scan::{Loss, Scan, State};
 use super::windows::{Verdict, Window, windows};
 use crate::native::NativeStacks;
@@ -156,6 +156,16 @@ fn repair(places: &[Place], opened: &str) -> String {
     }
 }
 
+/// Whether a state fails for what has opened a window: it loses only stores that were made in the window, and that the program has not
+/// waited for since. Without them the window is still open.
+pub fn is_in_window(scan: &Scan, state: &State, window: &Window, span: Span) -> bool {
+    let Some(after) = window.after else { return false };
+    let in_window = |seq| span.bad <= seq && seq < scan.points[after].seq;
+    state.point >= after
+        && scan.points[state.point].fences == scan.points[after].fences
+        && state.lost.iter().all(|loss| in_window(loss.seq))
+}
+
 /// A finding for each store whose loss is fatal, except for those that `known` has: where several are lost together, one that is
 /// fatal alone is to blame.
 pub fn of_states(
@@ -195,7 +205,7 @@ pub fn of_states(
                 format!("Flush {} after the store {store}, and fence, before the program goes on to depend on it.", Finding::DATA)
             };
             let culprit = Culprit {
-                span: super::refine::Span { good: point.seq, bad: point.seq },
+                span: Span { good: point.seq, bad: point.seq },
                 store: None,
                 pending: Vec::new(),
                 pending_total: 0,
@@ -347,12 +357,7 @@ pub fn witnessed(
     names: &mut Names<'_>,
 ) -> Evidence {
     let seq = scan.points.last().map_or(0, |point| point.seq);
-    let nothing = Culprit {
-        span: super::refine::Span { good: seq, bad: seq },
-        store: None,
-        pending: Vec::new(),
-        pending_total: 0,
-    };
+    let nothing = Culprit { span: Span { good: seq, bad: seq }, store: None, pending: Vec::new(), pending_total: 0 };
     let choice = "the run has ended; this store is lost, and what was stored to its cache line later".to_owned();
     match evidence(tried, setting, &nothing, seq, &[], choice, names) {
         Evidence::Crash { image, recovery, .. } => Evidence::Crash { image, recovery, timeline },
