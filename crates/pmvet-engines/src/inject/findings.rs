@@ -156,16 +156,6 @@ fn repair(places: &[Place], opened: &str) -> String {
     }
 }
 
-/// Whether a state fails for what has opened a window: it loses only stores that were made in the window, and that the program has not
-/// waited for since. Without them the window is still open.
-pub fn is_in_window(scan: &Scan, state: &State, window: &Window, span: Span) -> bool {
-    let Some(after) = window.after else { return false };
-    let in_window = |seq| span.bad <= seq && seq < scan.points[after].seq;
-    state.point >= after
-        && scan.points[state.point].fences == scan.points[after].fences
-        && state.lost.iter().all(|loss| in_window(loss.seq))
-}
-
 /// A finding for each store whose loss is fatal, except for those that `known` has: where several are lost together, one that is
 /// fatal alone is to blame.
 pub fn of_states(

@@ -26,8 +26,6 @@ pub struct Point {
     pub context: ContextId,
     /// The content of PM at this moment.
     pub version: VersionId,
-    /// How often the program has waited for stores to become persistent before.
-    pub fences: u64,
 }
 
 /// Finds them in the stream of events.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use pmvet_events::event::{Event, FlushKind, What};
+use pmvet_events::event::Event;
 use pmvet_events::{ContextId, Places, SiteId, ThreadId};
 use pmvet_model::states::{Choice, Limits};
 use pmvet_model::{Bytes, Content, LINE_BYTES, Line, LineId, Model, Store};
@@ -127,7 +127,6 @@ pub struct Scanner {
     pairs: HashMap<Pair, u32>,
     cut_short: usize,
     skipped: u64,
-    fences: u64,
 }
 
 /// The newest content of PM, for the model.
@@ -159,7 +158,6 @@ impl Scanner {
             pairs: HashMap::new(),
             cut_short: 0,
             skipped: 0,
-            fences: 0,
         }
     }
 
@@ -168,7 +166,7 @@ impl Scanner {
         if self.points.is_point(event, places) {
             let (version, _) = self.versions.take(&mut self.replay)?;
             let Event { seq, thread, site, context, .. } = *event;
-            self.found.push(Point { seq, thread, site, context, version, fences: self.fences });
+            self.found.push(Point { seq, thread, site, context, version });
             if let Some(reorder) = self.plan.reorder {
                 self.reorder(model, version, reorder.states);
             }
@@ -183,8 +181,6 @@ impl Scanner {
 
     /// Lets an event happen.
     pub fn apply(&mut self, event: &Event<'_>) -> Result<(), ScanError> {
-        self.fences +=
-            u64::from(matches!(event.what, What::Fence { .. } | What::Flush { how: FlushKind::Clflush, .. }));
         Ok(self.replay.apply(event)?)
     }
 

@@ -139,7 +139,7 @@ impl<'a> Injection<'a> {
             .filter(|(window, _)| self.part.owns(window.first))
             .map(|(window, tried)| (window, tried.clone()))
             .collect();
-        let ((mut all, failures), spans) =
+        let (mut all, failures) =
             narrowed(self.folder, scan, &windows, &campaign, &mut self.journal, self.settings, |found| {
                 self.analysis.with_names(|names| findings::of_windows(scan, found, &setting, names))
             })?;
@@ -151,10 +151,6 @@ impl<'a> Injection<'a> {
         let states: Vec<(&State, &Tried)> = self
             .chosen_states()
             .filter(|state| verdicts[state.point] == Verdict::Good)
-            .filter(|state| {
-                let mut windows = windows.iter().zip(&spans);
-                !windows.any(|((window, _), span)| findings::is_in_window(scan, state, window, *span))
-            })
             .filter_map(|state| {
                 let job = Job { version: scan.points[state.point].version, patches: &state.patches };
                 let tried = bad(&job.image(&scan.versions))?;
@@ -266,7 +262,7 @@ fn try_more(
     }
 }
 
-/// Traces failures back to stores, and words them. Returns also when each becomes fatal.
+/// Traces failures back to stores, and words them.
 fn narrowed(
     folder: &RunFolder,
     scan: &Scan,
@@ -275,9 +271,9 @@ fn narrowed(
     journal: &mut Journal,
     settings: &Settings,
     word: impl FnOnce(&[(Window, &Tried, refine::Culprit)]) -> Worded,
-) -> Result<(Worded, Vec<Span>), Error> {
+) -> Result<Worded, Error> {
     if windows.is_empty() {
-        return Ok(Default::default());
+        return Ok(Worded::default());
     }
     let recording = folder.recording();
     let mut spans: Vec<Span> = windows
@@ -293,5 +289,5 @@ fn narrowed(
     let culprits = refine::blame(&recording, &spans, settings.recovering.mode)?;
     let found: Vec<_> =
         windows.iter().zip(culprits).map(|((window, tried), culprit)| (*window, tried, culprit)).collect();
-    Ok((word(&found), spans))
+    Ok(word(&found))
 }

@@ -158,7 +158,6 @@ mod tests {
             site: SiteId(1),
             context: ContextId(0),
             version: VersionId(version),
-            fences: 0,
         };
         (1..).zip(versions).map(point).collect()
     }

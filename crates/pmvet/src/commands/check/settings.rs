@@ -76,8 +76,6 @@ impl Settings {
                 visits: arguments.visits.unwrap_or(AUTOMATIC),
                 reorder: match arguments.reorder_states {
                     0 => None,
-                    // What a shard finds there may be what another one has found in program order.
-                    _ if arguments.shard.is_some() && !arguments.reorder => None,
                     states => Some(Reorder { states: states as usize, all: arguments.reorder }),
                 },
             },
