@@ -11,9 +11,6 @@ use crate::exit::Exit;
 use crate::kinds;
 use crate::printing::filter::{Span, parse_address_span, parse_offset_span};
 
-/// How many crashes with lines in another order are tried at one failure point, unless told otherwise.
-pub(crate) const REORDER_STATES: u32 = 256;
-
 /// Finds crash-consistency, performance and concurrency bugs in programs that use persistent memory (PM).
 #[derive(Debug, Parser)]
 #[command(name = "pmvet", version, after_help = Exit::help(), subcommand_required = true, arg_required_else_help = true)]
@@ -266,12 +263,12 @@ pub(crate) struct Check {
     #[arg(long, value_name = "N", default_value_t = 6, conflicts_with = "in_place")]
     pub(crate) crash_recoveries: u32,
 
-    /// Try all crashes in which one line was written back earlier or later than the others, not only the most likely ones
+    /// Try crashes in which lines were written back in another order, too
     #[arg(long)]
     pub(crate) reorder: bool,
 
-    /// How many such crashes are tried at one failure point; 0 for none
-    #[arg(long, value_name = "N", default_value_t = REORDER_STATES)]
+    /// With --reorder: how many such states are tried at one failure point
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), requires = "reorder")]
     pub(crate) reorder_states: u32,
 
     /// Exit with 5 if the budget ended before everything was tried

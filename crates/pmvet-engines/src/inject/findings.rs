@@ -12,7 +12,7 @@ use super::campaign::Job;
 use super::causes::{Cause, EARLY, Failures, Merged, causes};
 use super::journal::{Journal, Tried};
 use super::points::Point;
-use super::refine::{Culprit, Span};
+use super::refine::Culprit;
 use super::scan::{Loss, Scan, State};
 use super::windows::{Verdict, Window, windows};
 use crate::native::NativeStacks;
@@ -195,7 +195,7 @@ pub fn of_states(
                 format!("Flush {} after the store {store}, and fence, before the program goes on to depend on it.", Finding::DATA)
             };
             let culprit = Culprit {
-                span: Span { good: point.seq, bad: point.seq },
+                span: super::refine::Span { good: point.seq, bad: point.seq },
                 store: None,
                 pending: Vec::new(),
                 pending_total: 0,
@@ -347,7 +347,12 @@ pub fn witnessed(
     names: &mut Names<'_>,
 ) -> Evidence {
     let seq = scan.points.last().map_or(0, |point| point.seq);
-    let nothing = Culprit { span: Span { good: seq, bad: seq }, store: None, pending: Vec::new(), pending_total: 0 };
+    let nothing = Culprit {
+        span: super::refine::Span { good: seq, bad: seq },
+        store: None,
+        pending: Vec::new(),
+        pending_total: 0,
+    };
     let choice = "the run has ended; this store is lost, and what was stored to its cache line later".to_owned();
     match evidence(tried, setting, &nothing, seq, &[], choice, names) {
         Evidence::Crash { image, recovery, .. } => Evidence::Crash { image, recovery, timeline },

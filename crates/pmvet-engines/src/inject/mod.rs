@@ -9,8 +9,8 @@
 //!   rebuilt ([`scan`]), and images with equal content are tried once.
 //! * A failing image is narrowed down to the store that broke it ([`refine`]), and failures that follow each other without a
 //!   good image between them are one finding ([`windows`]).
-//! * Besides the newest value of everything, states in which the processor wrote lines back in another order are tried
-//!   (`Plan::reorder`): the likely ones, or all.
+//! * Besides the newest value of everything, states in which the processor wrote lines back in another order are tried where asked
+//!   for (`Plan::reorder`).
 //!
 //! What it misses: states that only a later visit to the same call path would show (`Plan::visits` tries more of them), states in
 //! which several lines are kept back at once, and whatever the recovery does not notice.
@@ -37,15 +37,6 @@ pub struct Plan {
     pub at: At,
     /// How many visits to the same call path are tried.
     pub visits: u32,
-    /// Try states in which lines were written back in another order.
-    pub reorder: Option<Reorder>,
-}
-
-/// Which states with lines in another order are tried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reorder {
-    /// At most so many for one failure point.
-    pub states: usize,
-    /// All of these. If not, about as many as there are images in program order, the likely ones first.
-    pub all: bool,
+    /// Try states that the order of write-backs allows, at most so many for one failure point.
+    pub reorder: Option<usize>,
 }

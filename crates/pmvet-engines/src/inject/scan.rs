@@ -62,16 +62,6 @@ pub struct State {
     pub choice: Choice,
     pub patches: Vec<Patch>,
     pub lost: Vec<Loss>,
-    /// How many states before this one were about the same store and failure point.
-    visits: u32,
-}
-
-impl State {
-    /// The smaller, the more likely it is to show something new: first something about each store and failure point, and of these
-    /// first what a forgotten flush or fence leads to, a line that is late.
-    fn rank(&self) -> (u32, u8, bool) {
-        (self.visits, kind(self.choice), !self.lost.iter().any(|loss| loss.flushing))
-    }
 }
 
 /// What a run offers to crash at.
@@ -81,8 +71,6 @@ pub struct Scan {
     /// In the order of the run.
     pub points: Vec<Point>,
     pub states: Vec<State>,
-    /// How many more states the plan left out as less likely to fail.
-    pub unlikely: usize,
     /// The content at the end of the run.
     pub last: VersionId,
     /// Failure points passed, with all visits.
@@ -99,19 +87,9 @@ pub struct Scan {
 
 /// How often the same store is lost at the same failure point.
 const MOST_PAIRS: u32 = 4;
-/// If not all states with lines in another order are tried: how many are, even in a run with fewer images in program order.
-const LEAST_STATES: usize = 32;
 
 /// A store, a failure point, and which of them is behind.
 type Pair = (SiteId, ContextId, SiteId, ContextId, u8);
-
-fn kind(choice: Choice) -> u8 {
-    match choice {
-        Choice::Behind(_) => 0,
-        Choice::Ahead(_) => 1,
-        Choice::Partial(..) => 2,
-    }
-}
 
 /// Makes a [`Scan`] out of events.
 #[derive(Debug)]
@@ -167,8 +145,8 @@ impl Scanner {
             let (version, _) = self.versions.take(&mut self.replay)?;
             let Event { seq, thread, site, context, .. } = *event;
             self.found.push(Point { seq, thread, site, context, version });
-            if let Some(reorder) = self.plan.reorder {
-                self.reorder(model, version, reorder.states);
+            if let Some(most) = self.plan.reorder {
+                self.reorder(model, version, most);
             }
         }
         Ok(())
@@ -192,13 +170,15 @@ impl Scanner {
         let at = self.found[point];
         for state in states {
             // The same store instruction and the same failure point: what one line shows, a hundred like it would show again.
-            let (Choice::Behind(line) | Choice::Ahead(line) | Choice::Partial(line, _)) = state.choice;
+            let (line, kind) = match state.choice {
+                Choice::Behind(line) => (line, 0),
+                Choice::Ahead(line) => (line, 1),
+                Choice::Partial(line, _) => (line, 2),
+            };
             let Some(store) = model.line(line).and_then(|line| line.stores().last()) else { continue };
-            let visits =
-                self.pairs.entry((store.site, store.context, at.site, at.context, kind(state.choice))).or_default();
-            let before = *visits;
+            let visits = self.pairs.entry((store.site, store.context, at.site, at.context, kind)).or_default();
             *visits += 1;
-            if before >= self.plan.visits.min(MOST_PAIRS) {
+            if *visits > self.plan.visits.min(MOST_PAIRS) {
                 self.skipped += 1;
                 continue;
             }
@@ -208,30 +188,16 @@ impl Scanner {
             }
             let lost = model.lost(&state.cuts);
             let lost = lost.filter_map(|(id, store)| Some(Loss::new(model.line(id)?, store))).collect();
-            self.states.push(State { point, choice: state.choice, patches, lost, visits: before });
+            self.states.push(State { point, choice: state.choice, patches, lost });
         }
-    }
-
-    /// Keeps the states that are most likely to fail, in the order of the run. Returns how many others there were.
-    fn keep_likely_states(&mut self) -> usize {
-        let images = self.found.iter().map(|point| point.version).collect::<HashSet<_>>().len();
-        let most = images.max(LEAST_STATES);
-        let all = self.states.len();
-        self.states.sort_by_key(State::rank);
-        self.states.truncate(most);
-        self.states.sort_by_key(|state| state.point);
-        all - self.states.len()
     }
 
     pub fn finish(mut self) -> Result<Scan, ScanError> {
         let (last, _) = self.versions.take(&mut self.replay)?;
-        let all = self.plan.reorder.is_none_or(|reorder| reorder.all);
-        let unlikely = if all { 0 } else { self.keep_likely_states() };
         Ok(Scan {
             versions: self.versions,
             points: self.found,
             states: self.states,
-            unlikely,
             last,
             passed: self.points.passed,
             unique: self.points.unique(),

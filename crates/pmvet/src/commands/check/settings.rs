@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pmvet_engines::inject::{At, Plan, Reorder};
+use pmvet_engines::inject::{At, Plan};
 use pmvet_target::sandbox::driver::Driver;
 
 use super::SHARD;
@@ -32,6 +32,7 @@ const AUTOMATIC: u32 = 0;
 /// A recording of fewer bytes is short: nearly all visits can be tried.
 const SHORT: u64 = 1 << 20;
 /// What `vet` tries: as many as `check` does by default.
+const REORDER_STATES: usize = 256;
 const CRASHED_RECOVERIES: usize = 6;
 /// Visits in a short run, and in a long one.
 const VISITS: (u32, u32) = (64, 1);
@@ -47,14 +48,10 @@ impl Settings {
         Plan { visits, ..self.plan }
     }
 
-    /// The defaults, with all reorderings, as `vet` wants them.
+    /// The defaults, with reorderings, as `vet` wants them.
     pub(crate) fn with_reorderings(arguments: &cli::Vet) -> Result<Self, Error> {
         Ok(Self {
-            plan: Plan {
-                at: At::Persist,
-                visits: AUTOMATIC,
-                reorder: Some(Reorder { states: cli::REORDER_STATES as usize, all: true }),
-            },
+            plan: Plan { at: At::Persist, visits: AUTOMATIC, reorder: Some(REORDER_STATES) },
             recovering: Recovering::new(&arguments.recovering, &arguments.workload)?,
             pedantic: arguments.reporting.pedantic,
             recoveries: if arguments.workload.in_place { 0 } else { CRASHED_RECOVERIES },
@@ -74,10 +71,7 @@ impl Settings {
                     CrashAt::Store => At::Store,
                 },
                 visits: arguments.visits.unwrap_or(AUTOMATIC),
-                reorder: match arguments.reorder_states {
-                    0 => None,
-                    states => Some(Reorder { states: states as usize, all: arguments.reorder }),
-                },
+                reorder: arguments.reorder.then_some(arguments.reorder_states as usize),
             },
             recovering: Recovering::new(&arguments.recovering, workload)?,
             pedantic: arguments.reporting.pedantic,
