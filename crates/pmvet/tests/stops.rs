@@ -222,7 +222,7 @@ const AT_ONCE: usize = 3;
 
 /// Targets and recoveries that do not end, with budgets of 5, 20 and 60 seconds, or those that `PMVET_TEST_BUDGETS` names.
 #[test]
-#[ignore = "20 minutes: budgets on a busy machine"]
+#[ignore = "half an hour: budgets on a busy machine"]
 fn budgets_on_a_busy_machine() {
     let _alone = alone();
     let _load = Load::new(8);

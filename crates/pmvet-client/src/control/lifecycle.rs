@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn thread_ends(dc: *mut c_void) {
             return;
         }
     }
-    let _held = process_end::hold_off_if_not_begun();
+    let _held = process_end::hold_off_without_waiting();
     let mut all = threads();
     all.alive.retain(|&t| t != pointer as usize);
     // Signals that only this thread blocked are blocked no more.

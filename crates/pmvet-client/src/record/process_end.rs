@@ -1,8 +1,12 @@
 //! A process does not end before its threads have recorded what their system calls did, and that they end.
 //!
-//! When a thread ends the process, DynamoRIO lets the others leave the client first, but for those that have just come back from a
-//! system call, which it takes for still being in it, and those that end. When a thread replaces the program, the kernel ends the others wherever they are. One that has taken a number then and not yet published its
-//! record would leave a hole in the trace. So the thread that is about to end the process waits for them, and no other begins.
+//! A thread that dies after it has taken a number and before it has published its record leaves a hole in the trace. When a
+//! thread ends the process, DynamoRIO lets most others leave the client first. It does not wait for those that have just come
+//! back from a system call, which it takes for still being in the call, nor for those that are ending. So the thread that is
+//! about to end the process waits for them, and no other comes back from a system call any more.
+//!
+//! A thread that replaces the program does the same. There the kernel ends the other threads wherever they are, so that what
+//! they record elsewhere may still get lost.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -28,8 +32,9 @@ impl Drop for HeldOff {
     }
 }
 
-/// For a thread that ends, and must not wait for another: DynamoRIO may wait for it. What is begun in spite of the end may get lost.
-pub(crate) fn hold_off_if_not_begun() -> HeldOff {
+/// Lets no other thread end the process, unless one is ending it already. For a thread that is ending itself: DynamoRIO may wait for
+/// it, so it must not wait.
+pub(crate) fn hold_off_without_waiting() -> HeldOff {
     RECORDING.fetch_add(1, Ordering::SeqCst);
     HeldOff(())
 }
@@ -37,7 +42,7 @@ pub(crate) fn hold_off_if_not_begun() -> HeldOff {
 /// Lets no other thread end the process. Does not return if one is ending it already.
 pub(crate) fn hold_off(thread: &Thread) -> HeldOff {
     loop {
-        let held = hold_off_if_not_begun();
+        let held = hold_off_without_waiting();
         let ending = ENDING.load(Ordering::SeqCst);
         // A child of vfork is another process, which does not end with this one.
         if ending == 0 || ending == dynamorio::os_thread() || thread.is_vfork_child {
@@ -71,9 +76,10 @@ pub(crate) fn begin(thread: &Thread) {
     }
 }
 
-/// The program could not be replaced.
+/// The calling thread could not replace the program.
 pub(crate) fn cancel() {
-    ENDING.store(0, Ordering::SeqCst);
+    // A child of vfork never began, and must not cancel what a thread of its parent has begun.
+    let _ = ENDING.compare_exchange(dynamorio::os_thread(), 0, Ordering::SeqCst, Ordering::SeqCst);
 }
 
 /// In a new process, where only the calling thread lives on.
