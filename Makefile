@@ -9,7 +9,7 @@ TARGET := $(CURDIR)/target
 # What comes from the host's packages is checked by a script; nothing here uses the network if all is there.
 SETUP := scripts/setup.sh
 
-.PHONY: help demo test check build lint zoo pmdk soak bench bench-race bench-fuzz fuzz install
+.PHONY: help demo test check tests test-units build lint zoo pmdk soak bench bench-race bench-fuzz fuzz install
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -30,7 +30,30 @@ check:
 	$(CARGO) build --release --workspace --all-targets
 	@$(MAKE) --no-print-directory zoo pmdk
 	@$(MAKE) --no-print-directory lint
-	PMVET_REQUIRE_BROWSER=1 PMVET_REQUIRE_XMLLINT=1 INSTA_UPDATE=no $(CARGO) test --release --workspace
+	@$(MAKE) --no-print-directory --keep-going -j2 --output-sync=target tests
+	@$(MAKE) --no-print-directory $(ALONE:%=test-%)
+
+# Cargo runs one file of tests after the other, and most of them wait much: processes start and end, and the last of many jobs keeps one
+# core. Two files at a time, those that take longest first, and the output of each as a whole. What takes times comes afterwards.
+export PMVET_REQUIRE_BROWSER = 1
+export PMVET_REQUIRE_XMLLINT = 1
+export INSTA_UPDATE = no
+ALONE := stops transparency
+LONG := check_pmdk check_zoo nothing_touched vet denied_calls check_races nothing_lost
+REST := $(filter-out $(ALONE) $(LONG),$(patsubst crates/pmvet/tests/%.rs,%,$(wildcard crates/pmvet/tests/*.rs)))
+# Those of the other crates; of a name that there is twice, both run at once.
+OTHERS := $(filter-out $(REST),$(notdir $(basename $(filter-out crates/pmvet/%,$(wildcard crates/*/tests/*.rs)))))
+
+tests: $(LONG:%=test-%) test-units $(REST:%=test-%)
+
+# The workspace each time: a package alone has other features, and would be built anew.
+# This make's jobs are none of cargo's, nor of the makes that tests run.
+test-units:
+	MAKEFLAGS= $(CARGO) test --release --workspace --lib --bins $(OTHERS:%=--test %)
+	MAKEFLAGS= $(CARGO) test --release --workspace --doc
+
+test-%:
+	MAKEFLAGS= $(CARGO) test --release --workspace --test $*
 
 build: ## build pmvet, the client and DynamoRIO
 	$(CARGO) build --release --workspace

@@ -109,28 +109,28 @@ static uint64_t walk(uint8_t *used, uint64_t *digest)
 /* The caller fences, so that one fence serves both the flag and a new entry. */
 static void raise_dirty(void)
 {
-	zoo_store(&root->dirty, 1ul);
-	zoo_flush(&root->dirty, sizeof root->dirty);
+	zoo_store(&root->dirty, 1ul); /* BLAME(2, 5) */
+	zoo_flush(&root->dirty, sizeof root->dirty); /* BLAME(2, 5) */
 }
 
 static void set_count(uint64_t count)
 {
 	if (BUG == 4) { /* BUG(4): the flag is lowered before the count is right */
-		zoo_store(&root->dirty, 0ul);
-		zoo_persist(&root->dirty, sizeof root->dirty);
+		zoo_store(&root->dirty, 0ul); /* BLAME(4) */
+		zoo_persist(&root->dirty, sizeof root->dirty); /* BLAME(4) */
 	}
-	zoo_store(&root->count, count);
+	zoo_store(&root->count, count); /* BLAME(19) */
 	if (BUG == 14) /* BUG(14): flushed once per word of the line, not once per line */
-		zoo_flush(&root->count, sizeof root->count);
+		zoo_flush(&root->count, sizeof root->count); /* BLAME(14) */
 	if (BUG != 4)
-		zoo_store(&root->dirty, 0ul);
+		zoo_store(&root->dirty, 0ul); /* BLAME(19) */
 	if (BUG == 14)
-		zoo_flush(&root->count, sizeof root->count);
+		zoo_flush(&root->count, sizeof root->count); /* BLAME(14) */
 	if (BUG == 19) { /* BUG(19): count and flag are persisted after the lock is released */
 		late = &root->dirty;
 		return;
 	}
-	zoo_persist(&root->dirty, sizeof root->dirty);
+	zoo_persist(&root->dirty, sizeof root->dirty); /* BLAME(14) */
 }
 
 static void clear_table(uint64_t level)
@@ -138,12 +138,12 @@ static void clear_table(uint64_t level)
 	uint64_t *b = &root->bucket[nbuckets(level) - FIRST];
 
 	for (uint64_t i = 0; i < nbuckets(level); i++)
-		b[i] = NIL;
+		b[i] = NIL; /* BLAME(13) */
 }
 
 static void create(void)
 {
-	clear_table(0);
+	clear_table(0); /* BLAME(13) */
 	if (BUG != 13) /* BUG(13): the first table is not flushed before the magic number */
 		zoo_flush(root->bucket, FIRST * sizeof root->bucket[0]);
 	root->level = 0;
@@ -169,13 +169,13 @@ static void recover(void)
 	if (root->dirty > 1)
 		zoo_fail("atomic_hash: bad flag %lu", root->dirty);
 	if (BUG == 12 && root->dirty) { /* BUG(12): a crash right here leaves a wrong count believed right */
-		zoo_store(&root->dirty, 0ul);
-		zoo_persist(&root->dirty, sizeof root->dirty);
+		zoo_store(&root->dirty, 0ul); /* BLAME(12) */
+		zoo_persist(&root->dirty, sizeof root->dirty); /* BLAME(12) */
 		zoo_store(&root->count, n);
 		zoo_persist(&root->count, sizeof root->count);
 	}
 	if (root->dirty && BUG == 6) /* BUG(6): lowers the flag without counting */
-		set_count(root->count);
+		set_count(root->count); /* BLAME(6) */
 	else if (root->dirty)
 		set_count(n);
 	nfree = 0;
@@ -201,7 +201,7 @@ static struct entry *find(uint64_t key, uint64_t **link)
 		struct entry *e = entry_at(**link);
 
 		if (BUG == 16) /* BUG(16): a statistic that recovery never reads is kept in the pool */
-			zoo_store(&root->probes, root->probes + 1);
+			zoo_store(&root->probes, root->probes + 1); /* BLAME(16) */
 		if (e->key == key)
 			return e;
 		*link = &e->next;
@@ -211,10 +211,10 @@ static struct entry *find(uint64_t key, uint64_t **link)
 
 static void fill(struct entry *e, uint64_t key, uint64_t version, uint64_t next)
 {
-	e->key = key;
-	e->version = version;
-	e->value = value_of(key, version);
-	e->next = next;
+	e->key = key; /* BLAME(1, 2) */
+	e->version = version; /* BLAME(1, 2) */
+	e->value = value_of(key, version); /* BLAME(1, 2) */
+	e->next = next; /* BLAME(1, 2) */
 }
 
 /*
@@ -232,8 +232,8 @@ static void grow(void)
 	for (uint64_t i = 0; i < nbuckets(old + 1); i++)
 		chain[i] = NIL;
 	if (BUG == 8) { /* BUG(8): switches over before the new table is filled */
-		zoo_store(&root->level, old + 1);
-		zoo_persist(&root->level, sizeof root->level);
+		zoo_store(&root->level, old + 1); /* BLAME(8) */
+		zoo_persist(&root->level, sizeof root->level); /* BLAME(8) */
 	}
 	for (uint64_t b = 0; b < nbuckets(old); b++) {
 		for (uint64_t off = from[b]; off != NIL;) {
@@ -244,11 +244,11 @@ static void grow(void)
 			zoo_flush(c, sizeof *c);
 			chain[i] = offset_of(c);
 			if (BUG == 17) /* BUG(17): builds the chains in the pool, where buckets are stored many times */
-				zoo_store(&to[i], chain[i]);
+				zoo_store(&to[i], chain[i]); /* BLAME(17) */
 			off = e->next;
 		}
 	}
-	zoo_copy(to, chain, nbuckets(old + 1) * sizeof *to);
+	zoo_copy(to, chain, nbuckets(old + 1) * sizeof *to); /* BLAME(9, 17) */
 	if (BUG != 9) /* BUG(9): the new table is not flushed before it is switched to */
 		zoo_flush(to, nbuckets(old + 1) * sizeof *to);
 	zoo_fence();
@@ -268,9 +268,9 @@ static void put(uint64_t key)
 	struct entry *old = find(key, &link), *e;
 
 	if (old && BUG == 10) { /* BUG(10): an update in place, in two steps */
-		zoo_store(&old->version, old->version + 1);
-		zoo_persist(&old->version, sizeof old->version);
-		zoo_store(&old->value, value_of(key, old->version));
+		zoo_store(&old->version, old->version + 1); /* BLAME(10) */
+		zoo_persist(&old->version, sizeof old->version); /* BLAME(10) */
+		zoo_store(&old->value, value_of(key, old->version)); /* BLAME(10) */
 		zoo_persist(&old->value, sizeof old->value);
 		return;
 	}
@@ -283,14 +283,14 @@ static void put(uint64_t key)
 	if (nfree == 0)
 		return;
 	e = &root->entries[free_entry[--nfree]];
-	fill(e, key, old ? old->version + 1 : 1, old ? old->next : NIL);
+	fill(e, key, old ? old->version + 1 : 1, old ? old->next : NIL); /* BLAME(1, 2) */
 	if (BUG != 1) /* BUG(1): the new entry is not flushed before it is linked in */
-		zoo_flush(e, sizeof *e);
+		zoo_flush(e, sizeof *e); /* BLAME(2) */
 	if (!old)
-		raise_dirty();
+		raise_dirty(); /* BLAME(2) */
 	if (BUG != 2) /* BUG(2): nothing orders the new entry before its link */
 		zoo_fence();
-	zoo_store(link, offset_of(e));
+	zoo_store(link, offset_of(e)); /* BLAME(2, 3, 18) */
 	if (BUG == 18 && old) { /* BUG(18): the link to a new version is persisted after the lock is released */
 		late = link;
 		free_entry[nfree++] = (uint32_t)(old - root->entries);
@@ -300,7 +300,7 @@ static void put(uint64_t key)
 		zoo_flush(link, sizeof *link);
 	zoo_fence();
 	if (BUG == 15) /* BUG(15): a second fence with nothing to wait for */
-		zoo_fence();
+		zoo_fence(); /* BLAME(15) */
 	if (old)
 		free_entry[nfree++] = (uint32_t)(old - root->entries);
 	else
@@ -315,12 +315,12 @@ static void take_out(uint64_t key)
 	if (!e)
 		return;
 	if (BUG != 11) { /* BUG(11): the flag is raised only after the chain has changed */
-		raise_dirty();
+		raise_dirty(); /* BLAME(5) */
 		if (BUG != 5) /* BUG(5): nothing orders the flag before the change of the chain */
 			zoo_fence();
 	}
-	zoo_store(link, e->next);
-	zoo_persist(link, sizeof *link);
+	zoo_store(link, e->next); /* BLAME(5, 11) */
+	zoo_persist(link, sizeof *link); /* BLAME(11) */
 	if (BUG == 11) {
 		raise_dirty();
 		zoo_fence();

@@ -195,15 +195,15 @@ static struct entry *insert_entry(struct node *n, uint64_t key, uint64_t ptr)
 	int last = count(n), i = last;
 
 	for (; i > 0 && n->e[i - 1].key > key; i--) {
-		zoo_store(&n->e[i].ptr, n->e[i - 1].ptr);
-		zoo_store(&n->e[i].key, n->e[i - 1].key);
+		zoo_store(&n->e[i].ptr, n->e[i - 1].ptr); /* BLAME(3, 10) */
+		zoo_store(&n->e[i].key, n->e[i - 1].key); /* BLAME(3, 10) */
 		if (i % LINE_ENTRIES == 0 && BUG != 10) /* BUG(10): an entry moves to the next line, which is not persisted */
 			zoo_persist(&n->e[i], sizeof n->e[i]);
 	}
 	if (i < last)
-		zoo_store(&n->e[i].ptr, left_ptr(n, i));
-	zoo_store(&n->e[i].key, key);
-	zoo_store(&n->e[i].ptr, ptr);
+		zoo_store(&n->e[i].ptr, left_ptr(n, i)); /* BLAME(3) */
+	zoo_store(&n->e[i].key, key); /* BLAME(3) */
+	zoo_store(&n->e[i].ptr, ptr); /* BLAME(3) */
 	return &n->e[i];
 }
 
@@ -213,14 +213,14 @@ static struct entry *remove_entry(struct node *n, int i)
 	int last = count(n) - 1;
 
 	if (i < last)
-		zoo_store(&n->e[i].ptr, left_ptr(n, i));
+		zoo_store(&n->e[i].ptr, left_ptr(n, i)); /* BLAME(4) */
 	for (; i < last; i++) {
-		zoo_store(&n->e[i].key, n->e[i + 1].key);
-		zoo_store(&n->e[i].ptr, n->e[i + 1].ptr);
+		zoo_store(&n->e[i].key, n->e[i + 1].key); /* BLAME(4) */
+		zoo_store(&n->e[i].ptr, n->e[i + 1].ptr); /* BLAME(4) */
 		if ((i + 1) % LINE_ENTRIES == 0)
 			zoo_persist(&n->e[i], sizeof n->e[i]);
 	}
-	zoo_store(&n->e[last].ptr, 0);
+	zoo_store(&n->e[last].ptr, 0); /* BLAME(4) */
 	return &n->e[last];
 }
 
@@ -241,7 +241,7 @@ static struct node *alloc_node(void)
 static void truncate_node(struct node *n, int to)
 {
 	for (int i = FANOUT - 1; i >= to; i--)
-		zoo_store(&n->e[i].ptr, 0);
+		zoo_store(&n->e[i].ptr, 0); /* BLAME(9) */
 	zoo_persist(&n->e[to], (size_t)(FANOUT - to) * sizeof n->e[0]);
 }
 
@@ -254,24 +254,24 @@ static struct node *split(struct node *n)
 	uint64_t separator = n->e[mid].key;
 	struct node *r = alloc_node();
 
-	r->level = n->level;
-	r->sibling = n->sibling;
-	r->high = n->high;
-	r->leftmost = n->level ? n->e[mid].ptr : LEAF_MARK;
+	r->level = n->level; /* BLAME(8) */
+	r->sibling = n->sibling; /* BLAME(8) */
+	r->high = n->high; /* BLAME(8) */
+	r->leftmost = n->level ? n->e[mid].ptr : LEAF_MARK; /* BLAME(8) */
 	for (int i = 0; i < FANOUT; i++)
-		r->e[i] = from + i < FANOUT ? n->e[from + i] : (struct entry){ 0, 0 };
-	zoo_flush(r, BUG == 7 ? ZOO_LINE : sizeof *r); /* BUG(7): only the head of the new node is flushed, not its entries */
+		r->e[i] = from + i < FANOUT ? n->e[from + i] : (struct entry){ 0, 0 }; /* BLAME(7, 8) */
+	zoo_flush(r, BUG == 7 ? ZOO_LINE : sizeof *r); /* BUG(7): only the head of the new node is flushed, not its entries */ /* BLAME(8) */
 	if (BUG != 8) /* BUG(8): no fence between the flush of the new node and the store that links it */
 		zoo_fence();
 	if (BUG == 9) /* BUG(9): the left node drops the upper half before it links the right one */
-		truncate_node(n, mid);
+		truncate_node(n, mid); /* BLAME(9) */
 	/* Sibling first: until the high key is lowered, the left node still answers for all keys. */
-	zoo_store(&n->sibling, offset_of(r));
-	zoo_store(&n->high, separator);
+	zoo_store(&n->sibling, offset_of(r)); /* BLAME(1, 2, 8) */
+	zoo_store(&n->high, separator); /* BLAME(1, 2, 8) */
 	bool early = !n->level && ((BUG == 1 && !append) || /* BUG(1): others may follow the link to the right half before it is persisted */
 				   (BUG == 2 && append));   /* BUG(2): the same, only where the rightmost leaf is split */
 	if (early)
-		write_end(version_of(n));
+		write_end(version_of(n)); /* BLAME(1, 2) */
 	zoo_persist(n, ZOO_LINE);
 	if (early)
 		write_begin(version_of(n));
@@ -284,7 +284,7 @@ static void lock_root(void)
 {
 	uint64_t expected = 0;
 
-	while (!__atomic_compare_exchange_n(&pm->root_lock, &expected, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+	while (!__atomic_compare_exchange_n(&pm->root_lock, &expected, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) { /* BLAME(6) */
 		expected = 0;
 		sched_yield();
 	}
@@ -293,7 +293,7 @@ static void lock_root(void)
 /* Puts a new root above the old one, unless another thread was faster. */
 static void grow(uint64_t level, uint64_t separator, struct node *right)
 {
-	lock_root();
+	lock_root(); /* BLAME(6) */
 	if (root->level < level) {
 		struct node *r = alloc_node();
 
@@ -345,11 +345,11 @@ static void put(uint64_t key, uint64_t value)
 		int i = find(n, key);
 
 		if (i >= 0) {
-			zoo_store(&n->e[i].ptr, value);
+			zoo_store(&n->e[i].ptr, value); /* BLAME(5) */
 			if (BUG == 5) /* BUG(5): an update is a single store, so readers are let in before it is persisted */
 				write_end(version_of(n));
 			if (BUG == 12) /* BUG(12): an update flushes the whole node */
-				zoo_persist(n, sizeof *n);
+				zoo_persist(n, sizeof *n); /* BLAME(12) */
 			else
 				zoo_persist(&n->e[i], sizeof n->e[i]);
 			if (BUG == 5)

@@ -70,7 +70,7 @@ static size_t table_size(uint64_t buckets)
 static struct table *table_now(void)
 {
 	if (BUG == 1) /* BUG(1): threads follow the root in PM, which a resizer has swapped but not persisted */
-		return table_at(zoo_load(&pm->root));
+		return table_at(zoo_load(&pm->root)); /* BLAME(1) */
 	return zoo_load(&current);
 }
 
@@ -84,7 +84,7 @@ static bool try_lock(uint64_t *lock, uint64_t to)
 {
 	uint64_t expected = FREE;
 
-	return __atomic_compare_exchange_n(lock, &expected, to, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+	return __atomic_compare_exchange_n(lock, &expected, to, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED); /* BLAME(6, 7) */
 }
 
 /* Locks the bucket of a key in the table in use; a frozen one means that the next table is about to appear. */
@@ -93,7 +93,7 @@ static struct bucket *lock_bucket(struct table **t, uint64_t key)
 	for (;;) {
 		*t = table_now();
 		struct bucket *b = bucket_of(*t, key);
-		if (try_lock(&b->lock, HELD))
+		if (try_lock(&b->lock, HELD)) /* BLAME(6) */
 			return b;
 		sched_yield();
 	}
@@ -121,8 +121,8 @@ static struct table *build_table(struct table *old)
 	if (n > MAX_BUCKETS || off + table_size(n) > POOL_SIZE)
 		zoo_fail("cl_hash: the pool is full");
 	if (BUG != 12) /* BUG(12): memory of a resize that a crash cut short is taken for zeroes */
-		memset(t->bucket, 0, table_size(n) - offsetof(struct table, bucket));
-	t->buckets = n;
+		memset(t->bucket, 0, table_size(n) - offsetof(struct table, bucket)); /* BLAME(9) */
+	t->buckets = n; /* BLAME(8, 9) */
 	for (uint64_t i = 0; i < old->buckets; i++) {
 		struct bucket *from = &old->bucket[i];
 
@@ -136,15 +136,15 @@ static struct table *build_table(struct table *old)
 			if (at < 0)
 				zoo_fail("cl_hash: bucket %lu does not fit in its successors", i);
 			if (to) {
-				to->val[at] = zoo_load(&from->val[s]);
-				to->key[at] = key;
+				to->val[at] = zoo_load(&from->val[s]); /* BLAME(9) */
+				to->key[at] = key; /* BLAME(9) */
 			}
 		}
 	}
 	if (BUG == 8) /* BUG(8): the size of the new table is not flushed, only its buckets */
 		zoo_flush(t->bucket, n * sizeof(struct bucket));
 	else
-		zoo_flush(t, table_size(n));
+		zoo_flush(t, table_size(n)); /* BLAME(9) */
 	if (BUG != 9) /* BUG(9): no fence between the flush of the new table and the swap of the root */
 		zoo_fence();
 	return t;
@@ -152,12 +152,12 @@ static struct table *build_table(struct table *old)
 
 static void resize(struct table *old)
 {
-	while (!try_lock(&pm->resize_lock, HELD))
+	while (!try_lock(&pm->resize_lock, HELD)) /* BLAME(7) */
 		sched_yield();
 	if (table_now() == old) {
 		struct table *t = build_table(old);
 
-		zoo_store(&pm->root, offset_of(t));
+		zoo_store(&pm->root, offset_of(t)); /* BLAME(1, 9) */
 		zoo_persist(&pm->root, 8);
 		zoo_store(&current, t);
 	}
@@ -172,19 +172,19 @@ static void put(uint64_t key, uint64_t value)
 		int at = find_slot(b, key + 1), old = at;
 
 		if (BUG == 11 && at >= 0) { /* BUG(11): an update frees the slot and fills it again, so a crash loses the key */
-			zoo_store(&b->key[at], 0);
-			zoo_persist(b, sizeof *b);
+			zoo_store(&b->key[at], 0); /* BLAME(11) */
+			zoo_persist(b, sizeof *b); /* BLAME(11) */
 			at = -1;
 		}
 		if (at >= 0) {
-			zoo_store(&b->val[at], value);
+			zoo_store(&b->val[at], value); /* BLAME(2) */
 		} else if ((at = find_slot(b, 0)) >= 0) {
 			/* One line keeps the order of its stores: nobody meets the key with another value. */
 			if (BUG == 10) /* BUG(10): the key is stored before its value */
-				zoo_store(&b->key[at], key + 1);
-			zoo_store(&b->val[at], value);
+				zoo_store(&b->key[at], key + 1); /* BLAME(10) */
+			zoo_store(&b->val[at], value); /* BLAME(2) */
 			if (BUG != 10)
-				zoo_store(&b->key[at], key + 1);
+				zoo_store(&b->key[at], key + 1); /* BLAME(2) */
 		} else {
 			unlock(&b->lock);
 			resize(t);
@@ -194,9 +194,9 @@ static void put(uint64_t key, uint64_t value)
 			unlock(&b->lock);
 		zoo_persist(b, sizeof *b);
 		if (BUG == 13) /* BUG(13): the bucket is flushed a second time */
-			zoo_persist(b, sizeof *b);
+			zoo_persist(b, sizeof *b); /* BLAME(13) */
 		if (BUG == 14) /* BUG(14): a second fence that orders nothing */
-			zoo_fence();
+			zoo_fence(); /* BLAME(14) */
 		if (BUG == 15 && old >= 0) /* BUG(15): an update does not unlock its bucket, and whoever comes next waits for ever */
 			return;
 		if (BUG != 2)
@@ -212,7 +212,7 @@ static void del(uint64_t key)
 	int at = find_slot(b, key + 1);
 
 	if (at >= 0) {
-		zoo_store(&b->key[at], 0);
+		zoo_store(&b->key[at], 0); /* BLAME(4) */
 		if (BUG == 4) { /* BUG(4): the bucket is unlocked before the removal is persisted */
 			unlock(&b->lock);
 			zoo_persist(b, sizeof *b);
@@ -229,9 +229,9 @@ static bool get(uint64_t key, uint64_t *value)
 	bool hit = false;
 
 	for (int i = 0; i < SLOTS && !hit; i++) {
-		*value = zoo_load(&b->val[i]);
+		*value = zoo_load(&b->val[i]); /* BLAME(3) */
 		/* Values are never stored twice, so the same value before and after means that it is this key's. */
-		hit = zoo_load(&b->key[i]) == key + 1 && zoo_load(&b->val[i]) == *value;
+		hit = zoo_load(&b->key[i]) == key + 1 && zoo_load(&b->val[i]) == *value; /* BLAME(3, 5) */
 		if (!hit && zoo_load(&b->key[i]) == key + 1)
 			i--; /* an update came between: read again */
 	}

@@ -105,7 +105,7 @@ static void lock_exclusive(uint64_t *lock)
 {
 	uint64_t expected = 0;
 
-	while (!__atomic_compare_exchange_n(lock, &expected, WRITER, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+	while (!__atomic_compare_exchange_n(lock, &expected, WRITER, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) { /* BLAME(6, 7) */
 		expected = 0;
 		sched_yield();
 	}
@@ -120,7 +120,7 @@ static void lock_shared(uint64_t *lock)
 {
 	uint64_t n = zoo_load(lock) & ~WRITER;
 
-	while (!__atomic_compare_exchange_n(lock, &n, n + 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+	while (!__atomic_compare_exchange_n(lock, &n, n + 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) { /* BLAME(6) */
 		n &= ~WRITER;
 		sched_yield();
 	}
@@ -176,13 +176,13 @@ static void double_directory(struct directory *old)
 
 	if (old->depth == MAX_DEPTH)
 		zoo_fail("ext_hash: the directory cannot grow");
-	d->depth = old->depth + 1;
+	d->depth = old->depth + 1; /* BLAME(12) */
 	for (uint64_t i = 0; i < 1ull << d->depth; i++)
 		d->segment[i] = old->segment[i / 2];
 	if (BUG != 12) /* BUG(12): the depth of the new directory is not flushed, only its entries */
 		zoo_flush(&d->depth, 8);
 	zoo_persist(d->segment, 8ull << d->depth);
-	zoo_store(&pm->directory, offset_of(d));
+	zoo_store(&pm->directory, offset_of(d)); /* BLAME(4) */
 	if (BUG != 4) /* BUG(4): the doubled directory is in use before the pointer to it is persisted */
 		zoo_persist(&pm->directory, 8);
 	zoo_store(&current, d);
@@ -202,19 +202,19 @@ static struct segment *upper_half(struct segment *s)
 	struct segment *n = &pm->segment[i];
 	/* Nobody else knows the segment, so whatever a crash left in the word, the lock is ours. */
 	__atomic_exchange_n(&n->lock, BUG == 3 ? 0 : WRITER, __ATOMIC_ACQUIRE); /* BUG(3): the new segment is not locked while entries that lead to it are not persisted */
-	n->range = range;
+	n->range = range; /* BLAME(9) */
 	for (i = 0; i < BUCKETS * SLOTS; i++) {
 		struct pair *from = &s->bucket[i / SLOTS][i % SLOTS], *to = &n->bucket[i / SLOTS][i % SLOTS];
 		bool moves = from->key && in_range(range, from->key - 1);
 
-		to->val = moves ? from->val : 0;
-		to->key = moves ? from->key : 0;
+		to->val = moves ? from->val : 0; /* BLAME(8, 9) */
+		to->key = moves ? from->key : 0; /* BLAME(8, 9) */
 		if (BUG == 13 && moves) /* BUG(13): keys leave the old segment before the directory leads to the new one */
-			zoo_store(&from->key, 0);
+			zoo_store(&from->key, 0); /* BLAME(13) */
 	}
-	zoo_flush(n, BUG == 8 ? ZOO_LINE : sizeof *n); /* BUG(8): only the head of the new segment is flushed, not its pairs */
+	zoo_flush(n, BUG == 8 ? ZOO_LINE : sizeof *n); /* BUG(8): only the head of the new segment is flushed, not its pairs */ /* BLAME(9) */
 	if (BUG == 13 || BUG == 14) /* BUG(14): the old segment is flushed, though nothing in it was written */
-		zoo_flush(s->bucket, sizeof s->bucket);
+		zoo_flush(s->bucket, sizeof s->bucket); /* BLAME(14) */
 	if (BUG != 9) /* BUG(9): no fence between the flush of the new segment and the entries that lead to it */
 		zoo_fence();
 	return n;
@@ -222,14 +222,14 @@ static struct segment *upper_half(struct segment *s)
 
 static void narrow(struct segment *s)
 {
-	zoo_store(&s->range, ((s->range >> 32) + 1) << 32 | (uint32_t)(s->range << 1));
+	zoo_store(&s->range, ((s->range >> 32) + 1) << 32 | (uint32_t)(s->range << 1)); /* BLAME(10) */
 	zoo_persist(&s->range, 8);
 }
 
 /* Splits a segment that the caller has locked, and unlocks it. */
 static void split(struct segment *s)
 {
-	lock_exclusive(&pm->split_lock);
+	lock_exclusive(&pm->split_lock); /* BLAME(7) */
 	uint64_t depth = s->range >> 32, half = 2 * (uint64_t)(uint32_t)s->range + 1;
 	bool doubled = depth == directory_now()->depth;
 
@@ -239,9 +239,9 @@ static void split(struct segment *s)
 	struct segment *n = upper_half(s);
 	uint64_t width = 1ull << (d->depth - depth - 1), *entry = &d->segment[half * width];
 	if (BUG == 10) /* BUG(10): the old segment gives up the upper half before the directory leads to the new one */
-		narrow(s);
+		narrow(s); /* BLAME(10) */
 	for (uint64_t i = 0; i < width; i++)
-		zoo_store(&entry[i], offset_of(n));
+		zoo_store(&entry[i], offset_of(n)); /* BLAME(3, 9) */
 	zoo_persist(entry, width * 8);
 	if (BUG != 10)
 		narrow(s);
@@ -260,11 +260,11 @@ static void put(uint64_t key, uint64_t value)
 		struct pair *p = find_key(s, key);
 
 		if (p) {
-			zoo_store(&p->val, value);
+			zoo_store(&p->val, value); /* BLAME(1) */
 		} else if ((p = find_room(s, s->range, key))) {
 			/* One line keeps the order of its stores: the key is never there without its value. */
-			zoo_store(&p->val, value);
-			zoo_store(&p->key, key + 1);
+			zoo_store(&p->val, value); /* BLAME(1) */
+			zoo_store(&p->key, key + 1); /* BLAME(1) */
 		} else {
 			split(s);
 			continue;
@@ -284,7 +284,7 @@ static void del(uint64_t key)
 	struct pair *p = find_key(s, key);
 
 	if (p) {
-		zoo_store(&p->key, 0);
+		zoo_store(&p->key, 0); /* BLAME(2) */
 		if (BUG == 2) /* BUG(2): the segment is unlocked before the removal is persisted */
 			unlock_exclusive(&s->lock);
 		zoo_persist(p, sizeof *p);
@@ -307,9 +307,9 @@ static bool get(uint64_t key, uint64_t *value)
 		struct segment *s = lock_segment(key, no_lock, no_lock);
 		struct pair *p = find_key(s, key);
 
-		*value = p ? zoo_load(&p->val) : 0;
+		*value = p ? zoo_load(&p->val) : 0; /* BLAME(5) */
 		/* Torn reads are caught: the pair must still be this key's, the segment as wide as it was. */
-		if (in_range(zoo_load(&s->range), key) && (!p || (zoo_load(&p->key) == key + 1 && zoo_load(&p->val) == *value)))
+		if (in_range(zoo_load(&s->range), key) && (!p || (zoo_load(&p->key) == key + 1 && zoo_load(&p->val) == *value))) /* BLAME(5) */
 			return p;
 	}
 #else

@@ -89,15 +89,15 @@ static void enqueue(int id)
 	uint64_t number = me->enqueued + 1, mine = take_node();
 	struct node *n = node_at(mine);
 
-	n->item = tag((uint64_t)id, number);
-	n->check = zoo_mix(n->item);
-	n->claim = 0;
-	n->next = 0;
+	n->item = tag((uint64_t)id, number); /* BLAME(7) */
+	n->check = zoo_mix(n->item); /* BLAME(7) */
+	n->claim = 0; /* BLAME(7) */
+	n->next = 0; /* BLAME(7) */
 	if (BUG != 7) /* BUG(7): a node is linked without having been flushed */
 		zoo_persist(n, sizeof *n);
 	if (BUG == 10) { /* BUG(10): the caller is told before the node is linked */
-		zoo_store(&me->enqueued, number);
-		zoo_persist(&me->enqueued, 8);
+		zoo_store(&me->enqueued, number); /* BLAME(10) */
+		zoo_persist(&me->enqueued, 8); /* BLAME(10) */
 	}
 	for (;;) {
 		uint64_t last = zoo_load(&tail), next = zoo_load(&node_at(last)->next);
@@ -105,10 +105,10 @@ static void enqueue(int id)
 		if (next) {
 			if (BUG != 1) /* BUG(1): a helper moves the tail over a link that is not persisted, and links behind it */
 				zoo_persist(&node_at(last)->next, 8);
-			cas(&tail, last, next);
-		} else if (cas(&node_at(last)->next, 0, mine)) {
+			cas(&tail, last, next); /* BLAME(1) */
+		} else if (cas(&node_at(last)->next, 0, mine)) { /* BLAME(1, 2, 3) */
 			if (BUG == 2) /* BUG(2): the tail is moved over a new link before the link is persisted */
-				cas(&tail, last, mine);
+				cas(&tail, last, mine); /* BLAME(2) */
 			zoo_persist(&node_at(last)->next, 8);
 			cas(&tail, last, mine);
 			break;
@@ -147,16 +147,16 @@ static void dequeue(int id)
 		}
 		struct node *n = node_at(next);
 		if (BUG == 12) /* BUG(12): a consumer flushes a link that is persisted already */
-			zoo_persist(&node_at(first)->next, 8);
+			zoo_persist(&node_at(first)->next, 8); /* BLAME(12) */
 		if (BUG == 6 && zoo_load(&n->claim) && !zoo_load(&n->next)) {
 			report_empty(me); /* BUG(6): the queue is called empty on the strength of a claim that is not persisted */
 			return;
 		}
-		if (cas(&n->claim, 0, mine)) {
+		if (cas(&n->claim, 0, mine)) { /* BLAME(3, 4, 5, 6) */
 			if (n->check != zoo_mix(n->item))
 				zoo_fail("lf_queue: node %lu holds no item", next);
 			if (BUG == 5) /* BUG(5): the head is moved over a new claim before the claim is persisted */
-				cas(&head, first, next);
+				cas(&head, first, next); /* BLAME(5) */
 			zoo_persist(&n->claim, 8);
 			cas(&head, first, next);
 			zoo_store(&me->dequeued, me->dequeued + 1);
@@ -165,7 +165,7 @@ static void dequeue(int id)
 		}
 		if (BUG != 4) /* BUG(4): a helper moves the head over a claim that is not persisted, and claims behind it */
 			zoo_persist(&n->claim, 8);
-		cas(&head, first, next);
+		cas(&head, first, next); /* BLAME(4) */
 	}
 }
 
@@ -244,22 +244,22 @@ static void trim(const struct tally *t)
 	/* Bases first: a thread may then miss nodes below its base, but never nodes above it. */
 	if (t->claimed != pm->head) {
 		if (BUG == 9) { /* BUG(9): the head moves before the counts that allow for it */
-			zoo_store(&pm->head, t->claimed);
-			zoo_persist(&pm->head, 8);
+			zoo_store(&pm->head, t->claimed); /* BLAME(9) */
+			zoo_persist(&pm->head, 8); /* BLAME(9) */
 		}
 		for (int i = 0; i < THREADS; i++) {
 			struct caller *c = &pm->caller[i];
 
 			if (c->base_enqueued == c->enqueued && c->base_dequeued == c->dequeued)
 				continue;
-			zoo_store(&c->base_enqueued, c->enqueued);
-			zoo_store(&c->base_dequeued, c->dequeued);
-			zoo_flush(&c->base_enqueued, 16);
+			zoo_store(&c->base_enqueued, c->enqueued); /* BLAME(8) */
+			zoo_store(&c->base_dequeued, c->dequeued); /* BLAME(8) */
+			zoo_flush(&c->base_enqueued, 16); /* BLAME(8) */
 		}
 		if (BUG != 8) /* BUG(8): no fence between the flush of the counts and the move of the head */
 			zoo_fence();
 		if (BUG != 9) {
-			zoo_store(&pm->head, t->claimed);
+			zoo_store(&pm->head, t->claimed); /* BLAME(8) */
 			zoo_persist(&pm->head, 8);
 		}
 	}

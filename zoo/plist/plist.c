@@ -88,7 +88,7 @@ static uint64_t walk(uint8_t *used, uint64_t *digest)
 
 static void set_count(uint64_t count)
 {
-	zoo_store(&root->count, count);
+	zoo_store(&root->count, count); /* BLAME(8, 16) */
 	if (BUG == 16) { /* BUG(16): the counter is persisted after the lock is released */
 		late = &root->count;
 		return;
@@ -96,17 +96,17 @@ static void set_count(uint64_t count)
 	if (BUG != 8) /* BUG(8): the counter is never flushed */
 		zoo_persist(&root->count, sizeof root->count);
 	if (BUG == 13) /* BUG(13): a second fence with nothing to wait for */
-		zoo_fence();
+		zoo_fence(); /* BLAME(13) */
 }
 
 static void create(void)
 {
 	if (BUG == 10) { /* BUG(10): the pool is declared valid before it is */
-		zoo_store(&root->magic, MAGIC);
-		zoo_persist(&root->magic, sizeof root->magic);
+		zoo_store(&root->magic, MAGIC); /* BLAME(10) */
+		zoo_persist(&root->magic, sizeof root->magic); /* BLAME(10) */
 	}
-	root->head = NIL;
-	root->count = 0;
+	root->head = NIL; /* BLAME(11) */
+	root->count = 0; /* BLAME(11) */
 	if (BUG != 11) /* BUG(11): the empty list is not flushed before the magic number */
 		zoo_persist(&root->head, offsetof(struct root, hits) - offsetof(struct root, head));
 	if (BUG != 10) {
@@ -160,24 +160,24 @@ static struct node *find(uint64_t key, uint64_t **link)
 static void fill(struct node *n, uint64_t key, uint64_t version, uint64_t next)
 {
 	if (BUG == 15) /* BUG(15): wiped first, so most words are written twice before one flush */
-		memset(n, 0, sizeof *n);
-	zoo_store(&n->key, key);
-	n->version = version;
-	n->value = value_of(key, version);
-	n->check = zoo_crc32(n, offsetof(struct node, check));
-	n->next = next;
+		memset(n, 0, sizeof *n); /* BLAME(15) */
+	zoo_store(&n->key, key); /* BLAME(1, 2, 15) */
+	n->version = version; /* BLAME(1, 2, 15) */
+	n->value = value_of(key, version); /* BLAME(1, 2, 15) */
+	n->check = zoo_crc32(n, offsetof(struct node, check)); /* BLAME(1, 2, 15) */
+	n->next = next; /* BLAME(1, 2, 15) */
 }
 
 /* The commit store: what it makes reachable must be durable already. */
 static void commit(uint64_t *link, uint64_t off)
 {
-	zoo_store(link, off);
+	zoo_store(link, off); /* BLAME(2, 3, 5, 17) */
 	if (BUG == 17) { /* BUG(17): the commit store is persisted after the lock is released */
 		late = link;
 		return;
 	}
 	if (BUG == 5) /* BUG(5): flushes what the link refers to, not the link */
-		zoo_persist(node_at(off), sizeof(struct node));
+		zoo_persist(node_at(off), sizeof(struct node)); /* BLAME(5) */
 	else
 		zoo_persist(link, sizeof *link);
 }
@@ -188,10 +188,10 @@ static void put(uint64_t key)
 	struct node *old = find(key, &link), *n;
 
 	if (old && BUG == 6) { /* BUG(6): an update in place, in two steps */
-		zoo_store(&old->version, old->version + 1);
-		old->value = value_of(key, old->version);
-		zoo_persist(old, sizeof *old);
-		zoo_store(&old->check, (uint64_t)zoo_crc32(old, offsetof(struct node, check)));
+		zoo_store(&old->version, old->version + 1); /* BLAME(6) */
+		old->value = value_of(key, old->version); /* BLAME(6) */
+		zoo_persist(old, sizeof *old); /* BLAME(6) */
+		zoo_store(&old->check, (uint64_t)zoo_crc32(old, offsetof(struct node, check))); /* BLAME(6) */
 		zoo_persist(old, sizeof *old);
 		return;
 	}
@@ -203,18 +203,18 @@ static void put(uint64_t key)
 	if (BUG == 3 && !old) { /* BUG(3): linked in before it is filled in */
 		uint64_t next = *link;
 
-		commit(link, offset_of(n));
+		commit(link, offset_of(n)); /* BLAME(3) */
 		fill(n, key, 1, next);
 		zoo_persist(n, sizeof *n);
 	} else {
-		fill(n, key, old ? old->version + 1 : 1, old ? old->next : *link);
+		fill(n, key, old ? old->version + 1 : 1, old ? old->next : *link); /* BLAME(1, 2) */
 		if (BUG != 1) /* BUG(1): the new node is not flushed before the commit store */
-			zoo_flush(n, sizeof *n);
+			zoo_flush(n, sizeof *n); /* BLAME(2) */
 		if (BUG == 12) /* BUG(12): the new node is flushed twice */
-			zoo_flush(n, sizeof *n);
+			zoo_flush(n, sizeof *n); /* BLAME(12) */
 		if (BUG != 2) /* BUG(2): nothing orders the new node before the commit store */
 			zoo_fence();
-		commit(link, offset_of(n));
+		commit(link, offset_of(n)); /* BLAME(2) */
 	}
 	if (old)
 		free_node[nfree++] = (uint32_t)(old - root->nodes);
@@ -231,10 +231,10 @@ static void take_out(uint64_t key)
 		return;
 	next = n->next;
 	if (BUG == 7) { /* BUG(7): wiped while it is still linked in */
-		memset(n, 0, sizeof *n);
-		zoo_persist(n, sizeof *n);
+		memset(n, 0, sizeof *n); /* BLAME(7) */
+		zoo_persist(n, sizeof *n); /* BLAME(7) */
 	}
-	zoo_store(link, next);
+	zoo_store(link, next); /* BLAME(4) */
 	if (BUG != 4) /* BUG(4): the unlinking store is not flushed before the node is used again */
 		zoo_persist(link, sizeof *link);
 	set_count(root->count - 1);
@@ -249,7 +249,7 @@ static void get(uint64_t key)
 		return;
 	hits++;
 	if (BUG == 14) /* BUG(14): a statistic that recovery never reads is kept in the pool */
-		zoo_store(&root->hits, root->hits + 1);
+		zoo_store(&root->hits, root->hits + 1); /* BLAME(14) */
 }
 
 static void worker(int id, void *arg)

@@ -75,21 +75,21 @@ static void write_log(uint64_t txid, const struct entry *e, uint64_t n)
 {
 	struct log *l = &root->log;
 
-	zoo_copy_nt(l->entry, e, n * sizeof *e);
+	zoo_copy_nt(l->entry, e, n * sizeof *e); /* BLAME(2) */
 	if (BUG == 14) /* BUG(14): flushes lines that were written past the cache */
-		zoo_flush(l->entry, n * sizeof *e);
-	l->txid = txid;
-	l->n = n;
-	l->crc = log_crc(txid, e, n);
+		zoo_flush(l->entry, n * sizeof *e); /* BLAME(14) */
+	l->txid = txid; /* BLAME(1, 2) */
+	l->n = n; /* BLAME(1, 2) */
+	l->crc = log_crc(txid, e, n); /* BLAME(1, 2) */
 	if (BUG != 1) /* BUG(1): the head of the log is not flushed before the commit */
-		zoo_flush(l, offsetof(struct log, entry));
+		zoo_flush(l, offsetof(struct log, entry)); /* BLAME(2) */
 	if (BUG != 2) /* BUG(2): nothing orders the log before the commit */
 		zoo_fence();
 }
 
 static void commit(uint64_t txid)
 {
-	zoo_store(&root->committed, txid);
+	zoo_store(&root->committed, txid); /* BLAME(2, 3, 19) */
 	if (BUG == 19) { /* BUG(19): the commit is persisted after the lock is released */
 		late = &root->committed;
 		return;
@@ -101,8 +101,8 @@ static void commit(uint64_t txid)
 static void write_cells(uint64_t txid, const struct entry *e, uint64_t n)
 {
 	for (uint64_t i = 0; i < n; i++) {
-		root->cell[e[i].cell].txid = txid;
-		zoo_store(&root->cell[e[i].cell].value, e[i].value);
+		root->cell[e[i].cell].txid = txid; /* BLAME(4, 5) */
+		zoo_store(&root->cell[e[i].cell].value, e[i].value); /* BLAME(4, 5, 17) */
 	}
 	for (uint64_t i = 0; i < n; i++) {
 		uint64_t per_line = ZOO_LINE / sizeof(struct cell), j = 0;
@@ -110,17 +110,17 @@ static void write_cells(uint64_t txid, const struct entry *e, uint64_t n)
 		while (e[j].cell / per_line != e[i].cell / per_line)
 			j++;
 		if (j == i && BUG != 4) /* BUG(4): the cells are not flushed before the log is given up */
-			zoo_flush(&root->cell[e[i].cell], sizeof(struct cell));
+			zoo_flush(&root->cell[e[i].cell], sizeof(struct cell)); /* BLAME(5) */
 	}
 	if (BUG != 5) /* BUG(5): nothing orders the cells before the word that gives up the log */
 		zoo_fence();
 	if (BUG == 15) /* BUG(15): a second fence with nothing to wait for */
-		zoo_fence();
+		zoo_fence(); /* BLAME(15) */
 }
 
 static void set_applied(uint64_t txid)
 {
-	zoo_store(&root->applied, txid);
+	zoo_store(&root->applied, txid); /* BLAME(5, 6, 10, 11) */
 	if (BUG != 11) /* BUG(11): never flushed, so the next transaction overwrites a log still in force */
 		zoo_persist(&root->applied, sizeof root->applied);
 }
@@ -128,16 +128,16 @@ static void set_applied(uint64_t txid)
 static void create(void)
 {
 	if (BUG == 13) { /* BUG(13): the pool is declared valid before it is */
-		zoo_store(&root->magic, MAGIC);
-		zoo_persist(&root->magic, sizeof root->magic);
+		zoo_store(&root->magic, MAGIC); /* BLAME(13) */
+		zoo_persist(&root->magic, sizeof root->magic); /* BLAME(13) */
 	}
 	root->committed = 0;
 	root->applied = 0;
 	zoo_flush(&root->committed, sizeof root->committed);
 	zoo_flush(&root->applied, sizeof root->applied);
 	for (unsigned i = 0; i < CELLS; i++) {
-		root->cell[i].value = START;
-		root->cell[i].txid = 0;
+		root->cell[i].value = START; /* BLAME(12) */
+		root->cell[i].txid = 0; /* BLAME(12) */
 	}
 	if (BUG != 12) /* BUG(12): the cells are not flushed before the magic number */
 		zoo_flush(root->cell, sizeof root->cell);
@@ -161,7 +161,7 @@ static void recover(void)
 	if (BUG == 8) /* BUG(8): the last entry is not replayed */
 		n--;
 	if (BUG == 10) /* BUG(10): gives up the log before the cells are durable */
-		set_applied(txid);
+		set_applied(txid); /* BLAME(10) */
 	if (BUG != 9) /* BUG(9): the log is given up without replaying it */
 		write_cells(txid, root->log.entry, n);
 	if (BUG != 10)
@@ -197,34 +197,34 @@ static void run_tx(const struct entry *e, uint64_t n)
 
 	if (BUG == 7 && n == 2) { /* BUG(7): a transfer between two cells goes without the log */
 		for (unsigned i = 0; i < 2; i++) {
-			zoo_store(&root->cell[e[i].cell].value, e[i].value);
-			zoo_persist(&root->cell[e[i].cell], sizeof(struct cell));
+			zoo_store(&root->cell[e[i].cell].value, e[i].value); /* BLAME(7) */
+			zoo_persist(&root->cell[e[i].cell], sizeof(struct cell)); /* BLAME(7) */
 		}
 		commit(txid);
 		set_applied(txid);
 		return;
 	}
 	if (BUG == 18 && n > 4) { /* BUG(18): a long transaction is committed in two parts */
-		run_tx(e, 3);
-		run_tx(e + 3, n - 3);
+		run_tx(e, 3); /* BLAME(18) */
+		run_tx(e + 3, n - 3); /* BLAME(18) */
 		return;
 	}
 	if (BUG == 3) /* BUG(3): the commit comes before the log */
-		commit(txid);
+		commit(txid); /* BLAME(3) */
 	write_log(txid, e, n);
 	if (BUG != 3)
-		commit(txid);
+		commit(txid); /* BLAME(2) */
 	if (BUG == 6) /* BUG(6): the log is given up before the cells are written */
-		set_applied(txid);
+		set_applied(txid); /* BLAME(6) */
 	if (BUG == 17) { /* BUG(17): the credit is added up in the pool, debit by debit */
 		int64_t *credit = &root->cell[e[n - 1].cell].value;
 
 		for (uint64_t i = 0; i < n - 1; i++)
-			zoo_store(credit, *credit + root->cell[e[i].cell].value - e[i].value);
+			zoo_store(credit, *credit + root->cell[e[i].cell].value - e[i].value); /* BLAME(17) */
 	}
 	write_cells(txid, e, n);
 	if (BUG != 6)
-		set_applied(txid);
+		set_applied(txid); /* BLAME(5) */
 }
 
 /* Moves amounts from all but the last of a few distinct cells to the last one. */
@@ -244,7 +244,7 @@ static void transfer(uint64_t *rng)
 			moved += amount;
 		}
 		if (BUG == 16) /* BUG(16): working values are kept in the pool, though no recovery reads them */
-			zoo_store(&root->scratch[i], e[i].value);
+			zoo_store(&root->scratch[i], e[i].value); /* BLAME(16) */
 	}
 	e[n - 1].value += moved;
 	run_tx(e, n);

@@ -130,10 +130,10 @@ static uint64_t verify(uint64_t *digest)
 static void create(void)
 {
 	if (BUG == 11) { /* BUG(11): the pool is declared valid before it is */
-		zoo_store(&root->magic, MAGIC);
-		zoo_persist(&root->magic, sizeof root->magic);
+		zoo_store(&root->magic, MAGIC); /* BLAME(11) */
+		zoo_persist(&root->magic, sizeof root->magic); /* BLAME(11) */
 	}
-	root->head = FIRST;
+	root->head = FIRST; /* BLAME(12) */
 	if (BUG != 12) /* BUG(12): the head is not flushed before the magic number */
 		zoo_flush(&root->head, sizeof root->head);
 	root->tail = FIRST;
@@ -169,7 +169,7 @@ static void recover(void)
 
 static void store_tail(uint64_t pos)
 {
-	zoo_store(&root->tail, pos);
+	zoo_store(&root->tail, pos); /* BLAME(2, 3) */
 	zoo_persist(&root->tail, sizeof root->tail);
 	since = 0;
 }
@@ -177,13 +177,13 @@ static void store_tail(uint64_t pos)
 static void store_head(uint64_t pos)
 {
 	if (BUG == 10) { /* BUG(10): the position is stored in two halves */
-		zoo_store(&root->head_half[0], (uint32_t)pos);
-		zoo_persist(&root->head_half[0], sizeof root->head_half[0]);
-		zoo_store(&root->head_half[1], (uint32_t)(pos >> 32));
-		zoo_persist(&root->head_half[1], sizeof root->head_half[1]);
+		zoo_store(&root->head_half[0], (uint32_t)pos); /* BLAME(10) */
+		zoo_persist(&root->head_half[0], sizeof root->head_half[0]); /* BLAME(10) */
+		zoo_store(&root->head_half[1], (uint32_t)(pos >> 32)); /* BLAME(10) */
+		zoo_persist(&root->head_half[1], sizeof root->head_half[1]); /* BLAME(10) */
 		return;
 	}
-	zoo_store(&root->head, pos);
+	zoo_store(&root->head, pos); /* BLAME(5, 17) */
 	if (BUG == 17) { /* BUG(17): the head is persisted after the lock is released */
 		late = &root->head;
 		late_len = sizeof root->head;
@@ -219,14 +219,14 @@ static void write_record(uint64_t pos, enum kind kind, uint32_t len)
 	for (uint32_t i = 0; kind == DATA && i < len; i++)
 		r->data[i] = byte_of(pos, i);
 	if (BUG == 16) /* BUG(16): the header is written once without and once with the checksum */
-		zoo_copy(record_at(pos), buf, sizeof *r);
+		zoo_copy(record_at(pos), buf, sizeof *r); /* BLAME(16) */
 	r->crc = record_crc(r);
 	if (BUG == 4) {
-		zoo_copy(record_at(pos), buf, sizeof *r);
-		zoo_persist(record_at(pos), sizeof *r);
-		zoo_copy(record_at(pos)->data, r->data, used - sizeof *r);
+		zoo_copy(record_at(pos), buf, sizeof *r); /* BLAME(4) */
+		zoo_persist(record_at(pos), sizeof *r); /* BLAME(4) */
+		zoo_copy(record_at(pos)->data, r->data, used - sizeof *r); /* BLAME(4) */
 	} else {
-		zoo_copy(record_at(pos), buf, used);
+		zoo_copy(record_at(pos), buf, used); /* BLAME(1, 2, 6, 9, 16, 18) */
 	}
 	if (BUG == 9 && kind == PAD) /* BUG(9): a pad record is not flushed */
 		return;
@@ -239,7 +239,7 @@ static void write_record(uint64_t pos, enum kind kind, uint32_t len)
 		used = sizeof *r;
 	if (BUG == 13 && kind == DATA) /* BUG(13): flushes as much as the longest record would need */
 		used = room_at(pos) < sizeof buf ? room_at(pos) : sizeof buf;
-	zoo_flush(record_at(pos), used);
+	zoo_flush(record_at(pos), used); /* BLAME(2, 13) */
 }
 
 static void append(uint32_t len)
@@ -251,20 +251,20 @@ static void append(uint32_t len)
 	if (head != root->head && BUG != 6) /* BUG(6): the head moves only after the record is in its place */
 		store_head(head);
 	if (due && BUG == 3) /* BUG(3): the tail counts the record before it is written */
-		store_tail(end + pad + size);
+		store_tail(end + pad + size); /* BLAME(3) */
 	if (pad)
-		write_record(end, PAD, pad);
-	write_record(end + pad, DATA, len);
+		write_record(end, PAD, pad); /* BLAME(6) */
+	write_record(end + pad, DATA, len); /* BLAME(6) */
 	if (BUG != 2) /* BUG(2): nothing orders the record before the tail */
 		zoo_fence();
 	if (BUG == 14) /* BUG(14): a second fence with nothing to wait for */
-		zoo_fence();
+		zoo_fence(); /* BLAME(14) */
 	end += pad + size;
 	appended++;
 	if (BUG == 15) /* BUG(15): a statistic that recovery never reads is kept in the pool */
-		zoo_store(&root->bytes, root->bytes + len);
+		zoo_store(&root->bytes, root->bytes + len); /* BLAME(15) */
 	if (due && BUG != 3)
-		store_tail(end);
+		store_tail(end); /* BLAME(2) */
 	if (head != root->head && BUG == 6)
 		store_head(head);
 }

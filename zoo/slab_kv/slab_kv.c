@@ -129,7 +129,7 @@ static uint64_t *take_slab(int class)
 		s++;
 	if (s == SLABS)
 		zoo_fail("slab_kv: out of slabs");
-	zoo_store(&pm->slab_class[s], (uint64_t)class + 1);
+	zoo_store(&pm->slab_class[s], (uint64_t)class + 1); /* BLAME(4) */
 	if (BUG != 4) /* BUG(4): the class of a slab is persisted after the slab lock is released */
 		zoo_persist(&pm->slab_class[s], 8);
 	for (unsigned at = 0; at < SLAB_SIZE; at += class_size[class])
@@ -158,7 +158,7 @@ static void give_back(struct item *it)
 {
 	pthread_mutex_lock(&slab_lock);
 	int class = class_of(it);
-	it->state = ITEM_FREE;
+	it->state = ITEM_FREE; /* BLAME(3) */
 	if (BUG != 3)
 		zoo_persist(&it->state, sizeof it->state);
 	free_item[class][nfree[class]++] = offset_of(it);
@@ -168,7 +168,7 @@ static void give_back(struct item *it)
 /* Points a link of a chain elsewhere and gives back the item it pointed at, if any. */
 static void swap_link(uint64_t *link, uint64_t to, struct item *old)
 {
-	zoo_store(link, to);
+	zoo_store(link, to); /* BLAME(3, 8, 9, 10) */
 	if (BUG == 3 && old) { /* BUG(3): an item is free for reuse before its unlinking is persisted */
 		give_back(old);
 		zoo_flush(&old->state, sizeof old->state);
@@ -186,7 +186,7 @@ static uint64_t take_id(void)
 
 	pthread_mutex_lock(&id_lock);
 	if (next_id == pm->id_limit) {
-		zoo_store(&pm->id_limit, next_id + ID_BATCH);
+		zoo_store(&pm->id_limit, next_id + ID_BATCH); /* BLAME(6) */
 		if (BUG != 6) /* BUG(6): a batch of ids is persisted after the lock that guards it is released */
 			zoo_persist(&pm->id_limit, 8);
 		grown = true;
@@ -209,21 +209,21 @@ static uint64_t *find_link(uint64_t key)
 
 static void fill_item(struct item *it, uint64_t key, uint64_t value, uint64_t next)
 {
-	it->next = next;
-	it->value = value;
-	it->id = take_id();
-	it->key = (uint32_t)key;
-	it->len = (uint16_t)length_of(value);
+	it->next = next; /* BLAME(8) */
+	it->value = value; /* BLAME(8) */
+	it->id = take_id(); /* BLAME(8) */
+	it->key = (uint32_t)key; /* BLAME(8) */
+	it->len = (uint16_t)length_of(value); /* BLAME(8) */
 	for (unsigned i = 0; i < it->len; i++)
-		it->data[i] = byte_of(value, i);
-	it->crc = checksum(it);
-	it->state = ITEM_LIVE;
+		it->data[i] = byte_of(value, i); /* BLAME(7, 8) */
+	it->crc = checksum(it); /* BLAME(8) */
+	it->state = ITEM_LIVE; /* BLAME(8) */
 	size_t used = sizeof *it + it->len;
 	if (BUG == 12) /* BUG(12): the whole slot is flushed, though most of it was not written */
 		used = class_size[class_of(it)];
 	if (BUG == 7) /* BUG(7): only the first line of an item is flushed */
 		used = ZOO_LINE;
-	zoo_flush(it, used);
+	zoo_flush(it, used); /* BLAME(8, 12) */
 	if (BUG != 8) /* BUG(8): no fence between the flush of an item and the store that links it */
 		zoo_fence();
 }
@@ -240,24 +240,24 @@ static void put(uint64_t key, uint64_t value)
 	uint64_t next = old ? old->next : 0;
 	if (BUG == 9) { /* BUG(9): an item is linked before it is filled in */
 		it->next = next;
-		swap_link(link, offset_of(it), NULL);
+		swap_link(link, offset_of(it), NULL); /* BLAME(9) */
 		fill_item(it, key, value, next);
 		if (old)
 			give_back(old);
 	} else if (BUG == 10 && old) { /* BUG(10): a replacement unlinks the old item before it links the new one */
-		swap_link(link, next, old);
+		swap_link(link, next, old); /* BLAME(10) */
 		link = bucket_of(key);
 		fill_item(it, key, value, *link);
 		swap_link(link, offset_of(it), NULL);
 	} else {
 		fill_item(it, key, value, next);
 		if (BUG == 1 && !old) { /* BUG(1): the link to a new item is persisted after the stripe is unlocked */
-			zoo_store(link, offset_of(it));
+			zoo_store(link, offset_of(it)); /* BLAME(1) */
 			pthread_mutex_unlock(stripe_of(key));
 			zoo_persist(link, 8);
 			return;
 		}
-		swap_link(link, offset_of(it), old);
+		swap_link(link, offset_of(it), old); /* BLAME(8) */
 	}
 	pthread_mutex_unlock(stripe_of(key));
 }
@@ -268,7 +268,7 @@ static void del(uint64_t key)
 	uint64_t *link = find_link(key);
 	struct item *old = *link ? linked_item(*link) : NULL;
 	if (BUG == 2 && old) { /* BUG(2): the unlinking of a removed item is persisted after the stripe is unlocked */
-		zoo_store(link, old->next);
+		zoo_store(link, old->next); /* BLAME(2) */
 		pthread_mutex_unlock(stripe_of(key));
 		zoo_persist(link, 8);
 		give_back(old);
@@ -283,18 +283,18 @@ static void del(uint64_t key)
 /* A get that hopes to do without the lock: right about torn items, wrong about unpersisted links. */
 static bool get_unlocked(uint64_t key, uint64_t *value)
 {
-	uint64_t off = zoo_load(bucket_of(key));
+	uint64_t off = zoo_load(bucket_of(key)); /* BLAME(5) */
 
 	for (int steps = 0; off && steps < KV_KEYS; steps++) {
 		struct item *it = item_at(off), copy;
 
 		if (!it)
 			return false;
-		memcpy(&copy, it, sizeof copy);
+		memcpy(&copy, it, sizeof copy); /* BLAME(5) */
 		if (copy.key == key) {
 			*value = copy.value;
 			return copy.state == ITEM_LIVE && copy.value == kv_value(key, kv_version(copy.value)) &&
-			       zoo_load(&it->value) == copy.value && zoo_load(bucket_of(key)) == off;
+			       zoo_load(&it->value) == copy.value && zoo_load(bucket_of(key)) == off; /* BLAME(5) */
 		}
 		off = copy.next;
 	}
@@ -305,7 +305,7 @@ static bool get_unlocked(uint64_t key, uint64_t *value)
 static bool get(uint64_t key, uint64_t *value)
 {
 #if BUG == 5 /* BUG(5): a get reads the chain without its lock, and so links not yet persisted */
-	if (get_unlocked(key, value))
+	if (get_unlocked(key, value)) /* BLAME(5) */
 		return true;
 #endif
 	pthread_mutex_lock(stripe_of(key));

@@ -37,7 +37,7 @@ static uint64_t datum(uint64_t number, uint64_t i)
 static uint64_t checksum(const struct batch *b)
 {
 	/* BUG(1): the sum leaves out the last line, which may be old */
-	uint64_t sum = zoo_mix(b->number), n = BUG == 1 ? WORDS - 8 : WORDS;
+	uint64_t sum = zoo_mix(b->number), n = BUG == 1 ? WORDS - 8 : WORDS; /* BLAME(1) */
 
 	for (uint64_t i = 0; i < n; i++)
 		sum = zoo_mix(sum ^ b->data[i]);
@@ -55,7 +55,7 @@ static bool counts(const struct batch *b, uint64_t number)
 
 static void acknowledge(uint64_t number)
 {
-	zoo_store(&root->acknowledged, number);
+	zoo_store(&root->acknowledged, number); /* BLAME(3) */
 	zoo_persist(&root->acknowledged, sizeof root->acknowledged);
 }
 
@@ -66,17 +66,17 @@ static void append(uint64_t number)
 	for (uint64_t i = 0; i < WORDS; i++) {
 		uint64_t value = datum(number, i);
 
-		zoo_store(&b->data[i], value);
+		zoo_store(&b->data[i], value); /* BLAME(2, 3) */
 	}
-	zoo_store(&b->number, number);
-	zoo_store(&b->sum, checksum(b));
+	zoo_store(&b->number, number); /* BLAME(3) */
+	zoo_store(&b->sum, checksum(b)); /* BLAME(3) */
 	if (BUG == 2) /* BUG(2): the last line is not flushed before the batch is acknowledged */
-		zoo_flush(b, sizeof *b - ZOO_LINE);
+		zoo_flush(b, sizeof *b - ZOO_LINE); /* BLAME(2) */
 	else
-		zoo_flush(b, sizeof *b);
+		zoo_flush(b, sizeof *b); /* BLAME(3) */
 	if (BUG != 3) /* BUG(3): no fence between the flush of the batch and its acknowledgement */
 		zoo_fence();
-	acknowledge(number);
+	acknowledge(number); /* BLAME(3) */
 }
 
 static uint64_t recover(void)

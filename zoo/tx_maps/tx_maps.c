@@ -142,7 +142,7 @@ static void create(void)
 		zoo_store(&pool->slab[i].word[0], i ? sizeof(struct line) : LINES);
 	if (BUG == 7)
 		zoo_persist(&pool->slab[0], 8); /* BUG(7): flushed again with the whole slab below */
-	zoo_persist(pool->slab, sizeof(pool->slab));
+	zoo_persist(pool->slab, sizeof(pool->slab)); /* BLAME(7) */
 	zoo_store(&pool->root.word[NEW], 1);
 	zoo_persist(&pool->root, sizeof(pool->root));
 	zoo_store(&pool->magic, MAGIC);

@@ -105,16 +105,16 @@ static void save(uint64_t off, uint64_t len)
 	if (nlog++ == MAX_EDITS)
 		zoo_fail("undo_btree: too many objects saved in one operation");
 	if (BUG == 3) { /* BUG(3): the entry counts before it is written */
-		zoo_store(&pool->logged, (uint64_t)nlog);
-		zoo_persist(&pool->logged, sizeof pool->logged);
+		zoo_store(&pool->logged, (uint64_t)nlog); /* BLAME(3) */
+		zoo_persist(&pool->logged, sizeof pool->logged); /* BLAME(3) */
 	}
-	s->off = off;
-	s->len = len;
-	s->crc = saved_crc(off, (char *)pool + off, len);
-	zoo_copy(s->data, (char *)pool + off, len);
-	zoo_flush(s, offsetof(struct saved, data));
+	s->off = off; /* BLAME(2) */
+	s->len = len; /* BLAME(2) */
+	s->crc = saved_crc(off, (char *)pool + off, len); /* BLAME(2) */
+	zoo_copy(s->data, (char *)pool + off, len); /* BLAME(1, 2) */
+	zoo_flush(s, offsetof(struct saved, data)); /* BLAME(2) */
 	if (BUG != 1) /* BUG(1): the saved data is not flushed before the log counts */
-		zoo_flush(s->data, len);
+		zoo_flush(s->data, len); /* BLAME(2) */
 }
 
 /* The copy of an object for editing, without saving it: right for fresh nodes only. */
@@ -173,7 +173,7 @@ static struct edit *new_node(int leaf)
 	struct edit *e;
 
 	if (BUG == 18) /* BUG(18): wiped in the pool, though the commit writes it whole */
-		memset(node_at(off), 0, sizeof(struct node));
+		memset(node_at(off), 0, sizeof(struct node)); /* BLAME(18) */
 	e = edit_unsaved(off, sizeof(struct node));
 	e->fresh = 1;
 	e->node = (struct node){ .leaf = (uint32_t)leaf };
@@ -190,7 +190,7 @@ static void give_up(uint64_t off)
 
 static void set_logged(uint64_t n)
 {
-	zoo_store(&pool->logged, n);
+	zoo_store(&pool->logged, n); /* BLAME(2, 7, 8, 10) */
 	zoo_persist(&pool->logged, sizeof pool->logged);
 }
 
@@ -212,11 +212,11 @@ static void commit(void)
 	if (BUG != 2) /* BUG(2): nothing orders the saved objects before the log counts */
 		zoo_fence();
 	if (BUG != 3)
-		set_logged(nlog);
+		set_logged(nlog); /* BLAME(2) */
 	for (unsigned i = 0; i < nedits; i++) {
 		struct edit *e = &edits[i];
 
-		zoo_copy((char *)pool + e->off, &e->node, e->len);
+		zoo_copy((char *)pool + e->off, &e->node, e->len); /* BLAME(6, 7, 8, 11, 18, 20) */
 		if (BUG == 20) { /* BUG(20): an operation is made durable, and the log emptied, after the lock is released */
 			late[nlate].off = e->off;
 			late[nlate++].len = e->len;
@@ -226,20 +226,20 @@ static void commit(void)
 			continue;
 		if (BUG == 6 && e->len > ZOO_LINE) /* BUG(6): the second line of a node is not flushed */
 			e->len = ZOO_LINE;
-		zoo_flush((char *)pool + e->off, e->len);
+		zoo_flush((char *)pool + e->off, e->len); /* BLAME(7) */
 		if (BUG == 15) /* BUG(15): flushed twice */
-			zoo_flush((char *)pool + e->off, e->len);
+			zoo_flush((char *)pool + e->off, e->len); /* BLAME(15) */
 	}
 	if (BUG == 8) /* BUG(8): the log is emptied before the edited objects are durable */
-		set_logged(0);
+		set_logged(0); /* BLAME(8) */
 	for (unsigned i = 0; BUG == 8 && i < nedits; i++)
 		zoo_flush((char *)pool + edits[i].off, edits[i].len);
 	if (BUG != 7 && BUG != 20) /* BUG(7): nothing orders the edited objects before the log is emptied */
 		zoo_fence();
 	if (BUG == 16) /* BUG(16): a second fence with nothing to wait for */
-		zoo_fence();
+		zoo_fence(); /* BLAME(16) */
 	if (BUG != 8 && BUG != 20)
-		set_logged(0);
+		set_logged(0); /* BLAME(7) */
 	while (ngiven)
 		free_node[nfree++] = given_up[--ngiven];
 	nedits = nlog = 0;
@@ -249,7 +249,7 @@ static void commit(void)
 static void split(uint64_t p_off, unsigned i)
 {
 	/* BUG(4): the parent is not saved */
-	struct node *p = BUG == 4 ? &edit_unsaved(p_off, sizeof(struct node))->node : edit_node(p_off);
+	struct node *p = BUG == 4 ? &edit_unsaved(p_off, sizeof(struct node))->node : edit_node(p_off); /* BLAME(4) */
 	struct node *y = edit_node(p->child[i]);
 	struct edit *ze = new_node((int)y->leaf);
 	struct node *z = &ze->node;
@@ -287,7 +287,7 @@ static int lookup(uint64_t key)
 		unsigned i = slot(x, key);
 
 		if (BUG == 17) /* BUG(17): the search path, of no use to recovery, is kept in the pool */
-			zoo_store(&pool->path[depth], off);
+			zoo_store(&pool->path[depth], off); /* BLAME(17) */
 		if (i < x->n && x->key[i] == key)
 			return 1;
 		if (x->leaf)
@@ -304,8 +304,8 @@ static void add_to_count(int64_t by)
 		commit();
 		return;
 	}
-	commit();
-	zoo_store(&pool->meta.count, pool->meta.count + (uint64_t)by);
+	commit(); /* BLAME(12) */
+	zoo_store(&pool->meta.count, pool->meta.count + (uint64_t)by); /* BLAME(12) */
 	zoo_persist(&pool->meta.count, sizeof pool->meta.count);
 }
 
@@ -323,7 +323,7 @@ static void insert(uint64_t key)
 		top->node.child[0] = off;
 		off = top->off;
 		if (BUG == 13) /* BUG(13): a new root is stored without saving the old one */
-			edit_unsaved(META, sizeof(struct meta))->meta.root = off;
+			edit_unsaved(META, sizeof(struct meta))->meta.root = off; /* BLAME(13) */
 		else
 			edit_meta()->root = off;
 		split(off, 0);
@@ -379,8 +379,8 @@ static void borrow_left(struct node *x, unsigned i)
 	struct node *y, *c = edit_node(x->child[i]);
 
 	if (BUG == 5 && !is_edited(x->child[i - 1])) { /* BUG(5): saves the wrong sibling */
-		save(x->child[i], sizeof(struct node));
-		edit_unsaved(x->child[i - 1], sizeof(struct node));
+		save(x->child[i], sizeof(struct node)); /* BLAME(5) */
+		edit_unsaved(x->child[i - 1], sizeof(struct node)); /* BLAME(5) */
 	}
 	y = edit_node(x->child[i - 1]);
 	memmove(c->key + 1, c->key, c->n * sizeof c->key[0]);
@@ -516,8 +516,8 @@ static void create(void)
 {
 	pool->logged = 0;
 	zoo_flush(&pool->logged, sizeof pool->logged);
-	pool->nodes[0].n = 0;
-	pool->nodes[0].leaf = 1;
+	pool->nodes[0].n = 0; /* BLAME(14) */
+	pool->nodes[0].leaf = 1; /* BLAME(14) */
 	if (BUG != 14) /* BUG(14): the first node is not flushed before the magic number */
 		zoo_flush(&pool->nodes[0], offsetof(struct node, key));
 	pool->meta.root = offset_of(0);
@@ -537,7 +537,7 @@ static void recover(void)
 	if (n > MAX_EDITS)
 		zoo_fail("undo_btree: log of %lu entries", n);
 	if (BUG == 10) /* BUG(10): the log is emptied before what it saved is back */
-		set_logged(0);
+		set_logged(0); /* BLAME(10) */
 	for (uint64_t i = n; i-- > 0;) {
 		const struct saved *s = &pool->log[i];
 

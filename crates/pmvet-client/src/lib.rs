@@ -32,7 +32,7 @@ use core::ffi::{c_char, c_int};
 
 use dynamorio_sys::*;
 use pmvet_events::plan::Plan;
-use pmvet_events::shm::Shared;
+use pmvet_events::shm::SharedMemory;
 
 use crate::control::{determinism, initial_stack, lifecycle};
 use crate::dynamorio::{TLS, Tls};
@@ -50,7 +50,7 @@ extern "C" fn dr_client_main(_id: client_id_t, argc: c_int, argv: *const *const 
         .collect();
     std::panic::set_hook(Box::new(|panic| dynamorio::fail(&panic.to_string())));
     let [shared_memory, pmvet] = arguments.as_slice() else { dynamorio::fail("the client needs two arguments") };
-    let shared = Shared::attach(shared_memory.as_ref());
+    let shared = SharedMemory::attach(shared_memory.as_ref());
     let shared = shared.unwrap_or_else(|e| dynamorio::fail(&format!("cannot reach pmvet's shared memory: {e}")));
     let plan = shared.plan().and_then(|text| Ok(serde_json::from_slice::<Plan>(&text)?));
     let plan = plan.unwrap_or_else(|e| {

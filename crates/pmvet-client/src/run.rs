@@ -4,12 +4,12 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use pmvet_events::plan::Plan;
-use pmvet_events::shm::Shared;
+use pmvet_events::shm::SharedMemory;
 
 use crate::dynamorio::{self, Global};
 
-pub(crate) struct Run {
-    pub(crate) shared: Shared,
+pub(crate) struct ClientRun {
+    pub(crate) shared: SharedMemory,
     pub(crate) plan: Plan,
     /// The target's own executable.
     pub(crate) executable: CString,
@@ -19,18 +19,18 @@ pub(crate) struct Run {
     process: AtomicU32,
 }
 
-static RUN: Global<Run> = Global::new();
+static RUN: Global<ClientRun> = Global::new();
 
-pub(crate) fn run() -> &'static Run {
+pub(crate) fn run() -> &'static ClientRun {
     &RUN
 }
 
-pub(crate) fn set_up(shared: Shared, plan: Plan, pmvet: u32) {
+pub(crate) fn set_up(shared: SharedMemory, plan: Plan, pmvet: u32) {
     let process = AtomicU32::new(dynamorio::process());
-    RUN.set(Run { shared, plan, executable: dynamorio::executable(), pmvet, process });
+    RUN.set(ClientRun { shared, plan, executable: dynamorio::executable(), pmvet, process });
 }
 
-impl Run {
+impl ClientRun {
     /// Whether operations on PM are counted for a fuzzer, and no events are reported.
     pub(crate) fn is_coverage_run(&self) -> bool {
         self.plan.forks.as_ref().is_some_and(|forks| forks.count)

@@ -7,13 +7,13 @@
 use std::error::Error;
 use std::time::Instant;
 
-use pmvet_engines::lockset::{Edges, Engine, Options};
+use pmvet_engines::lockset::{Edges, LocksetEngine, LocksetOptions};
 use pmvet_engines::stacks::{Resolver, Stacks, Symbols, user_frame};
 use pmvet_events::file::TraceReader;
 use pmvet_events::{ContextId, SiteId};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (mut options, mut trace, mut stats) = (Options::default(), None, false);
+    let (mut options, mut trace, mut stats) = (LocksetOptions::default(), None, false);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "--no-window" => options.reader_window = false,
             "--no-edges" => options.edges = Edges::NONE,
             "--lock-free" => options.lock_free = true,
-            "--published" => options = Options::as_published(),
+            "--published" => options = LocksetOptions::as_published(),
             "--deny" => options.deny.extend(args.next()),
             "--declare" => options.declare.extend(args.next()),
             "--stats" => stats = true,
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut reader = TraceReader::open(trace.ok_or("a trace is needed")?)?;
     let mut symbols = Symbols::default();
-    let mut engine = Engine::new(options);
+    let mut engine = LocksetEngine::new(options);
     let started = Instant::now();
     while let Some((event, _)) = reader.next_in_place()? {
         symbols.event(&event);

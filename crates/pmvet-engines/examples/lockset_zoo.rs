@@ -10,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards, HeldLock};
-use pmvet_engines::lockset::{Edges, Engine, Options};
+use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards, LockLeftHeld};
+use pmvet_engines::lockset::{Edges, LocksetEngine, LocksetOptions};
 use pmvet_events::FileId;
 use pmvet_events::event::{Event, What};
 use pmvet_events::file::TraceReader;
@@ -41,21 +41,21 @@ struct Bug {
 }
 
 /// The default, and what is compared with it.
-fn settings() -> Vec<(&'static str, Options)> {
-    let with = |change: fn(&mut Options)| {
-        let mut options = Options::default();
+fn settings() -> Vec<(&'static str, LocksetOptions)> {
+    let with = |change: fn(&mut LocksetOptions)| {
+        let mut options = LocksetOptions::default();
         change(&mut options);
         options
     };
     vec![
-        ("default", Options::default()),
+        ("default", LocksetOptions::default()),
         ("no initialisation removal", with(|o| o.init_removal = false)),
         ("no inferred locks", with(|o| o.infer_locks = false)),
         ("no allocators", with(|o| o.allocators = false)),
         ("no reader window", with(|o| o.reader_window = false)),
         ("no edges", with(|o| o.edges = Edges::NONE)),
         ("predict lock-free", with(|o| o.lock_free = true)),
-        ("as published", Options::as_published()),
+        ("as published", LocksetOptions::as_published()),
     ]
 }
 
@@ -118,7 +118,7 @@ impl Zoo {
         variant: &str,
         args: &[String],
         trace: &Trace,
-        held: &[HeldLock],
+        held: &[LockLeftHeld],
     ) -> Result<usize> {
         let mut left = 0;
         for lock in held {
@@ -138,7 +138,7 @@ impl Zoo {
 }
 
 /// The file of a lock as a crash leaves it, all stores before being persistent.
-fn image(trace: &Path, lock: &HeldLock) -> Result<Vec<u8>> {
+fn image(trace: &Path, lock: &LockLeftHeld) -> Result<Vec<u8>> {
     let mut reader = TraceReader::open(trace)?;
     let (mut files, mut spaces) = (BTreeMap::<FileId, Vec<u8>>::new(), AddressSpaces::default());
     while let Some(event) = reader.next()? {
@@ -168,9 +168,9 @@ fn apply(event: &Event<'_>, spaces: &AddressSpaces, files: &mut BTreeMap<FileId,
     }
 }
 
-fn analyse(trace: &Path, options: Options) -> Result<(usize, Vec<HeldLock>)> {
+fn analyse(trace: &Path, options: LocksetOptions) -> Result<(usize, Vec<LockLeftHeld>)> {
     let mut reader = TraceReader::open(trace)?;
-    let mut engine = Engine::new(options);
+    let mut engine = LocksetEngine::new(options);
     while let Some(event) = reader.next()? {
         engine.event(&event);
     }
@@ -190,7 +190,7 @@ fn row(zoo: &Zoo, program: &str, variant: &str, args: &[String], locks: bool, ru
     let mut row = Row { reports: vec![0; settings().len()], ..Row::default() };
     for run in 0..runs {
         let trace = zoo.trace(program, variant, args, None)?;
-        let (mut found, held) = analyse(&trace.file, Options::default())?;
+        let (mut found, held) = analyse(&trace.file, LocksetOptions::default())?;
         row.reports[0] = row.reports[0].max(found);
         if run == 0 {
             for (n, (_, options)) in settings().into_iter().enumerate().skip(1) {

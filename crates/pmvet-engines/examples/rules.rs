@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use pmvet_engines::rules::{Options, Rules, report};
+use pmvet_engines::rules::{RuleOptions, Rules, report};
 use pmvet_engines::stacks::{Symbols, user_frame};
 use pmvet_events::file::{TraceError, TraceReader};
 use pmvet_findings::{Evidence, Frame, Stack};
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (flags, traces): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|arg| arg.starts_with('-'));
     let flag = |name: &str| flags.iter().any(|f| f == name);
     let mode = if flag("--eadr") { Mode::Eadr } else { Mode::Adr };
-    let options = Options { mode, pedantic: flag("--pedantic") };
+    let options = RuleOptions { mode, pedantic: flag("--pedantic") };
     for path in traces {
         let start = Instant::now();
         let mut trace = TraceReader::open(&path)?;

@@ -1,15 +1,21 @@
-//! The engines: each reads events and returns findings. No engine knows another.
+//! The engines, one folder each: they read events and return findings. No engine knows another.
+//!
+//! What they share has a room of its own: [`lab`] runs recoveries on crash images, [`causes`] tells which findings are one,
+//! [`timeline`] completes findings that have a crash image, [`stacks`] finds the names of places, [`operations`] are inputs made of
+//! operations, and [`alias_coverage`] tells interleavings apart.
 
-mod claim;
+pub mod alias_coverage;
+pub mod causes;
 pub mod confirm;
+mod corpus_lock;
 pub mod fuzz;
 pub mod inject;
 pub mod interleave;
-mod journal;
+mod json_lines;
+pub mod lab;
 pub mod lockset;
-mod losses;
-pub mod native;
+pub mod operations;
 pub mod rules;
 pub mod stacks;
-pub mod story;
+pub mod timeline;
 pub mod verify;

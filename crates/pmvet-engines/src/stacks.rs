@@ -11,6 +11,11 @@ use pmvet_target::sandbox::RawFrame;
 use pmvet_target::symbols::types::Types;
 use pmvet_target::symbols::{self, Symbolizer};
 
+/// The frame that a sentence is about.
+pub(crate) fn subject(stack: &Stack) -> &Frame {
+    &stack[user_frame(stack).unwrap_or(0)]
+}
+
 /// Resolves what events carry. Engines are tested with one that makes up its answers.
 pub trait Stacks {
     /// The instruction and its callers, innermost first. Never empty.
@@ -130,7 +135,7 @@ impl Stacks for Resolver<'_> {
     }
 }
 
-pub(crate) fn frame(frame: &symbols::Frame) -> Frame {
+pub(crate) fn frame(frame: &symbols::SymbolizedFrame) -> Frame {
     Frame {
         function: frame.function.clone(),
         function_offset: frame.function_offset,

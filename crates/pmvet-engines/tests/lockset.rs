@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use pmvet_engines::lockset::findings::findings;
 use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards};
-use pmvet_engines::lockset::{Code, Edges, Engine, LockShape, Options, Outcome};
+use pmvet_engines::lockset::{Code, Edges, LockShape, LocksetAnalysis, LocksetEngine, LocksetOptions};
 use pmvet_engines::stacks::Stacks;
 use pmvet_events::event::{AtomicKind, Event, FenceKind, FlushKind, LockKind, StoreKind, SyncOp, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
@@ -21,20 +21,20 @@ const B: u64 = 0x7000_0040;
 
 /// Writes a run down, event by event. Sites are numbered as the test likes.
 struct Script {
-    engine: Engine,
+    engine: LocksetEngine,
     seq: u64,
 }
 
 impl Script {
     /// One PM file at `BASE`, and thread 1 with children 2 to 5.
-    fn new(options: Options) -> Self {
+    fn new(options: LocksetOptions) -> Self {
         let mut script = Script::bare(options);
         (2..=5).for_each(|child| script.create(1, child));
         script
     }
 
-    fn bare(options: Options) -> Self {
-        let mut script = Script { engine: Engine::new(options), seq: 0 };
+    fn bare(options: LocksetOptions) -> Self {
+        let mut script = Script { engine: LocksetEngine::new(options), seq: 0 };
         script.add(1, 0, What::ProcessStart { process: 7, parent: 0, path: "prog".as_ref() });
         script.add(1, 0, What::ThreadStart { process: 7, os_thread: 7 });
         let file = FileId(1);
@@ -111,7 +111,7 @@ impl Script {
     }
 }
 
-fn races(outcome: &Outcome) -> Vec<(u32, u32)> {
+fn races(outcome: &LocksetAnalysis) -> Vec<(u32, u32)> {
     let mut found: Vec<_> = outcome.races.iter().map(|r| (r.store.site.0, r.load.site.0)).collect();
     // Those of `Script::public` only prepare the scene.
     found.retain(|&(_, load)| load != 906);
@@ -120,7 +120,7 @@ fn races(outcome: &Outcome) -> Vec<(u32, u32)> {
 }
 
 fn new() -> Script {
-    let mut script = Script::new(Options::default());
+    let mut script = Script::new(LocksetOptions::default());
     script.public(X);
     script.public(Y);
     script
@@ -193,7 +193,7 @@ fn figure_2b_2d_a_lock_taken_again_is_another_critical_section() {
 
 #[test]
 fn figure_3_order_by_creation_counts_from_the_persist() {
-    let mut s = Script::bare(Options { init_removal: false, ..Options::default() });
+    let mut s = Script::bare(LocksetOptions { init_removal: false, ..LocksetOptions::default() });
     s.store(1, 1, X);
     s.persist(1, X);
     s.create(1, 2);
@@ -208,7 +208,7 @@ fn figure_3_order_by_creation_counts_from_the_persist() {
 
 #[test]
 fn figure_3_threads_that_are_created_after_the_persist_or_joined_before_the_load_are_ordered() {
-    let mut s = Script::bare(Options { init_removal: false, ..Options::default() });
+    let mut s = Script::bare(LocksetOptions { init_removal: false, ..LocksetOptions::default() });
     s.store(1, 1, X);
     s.persist(1, X);
     s.create(1, 2);
@@ -262,12 +262,12 @@ fn an_access_over_two_lines_is_two() {
 
 #[test]
 fn initialisation_that_is_persisted_is_removed() {
-    let mut s = Script::new(Options::default());
+    let mut s = Script::new(LocksetOptions::default());
     s.store(2, 1, X);
     s.persist(2, X);
     s.use_(3, 2, X);
     assert_eq!(s.races(), []);
-    let mut s = Script::new(Options { init_removal: false, allocators: false, ..Options::default() });
+    let mut s = Script::new(LocksetOptions { init_removal: false, allocators: false, ..LocksetOptions::default() });
     s.store(2, 1, X);
     s.persist(2, X);
     s.use_(3, 2, X);
@@ -276,7 +276,7 @@ fn initialisation_that_is_persisted_is_removed() {
 
 #[test]
 fn initialisation_that_is_not_persisted_is_kept() {
-    let mut s = Script::new(Options::default());
+    let mut s = Script::new(LocksetOptions::default());
     s.store(2, 1, X);
     s.use_(3, 2, X);
     s.persist(2, X);
@@ -363,7 +363,7 @@ fn a_lock_that_another_thread_gives_back_is_given_back() {
 
 #[test]
 fn a_reader_that_persists_what_it_read_before_it_acts_is_safe() {
-    let run = |options: Options, helps: bool| {
+    let run = |options: LocksetOptions, helps: bool| {
         let mut s = Script::new(options);
         s.public(X);
         s.store(2, 1, X);
@@ -375,9 +375,9 @@ fn a_reader_that_persists_what_it_read_before_it_acts_is_safe() {
         s.persist(2, X);
         s.races()
     };
-    assert_eq!(run(Options::default(), true), []);
-    assert_eq!(run(Options::default(), false), [(1, 2)]);
-    assert_eq!(run(Options { reader_window: false, ..Options::default() }, true), [(1, 2)]);
+    assert_eq!(run(LocksetOptions::default(), true), []);
+    assert_eq!(run(LocksetOptions::default(), false), [(1, 2)]);
+    assert_eq!(run(LocksetOptions { reader_window: false, ..LocksetOptions::default() }, true), [(1, 2)]);
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn spin_section(s: &mut Script, thread: u32, take: u32, store: u32, free: u64, h
 
 #[test]
 fn an_inferred_spin_lock_protects_and_can_be_turned_off_or_denied() {
-    let script = |options: Options| {
+    let script = |options: LocksetOptions| {
         let mut s = Script::new(options);
         s.public(X);
         spin_section(&mut s, 2, 51, 1, 0, 1);
@@ -417,14 +417,14 @@ fn an_inferred_spin_lock_protects_and_can_be_turned_off_or_denied() {
             Code { functions, module: "program".into() }
         })
     };
-    let outcome = script(Options::default());
+    let outcome = script(LocksetOptions::default());
     assert_eq!(races(&outcome), []);
     assert_eq!((outcome.inferred.len(), outcome.inferred[0].shape), (1, LockShape::Plain));
     assert_eq!((outcome.inferred[0].acquired, outcome.inferred[0].threads), (3, 2));
     // Without inference the word is data, and races itself.
-    assert_eq!(races(&script(Options { infer_locks: false, ..Options::default() })), [(1, 2), (52, 51)]);
+    assert_eq!(races(&script(LocksetOptions { infer_locks: false, ..LocksetOptions::default() })), [(1, 2), (52, 51)]);
     let deny = vec!["my_lock".into(), "my_lok".into()];
-    let denied = script(Options { deny, declare: vec!["other".into()], ..Options::default() });
+    let denied = script(LocksetOptions { deny, declare: vec!["other".into()], ..LocksetOptions::default() });
     assert_eq!(races(&denied), [(1, 2)]);
     assert_eq!(denied.unmatched.deny, ["my_lok"], "no function has this name");
     assert_eq!(denied.unmatched.declare, ["other"]);
@@ -498,7 +498,7 @@ fn a_lock_that_depends_on_the_value_says_nothing_about_other_values() {
 #[test]
 fn a_crowd_of_like_threads_hides_nothing() {
     for reader in 2..40 {
-        let mut s = Script::new(Options::default());
+        let mut s = Script::new(LocksetOptions::default());
         (5..40).for_each(|child| s.create(1, child));
         s.public(X);
         for thread in 2..40 {
@@ -725,7 +725,7 @@ fn locks_that_are_never_given_back_are_locks_if_they_are_taken_where_locks_are()
 
 #[test]
 fn lock_free_publication_is_reported_when_observed_or_asked_for() {
-    let run = |options: Options, observed: bool| {
+    let run = |options: LocksetOptions, observed: bool| {
         let mut s = Script::new(options);
         s.public(X);
         s.cas(2, 1, X, 0, 0x4040, true);
@@ -738,9 +738,9 @@ fn lock_free_publication_is_reported_when_observed_or_asked_for() {
         }
         s.races()
     };
-    assert_eq!(run(Options::default(), false), []);
-    assert_eq!(run(Options::default(), true), [(1, 2)]);
-    assert_eq!(run(Options { lock_free: true, ..Options::default() }, false), [(1, 2)]);
+    assert_eq!(run(LocksetOptions::default(), false), []);
+    assert_eq!(run(LocksetOptions::default(), true), [(1, 2)]);
+    assert_eq!(run(LocksetOptions { lock_free: true, ..LocksetOptions::default() }, false), [(1, 2)]);
 }
 
 #[test]
@@ -783,7 +783,7 @@ fn barriers_conditions_semaphores_and_flags_order_threads_unless_turned_off() {
     ];
     for (between, off) in cases {
         let run = |edges: Edges| {
-            let mut s = Script::new(Options { edges, ..Options::default() });
+            let mut s = Script::new(LocksetOptions { edges, ..LocksetOptions::default() });
             s.public(X);
             s.store(2, 1, X);
             s.persist(2, X);
@@ -834,7 +834,7 @@ fn a_load_of_an_earlier_life_is_forgotten_even_if_its_thread_acts_later() {
 #[test]
 fn memory_that_a_pointer_newly_leads_to_was_unpublished() {
     for (allocators, racy) in [(true, false), (false, true)] {
-        let mut s = Script::new(Options { allocators, ..Options::default() });
+        let mut s = Script::new(LocksetOptions { allocators, ..LocksetOptions::default() });
         s.public(X);
         s.public(Y);
         s.lock(3, B);
@@ -995,7 +995,7 @@ fn a_finding_names_both_ends_and_what_to_change() {
 
 #[test]
 fn ten_million_loads_of_a_hot_line_and_sixty_four_threads_stay_small() {
-    let mut s = Script::bare(Options::default());
+    let mut s = Script::bare(LocksetOptions::default());
     (2..=65).for_each(|child| s.create(1, child));
     for round in 0..2_500 {
         for thread in 2..=65 {
@@ -1024,10 +1024,10 @@ proptest! {
     #[test]
     fn no_order_of_events_makes_it_panic(events in prop::collection::vec(event(), 0..300), variant in 0..4u8) {
         let options = match variant {
-            0 => Options::default(),
-            1 => Options::as_published(),
-            2 => Options { lock_free: true, init_removal: false, ..Options::default() },
-            _ => Options { reader_window: false, max_lines: 3, ..Options::default() },
+            0 => LocksetOptions::default(),
+            1 => LocksetOptions::as_published(),
+            2 => LocksetOptions { lock_free: true, init_removal: false, ..LocksetOptions::default() },
+            _ => LocksetOptions { reader_window: false, max_lines: 3, ..LocksetOptions::default() },
         };
         let mut s = Script::bare(options);
         for (thread, site, kind, place, n) in events {

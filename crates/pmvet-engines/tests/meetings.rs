@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use pmvet_engines::confirm::meetings::Scanner;
+use pmvet_engines::confirm::meetings::MeetingScanner;
 use pmvet_engines::confirm::{Meeting, Meetings};
 use pmvet_events::event::{Event, FenceKind, FlushKind, StoreKind, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
@@ -16,7 +16,7 @@ const BASE: u64 = 0x10_0000;
 const SIZE: u64 = 4096;
 
 struct Script {
-    scanner: Scanner,
+    scanner: MeetingScanner,
     seq: u64,
     /// Holds the file as it was at first.
     _folder: tempfile::TempDir,
@@ -28,7 +28,7 @@ impl Script {
         let recording = Recording::open(folder.path());
         std::fs::write(recording.base(FILE), vec![0; SIZE as usize]).unwrap();
         let store = MappedFile::new(tempfile::tempfile().unwrap());
-        let mut script = Self { scanner: Scanner::new(&recording, Mode::Adr, store), seq: 0, _folder: folder };
+        let mut script = Self { scanner: MeetingScanner::new(&recording, Mode::Adr, store), seq: 0, _folder: folder };
         script.send(1, 0, What::ProcessStart { process: 1, parent: 0, path: "".as_ref() });
         for thread in 1..=3 {
             script.send(thread, 0, What::ThreadStart { process: 1, os_thread: thread });

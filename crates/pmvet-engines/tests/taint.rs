@@ -4,7 +4,7 @@
 
 use iced_x86::code_asm::*;
 use iced_x86::{IcedError, Register as R};
-use pmvet_engines::confirm::taint::{Effect, Registers, Step, Taint};
+use pmvet_engines::confirm::taint::{Effect, Registers, Taint, TracedInstruction};
 
 /// Where memory that depends on the value is, and memory that does not; both are in registers.
 const VALUE: u64 = 0x9000;
@@ -37,7 +37,7 @@ impl World {
         while at < bytes.len() {
             let mut decoder = iced_x86::Decoder::with_ip(64, &bytes[at..], 0x1000 + at as u64, 0);
             let len = decoder.decode().len();
-            let step = Step { pc: 0x1000 + at as u64, code: &bytes[at..], registers: &self.registers };
+            let step = TracedInstruction { pc: 0x1000 + at as u64, code: &bytes[at..], registers: &self.registers };
             self.effects.extend(self.taint.step(&step));
             at += len;
         }
@@ -382,7 +382,7 @@ fn spills_and_calls() {
     let mut code = CodeAssembler::new(64).unwrap();
     code.call(0x2000).unwrap();
     let bytes = code.assemble(0x1000).unwrap();
-    world.taint.step(&Step { pc: 0x1000, code: &bytes, registers: &world.registers });
+    world.taint.step(&TracedInstruction { pc: 0x1000, code: &bytes, registers: &world.registers });
     assert_eq!(world.taint.memory(STACK - 8, 8), 0);
 }
 
@@ -456,7 +456,7 @@ fn bytes_that_are_no_instruction_are_counted() {
     taint.source(VALUE, 8);
     let registers = Registers::default();
     for code in [&[][..], &[0x06], &[0x0f, 0xff]] {
-        assert_eq!(taint.step(&Step { pc: 0, code, registers: &registers }), []);
+        assert_eq!(taint.step(&TracedInstruction { pc: 0, code, registers: &registers }), []);
     }
     assert!(taint.unknown() >= 2);
     assert!(!taint.is_clean());

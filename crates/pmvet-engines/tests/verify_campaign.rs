@@ -6,7 +6,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pmvet_engines::verify::{
-    Campaign, Choice, Confirm, Crash, Done, Ended, Journal, Moment, Observe, Observed, TraceFailure, Verdict, crash,
+    ConfirmNatively, Crash, CrashMoment, CrashSearch, Ended, ImageChoice, NativeOutcome, Observe, Observed,
+    SearchJournal, SearchResult, TraceFailure, crash,
 };
 use pmvet_events::event::{FenceKind, FlushKind};
 use pmvet_findings::Outcome;
@@ -36,7 +37,7 @@ impl World<'_> {
 impl Observe for World<'_> {
     type Worker = ();
 
-    fn observe(&self, (): &mut (), crash: &Crash, choice: &Choice) -> Result<Option<Observed>, TraceFailure> {
+    fn observe(&self, (): &mut (), crash: &Crash, choice: &ImageChoice) -> Result<Option<Observed>, TraceFailure> {
         if self.broken.load(Ordering::Relaxed) {
             return Err(io::Error::other("broken").into());
         }
@@ -49,14 +50,14 @@ impl Observe for World<'_> {
     }
 }
 
-impl Confirm for World<'_> {
+impl ConfirmNatively for World<'_> {
     type Bench = ();
 
-    fn confirm(&self, (): &mut (), version: VersionId, patches: &[Patch]) -> io::Result<Option<Verdict>> {
+    fn confirm(&self, (): &mut (), version: VersionId, patches: &[Patch]) -> io::Result<Option<NativeOutcome>> {
         let (_, outcome, ..) = observe(self.image(version, patches), &Vec::new(), self.recovery);
         let status = if self.only_traced { 0 } else { outcome as i32 };
         let outcome = Outcome::Exit { status };
-        Ok(Some(Verdict { outcome, output: String::new(), stack: Vec::new(), seconds: 0.0 }))
+        Ok(Some(NativeOutcome { outcome, output: String::new(), stack: Vec::new(), seconds: 0.0 }))
     }
 }
 
@@ -105,7 +106,7 @@ fn world<'a>(ops: &[Op], recovery: &'a (dyn Fn(&mut Pm<'_>) -> u64 + Sync)) -> (
         let before = Some(i as u64);
         let identity = crash::identity(i as u128, &found.lines);
         world.images.push(found.newest);
-        let (moment, names) = (Moment { before, ..Moment::END }, Default::default());
+        let (moment, names) = (CrashMoment { before, ..CrashMoment::END }, Default::default());
         all.push(Crash {
             moment,
             level: 0,
@@ -129,9 +130,9 @@ struct How {
 
 const PLAIN: How = How { workers: 1, most: u64::MAX, failures: 1, keep_going: true };
 
-fn run(world: &World<'_>, crashes: &[Crash], journal: Journal, how: &How) -> Result<Done, TraceFailure> {
+fn run(world: &World<'_>, crashes: &[Crash], journal: SearchJournal, how: &How) -> Result<SearchResult, TraceFailure> {
     let usual_outcome = Outcome::Exit { status: 0 };
-    let campaign = Campaign {
+    let campaign = CrashSearch {
         observe: world,
         confirm: world,
         usual: Ended::Exit(0),
@@ -149,7 +150,7 @@ fn run(world: &World<'_>, crashes: &[Crash], journal: Journal, how: &How) -> Res
 #[test]
 fn a_correct_program_is_verified_completely() {
     let (world, crashes) = world(&program(5, false), &recovery);
-    let done = run(&world, &crashes, Journal::none(), &PLAIN).unwrap();
+    let done = run(&world, &crashes, SearchJournal::none(), &PLAIN).unwrap();
     assert!(done.is_complete() && done.failures.is_empty());
     // Two failure points per round and the end; the one before the announcement is persistent has two outcomes, and so has the other.
     assert_eq!((done.crashes, done.executions), (11, 21));
@@ -159,7 +160,7 @@ fn a_correct_program_is_verified_completely() {
 fn the_number_of_workers_changes_nothing() {
     let (world, crashes) = world(&program(9, true), &recovery);
     let failures = |workers| {
-        let done = run(&world, &crashes, Journal::none(), &How { workers, ..PLAIN }).unwrap();
+        let done = run(&world, &crashes, SearchJournal::none(), &How { workers, ..PLAIN }).unwrap();
         assert!(done.is_complete());
         let all: Vec<_> = done.failures.into_iter().map(|f| (f.crash.moment.before, f.choice)).collect();
         (done.executions, all)
@@ -174,10 +175,11 @@ fn the_number_of_workers_changes_nothing() {
 #[test]
 fn a_crash_that_fails_is_left_alone() {
     let (world, crashes) = world(&program(9, true), &recovery);
-    let all = run(&world, &crashes, Journal::none(), &PLAIN).unwrap();
-    let first = run(&world, &crashes, Journal::none(), &How { keep_going: false, ..PLAIN }).unwrap();
-    let places =
-        |done: &Done| done.failures.iter().map(|f| f.crash.moment.before).collect::<std::collections::BTreeSet<_>>();
+    let all = run(&world, &crashes, SearchJournal::none(), &PLAIN).unwrap();
+    let first = run(&world, &crashes, SearchJournal::none(), &How { keep_going: false, ..PLAIN }).unwrap();
+    let places = |done: &SearchResult| {
+        done.failures.iter().map(|f| f.crash.moment.before).collect::<std::collections::BTreeSet<_>>()
+    };
     // The same crashes fail, each with one witness, and what was not tried is counted.
     assert_eq!(places(&first), places(&all));
     assert_eq!(first.failures.len(), places(&all).len());
@@ -189,7 +191,7 @@ fn a_crash_that_fails_is_left_alone() {
 fn a_bound_ends_it_and_what_is_left_is_counted() {
     let (world, crashes) = world(&program(9, true), &recovery);
     for most in [1, 2, 7, 20] {
-        let done = run(&world, &crashes, Journal::none(), &How { most, ..PLAIN }).unwrap();
+        let done = run(&world, &crashes, SearchJournal::none(), &How { most, ..PLAIN }).unwrap();
         assert_eq!(done.executions, most);
         assert!(!done.is_complete() && done.left + done.crashes_left > 0);
     }
@@ -198,10 +200,10 @@ fn a_bound_ends_it_and_what_is_left_is_counted() {
 #[test]
 fn an_interrupted_search_goes_on() {
     let (world, crashes) = world(&program(6, true), &recovery);
-    let whole = run(&world, &crashes, Journal::none(), &PLAIN).unwrap();
+    let whole = run(&world, &crashes, SearchJournal::none(), &PLAIN).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("executions.jsonl");
-    let open = || Journal::open(&path).unwrap();
+    let open = || SearchJournal::open(&path).unwrap();
     run(&world, &crashes, open(), &How { most: 9, ..PLAIN }).unwrap();
     // The last line was being written when pmvet was killed.
     let mut text = std::fs::read(&path).unwrap();
@@ -221,7 +223,7 @@ fn an_interrupted_search_goes_on() {
 fn what_only_instrumentation_shows_is_no_finding() {
     let (mut world, crashes) = world(&program(3, true), &recovery);
     world.only_traced = true;
-    let done = run(&world, &crashes, Journal::none(), &PLAIN).unwrap();
+    let done = run(&world, &crashes, SearchJournal::none(), &PLAIN).unwrap();
     assert!(done.failures.is_empty() && done.unconfirmed > 0 && !done.is_complete());
 }
 
@@ -229,7 +231,7 @@ fn what_only_instrumentation_shows_is_no_finding() {
 fn an_execution_that_cannot_be_made_is_an_error() {
     let (world, crashes) = world(&program(3, true), &recovery);
     world.broken.store(true, Ordering::Relaxed);
-    assert!(run(&world, &crashes, Journal::none(), &How { workers: 2, ..PLAIN }).is_err());
+    assert!(run(&world, &crashes, SearchJournal::none(), &How { workers: 2, ..PLAIN }).is_err());
 }
 
 /// Line 0 holds data, line 1 a flag that says it may be wrong, line 2 what recovery believes. Recovery repairs the data, and with the bug
@@ -257,7 +259,7 @@ fn a_bug_of_the_recovery_itself_takes_two_crashes() {
     for (bug, failures, found) in [(false, 1, false), (false, 2, false), (true, 1, false), (true, 2, true)] {
         let recovery = move |pm: &mut Pm<'_>| repair(pm, bug);
         let (world, crashes) = world(&ops, &recovery);
-        let done = run(&world, &crashes, Journal::none(), &How { failures, ..PLAIN }).unwrap();
+        let done = run(&world, &crashes, SearchJournal::none(), &How { failures, ..PLAIN }).unwrap();
         assert_eq!(!done.failures.is_empty(), found, "bug {bug}, {failures} failures");
         assert_eq!(done.inner_crashes > 0, failures > 1);
         assert!(done.is_complete());

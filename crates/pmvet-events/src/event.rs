@@ -191,7 +191,7 @@ pub enum What<'a> {
         /// Bytes that it is about to read and that another thread, which is stopped, has stored; none if `len` is 0.
         addr: u64,
         len: u64,
-        /// A [`State`](crate::step::State).
+        /// A [`ThreadState`](crate::thread_state::ThreadState).
         state: &'a [u8],
     },
     /// The thread was killed while it stored: the bytes may or may not have reached memory.

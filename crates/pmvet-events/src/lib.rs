@@ -6,9 +6,36 @@
 //! * [`paths`] — paths that are not UTF-8, as text.
 //! * [`spaces`] — which file an address belongs to, in each process.
 //! * [`plan`] — what the client is told before the target starts; [`stage`] — orders to fork servers, and counter maps;
-//!   [`step`] — a followed thread before an instruction.
+//!   [`thread_state`] — a followed thread before an instruction.
 //!
 //! This crate depends on no other crate of pmvet, since both sides of the process boundary link it.
+//!
+//! # An event goes into a trace and comes back
+//!
+//! ```
+//! use pmvet_events::event::StoreKind;
+//! use pmvet_events::file::{Definitions, TraceEnd, TraceError, TraceHeader, TraceReader, TraceWriter};
+//! use pmvet_events::{ContextId, Event, SiteId, ThreadId, What};
+//!
+//! # fn main() -> Result<(), TraceError> {
+//! let what = What::Store { addr: 0x7f00_0000_0040, value: &[1, 2, 3, 4], how: StoreKind::NonTemporal };
+//! let event = Event { seq: 1, thread: ThreadId(1), site: SiteId(0), context: ContextId(0), what };
+//!
+//! let mut writer = TraceWriter::new(Vec::new(), &TraceHeader::default())?;
+//! writer.write(&event, &Definitions::default())?;
+//! let trace = writer.finish(&TraceEnd { complete: true, ..TraceEnd::default() })?;
+//!
+//! let mut reader = TraceReader::new(&trace[..])?;
+//! assert_eq!(reader.next()?, Some(event));
+//! assert_eq!(reader.next()?, None);
+//!
+//! // Without its end record a trace is cut short, however much of it can be read.
+//! let mut reader = TraceReader::new(&trace[..trace.len() - 1])?;
+//! reader.next()?;
+//! assert!(matches!(reader.next(), Err(TraceError::Truncated { .. })));
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod event;
 pub mod file;
@@ -19,7 +46,7 @@ pub mod plan;
 pub mod shm;
 pub mod spaces;
 pub mod stage;
-pub mod step;
+pub mod thread_state;
 pub mod wire;
 
 pub use event::{Event, What};

@@ -224,7 +224,7 @@ const PLAN_AT: usize = RINGS_AT + MAX_RINGS * RING_BYTES;
 
 /// Everything but the ring buffers, mapped.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedMemory {
     source: Source,
     base: NonNull<u8>,
 }
@@ -238,11 +238,11 @@ enum Source {
 }
 
 // SAFETY: all shared state behind `base` is atomic or written before it is published.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedMemory {}
 
-impl Shared {
+impl SharedMemory {
     /// Makes the shared memory and writes the plan into it.
     pub fn create(plan: &[u8]) -> io::Result<Self> {
         // SAFETY: the name is a C string; the result is checked.
@@ -381,7 +381,7 @@ impl Shared {
     }
 }
 
-impl Places for Shared {
+impl Places for SharedMemory {
     fn site(&self, id: SiteId) -> Option<Site> {
         let known = id.0 != 0 && (id.0 as usize) < MAX_SITES && id.0 < self.header().next_site.load(Ordering::Acquire);
         known.then(|| {
@@ -403,7 +403,7 @@ impl Places for Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedMemory {
     fn drop(&mut self) {
         // SAFETY: `map` made exactly this mapping, and every reference into it borrows from `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), RINGS_AT) };
@@ -475,15 +475,15 @@ mod tests {
     fn a_plan_may_be_as_long_as_it_likes() {
         for len in [0, 1, 64 << 10, (64 << 10) + 1, 5 << 20] {
             let plan: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
-            let shared = Shared::create(&plan).unwrap();
-            let attached = Shared::attach(&shared.path()).unwrap();
+            let shared = SharedMemory::create(&plan).unwrap();
+            let attached = SharedMemory::attach(&shared.path()).unwrap();
             assert!(attached.plan().unwrap() == plan, "{len} bytes");
         }
     }
 
     #[test]
     fn what_was_in_flight_is_not_the_next_owners() {
-        let shared = Shared::create(&[]).unwrap();
+        let shared = SharedMemory::create(&[]).unwrap();
         let ring = shared.claim_ring(ThreadId(1)).unwrap();
         let control = shared.control(ring);
         control.in_flight_size.store(48, Ordering::Relaxed);
@@ -495,7 +495,7 @@ mod tests {
 
     #[test]
     fn the_first_reason_to_give_up_counts() {
-        let shared = Shared::create(&[]).unwrap();
+        let shared = SharedMemory::create(&[]).unwrap();
         let header = shared.header();
         assert_eq!(header.failure(), None);
         let long = "ü".repeat(FAILURE_BYTES);

@@ -23,10 +23,10 @@ const BLOCKS: usize = 1 << 16;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Stage {
-    servers: [Server; SERVERS],
+    servers: [ServerSlot; SERVERS],
     blocks_used: AtomicU32,
     blocks: [AtomicU64; BLOCKS],
-    pub stop: Stop,
+    pub stop: CrashTrigger,
     /// Not 0: a run stops where it finds its input at an end, and asks whether to go on. See [`turn::PAUSED`].
     pub pauses: AtomicU32,
     /// The answer: not 0 if it is not to.
@@ -41,7 +41,7 @@ pub struct Stage {
 /// Where a counting run is to end, as if the machine had crashed there.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Stop {
+pub struct CrashTrigger {
     /// Operations on PM so far, this one included.
     pub operations: AtomicU64,
     /// The run ends before this one; 0: before none.
@@ -52,7 +52,7 @@ pub struct Stop {
     pub stopped: AtomicU32,
 }
 
-impl Stop {
+impl CrashTrigger {
     /// Starts counting operations and fences from `from`, and ends the run before those in `at`.
     pub fn set(&self, from: (u64, u64), at: (u64, u64)) {
         self.operations.store(from.0, Ordering::Relaxed);
@@ -92,7 +92,7 @@ pub const RUN: u32 = u32::MAX;
 
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Server {
+pub struct ServerSlot {
     turn: AtomicU32,
     /// [`RUN`], or the number of the server that the child is to become.
     order: AtomicU32,
@@ -102,7 +102,7 @@ pub struct Server {
     pub status: AtomicI32,
     /// The server's own process.
     pub process: AtomicU32,
-    /// What the process was about to do: see [`Point`].
+    /// What the process was about to do: see [`ForkPoint`].
     point: AtomicU32,
     /// Not 0: its children can keep to themselves what they do to PM.
     pub apart: AtomicU32,
@@ -110,14 +110,14 @@ pub struct Server {
 
 /// Where a process stopped to become a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Point {
+pub enum ForkPoint {
     /// It is about to name a PM file for the first time.
     Files,
     /// It is about to look at its input for the first time.
     Input,
 }
 
-impl Server {
+impl ServerSlot {
     pub fn turn(&self) -> u32 {
         self.turn.load(Ordering::Acquire)
     }
@@ -160,19 +160,19 @@ impl Server {
         }
     }
 
-    pub fn point(&self) -> Point {
-        if self.point.load(Ordering::Relaxed) == 0 { Point::Files } else { Point::Input }
+    pub fn point(&self) -> ForkPoint {
+        if self.point.load(Ordering::Relaxed) == 0 { ForkPoint::Files } else { ForkPoint::Input }
     }
 
-    pub fn set_point(&self, point: Point) {
-        self.point.store((point == Point::Input).into(), Ordering::Relaxed);
+    pub fn set_point(&self, point: ForkPoint) {
+        self.point.store((point == ForkPoint::Input).into(), Ordering::Relaxed);
     }
 }
 
 impl Stage {
     pub const BYTES: usize = size_of::<Self>().next_multiple_of(4096);
 
-    pub fn server(&self, number: usize) -> &Server {
+    pub fn server(&self, number: usize) -> &ServerSlot {
         &self.servers[number % SERVERS]
     }
 

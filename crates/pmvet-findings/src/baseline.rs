@@ -21,7 +21,7 @@ pub enum BaselineError {
     #[error("the baseline is of version {0}, this pmvet reads version {VERSION}")]
     Version(u32),
     #[error("the baseline is neither a baseline, nor an exported run, nor a findings.jsonl: {0}")]
-    NotABaseline(jsonl::Error),
+    NotABaseline(jsonl::JsonlError),
 }
 
 impl Baseline {
@@ -67,7 +67,7 @@ impl Baseline {
 
 /// What became of findings from one run to another.
 #[derive(Debug, Default, PartialEq)]
-pub struct Diff<'a> {
+pub struct BaselineDiff<'a> {
     pub new: Vec<&'a Finding>,
     pub fixed: Vec<&'a Finding>,
     /// As in the later run.
@@ -75,10 +75,10 @@ pub struct Diff<'a> {
 }
 
 /// Compares by fingerprints; order is that of the runs.
-pub fn diff<'a>(before: &'a [Finding], after: &'a [Finding]) -> Diff<'a> {
+pub fn diff<'a>(before: &'a [Finding], after: &'a [Finding]) -> BaselineDiff<'a> {
     let old: HashMap<&str, &Finding> = before.iter().map(|f| (f.fingerprint.as_str(), f)).collect();
     let current: HashSet<&str> = after.iter().map(|f| f.fingerprint.as_str()).collect();
     let (same, new) = after.iter().partition(|f| old.contains_key(f.fingerprint.as_str()));
     let fixed = before.iter().filter(|f| !current.contains(f.fingerprint.as_str())).collect();
-    Diff { new, fixed, same }
+    BaselineDiff { new, fixed, same }
 }

@@ -27,14 +27,14 @@ impl<'a> Dedup<'a> {
 
     /// Gives a finding its fingerprint, and names from the source, as [`Self::finish`] does. Then it can do without the source.
     pub fn complete(&mut self, finding: &mut Finding) {
-        finding.fingerprint = self.fingerprinter.of(finding);
+        finding.fingerprint = self.fingerprinter.fingerprint(finding);
         name_data(finding, self.sources);
     }
 
     /// A finding that has a fingerprint already keeps it: the source may not be here.
     pub fn add(&mut self, mut finding: Finding) {
         if finding.fingerprint.is_empty() {
-            finding.fingerprint = self.fingerprinter.of(&finding);
+            finding.fingerprint = self.fingerprinter.fingerprint(&finding);
         }
         match self.by_fingerprint.entry(finding.fingerprint.clone()) {
             Entry::Vacant(entry) => {

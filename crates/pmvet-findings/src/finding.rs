@@ -156,10 +156,10 @@ pub enum Evidence {
     /// The order of events alone.
     Trace {
         /// What happened to the cache line involved, in order.
-        timeline: Vec<Access>,
+        timeline: Vec<TimelineStep>,
     },
     /// A crash image, and what recovery made of it.
-    Crash { image: CrashImage, recovery: Recovery, timeline: Vec<Access> },
+    Crash { image: CrashImage, recovery: Recovery, timeline: Vec<TimelineStep> },
     /// Two threads.
     Race {
         /// The racy load was seen between the store and its persist in this very run.
@@ -167,13 +167,13 @@ pub enum Evidence {
         /// Locks held at the store, at the load, in the words of the program; never as addresses.
         store_locks: Vec<String>,
         load_locks: Vec<String>,
-        timeline: Vec<Access>,
+        timeline: Vec<TimelineStep>,
     },
 }
 
 /// A step in the life of a cache line, for timelines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Access {
+pub struct TimelineStep {
     pub seq: u64,
     pub thread: u32,
     /// `stored`, `flushed`, `fenced`, `persisted`, `loaded`, `crash`.

@@ -34,7 +34,7 @@ impl<'a> Fingerprinter<'a> {
     }
 
     /// 32 hexadecimal digits.
-    pub fn of(&mut self, finding: &Finding) -> String {
+    pub fn fingerprint(&mut self, finding: &Finding) -> String {
         let mut parts = Parts(Xxh3::new());
         parts.add(&[VERSION]);
         parts.add(finding.rule.0.as_bytes());

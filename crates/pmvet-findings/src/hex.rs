@@ -1,42 +1,36 @@
 //! Bytes as hexadecimal text, for JSON.
 
-use std::fmt::Write;
-
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-pub(crate) fn encode(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = text.chars().map(|c| Some(c.to_digit(16)? as u8)).collect();
-    let digits = digits?;
-    let pairs = digits.chunks_exact(2);
-    pairs.remainder().is_empty().then(|| pairs.map(|pair| pair[0] << 4 | pair[1]).collect())
-}
-
 pub(crate) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(&encode(bytes))
+    to.serialize_str(&HEXLOWER.encode(bytes))
 }
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
     let text = std::borrow::Cow::<str>::deserialize(from)?;
-    decode(&text).ok_or_else(|| D::Error::custom("bytes must be an even number of hexadecimal digits"))
+    let bytes = HEXLOWER_PERMISSIVE.decode(text.as_bytes());
+    bytes.map_err(|_| D::Error::custom("bytes must be an even number of hexadecimal digits"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[derive(Debug, PartialEq, serde::Serialize, Deserialize)]
+    struct Bytes(#[serde(with = "super")] Vec<u8>);
+
     #[test]
     fn round_trip() {
-        let bytes: Vec<u8> = (0..=255).collect();
-        assert_eq!(decode(&encode(&bytes)), Some(bytes));
-        assert_eq!(decode("0g"), None);
-        assert_eq!(decode("123"), None);
+        let bytes = Bytes((0..=255).collect());
+        let text = serde_json::to_string(&bytes).unwrap();
+        assert!(text.starts_with("\"000102") && text.ends_with("fdfeff\""), "{text}");
+        assert_eq!(serde_json::from_str::<Bytes>(&text).unwrap(), bytes);
+        assert_eq!(serde_json::from_str::<Bytes>("\"FFaB\"").unwrap(), Bytes(vec![0xff, 0xab]));
+        assert_eq!(serde_json::from_str::<Bytes>("\"\"").unwrap(), Bytes(Vec::new()));
+        for wrong in ["0g", "123", "+1", "0x", "é0", " 00"] {
+            let error = serde_json::from_str::<Bytes>(&format!("\"{wrong}\"")).unwrap_err().to_string();
+            assert!(error.contains("bytes must be an even number of hexadecimal digits"), "{error}");
+        }
     }
 }

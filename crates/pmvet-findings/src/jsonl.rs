@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Write};
 use crate::finding::Finding;
 
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum JsonlError {
     #[error("line {line} cannot be read: {source}")]
     Io { line: usize, source: io::Error },
     #[error("line {line} is not a finding: {source}")]
@@ -21,7 +21,7 @@ pub fn write<'a>(findings: impl IntoIterator<Item = &'a Finding>, out: &mut impl
 }
 
 /// Empty lines are passed over; the first bad line ends it.
-pub fn read(input: impl BufRead) -> impl Iterator<Item = Result<Finding, Error>> {
+pub fn read(input: impl BufRead) -> impl Iterator<Item = Result<Finding, JsonlError>> {
     let mut input = input;
     let mut line = 0;
     let mut bytes = Vec::new();
@@ -34,13 +34,13 @@ pub fn read(input: impl BufRead) -> impl Iterator<Item = Result<Finding, Error>>
                 Ok(0) => ended = true,
                 Ok(_) if bytes.trim_ascii().is_empty() => {}
                 Ok(_) => {
-                    let finding = serde_json::from_slice(&bytes).map_err(|source| Error::Json { line, source });
+                    let finding = serde_json::from_slice(&bytes).map_err(|source| JsonlError::Json { line, source });
                     ended = finding.is_err();
                     return Some(finding);
                 }
                 Err(source) => {
                     ended = true;
-                    return Some(Err(Error::Io { line, source }));
+                    return Some(Err(JsonlError::Io { line, source }));
                 }
             }
         }

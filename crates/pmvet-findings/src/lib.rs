@@ -11,6 +11,23 @@
 //! * [`jsonl`] — `findings.jsonl`, one finding per line.
 //!
 //! Plain data: this crate knows neither events nor processes, and everything in it can be written as JSON and read back.
+//!
+//! # A token names one finding of a run
+//!
+//! ```
+//! use pmvet_findings::token::{Token, TokenError};
+//!
+//! # fn main() -> Result<(), TokenError> {
+//! let fingerprint = "00112233445566778899aabbccddeeff";
+//! let token = Token::new("20260131-120000", fingerprint).expect("a whole fingerprint");
+//! let text = token.to_string();
+//! assert!(text.starts_with("pmv"));
+//! assert_eq!(text.to_uppercase().parse::<Token>()?, token);
+//! assert_eq!(token.fingerprint().as_deref(), Some(fingerprint));
+//! assert_eq!(text[..text.len() - 1].parse::<Token>(), Err(TokenError::Damaged));
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +50,8 @@ pub mod token;
 pub mod tree;
 
 pub use finding::{
-    Access, ByteDiff, CrashImage, Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery, Role, Severity, Stack,
+    ByteDiff, CrashImage, Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery, Role, Severity, Stack,
+    TimelineStep,
 };
 pub use rules::{Rule, RuleId};
 pub use run::{Counter, Coverage, EngineCoverage, Phase, Run};

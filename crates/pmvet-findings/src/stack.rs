@@ -44,7 +44,9 @@ impl Frame {
 
 fn is_library(path: &Path) -> bool {
     let path = path.to_string_lossy();
-    LIBRARY_FOLDERS.iter().any(|folder| path.starts_with(folder)) || path.contains("/.cargo/registry/")
+    // Rust's own sources, where they are installed, and those of crates.
+    let elsewhere = ["/rustlib/src/rust/", "/.cargo/registry/"];
+    LIBRARY_FOLDERS.iter().any(|folder| path.starts_with(folder)) || elsewhere.iter().any(|part| path.contains(part))
 }
 
 /// The user's frames, or all if there are none.
@@ -234,6 +236,9 @@ mod tests {
             plain("pm::insert", "map.rs", "/bin/prog"),
         ];
         assert_eq!(user_frame(&rust), Some(2));
+        let installed = "/home/u/.rustup/toolchains/stable/lib/rustlib/src/rust/library/core/src/sync/atomic.rs";
+        let atomic = vec![plain("atomic_store::<u64>", installed, "/bin/prog"), plain("put", "map.rs", "/bin/prog")];
+        assert_eq!(user_frame(&atomic), Some(1));
     }
 
     #[test]

@@ -3,16 +3,26 @@
 //! `pmv`, then base32 (Crockford's alphabet: no `i`, `l`, `o`, `u`) of: version, kind, the finding, the run's id,
 //! checksum. Readers accept capitals and dashes.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::LazyLock};
 
+use data_encoding::{Encoding, Specification};
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: &str = "pmv";
 const VERSION: u8 = 1;
 const CHECKSUM: usize = 4;
-const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const ALPHABET: &str = "0123456789abcdefghjkmnpqrstvwxyz";
 const BY_FINGERPRINT: u8 = 0;
 const BY_INDEX: u8 = 1;
+
+static BASE32: LazyLock<Encoding> = LazyLock::new(|| {
+    let mut base32 = Specification::new();
+    base32.symbols.push_str(ALPHABET);
+    base32.translate.to = ALPHABET.replace(|c: char| c.is_ascii_digit(), "");
+    base32.translate.from = base32.translate.to.to_ascii_uppercase();
+    base32.ignore.push('-');
+    base32.encoding().expect("32 distinct letters are an alphabet")
+});
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Token {
@@ -73,7 +83,7 @@ impl fmt::Display for Token {
         }
         bytes.extend(self.run.as_bytes());
         bytes.extend(checksum(&bytes));
-        write!(f, "{MAGIC}{}", encode(&bytes))
+        write!(f, "{MAGIC}{}", BASE32.encode(&bytes))
     }
 }
 
@@ -116,35 +126,12 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
     (xxh3_64(bytes) as u32).to_be_bytes()
 }
 
-fn encode(bytes: &[u8]) -> String {
-    let bits = |at: usize| bytes.get(at).copied().unwrap_or(0);
-    let digits = (bytes.len() * 8).div_ceil(5);
-    let digit = |index: usize| {
-        let (byte, shift) = (index * 5 / 8, index * 5 % 8);
-        let pair = u16::from_be_bytes([bits(byte), bits(byte + 1)]);
-        char::from(ALPHABET[usize::from(pair >> (11 - shift) & 31)])
-    };
-    (0..digits).map(digit).collect()
-}
-
 fn decode(text: &str) -> Result<Vec<u8>, TokenError> {
-    let mut bytes = Vec::with_capacity(text.len() * 5 / 8);
-    let (mut pending, mut bits) = (0_u32, 0);
-    for c in text.chars().filter(|&c| c != '-') {
-        let lower = c.to_ascii_lowercase();
-        let digit = ALPHABET.iter().position(|&d| char::from(d) == lower).ok_or(TokenError::BadCharacter(c))?;
-        pending = (pending << 5 | digit as u32) & 0xfff;
-        bits += 5;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((pending >> bits) as u8);
-        }
+    let is_known = |c: char| c == '-' || ALPHABET.contains(c.to_ascii_lowercase());
+    match text.chars().find(|&c| !is_known(c)) {
+        Some(c) => Err(TokenError::BadCharacter(c)),
+        None => BASE32.decode(text.as_bytes()).map_err(|_| TokenError::Damaged),
     }
-    // What is left over was padding.
-    if bits >= 5 || pending & ((1 << bits) - 1) != 0 {
-        return Err(TokenError::Damaged);
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -171,7 +158,7 @@ mod tests {
         fn one_wrong_character_is_noticed(token in token(), at in any::<prop::sample::Index>(), with in 0_usize..32) {
             let mut text = token.to_string().into_bytes();
             let at = MAGIC.len() + at.index(text.len() - MAGIC.len());
-            let with = ALPHABET[with];
+            let with = ALPHABET.as_bytes()[with];
             prop_assume!(text[at] != with);
             text[at] = with;
             let text = String::from_utf8(text).unwrap();
@@ -187,6 +174,24 @@ mod tests {
     }
 
     #[test]
+    fn the_digits_are_those_of_crockford() {
+        let every_digit: Vec<u8> = (0..4)
+            .flat_map(|group| {
+                let bits = (0..8).fold(0_u64, |bits, digit| bits << 5 | (8 * group + digit));
+                bits.to_be_bytes()[3..].to_vec()
+            })
+            .collect();
+        assert_eq!(BASE32.encode(&every_digit), "0123456789abcdefghjkmnpqrstvwxyz");
+        assert_eq!(decode("0123-4567-89AB-CDEF-GHJK-MNPQ-RSTV-WXYZ"), Ok(every_digit));
+        assert_eq!((BASE32.encode(b""), decode("--")), (String::new(), Ok(Vec::new())));
+        for letter in ['i', 'L', 'o', 'U', ' ', 'é', '\0', '='] {
+            assert_eq!(decode(&format!("00{letter}00")), Err(TokenError::BadCharacter(letter)));
+        }
+        // A digit too many, and bits that no byte has.
+        assert_eq!([decode("000"), decode("01")], [Err(TokenError::Damaged), Err(TokenError::Damaged)]);
+    }
+
+    #[test]
     fn errors_say_what_to_do() {
         assert_eq!("abc".parse::<Token>(), Err(TokenError::NotAToken));
         assert_eq!("".parse::<Token>(), Err(TokenError::NotAToken));
@@ -194,7 +199,7 @@ mod tests {
         assert_eq!("pmv".parse::<Token>(), Err(TokenError::Damaged));
         let mut other = vec![9, BY_INDEX];
         other.extend(checksum(&other.clone()));
-        assert_eq!(format!("pmv{}", encode(&other)).parse::<Token>(), Err(TokenError::Version(9)));
+        assert_eq!(format!("pmv{}", BASE32.encode(&other)).parse::<Token>(), Err(TokenError::Version(9)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use common::{FILE, SOURCE, finding, frame, line, place};
 use pmvet_findings::{Finding, Frame, Role, Sources, fingerprint::Fingerprinter, rules};
 
 fn fingerprint(finding: &Finding, source: &str) -> String {
-    Fingerprinter::new(&Sources::in_memory([(FILE, source)])).of(finding)
+    Fingerprinter::new(&Sources::in_memory([(FILE, source)])).fingerprint(finding)
 }
 
 /// A finding at the n-th line with this text.
@@ -93,7 +93,7 @@ fn rule_role_and_callers_matter() {
 #[test]
 fn without_source_there_is_the_offset() {
     let nowhere = Sources::default();
-    let of = |finding: &Finding| Fingerprinter::new(&nowhere).of(finding);
+    let of = |finding: &Finding| Fingerprinter::new(&nowhere).fingerprint(finding);
     let first = at(SOURCE, "push", "node->next", 0);
     let second = at(SOURCE, "push", "list->count", 0);
     assert_ne!(of(&first), of(&second));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use pmvet_events::event::{Event, FenceKind, FlushKind, StoreKind, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
-use pmvet_model::{Bytes, Content, LineId, Mode, Model, Unknown};
+use pmvet_model::{LineContent, LineId, LineSource, Mode, Model, Unknown};
 
 const BASE: u64 = 0x2000_0000_0000;
 const SIZE: u64 = 64 << 20;
@@ -14,9 +14,9 @@ const STORES: u64 = 10_000_000;
 
 struct Zeros;
 
-impl Bytes for Zeros {
-    fn line(&self, _line: LineId) -> Content {
-        Content::new([0; 64])
+impl LineSource for Zeros {
+    fn line(&self, _line: LineId) -> LineContent {
+        LineContent::new([0; 64])
     }
 }
 
@@ -25,7 +25,7 @@ fn main() {
     println!("with contents:    {:.2} s for {STORES} stores", run(&Zeros));
 }
 
-fn run(before: &impl Bytes) -> f64 {
+fn run(before: &impl LineSource) -> f64 {
     let mut model = Model::new(Mode::Adr);
     let mut seq = 0;
     let mut send = |what: What<'_>| {

@@ -2,7 +2,7 @@
 
 use pmvet_events::ThreadId;
 
-use crate::lines::{Lines, SlotRef};
+use crate::lines::{PendingLineTable, SlotRef};
 
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
@@ -14,7 +14,7 @@ pub(crate) struct Buffers {
 const LARGE: usize = 4096;
 
 impl Buffers {
-    pub(crate) fn push(&mut self, thread: ThreadId, at: SlotRef, lines: &Lines) {
+    pub(crate) fn push(&mut self, thread: ThreadId, at: SlotRef, lines: &PendingLineTable) {
         let index = thread.0 as usize;
         if self.threads.len() <= index {
             self.threads.resize_with(index + 1, Vec::new);

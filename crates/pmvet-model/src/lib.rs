@@ -3,7 +3,7 @@
 //! * [`Model`] — follows the events of a run and knows, at every moment, which stores nothing has forced into PM yet.
 //! * [`Line`] — one cache line with such stores: its guaranteed content and what may have been added to it.
 //! * [`states`] — what PM may hold if the power fails now, and which of these states are worth trying first.
-//! * [`Watch`] — how a rule looks at each step of a line's life without keeping books of its own.
+//! * [`LineWatch`] — how a rule looks at each step of a line's life without keeping books of its own.
 //! * [`Shadow`] — the newest content of PM as far as the events tell it.
 //!
 //! The semantics are those of Px86 as in section 4 of Jaaru (Gorjiara, Xu and Demsky, ASPLOS 2021). Each 64-byte line
@@ -31,8 +31,42 @@
 //! * Stores within one instruction are not torn further than at line boundaries. Hardware guarantees 8 bytes.
 //! * Bytes that were written in a way the client does not record (`Unsupported`, `Interrupted`) are not pending.
 //! * A line with more than [`MAX_PENDING`] pending stores merges its oldest ones: fewer states, never a wrong one.
+//!
+//! # A line with pending stores
+//!
+//! ```
+//! use pmvet_events::event::{FenceKind, FlushKind, StoreKind};
+//! use pmvet_events::{ContextId, Event, FileId, SiteId, ThreadId, What};
+//! use pmvet_model::{LineId, Mode, Model, Unknown};
+//!
+//! fn run(model: &mut Model, first: u64, events: &[What<'_>]) {
+//!     for (seq, &what) in (first..).zip(events) {
+//!         let event = Event { seq, thread: ThreadId(1), site: SiteId(0), context: ContextId(0), what };
+//!         model.event(&event, &Unknown);
+//!     }
+//! }
+//!
+//! let pool = FileId(1);
+//! let mut model = Model::new(Mode::Adr);
+//! run(&mut model, 1, &[
+//!     What::ProcessStart { process: 1, parent: 0, path: "list".as_ref() },
+//!     What::Map { file: pool, addr: 0x1000, len: 4096, offset: 0, writable: true },
+//!     What::Store { addr: 0x1000, value: &[1], how: StoreKind::Regular },
+//!     What::Store { addr: 0x1008, value: &[2], how: StoreKind::Regular },
+//! ]);
+//! // A crash keeps none of the two, the first, or both.
+//! let line = model.line(LineId::containing(pool, 0)).expect("a line with pending stores");
+//! assert_eq!((line.stores().len(), line.states().len()), (2, 3));
+//!
+//! run(&mut model, 5, &[
+//!     What::Flush { addr: 0x1000, how: FlushKind::Clwb, pm: true },
+//!     What::Fence { how: FenceKind::Sfence },
+//! ]);
+//! assert!(model.line(LineId::containing(pool, 0)).is_none(), "both are in PM");
+//! ```
 
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod buffer;
 mod line;
@@ -49,8 +83,8 @@ use pmvet_events::event::LINE;
 pub use line::{Line, MAX_PENDING};
 pub use model::Model;
 pub use shadow::Shadow;
-pub use store::{Kind, Store};
-pub use watch::{Persisted, Watch};
+pub use store::{Store, WriteKind};
+pub use watch::{LineWatch, Persisted};
 
 /// Bytes in a cache line, as an array length.
 pub const LINE_BYTES: usize = LINE as usize;
@@ -68,6 +102,7 @@ pub enum Mode {
 /// A cache line of a PM file. Lines belong to files, so two mappings or two processes share them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineId {
+    /// The PM file.
     pub file: FileId,
     /// Offset in the file divided by the size of a line.
     pub index: u64,
@@ -75,7 +110,7 @@ pub struct LineId {
 
 impl LineId {
     /// The line that holds this byte.
-    pub fn of(file: FileId, offset: u64) -> Self {
+    pub fn containing(file: FileId, offset: u64) -> Self {
         Self { file, index: offset / LINE }
     }
 
@@ -87,33 +122,36 @@ impl LineId {
 
 /// What a line holds, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Content {
+pub struct LineContent {
     /// Zero where not known.
     pub bytes: [u8; LINE_BYTES],
     /// A bit for each byte, the first one lowest.
     pub known: u64,
 }
 
-impl Content {
+impl LineContent {
+    /// Nothing is known.
     pub const UNKNOWN: Self = Self { bytes: [0; LINE_BYTES], known: 0 };
 
+    /// All of it is known.
     pub fn new(bytes: [u8; LINE_BYTES]) -> Self {
         Self { bytes, known: u64::MAX }
     }
 }
 
 /// Where the model asks for the content of a line that becomes pending: the newest image of PM, before the event.
-pub trait Bytes {
-    fn line(&self, line: LineId) -> Content;
+pub trait LineSource {
+    /// The content of one line.
+    fn line(&self, line: LineId) -> LineContent;
 }
 
 /// For those who do not need contents.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unknown;
 
-impl Bytes for Unknown {
-    fn line(&self, _line: LineId) -> Content {
-        Content::UNKNOWN
+impl LineSource for Unknown {
+    fn line(&self, _line: LineId) -> LineContent {
+        LineContent::UNKNOWN
     }
 }
 

@@ -2,8 +2,8 @@
 
 use pmvet_events::ThreadId;
 
-use crate::store::{Kind, Store};
-use crate::{Content, LINE_BYTES, LineId, mask};
+use crate::store::{Store, WriteKind};
+use crate::{LINE_BYTES, LineContent, LineId, mask};
 
 /// How many pending stores a line keeps apart. A counter in PM that nobody flushes would fill all memory otherwise.
 pub const MAX_PENDING: usize = 512;
@@ -12,7 +12,7 @@ pub const MAX_PENDING: usize = 512;
 #[derive(Debug, Clone)]
 pub struct Line {
     pub(crate) id: LineId,
-    pub(crate) bound: Content,
+    pub(crate) bound: LineContent,
     /// In the order in which memory took them; sequence numbers never fall.
     stores: Vec<Store>,
     /// The bytes of all of them, one after the other.
@@ -30,7 +30,7 @@ pub struct Line {
 }
 
 impl Line {
-    pub(crate) fn new(id: LineId, bound: Content) -> Self {
+    pub(crate) fn new(id: LineId, bound: LineContent) -> Self {
         Self {
             id,
             bound,
@@ -45,19 +45,20 @@ impl Line {
     }
 
     /// Makes it another line, with the room it has.
-    pub(crate) fn reset(&mut self, id: LineId, bound: Content) {
+    pub(crate) fn reset(&mut self, id: LineId, bound: LineContent) {
         self.id = id;
         self.bound = bound;
         self.flushes.clear();
         self.last_flush = None;
     }
 
+    /// Which line it is.
     pub fn id(&self) -> LineId {
         self.id
     }
 
     /// What PM holds at least.
-    pub fn bound(&self) -> &Content {
+    pub fn bound(&self) -> &LineContent {
         &self.bound
     }
 
@@ -94,7 +95,7 @@ impl Line {
     }
 
     /// What it holds once the first `kept` of its pending stores have reached PM.
-    pub fn content(&self, kept: usize) -> Content {
+    pub fn content(&self, kept: usize) -> LineContent {
         let mut content = self.bound;
         for store in &self.stores[..kept.min(self.stores.len())] {
             self.apply(store, &mut content);
@@ -102,11 +103,12 @@ impl Line {
         content
     }
 
-    pub fn newest(&self) -> Content {
+    /// Its content if all pending stores made it.
+    pub fn newest(&self) -> LineContent {
         self.content(self.stores.len())
     }
 
-    pub(crate) fn apply(&self, store: &Store, content: &mut Content) {
+    pub(crate) fn apply(&self, store: &Store, content: &mut LineContent) {
         let value = self.value(store);
         if store.merged {
             for (i, byte) in value.iter().enumerate().filter(|(i, _)| self.merged >> i & 1 == 1) {
@@ -137,15 +139,15 @@ impl Line {
     /// Makes one store of the oldest `count`, which keeps the number of the first of them: a flush that covers the first covers
     /// all, so that the bound may be raised too far but never stays below what is guaranteed.
     fn merge(&mut self, count: usize) -> u64 {
-        let mut content = Content::UNKNOWN;
+        let mut content = LineContent::UNKNOWN;
         let mut covered = 0;
         for store in &self.stores[..count] {
             covered |= self.covers(store);
             self.apply(store, &mut content);
         }
-        let nontemporal = self.stores[..count].iter().all(|s| s.kind == Kind::NonTemporal);
+        let nontemporal = self.stores[..count].iter().all(|s| s.kind == WriteKind::NonTemporal);
         let first = Store {
-            kind: if nontemporal { Kind::NonTemporal } else { Kind::Regular },
+            kind: if nontemporal { WriteKind::NonTemporal } else { WriteKind::Regular },
             merged: true,
             offset: 0,
             len: LINE_BYTES as u8,

@@ -6,7 +6,7 @@ use pmvet_events::FileId;
 use rustc_hash::FxHashMap;
 
 use crate::line::Line;
-use crate::{Content, LineId};
+use crate::{LineContent, LineId};
 
 /// Lines that share an entry of the table: programs mostly go on where they were, so the entry found last is often the right
 /// one, and neighbours are in one place.
@@ -16,7 +16,7 @@ const NONE: u32 = u32::MAX;
 /// Lines live in slots that are used again with the memory they have, since programs make the same few lines
 /// pending and persistent all the time.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct PendingLineTable {
     by_id: FxHashMap<(FileId, u64), u32>,
     groups: Vec<Group>,
     free_groups: Vec<u32>,
@@ -44,7 +44,7 @@ fn split(id: LineId) -> ((FileId, u64), usize) {
     ((id.file, id.index / GROUP), (id.index % GROUP) as usize)
 }
 
-impl Lines {
+impl PendingLineTable {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -82,7 +82,7 @@ impl Lines {
     }
 
     #[inline]
-    pub(crate) fn find_or_insert(&mut self, id: LineId, bound: impl FnOnce() -> Content) -> u32 {
+    pub(crate) fn find_or_insert(&mut self, id: LineId, bound: impl FnOnce() -> LineContent) -> u32 {
         let (key, at) = split(id);
         let group = self.group(key).unwrap_or_else(|| self.new_group(key));
         let group = &mut self.groups[group as usize];

@@ -6,10 +6,10 @@ use pmvet_events::{FileId, ThreadId};
 
 use crate::buffer::Buffers;
 use crate::line::Line;
-use crate::lines::{Lines, SlotRef};
-use crate::store::{Kind, Store};
-use crate::watch::{Persisted, Watch};
-use crate::{Bytes, LineId, Mode};
+use crate::lines::{PendingLineTable, SlotRef};
+use crate::store::{Store, WriteKind};
+use crate::watch::{LineWatch, Persisted};
+use crate::{LineId, LineSource, Mode};
 
 /// Follows a run and knows which stores may be lost if the power fails now.
 ///
@@ -19,7 +19,7 @@ use crate::{Bytes, LineId, Mode};
 pub struct Model {
     mode: Mode,
     spaces: AddressSpaces,
-    pub(crate) lines: Lines,
+    pub(crate) lines: PendingLineTable,
     buffers: Buffers,
     /// Room for the flush buffer that a fence empties.
     fencing: Vec<SlotRef>,
@@ -27,10 +27,12 @@ pub struct Model {
 }
 
 impl Model {
+    /// Of a machine on which nothing has happened yet.
     pub fn new(mode: Mode) -> Self {
         Self { mode, ..Self::default() }
     }
 
+    /// What a power failure takes.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -53,18 +55,18 @@ impl Model {
     /// Whether this event, if it came next, would leave a crash fewer choices: it makes some pending store persistent.
     pub fn would_persist(&self, event: &Event<'_>) -> bool {
         let has_pending = |file, offset: u64, len: u64| {
-            let last = LineId::of(file, offset.saturating_add(len.saturating_sub(1)));
-            len > 0 && !self.lines.in_range(LineId::of(file, offset), last).is_empty()
+            let last = LineId::containing(file, offset.saturating_add(len.saturating_sub(1)));
+            len > 0 && !self.lines.in_range(LineId::containing(file, offset), last).is_empty()
         };
         match event.what {
             // The cache is persistent: a store leaves no choice about itself, nor about what its line held before.
-            What::Store { how, .. } => self.mode == Mode::Eadr && Kind::from(how) != Kind::NonTemporal,
+            What::Store { how, .. } => self.mode == Mode::Eadr && WriteKind::from(how) != WriteKind::NonTemporal,
             What::Rmw { stored, .. } => self.would_fence(event.thread) || stored && self.mode == Mode::Eadr,
             What::Fence { .. } => self.would_fence(event.thread),
             What::Flush { addr, how: FlushKind::Clflush, pm: true } => {
                 let mut pending = false;
                 self.spaces.locate(event.thread, addr & !(LINE - 1), LINE, |part| {
-                    pending |= self.line(LineId::of(part.file, part.offset)).is_some();
+                    pending |= self.line(LineId::containing(part.file, part.offset)).is_some();
                 });
                 pending
             }
@@ -87,18 +89,18 @@ impl Model {
 
     /// Takes the next event. `before` is the newest content of PM, without this event.
     #[inline]
-    pub fn event(&mut self, event: &Event<'_>, before: &(impl Bytes + ?Sized)) {
+    pub fn event(&mut self, event: &Event<'_>, before: &(impl LineSource + ?Sized)) {
         self.watched(event, before, &mut ());
     }
 
     /// As [`event`](Model::event), with somebody who looks on.
-    pub fn watched(&mut self, event: &Event<'_>, before: &(impl Bytes + ?Sized), watch: &mut impl Watch) {
+    pub fn watched(&mut self, event: &Event<'_>, before: &(impl LineSource + ?Sized), watch: &mut impl LineWatch) {
         match event.what {
             What::Store { addr, value, how } => self.store(event, addr, value, how.into(), before, watch),
             What::Rmw { addr, new, stored, .. } => {
                 self.fence(event, watch);
                 if stored {
-                    self.store(event, addr, new, Kind::Rmw, before, watch);
+                    self.store(event, addr, new, WriteKind::Rmw, before, watch);
                 }
             }
             What::Flush { addr, how, pm } if pm => self.flush(event, addr, how, watch),
@@ -121,9 +123,9 @@ impl Model {
         event: &Event<'_>,
         addr: u64,
         value: &[u8],
-        kind: Kind,
-        before: &(impl Bytes + ?Sized),
-        watch: &mut impl Watch,
+        kind: WriteKind,
+        before: &(impl LineSource + ?Sized),
+        watch: &mut impl LineWatch,
     ) {
         let Self { mode, spaces, lines, buffers, merged, .. } = self;
         spaces.locate(event.thread, addr, value.len() as u64, |part| {
@@ -131,7 +133,7 @@ impl Model {
             while !value.is_empty() {
                 let in_line = offset % LINE;
                 let (mine, rest) = value.split_at(value.len().min((LINE - in_line) as usize));
-                let id = LineId::of(part.file, offset);
+                let id = LineId::containing(part.file, offset);
                 let store = Store {
                     seq: event.seq,
                     thread: event.thread,
@@ -143,7 +145,7 @@ impl Model {
                     len: mine.len() as u8,
                     data: 0,
                 };
-                if *mode == Mode::Eadr && kind != Kind::NonTemporal {
+                if *mode == Mode::Eadr && kind != WriteKind::NonTemporal {
                     watch.stored(id, &store, mine, None);
                     // A line keeps the order of its stores: what was under way to it is there too.
                     if let Some(slot) = lines.find(id) {
@@ -155,7 +157,7 @@ impl Model {
                     let line = lines.get_mut(slot);
                     watch.stored(id, &store, mine, Some(line));
                     *merged += line.push(store, mine);
-                    if kind == Kind::NonTemporal {
+                    if kind == WriteKind::NonTemporal {
                         start_flush(lines, buffers, slot, event.thread, event.seq);
                     }
                 }
@@ -165,10 +167,10 @@ impl Model {
         });
     }
 
-    fn flush(&mut self, event: &Event<'_>, addr: u64, how: FlushKind, watch: &mut impl Watch) {
+    fn flush(&mut self, event: &Event<'_>, addr: u64, how: FlushKind, watch: &mut impl LineWatch) {
         let Self { spaces, lines, buffers, .. } = self;
         spaces.locate(event.thread, addr & !(LINE - 1), LINE, |part| {
-            let id = LineId::of(part.file, part.offset);
+            let id = LineId::containing(part.file, part.offset);
             let slot = lines.find(id);
             watch.flushed(event, id, slot.map(|slot| lines.get(slot)));
             let Some(slot) = slot else { return };
@@ -181,7 +183,7 @@ impl Model {
         });
     }
 
-    fn fence(&mut self, event: &Event<'_>, watch: &mut impl Watch) {
+    fn fence(&mut self, event: &Event<'_>, watch: &mut impl LineWatch) {
         let mut raised = 0;
         self.buffers.take(event.thread, &mut self.fencing);
         for at in self.fencing.drain(..) {
@@ -192,18 +194,18 @@ impl Model {
     }
 
     /// A system call leaves the lines of a range in PM as they are.
-    fn settle(&mut self, file: FileId, offset: u64, len: u64, watch: &mut impl Watch) {
+    fn settle(&mut self, file: FileId, offset: u64, len: u64, watch: &mut impl LineWatch) {
         if len == 0 {
             return;
         }
-        let last = LineId::of(file, offset.saturating_add(len - 1));
-        for slot in self.lines.in_range(LineId::of(file, offset), last) {
+        let last = LineId::containing(file, offset.saturating_add(len - 1));
+        for slot in self.lines.in_range(LineId::containing(file, offset), last) {
             persist(&mut self.lines, slot, u64::MAX, Persisted::File, watch);
         }
     }
 }
 
-fn start_flush(lines: &mut Lines, buffers: &mut Buffers, slot: u32, thread: ThreadId, seq: u64) {
+fn start_flush(lines: &mut PendingLineTable, buffers: &mut Buffers, slot: u32, thread: ThreadId, seq: u64) {
     let line = lines.get_mut(slot);
     let life = line.life;
     if line.flush(thread, seq) {
@@ -213,7 +215,7 @@ fn start_flush(lines: &mut Lines, buffers: &mut Buffers, slot: u32, thread: Thre
 
 /// Raises the bound of a line to the stores up to a number. False if it was there already.
 #[inline]
-fn persist(lines: &mut Lines, slot: u32, upto: u64, by: Persisted, watch: &mut impl Watch) -> bool {
+fn persist(lines: &mut PendingLineTable, slot: u32, upto: u64, by: Persisted, watch: &mut impl LineWatch) -> bool {
     let line = lines.get_mut(slot);
     let count = line.covered(upto);
     if count == 0 {

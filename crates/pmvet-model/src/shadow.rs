@@ -8,15 +8,16 @@ use pmvet_events::event::{Event, LINE, What};
 use pmvet_events::spaces::AddressSpaces;
 use rustc_hash::FxHashMap;
 
-use crate::{Bytes, Content, LINE_BYTES, LineId};
+use crate::{LINE_BYTES, LineContent, LineId, LineSource};
 
 const PAGE: u64 = 4096;
 const LINES: usize = (PAGE / LINE) as usize;
 
+/// The newest content of PM, as far as the events tell it.
 #[derive(Debug, Default)]
 pub struct Shadow {
     spaces: AddressSpaces,
-    pages: FxHashMap<(FileId, u64), Box<[Content; LINES]>>,
+    pages: FxHashMap<(FileId, u64), Box<[LineContent; LINES]>>,
     /// By file: from here on, what was not stored is zero.
     zero_from: FxHashMap<FileId, u64>,
 }
@@ -45,7 +46,7 @@ impl Shadow {
                 let Self { spaces, pages, zero_from } = self;
                 spaces.locate(event.thread, addr, size.into(), |part| {
                     for offset in part.offset..part.offset + part.len as u64 {
-                        let content = content(pages, zero_from, LineId::of(part.file, offset));
+                        let content = content(pages, zero_from, LineId::containing(part.file, offset));
                         content.known &= !(1 << (offset % LINE));
                     }
                 });
@@ -84,8 +85,8 @@ impl Shadow {
     }
 }
 
-impl Bytes for Shadow {
-    fn line(&self, line: LineId) -> Content {
+impl LineSource for Shadow {
+    fn line(&self, line: LineId) -> LineContent {
         match self.pages.get(&(line.file, line.offset() / PAGE)) {
             Some(page) => page[(line.index % LINES as u64) as usize],
             None => untouched(&self.zero_from, line),
@@ -93,15 +94,15 @@ impl Bytes for Shadow {
     }
 }
 
-type Pages = FxHashMap<(FileId, u64), Box<[Content; LINES]>>;
+type Pages = FxHashMap<(FileId, u64), Box<[LineContent; LINES]>>;
 
-fn untouched(zero_from: &FxHashMap<FileId, u64>, line: LineId) -> Content {
+fn untouched(zero_from: &FxHashMap<FileId, u64>, line: LineId) -> LineContent {
     let zero_from = zero_from.get(&line.file).copied().unwrap_or(u64::MAX);
     let unknown = zero_from.saturating_sub(line.offset()).min(LINE);
-    Content { bytes: [0; LINE_BYTES], known: u64::MAX.checked_shl(unknown as u32).unwrap_or(0) }
+    LineContent { bytes: [0; LINE_BYTES], known: u64::MAX.checked_shl(unknown as u32).unwrap_or(0) }
 }
 
-fn content<'a>(pages: &'a mut Pages, zero_from: &FxHashMap<FileId, u64>, line: LineId) -> &'a mut Content {
+fn content<'a>(pages: &'a mut Pages, zero_from: &FxHashMap<FileId, u64>, line: LineId) -> &'a mut LineContent {
     let page = pages.entry((line.file, line.offset() / PAGE)).or_insert_with(|| {
         let first = line.index - line.index % LINES as u64;
         Box::new(std::array::from_fn(|i| untouched(zero_from, LineId { index: first + i as u64, ..line })))
@@ -114,7 +115,7 @@ fn write(pages: &mut Pages, zero_from: &FxHashMap<FileId, u64>, file: FileId, of
     while !data.is_empty() {
         let first = (offset % LINE) as usize;
         let (mine, rest) = data.split_at(data.len().min(LINE_BYTES - first));
-        let content = content(pages, zero_from, LineId::of(file, offset));
+        let content = content(pages, zero_from, LineId::containing(file, offset));
         content.bytes[first..first + mine.len()].copy_from_slice(mine);
         content.known |= crate::mask(first, mine.len());
         offset += mine.len() as u64;
@@ -142,13 +143,13 @@ mod tests {
         shadow.event(&Event { seq: 1, thread: ThreadId(1), site: SiteId(0), context: ContextId(0), what });
     }
 
-    fn line(shadow: &Shadow, offset: u64) -> Content {
-        shadow.line(LineId::of(FILE, offset))
+    fn line(shadow: &Shadow, offset: u64) -> LineContent {
+        shadow.line(LineId::containing(FILE, offset))
     }
 
     #[test]
     fn a_new_file_holds_zeros_and_an_old_one_nobody_knows_what() {
-        assert_eq!(line(&shadow(0), 0), Content::new([0; 64]));
+        assert_eq!(line(&shadow(0), 0), LineContent::new([0; 64]));
         let old = shadow(4096 + 8);
         assert_eq!(line(&old, 0).known, 0);
         assert_eq!(line(&old, 4096).known, !0xff);
@@ -169,6 +170,6 @@ mod tests {
         assert_eq!(line(&shadow, 0).bytes[60..], [0, 0, 7, 7]);
         send(&mut shadow, What::FileResize { file: FILE, size: 63 });
         assert_eq!(line(&shadow, 0).bytes[60..], [0, 0, 7, 0]);
-        assert_eq!(line(&shadow, 64), Content::new([0; 64]));
+        assert_eq!(line(&shadow, 64), LineContent::new([0; 64]));
     }
 }

@@ -13,11 +13,12 @@ use rustc_hash::FxHashSet;
 use crate::line::Line;
 use crate::model::Model;
 use crate::store::Store;
-use crate::{Content, LINE_BYTES, LineId};
+use crate::{LINE_BYTES, LineContent, LineId};
 
 /// A line that is not at its newest content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cut {
+    /// Which line.
     pub line: LineId,
     /// How many of its pending stores it has.
     pub kept: usize,
@@ -26,14 +27,15 @@ pub struct Cut {
 /// A crash state, as the difference from the state in which every store made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CrashState {
-    pub choice: Choice,
+    /// Why it is worth trying.
+    pub choice: Reordering,
     /// In the order of lines.
     pub cuts: Vec<Cut>,
 }
 
 /// Which idea a state stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Choice {
+pub enum Reordering {
     /// This line lost all its pending stores, everything else is newest.
     Behind(LineId),
     /// This line is newest, all other pending ones lost their stores.
@@ -44,15 +46,18 @@ pub enum Choice {
 
 /// Bytes to write over the newest image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Patch {
+pub struct Overwrite {
+    /// In which file.
     pub file: FileId,
+    /// Where they begin.
     pub offset: u64,
+    /// What to write there.
     pub bytes: Vec<u8>,
 }
 
 /// How many states to pick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct StateLimits {
     /// In all.
     pub states: usize,
     /// Intermediate contents of one line.
@@ -61,7 +66,7 @@ pub struct Limits {
     pub since: u64,
 }
 
-impl Default for Limits {
+impl Default for StateLimits {
     fn default() -> Self {
         Self { states: 4096, partial: 16, since: 0 }
     }
@@ -69,7 +74,7 @@ impl Default for Limits {
 
 impl Line {
     /// The different contents it may have after a crash, each with the least number of pending stores that gives it.
-    pub fn states(&self) -> Vec<(usize, Content)> {
+    pub fn states(&self) -> Vec<(usize, LineContent)> {
         let mut seen = FxHashSet::default();
         let mut content = self.bound;
         let mut states = vec![(0, content)];
@@ -105,7 +110,7 @@ impl Model {
     /// States in which one line behaves unlike the others, without duplicates and in a fixed order.
     ///
     /// Lines whose content before their pending stores is unknown cannot be kept back and are left out.
-    pub fn adversarial(&self, limits: Limits) -> Vec<CrashState> {
+    pub fn adversarial(&self, limits: StateLimits) -> Vec<CrashState> {
         let lines: Vec<Candidate<'_>> = self.pending().into_iter().filter_map(Candidate::new).collect();
         let moving: Vec<&Candidate<'_>> = lines.iter().filter(|c| c.moves).collect();
         let is_new = |line: &Line| line.stores().last().is_some_and(|s| s.seq > limits.since);
@@ -113,16 +118,16 @@ impl Model {
         for candidate in lines.iter().filter(|c| is_new(c.line)) {
             let id = candidate.line.id();
             if candidate.moves {
-                states.push(CrashState { choice: Choice::Behind(id), cuts: vec![Cut { line: id, kept: 0 }] });
+                states.push(CrashState { choice: Reordering::Behind(id), cuts: vec![Cut { line: id, kept: 0 }] });
             }
             // With two lines that move, one ahead is the other one behind; with one it is the newest state.
             if candidate.moves && moving.len() > 2 {
                 let others = moving.iter().map(|c| c.line.id()).filter(|other| *other != id);
                 let cuts = others.map(|line| Cut { line, kept: 0 }).collect();
-                states.push(CrashState { choice: Choice::Ahead(id), cuts });
+                states.push(CrashState { choice: Reordering::Ahead(id), cuts });
             }
             for kept in candidate.between(limits.partial) {
-                states.push(CrashState { choice: Choice::Partial(id, kept), cuts: vec![Cut { line: id, kept }] });
+                states.push(CrashState { choice: Reordering::Partial(id, kept), cuts: vec![Cut { line: id, kept }] });
             }
             if states.len() >= limits.states {
                 states.truncate(limits.states);
@@ -133,7 +138,7 @@ impl Model {
     }
 
     /// What to write over the newest image to get this state.
-    pub fn patches(&self, cuts: &[Cut]) -> Vec<Patch> {
+    pub fn patches(&self, cuts: &[Cut]) -> Vec<Overwrite> {
         let mut patches = Vec::new();
         for cut in cuts {
             if let Some(line) = self.line(cut.line) {
@@ -157,7 +162,7 @@ struct Candidate<'a> {
     line: &'a Line,
     /// Its newest content differs from its guaranteed one.
     moves: bool,
-    states: Vec<(usize, Content)>,
+    states: Vec<(usize, LineContent)>,
 }
 
 impl<'a> Candidate<'a> {
@@ -177,14 +182,14 @@ impl<'a> Candidate<'a> {
 }
 
 /// One patch for each run of bytes that differ.
-fn difference(line: LineId, content: &Content, newest: &Content, patches: &mut Vec<Patch>) {
+fn difference(line: LineId, content: &LineContent, newest: &LineContent, patches: &mut Vec<Overwrite>) {
     let differs = |i: usize| content.bytes[i] != newest.bytes[i];
     let mut i = 0;
     while i < LINE_BYTES {
         let end = (i..LINE_BYTES).find(|&end| !differs(end)).unwrap_or(LINE_BYTES);
         if end > i {
             let bytes = content.bytes[i..end].to_vec();
-            patches.push(Patch { file: line.file, offset: line.offset() + i as u64, bytes });
+            patches.push(Overwrite { file: line.file, offset: line.offset() + i as u64, bytes });
         }
         i = end + 1;
     }

@@ -8,11 +8,16 @@ use crate::mask;
 /// A store that a line has taken. Its bytes are kept by the line, see [`Line::value`](crate::Line::value).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Store {
+    /// Number of its event.
     pub seq: u64,
+    /// Who stored.
     pub thread: ThreadId,
+    /// The instruction.
     pub site: SiteId,
+    /// Its call path.
     pub context: ContextId,
-    pub kind: Kind,
+    /// How it was stored.
+    pub kind: WriteKind,
     /// Stands for several stores that were merged, of which this was the first; they only come together.
     pub merged: bool,
     /// First byte in the line.
@@ -22,9 +27,12 @@ pub struct Store {
     pub(crate) data: u32,
 }
 
+/// How a store reaches memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum WriteKind {
+    /// Through the caches.
     Regular,
+    /// Past the caches, after the next fence at the latest.
     NonTemporal,
     /// By the kernel, on behalf of the target.
     Kernel,
@@ -32,12 +40,12 @@ pub enum Kind {
     Rmw,
 }
 
-impl From<StoreKind> for Kind {
+impl From<StoreKind> for WriteKind {
     fn from(how: StoreKind) -> Self {
         match how {
-            StoreKind::Regular => Kind::Regular,
-            StoreKind::NonTemporal => Kind::NonTemporal,
-            StoreKind::Kernel => Kind::Kernel,
+            StoreKind::Regular => WriteKind::Regular,
+            StoreKind::NonTemporal => WriteKind::NonTemporal,
+            StoreKind::Kernel => WriteKind::Kernel,
         }
     }
 }
@@ -48,6 +56,7 @@ impl Store {
         self.offset.into()
     }
 
+    /// Bytes in the line.
     #[allow(clippy::len_without_is_empty, reason = "a store is never empty")]
     pub fn len(&self) -> usize {
         self.len.into()

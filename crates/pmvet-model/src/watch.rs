@@ -8,7 +8,7 @@ use crate::store::Store;
 
 /// Is told of every step in the life of a line, with the line as it was just before. Every method does nothing unless it is
 /// replaced, so that a plain model costs nothing.
-pub trait Watch {
+pub trait LineWatch {
     /// A line takes a store. `line` is the line without it; nothing if the store is persistent at once.
     #[inline]
     fn stored(&mut self, at: LineId, store: &Store, value: &[u8], line: Option<&Line>) {
@@ -45,4 +45,4 @@ pub enum Persisted {
     Cache,
 }
 
-impl Watch for () {}
+impl LineWatch for () {}

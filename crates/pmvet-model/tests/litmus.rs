@@ -4,8 +4,8 @@ mod common;
 
 use common::{ALIAS, BASE, FILE, Run};
 use pmvet_events::event::{FenceKind, FlushKind, StoreKind, What};
-use pmvet_model::states::{Choice, Limits};
-use pmvet_model::{Kind, LineId, MAX_PENDING, Mode};
+use pmvet_model::states::{Reordering, StateLimits};
+use pmvet_model::{LineId, MAX_PENDING, Mode, WriteKind};
 
 const OLD: u8 = 0xee;
 
@@ -26,7 +26,7 @@ fn stores_to_one_line_keep_their_order() {
     let mut run = adr();
     run.store(1, 0, &[1]);
     run.store(2, 8, &[2]);
-    let line = run.model.line(LineId::of(FILE, 0)).unwrap();
+    let line = run.model.line(LineId::containing(FILE, 0)).unwrap();
     let states: Vec<_> = line.states().iter().map(|(_, c)| (c.bytes[0], c.bytes[8])).collect();
     assert_eq!(states, [(OLD, OLD), (1, OLD), (1, 2)]);
 }
@@ -45,7 +45,7 @@ fn clwb_alone_guarantees_nothing() {
     run.store(1, 0, &[1]);
     run.clwb(1, 0);
     assert_eq!(run.may_be(0), [OLD, 1]);
-    let line = run.model.line(LineId::of(FILE, 0)).unwrap();
+    let line = run.model.line(LineId::containing(FILE, 0)).unwrap();
     assert!(line.is_flushing(&line.stores()[0]));
     run.sfence(1);
     assert_eq!(run.may_be(0), [1]);
@@ -131,7 +131,7 @@ fn a_locked_operation_does_not_persist_its_own_store() {
     run.clwb(1, 0);
     run.rmw(1, 0, &[2], true);
     assert_eq!(run.may_be(0), [1, 2]);
-    assert_eq!(run.model.pending()[0].stores()[0].kind, Kind::Rmw);
+    assert_eq!(run.model.pending()[0].stores()[0].kind, WriteKind::Rmw);
 }
 
 #[test]
@@ -267,9 +267,9 @@ fn contents_that_are_equal_are_one_state() {
     run.store(1, 0, &[OLD]);
     assert_eq!(run.model.crash_states(), 2);
     // Back where it was: only the state between differs.
-    let states = run.model.adversarial(Limits::default());
+    let states = run.model.adversarial(StateLimits::default());
     assert_eq!(states.len(), 1);
-    assert_eq!(states[0].choice, Choice::Partial(LineId::of(FILE, 0), 2));
+    assert_eq!(states[0].choice, Reordering::Partial(LineId::containing(FILE, 0), 2));
 }
 
 #[test]
@@ -299,23 +299,23 @@ fn adversarial_states_keep_one_line_back_or_ahead() {
     run.store(1, 1, &[2]);
     run.store(1, 64, &[3]);
     // With two lines, one ahead is the other behind.
-    let choices: Vec<_> = run.model.adversarial(Limits::default()).into_iter().map(|s| s.choice).collect();
-    let line = |n: u64| LineId::of(FILE, n * 64);
-    assert_eq!(choices, [Choice::Behind(line(0)), Choice::Partial(line(0), 1), Choice::Behind(line(1))]);
+    let choices: Vec<_> = run.model.adversarial(StateLimits::default()).into_iter().map(|s| s.choice).collect();
+    let line = |n: u64| LineId::containing(FILE, n * 64);
+    assert_eq!(choices, [Reordering::Behind(line(0)), Reordering::Partial(line(0), 1), Reordering::Behind(line(1))]);
 
     run.store(1, 128, &[4]);
-    let states = run.model.adversarial(Limits::default());
-    let ahead: Vec<_> = states.iter().filter(|s| matches!(s.choice, Choice::Ahead(_))).collect();
+    let states = run.model.adversarial(StateLimits::default());
+    let ahead: Vec<_> = states.iter().filter(|s| matches!(s.choice, Reordering::Ahead(_))).collect();
     assert_eq!(ahead.len(), 3);
     let patches = run.model.patches(&ahead[1].cuts);
     let patched: Vec<_> = patches.iter().map(|p| (p.offset, p.bytes.clone())).collect();
     assert_eq!(patched, [(0, vec![OLD, OLD]), (128, vec![OLD])]);
     assert_eq!(run.model.lost(&ahead[1].cuts).count(), 3);
 
-    let few = run.model.adversarial(Limits { states: 2, ..Limits::default() });
+    let few = run.model.adversarial(StateLimits { states: 2, ..StateLimits::default() });
     assert_eq!(few, states[..2]);
     let since = run.model.line(line(2)).unwrap().stores()[0].seq - 1;
-    assert!(run.model.adversarial(Limits { since, ..Limits::default() }).iter().all(|s| match s.choice {
-        Choice::Behind(l) | Choice::Ahead(l) | Choice::Partial(l, _) => l == line(2),
+    assert!(run.model.adversarial(StateLimits { since, ..StateLimits::default() }).iter().all(|s| match s.choice {
+        Reordering::Behind(l) | Reordering::Ahead(l) | Reordering::Partial(l, _) => l == line(2),
     }));
 }

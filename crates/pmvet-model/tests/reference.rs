@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::{BASE, FILE, Run};
 use pmvet_events::event::{FlushKind, What};
-use pmvet_model::states::Limits;
+use pmvet_model::states::StateLimits;
 use pmvet_model::{LineId, Mode};
 use proptest::prelude::*;
 
@@ -151,7 +151,7 @@ proptest! {
 
         // Every picked state is possible, differs from the newest one and from the others.
         let mut seen = BTreeSet::new();
-        for state in run.model.adversarial(Limits::default()) {
+        for state in run.model.adversarial(StateLimits::default()) {
             let mut image = run.image.0.clone();
             for patch in run.model.patches(&state.cuts) {
                 image[patch.offset as usize..][..patch.bytes.len()].copy_from_slice(&patch.bytes);

@@ -10,13 +10,17 @@ use crate::Exporter;
 /// Rises when a field changes its meaning or goes away; new ones may come without.
 pub const FORMAT: u32 = 1;
 
+/// The whole run, for programs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Json;
 
+/// Why an export cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ParseError {
+    /// It is no JSON, or not that of a run.
     #[error("not a run that pmvet exported: {0}")]
     Json(#[from] serde_json::Error),
+    /// Another pmvet wrote it.
     #[error("the export is of format {0}, this pmvet reads format {FORMAT}")]
     Format(u32),
 }

@@ -14,16 +14,18 @@ use pmvet_findings::{Finding, Rule, Run, Severity, Sources, Tally, rules, run::i
 use crate::{
     Exporter,
     terminal::Terminal,
-    text::{is_timestamp, plural, shorten},
+    text::{plural, shorten, timestamp},
 };
 
 /// Findings that a test case shows in full.
 const MAX_SHOWN: usize = 20;
 
+/// Test results.
 #[derive(Debug, Clone, Copy)]
 pub struct Junit {
     /// A test case fails because of findings at least as grave as this.
     pub fail_on: Severity,
+    /// Findings of rules that are true of correct programs too.
     pub pedantic: bool,
 }
 
@@ -33,13 +35,13 @@ impl Default for Junit {
     }
 }
 
-struct Case {
+struct TestCase {
     class: String,
     name: String,
-    result: Outcome,
+    result: TestOutcome,
 }
 
-enum Outcome {
+enum TestOutcome {
     Passed,
     Skipped,
     Failed { kind: String, message: String, text: String },
@@ -47,7 +49,7 @@ enum Outcome {
 
 struct Suite {
     name: &'static str,
-    cases: Vec<Case>,
+    cases: Vec<TestCase>,
     /// What is worth reading although no test case failed because of it.
     out: String,
 }
@@ -98,8 +100,8 @@ impl Suite {
         let (failures, others): (Vec<&Finding>, Vec<&Finding>) = findings.iter().partition(|f| f.severity >= fail_on);
         self.out.push_str(&text_of(&others, sources));
         let result = match failures.as_slice() {
-            [] => Outcome::Passed,
-            [first, ..] => Outcome::Failed {
+            [] => TestOutcome::Passed,
+            [first, ..] => TestOutcome::Failed {
                 kind: first.severity.name().into(),
                 message: match failures.len() {
                     1 => first.title.clone(),
@@ -108,19 +110,20 @@ impl Suite {
                 text: text_of(&failures, sources),
             },
         };
-        self.cases.push(Case { class: format!("pmvet.{engine}"), name: rule.into(), result });
+        self.cases.push(TestCase { class: format!("pmvet.{engine}"), name: rule.into(), result });
     }
 
     fn write(&self, id: usize, run: &Run, xml: &mut String) {
-        let failed = self.cases.iter().filter(|case| matches!(case.result, Outcome::Failed { .. })).count();
-        let skipped = self.cases.iter().filter(|case| matches!(case.result, Outcome::Skipped)).count();
+        let failed = self.cases.iter().filter(|case| matches!(case.result, TestOutcome::Failed { .. })).count();
+        let skipped = self.cases.iter().filter(|case| matches!(case.result, TestOutcome::Skipped)).count();
         // Writing to a string cannot fail.
         let _ = writeln!(
             xml,
             "<testsuite package=\"pmvet\" id=\"{id}\" name=\"{}\" timestamp=\"{}\" hostname=\"localhost\" tests=\"{}\" \
              failures=\"{failed}\" errors=\"0\" skipped=\"{skipped}\" time=\"{}\">",
             self.name,
-            timestamp(run.started.as_deref()),
+            // The schema wants one even if nobody knows it.
+            run.started.as_deref().and_then(timestamp).unwrap_or_else(|| "1970-01-01T00:00:00".into()),
             self.cases.len(),
             decimal(if id == 0 { run.seconds } else { 0.0 }),
         );
@@ -140,14 +143,14 @@ impl Suite {
     }
 }
 
-impl Case {
+impl TestCase {
     fn write(&self, xml: &mut String) {
         let (class, name) = (token(&self.class), token(&self.name));
         let _ = write!(xml, "<testcase classname=\"{class}\" name=\"{name}\" time=\"0.000\"");
         let _ = match &self.result {
-            Outcome::Passed => writeln!(xml, "/>"),
-            Outcome::Skipped => writeln!(xml, "><skipped/></testcase>"),
-            Outcome::Failed { kind, message, text } => writeln!(
+            TestOutcome::Passed => writeln!(xml, "/>"),
+            TestOutcome::Skipped => writeln!(xml, "><skipped/></testcase>"),
+            TestOutcome::Failed { kind, message, text } => writeln!(
                 xml,
                 "><failure type=\"{}\" message=\"{}\">{}</failure></testcase>",
                 escape(kind),
@@ -177,15 +180,15 @@ fn failure_points(run: &Run) -> Suite {
     }
     let case = |(function, tally): (&str, Tally)| {
         let result = match tally {
-            Tally { failed: 0, ok: 0, .. } => Outcome::Skipped,
-            Tally { failed: 0, .. } => Outcome::Passed,
-            Tally { ok, failed, not_tried } => Outcome::Failed {
+            Tally { failed: 0, ok: 0, .. } => TestOutcome::Skipped,
+            Tally { failed: 0, .. } => TestOutcome::Passed,
+            Tally { ok, failed, not_tried } => TestOutcome::Failed {
                 kind: "recovery".into(),
                 message: format!("recovery fails after a crash at {failed} of {} failure points", ok + failed),
                 text: format!("{ok} survived, {failed} not survived, {not_tried} not tried\n"),
             },
         };
-        Case { class: "pmvet.failure-points".into(), name: function.into(), result }
+        TestCase { class: "pmvet.failure-points".into(), name: function.into(), result }
     };
     Suite { name: "failure points", cases: groups.into_iter().map(case).collect(), out: String::new() }
 }
@@ -220,7 +223,16 @@ fn decimal(seconds: f64) -> String {
     format!("{:.3}", if seconds.is_finite() { seconds.clamp(0.0, 1e9) } else { 0.0 })
 }
 
-/// `2026-01-31T12:00:00`, without a zone; the schema wants one even if nobody knows it.
-fn timestamp(started: Option<&str>) -> &str {
-    started.and_then(|text| text.get(..19)).filter(|text| is_timestamp(text)).unwrap_or("1970-01-01T00:00:00")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_xml_cannot_hold_is_spelled_out() {
+        assert_eq!(escape("<a & \"b\" 'c'>\t\n"), "&lt;a &amp; &quot;b&quot; &apos;c&apos;&gt;\t\n");
+        assert_eq!(escape("\0\x1b[31m\r\u{7f}\u{9b}\u{fffe}"), r"\x00\x1b[31m\x0d\x7f\x9b\u{fffe}");
+        assert_eq!([token("  a \n\tb "), token(" \n"), token("")], ["a b", "?", "?"]);
+        let long = "x".repeat(1 << 20);
+        assert_eq!(escape(&long), long);
+    }
 }

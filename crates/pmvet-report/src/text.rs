@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
+
 /// One line without anything that a terminal obeys or that hides what is written: control characters and those that
 /// change the direction of writing are spelled out.
 pub(crate) fn clean(text: &str) -> String {
@@ -47,42 +49,30 @@ pub(crate) fn shorten(text: &str, limit: usize) -> String {
     }
 }
 
-/// Breaks at spaces, but not at [`GLUE`]. A word that is longer than a line stays whole, so that it can be copied.
+/// Breaks at white space, but not at [`GLUE`], by columns of a terminal. A word that is longer than a line stays whole, so that it
+/// can be copied.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    let mut used = 0;
-    for word in text.split(char::is_whitespace).filter(|word| !word.is_empty()) {
-        let word = word.replace(GLUE, " ");
-        let length = word.chars().count();
-        if used > 0 && used + 1 + length > width {
-            lines.push(String::new());
-            used = 0;
-        }
-        if let Some(line) = lines.last_mut() {
-            if used > 0 {
-                line.push(' ');
-                used += 1;
-            }
-            line.push_str(&word);
-        }
-        used += length;
-    }
-    lines
+    let words = text.split(|c: char| c.is_whitespace() && c != GLUE).filter(|word| !word.is_empty());
+    let options = Options::new(width)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    textwrap::wrap(&words.collect::<Vec<_>>().join(" "), options).iter().map(|line| line.replace(GLUE, " ")).collect()
 }
 
-/// A space that keeps a number and its unit together, until [`wrap`] makes an ordinary one of it. No text from the
-/// target has it: [`clean`] spells it out.
-const GLUE: char = '\u{1f}';
+/// The no-break space, which keeps a number and its unit together, until [`wrap`] makes an ordinary one of it.
+const GLUE: char = '\u{a0}';
 
 /// `1 image`, `2 images`.
 pub(crate) fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// As a shell would need it.
-pub(crate) fn command_line(words: &[String]) -> String {
+/// Words as they could be typed into a shell, without anything that a terminal obeys.
+pub fn command_line(words: &[String]) -> String {
     let quoted = words.iter().map(|word| {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+        let plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
         if !word.is_empty() && word.chars().all(plain) {
             word.clone()
         } else {
@@ -101,17 +91,12 @@ pub(crate) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Whether it is like `2026-01-31T12:00:00`.
-pub(crate) fn is_timestamp(text: &str) -> bool {
-    let shape = "0000-00-00T00:00:00";
-    let fits = text.len() == shape.len()
-        && text.bytes().zip(shape.bytes()).all(|(c, s)| if s == b'0' { c.is_ascii_digit() } else { c == s });
-    let number = |from: usize| text.get(from..from + 2).and_then(|digits| digits.parse::<u32>().ok()).unwrap_or(99);
-    fits && (1..=12).contains(&number(5))
-        && (1..=31).contains(&number(8))
-        && number(11) < 24
-        && number(14) < 60
-        && number(17) < 60
+/// A time like `2026-01-31T12:00:00Z`, up to its seconds and without its zone. Nothing if it is no such time.
+pub(crate) fn timestamp(text: &str) -> Option<String> {
+    let time = humantime::parse_rfc3339(&format!("{}Z", text.get(..19)?)).ok()?;
+    let mut text = humantime::format_rfc3339_seconds(time).to_string();
+    text.pop();
+    Some(text)
 }
 
 #[cfg(test)]
@@ -129,14 +114,30 @@ mod tests {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("unbreakably long", 4), ["unbreakably", "long"]);
         assert_eq!(wrap("", 4), [""]);
+        assert_eq!(wrap("  a \t b\u{2003}c\n ", 80), ["a b c"]);
+        assert_eq!(wrap("a b", 0), ["a", "b"]);
+        assert_eq!(wrap("well-known --long-option=x/y", 5), ["well-known", "--long-option=x/y"]);
         assert_eq!(wrap(&format!("in {}", seconds(1.0)), 7), ["in", "1.00 s"]);
+        let long = "x".repeat(100_000);
+        assert_eq!(wrap(&format!("a {long} b"), 80), ["a", &long, "b"]);
+    }
+
+    #[test]
+    fn characters_that_take_two_columns_count_as_two() {
+        assert_eq!(wrap("日本 日本", 5), ["日本", "日本"]);
+        assert_eq!(wrap("日本 日本", 9), ["日本 日本"]);
+        assert_eq!(wrap("e\u{301}e\u{301} e\u{301}", 4), ["e\u{301}e\u{301} e\u{301}"]);
     }
 
     #[test]
     fn timestamps() {
-        assert!(is_timestamp("2026-01-31T12:00:00"));
-        for wrong in ["", "2026-13-31T12:00:00", "2026-01-31 12:00:00", "2026-01-31T12:00:0é", "2026-01-31T24:00:00"] {
-            assert!(!is_timestamp(wrong), "{wrong}");
+        for right in ["2026-01-31T12:00:00Z", "2026-01-31T12:00:00.5Z", "2026-01-31T12:00:00"] {
+            assert_eq!(timestamp(right).as_deref(), Some("2026-01-31T12:00:00"), "{right}");
+        }
+        assert_eq!(timestamp("2024-02-29T23:59:59Z").as_deref(), Some("2024-02-29T23:59:59"));
+        let wrong = ["", "2026-13-31T12:00:00", "2026-01-31 12:00:00", "2026-01-31T12:00:0é", "2026-01-31T24:00:00"];
+        for wrong in wrong.into_iter().chain(["2026-02-29T12:00:00Z", "2026-01-00T12:00:00Z", "+026-01-31T12:00:00Z"]) {
+            assert_eq!(timestamp(wrong), None, "{wrong}");
         }
     }
 
@@ -148,6 +149,9 @@ mod tests {
 
     #[test]
     fn command_lines_can_be_pasted() {
-        assert_eq!(command_line(&["a b".into(), "c".into(), "d'".into(), "".into()]), r"'a b' c 'd'\''' ''");
+        let words =
+            ["./p", "a b", "", "it's", "--x=1", "naïve", "$HOME", "^", "a\x1b[2Jb", "*.c", "~"].map(String::from);
+        let line = r"./p 'a b' '' 'it'\''s' --x=1 naïve '$HOME' '^' 'a\x1b[2Jb' '*.c' '~'";
+        assert_eq!(command_line(&words), line);
     }
 }

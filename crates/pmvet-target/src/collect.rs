@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use pmvet_events::event::{Event, LINE, What};
 use pmvet_events::ids::{ContextId, FileId, SiteId, ThreadId};
 use pmvet_events::places::Places;
-use pmvet_events::shm::{RING_BYTES, RingBuffer, RingState, Shared};
+use pmvet_events::shm::{RING_BYTES, RingBuffer, RingState, SharedMemory};
 use pmvet_events::wire::{self, BadRecord, Brief, Front};
 
-use crate::schedule::{self, Director};
+use crate::stalled_threads::Director;
+use crate::thread_activity::ThisKernel;
 
 /// Whoever wants to see the events of a run.
 pub trait Sink {
@@ -46,14 +47,14 @@ pub enum CollectError {
 
 /// What is missing from a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Loss {
+pub struct LostEvents {
     /// Events whose number was taken and that never came.
     pub events: u64,
     /// Threads that were killed during a store to PM.
     pub interrupted: u64,
 }
 
-impl Loss {
+impl LostEvents {
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -75,7 +76,7 @@ struct Ring {
 
 /// How events are passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
+enum PassOrder {
     Exact,
     /// In order, but frequent ones need only be counted.
     Counted,
@@ -84,7 +85,7 @@ enum Order {
 }
 
 pub(crate) struct Collector<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedMemory,
     rings: Vec<Ring>,
     /// The client's number of the next event: one more than were passed on.
     next: u64,
@@ -93,13 +94,13 @@ pub(crate) struct Collector<'a> {
     /// The number the sink sees.
     sent: u64,
     files: Files,
-    loss: Loss,
+    loss: LostEvents,
     stalled: Option<(u64, Instant)>,
     looked: Instant,
 }
 
 impl<'a> Collector<'a> {
-    pub(crate) fn new(shared: &'a Shared) -> Self {
+    pub(crate) fn new(shared: &'a SharedMemory) -> Self {
         Self {
             shared,
             rings: Vec::new(),
@@ -107,14 +108,14 @@ impl<'a> Collector<'a> {
             rare: 0,
             sent: 0,
             files: Files::default(),
-            loss: Loss::default(),
+            loss: LostEvents::default(),
             stalled: None,
             looked: Instant::now(),
         }
     }
 
     /// A collector for what comes after the events so far, which somebody else has passed on.
-    pub(crate) fn from_now(shared: &'a Shared) -> Self {
+    pub(crate) fn from_now(shared: &'a SharedMemory) -> Self {
         let header = shared.header();
         let (next, rare) = (header.next_seq.0.load(Ordering::Acquire), header.rare_begun.load(Ordering::Acquire));
         Self { next, rare, ..Self::new(shared) }
@@ -129,12 +130,12 @@ impl<'a> Collector<'a> {
             ring.head = self.shared.control(ring.index).head.0.load(Ordering::Acquire);
         }
         let order = match sink.counts() {
-            false => Order::Exact,
+            false => PassOrder::Exact,
             // Asked after the heads: what is before those then comes before any rare event that is still to come.
-            true if self.shared.header().rare_begun.load(Ordering::Acquire) == self.rare => Order::Any,
-            true => Order::Counted,
+            true if self.shared.header().rare_begun.load(Ordering::Acquire) == self.rare => PassOrder::Any,
+            true => PassOrder::Counted,
         };
-        while total < ENOUGH {
+        while total < MAX_BATCH_BYTES {
             let mut moved = 0;
             for i in 0..self.rings.len() {
                 if self.rings[i].blocked_until <= self.next {
@@ -181,7 +182,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Passes on the events at the front of one ring, as far as they are next. Returns how many bytes they took.
-    fn drain(&mut self, i: usize, sink: &mut dyn Sink, order: Order) -> Result<u64, CollectError> {
+    fn drain(&mut self, i: usize, sink: &mut dyn Sink, order: PassOrder) -> Result<u64, CollectError> {
         let Self { shared, rings, next, rare, sent, files, .. } = self;
         let ring = &mut rings[i];
         let control = shared.control(ring.index);
@@ -199,12 +200,12 @@ impl<'a> Collector<'a> {
             let (word, _) = bytes.split_first_chunk().ok_or(damaged(BadRecord { kind: 0 }))?;
             let (seq, kind) = wire::peek(u64::from_le_bytes(*word));
             let wants = if kind == wire::LOAD { seq + 1 } else { seq };
-            if wants > *next && kind != wire::PAD && order != Order::Any {
+            if wants > *next && kind != wire::PAD && order != PassOrder::Any {
                 ring.blocked_until = wants;
                 break;
             }
             let numbered = u64::from(kind != wire::LOAD);
-            if order != Order::Exact
+            if order != PassOrder::Exact
                 && let Some(record) = wire::brief(bytes)
             {
                 *next += numbered;
@@ -233,7 +234,7 @@ impl<'a> Collector<'a> {
                 // The producer may be waiting for room.
                 control.tail.0.store(ring.tail, Ordering::Release);
                 start = ring.tail;
-                if start - first > ENOUGH {
+                if start - first > MAX_BATCH_BYTES {
                     break;
                 }
             }
@@ -265,7 +266,7 @@ impl<'a> Collector<'a> {
         if director.is_idle() {
             return;
         }
-        let (free, over) = director.release(now, &schedule::ThisKernel);
+        let (free, over) = director.release(now, &ThisKernel);
         for stall in over {
             self.shared.header().stalls_over.0.fetch_or(1 << (stall - 1), Ordering::Relaxed);
         }
@@ -341,7 +342,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Everything has ended: what is in the rings is all there will be.
-    pub(crate) fn finish(&mut self, sink: &mut dyn Sink) -> Result<Loss, CollectError> {
+    pub(crate) fn finish(&mut self, sink: &mut dyn Sink) -> Result<LostEvents, CollectError> {
         loop {
             while self.pump(sink)? > 0 {}
             for ring in &mut self.rings {
@@ -361,7 +362,7 @@ impl<'a> Collector<'a> {
 }
 
 /// How many bytes of events are passed on before pmvet looks at anything else.
-const ENOUGH: u64 = 16 * RING_BYTES as u64;
+const MAX_BATCH_BYTES: u64 = 16 * RING_BYTES as u64;
 
 fn thread_exists(thread: u32) -> bool {
     // SAFETY: signal 0 only asks.

@@ -16,23 +16,23 @@ use std::time::{Duration, Instant};
 
 use pmvet_events::ids::{ContextId, ModuleId, SiteId, ThreadId};
 use pmvet_events::plan::Forks;
-use pmvet_events::shm::Shared;
-use pmvet_events::stage::{Maps, OwnStage, Point, RUN, SERVERS, turn};
+use pmvet_events::shm::SharedMemory;
+use pmvet_events::stage::{ForkPoint, Maps, OwnStage, RUN, SERVERS, turn};
 use pmvet_events::{Event, Places, What};
 
-use crate::collect::{CollectError, Collector, Loss, Sink, SinkError};
+use crate::collect::{CollectError, Collector, LostEvents, Sink, SinkError};
 use crate::install::Install;
-use crate::launch::{Exit, Launch, LaunchError, Sandbox, exit_of};
-use crate::over::is_over;
+use crate::launch::{Launch, LaunchError, SandboxThread, TargetExit, exit_of};
 use crate::sandbox::start_error::StartError;
 use crate::sandbox::{Overlay, Tracees, waiting};
+use crate::shutdown::is_over;
 
 /// The server that the target itself became.
 pub const FIRST: usize = 0;
 
 /// How long a run may take, on a machine that has time for it, and how much memory.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct RunLimits {
     pub time: Duration,
     /// Of each process of a run.
     pub bytes: u64,
@@ -40,8 +40,8 @@ pub struct Limits {
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    Exit(Exit),
+pub enum ForkedEnd {
+    Exit(TargetExit),
     /// It took too long and was killed.
     Timeout,
     /// It took too much memory and was killed.
@@ -49,17 +49,17 @@ pub enum End {
 }
 
 /// Asked, with the counts so far, when a run has read all of its input: whether the rest of it is wanted.
-pub type Judge<'a> = &'a mut dyn FnMut(&Maps) -> bool;
+pub type InputEndJudge<'a> = &'a mut dyn FnMut(&Maps) -> bool;
 
 #[derive(Debug)]
-pub struct Run {
-    pub end: End,
+pub struct ForkedRun {
+    pub end: ForkedEnd,
     /// The rest of it was not wanted.
     pub cut: bool,
     /// Processes that it left behind, which were killed.
     pub strays: usize,
     /// Events that are missing.
-    pub loss: Loss,
+    pub loss: LostEvents,
     pub time: Duration,
 }
 
@@ -68,7 +68,7 @@ pub enum ForkError {
     #[error(transparent)]
     Launch(#[from] LaunchError),
     #[error("the target ended ({0}) before it touched a PM file or its input; the end of its output:\n{1}")]
-    Ended(Exit, String),
+    Ended(TargetExit, String),
     #[error("the target has several threads before it touches its PM files and its input, so it cannot be forked")]
     Threads,
     #[error("the fork server inside the target has ended")]
@@ -82,8 +82,8 @@ pub enum ForkError {
 #[derive(Debug)]
 pub struct ForkServer {
     stage: OwnStage,
-    shared: Shared,
-    sandbox: Sandbox,
+    shared: SharedMemory,
+    sandbox: SandboxThread,
     overlay: Arc<Mutex<Overlay>>,
     tracees: Arc<Tracees>,
     counts: bool,
@@ -107,9 +107,9 @@ impl ForkServer {
         let mut launch = launch.clone();
         launch.plan.forks = Some(Forks { stage: stage.path(), ..points });
         let plan = serde_json::to_vec(&launch.plan).map_err(LaunchError::Plan)?;
-        let shared = Shared::create(&plan).map_err(LaunchError::SharedMemory)?;
+        let shared = SharedMemory::create(&plan).map_err(LaunchError::SharedMemory)?;
         let tracees = Arc::<Tracees>::default();
-        let sandbox = Sandbox::start(&launch, private, install, &shared, Arc::clone(&tracees));
+        let sandbox = SandboxThread::start(&launch, private, install, &shared, Arc::clone(&tracees));
         let overlay = Arc::clone(&private.overlay);
         let mut this = Self {
             stage,
@@ -165,13 +165,13 @@ impl ForkServer {
         match ended {
             _ if is_over() => ForkError::Interrupted,
             Some(Ok(run)) => ForkError::Ended(run.end.exit(), String::from_utf8_lossy(&run.output).into_owned()),
-            Some(Err(error)) => StartError::of(error).map_or_else(|_| gone(), |e| LaunchError::Sandbox(e).into()),
+            Some(Err(error)) => StartError::from_io(error).map_or_else(|_| gone(), |e| LaunchError::Sandbox(e).into()),
             None => gone(),
         }
     }
 
     /// Where a server stopped.
-    pub fn point(&self, server: usize) -> Point {
+    pub fn point(&self, server: usize) -> ForkPoint {
         self.stage.server(server).point()
     }
 
@@ -228,7 +228,7 @@ impl ForkServer {
     }
 
     /// Lets a server fork a child and sees the child through to its end. Its events go to `sink`.
-    pub fn run(&mut self, server: usize, limits: &Limits, sink: &mut dyn Sink) -> Result<Run, ForkError> {
+    pub fn run(&mut self, server: usize, limits: &RunLimits, sink: &mut dyn Sink) -> Result<ForkedRun, ForkError> {
         self.run_judged(server, limits, sink, None)
     }
 
@@ -236,10 +236,10 @@ impl ForkServer {
     pub fn run_judged(
         &mut self,
         server: usize,
-        limits: &Limits,
+        limits: &RunLimits,
         sink: &mut dyn Sink,
-        mut judge: Option<Judge<'_>>,
-    ) -> Result<Run, ForkError> {
+        mut judge: Option<InputEndJudge<'_>>,
+    ) -> Result<ForkedRun, ForkError> {
         let mut left = self.settle()?;
         self.files().tidy();
         let process = self.servers[server].ok_or_else(gone)?;
@@ -270,8 +270,8 @@ impl ForkServer {
                     if cut && self.counts && self.is_alone() {
                         // It does nothing but end, which is waited for before the next run: the caller has other things to do.
                         self.ending = Some(server);
-                        let (end, time) = (End::Exit(Exit::Status(0)), started.elapsed());
-                        return Ok(Run { end, cut, strays: left, loss: Loss::default(), time });
+                        let (end, time) = (ForkedEnd::Exit(TargetExit::Status(0)), started.elapsed());
+                        return Ok(ForkedRun { end, cut, strays: left, loss: LostEvents::default(), time });
                     }
                     continue;
                 }
@@ -289,9 +289,9 @@ impl ForkServer {
             }
             let child = control.child.load(Ordering::Relaxed);
             killed = killed.or(if is_late(child, started.elapsed(), limits.time) {
-                Some(End::Timeout)
+                Some(ForkedEnd::Timeout)
             } else if resident(child) > limits.bytes {
-                Some(End::Runaway)
+                Some(ForkedEnd::Runaway)
             } else {
                 None
             });
@@ -302,10 +302,10 @@ impl ForkServer {
         let strays = left + self.kill_all_but_servers(control.child.load(Ordering::Relaxed));
         let loss = match &mut collector {
             Some(collector) => collector.finish(sink)?,
-            None => Loss::default(),
+            None => LostEvents::default(),
         };
-        let end = killed.unwrap_or(End::Exit(exit_of(control.status.load(Ordering::Relaxed))));
-        Ok(Run { end, cut, strays, loss, time: started.elapsed() })
+        let end = killed.unwrap_or(ForkedEnd::Exit(exit_of(control.status.load(Ordering::Relaxed))));
+        Ok(ForkedRun { end, cut, strays, loss, time: started.elapsed() })
     }
 
     /// Whether the run under way has one process with one thread.

@@ -14,20 +14,20 @@ pub const COMMAND: &str = "__guard";
 
 /// What the guard reports about the target's first process: the raw wait status, or why it could not be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Report {
+pub enum GuardReport {
     Started(u32),
     Ended(i32),
     NotStarted(i32),
 }
 
-impl Report {
+impl GuardReport {
     pub(crate) const BYTES: usize = 5;
 
     fn bytes(self) -> [u8; Self::BYTES] {
         let (tag, value) = match self {
-            Report::Started(pid) => (0, pid as i32),
-            Report::Ended(status) => (1, status),
-            Report::NotStarted(errno) => (2, errno),
+            GuardReport::Started(pid) => (0, pid as i32),
+            GuardReport::Ended(status) => (1, status),
+            GuardReport::NotStarted(errno) => (2, errno),
         };
         let [a, b, c, d] = value.to_le_bytes();
         [tag, a, b, c, d]
@@ -37,9 +37,9 @@ impl Report {
         let [tag, a, b, c, d] = bytes;
         let value = i32::from_le_bytes([a, b, c, d]);
         match tag {
-            0 => Some(Report::Started(value as u32)),
-            1 => Some(Report::Ended(value)),
-            2 => Some(Report::NotStarted(value)),
+            0 => Some(GuardReport::Started(value as u32)),
+            1 => Some(GuardReport::Ended(value)),
+            2 => Some(GuardReport::NotStarted(value)),
             _ => None,
         }
     }
@@ -75,11 +75,11 @@ pub fn run(arguments: &[OsString]) -> i32 {
     let first = match target.start(mask, fixed_addresses != 0) {
         Ok(pid) => pid,
         Err(errno) => {
-            let _ = reports.write_all(&Report::NotStarted(errno).bytes());
+            let _ = reports.write_all(&GuardReport::NotStarted(errno).bytes());
             return 1;
         }
     };
-    let _ = reports.write_all(&Report::Started(first as u32).bytes());
+    let _ = reports.write_all(&GuardReport::Started(first as u32).bytes());
     loop {
         let signal = mask.wait();
         // SAFETY: no arguments.
@@ -94,7 +94,7 @@ pub fn run(arguments: &[OsString]) -> i32 {
                 0 => break,
                 -1 => return 0,
                 pid if pid == first => {
-                    let _ = reports.write_all(&Report::Ended(status).bytes());
+                    let _ = reports.write_all(&GuardReport::Ended(status).bytes());
                 }
                 _ => {}
             }
@@ -199,7 +199,7 @@ fn kill_descendants(first: libc::pid_t, reports: &mut std::fs::File) {
                 libc::kill(pid, libc::SIGKILL);
                 let mut status = 0;
                 if libc::waitpid(pid, &raw mut status, 0) == first {
-                    let _ = reports.write_all(&Report::Ended(status).bytes());
+                    let _ = reports.write_all(&GuardReport::Ended(status).bytes());
                 }
             }
         }

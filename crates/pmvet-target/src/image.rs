@@ -30,7 +30,7 @@ struct Image {
 
 /// What differs, if anything, between an image and its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ImageComparison {
     Same {
         bytes: u64,
     },
@@ -56,7 +56,7 @@ pub struct Images {
 
 impl Images {
     /// Compares each image with the file it stands for.
-    pub fn check(&mut self) -> Vec<(PathBuf, Verdict)> {
+    pub fn check(&mut self) -> Vec<(PathBuf, ImageComparison)> {
         self.files.iter_mut().flatten().map(|image| (image.path.clone(), image.check())).collect()
     }
 
@@ -145,21 +145,21 @@ impl Image {
         Ok(Self { path, original, copy, unknown: Vec::new() })
     }
 
-    fn check(&mut self) -> Verdict {
+    fn check(&mut self) -> ImageComparison {
         let Some(original) = &self.original else {
-            return Verdict::Unreadable("it could not be opened at first contact".into());
+            return ImageComparison::Unreadable("it could not be opened at first contact".into());
         };
         match compare(&self.copy, original, &self.unknown) {
             Ok(verdict) => verdict,
-            Err(e) => Verdict::Unreadable(e.to_string()),
+            Err(e) => ImageComparison::Unreadable(e.to_string()),
         }
     }
 }
 
-fn compare(copy: &MappedFile, original: &File, unknown: &[(u64, u64)]) -> io::Result<Verdict> {
+fn compare(copy: &MappedFile, original: &File, unknown: &[(u64, u64)]) -> io::Result<ImageComparison> {
     let size = original.metadata()?.len();
     if size != copy.size() {
-        return Ok(Verdict::Size { image: copy.size(), file: size });
+        return Ok(ImageComparison::Size { image: copy.size(), file: size });
     }
     let image = copy.bytes();
     let mut buffer = vec![0; 1 << 20];
@@ -168,7 +168,7 @@ fn compare(copy: &MappedFile, original: &File, unknown: &[(u64, u64)]) -> io::Re
         let want = buffer.len().min((size - at) as usize);
         let read = original.read_at(&mut buffer[..want], at)?;
         if read == 0 {
-            return Ok(Verdict::Unreadable("it shrank while it was compared".into()));
+            return Ok(ImageComparison::Unreadable("it shrank while it was compared".into()));
         }
         let ours = &image[at as usize..at as usize + read];
         if ours != &buffer[..read] {
@@ -177,10 +177,10 @@ fn compare(copy: &MappedFile, original: &File, unknown: &[(u64, u64)]) -> io::Re
                 ours[*i] != buffer[*i] && !unknown.iter().any(|&(from, to)| (from..to).contains(&offset))
             };
             if let Some(i) = (0..read).find(differ) {
-                return Ok(Verdict::Differs { offset: at + i as u64, image: ours[i], file: buffer[i] });
+                return Ok(ImageComparison::Differs { offset: at + i as u64, image: ours[i], file: buffer[i] });
             }
         }
         at += read as u64;
     }
-    Ok(Verdict::Same { bytes: size })
+    Ok(ImageComparison::Same { bytes: size })
 }

@@ -14,19 +14,22 @@ use std::time::{Duration, Instant};
 use pmvet_events::event::Event;
 use pmvet_events::places::Places;
 use pmvet_events::plan::Plan;
-use pmvet_events::shm::{RING_BYTES, Shared};
+use pmvet_events::shm::{RING_BYTES, SharedMemory};
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::Signal;
 
-use crate::collect::{Collector, Loss, Sink, SinkError};
-use crate::guard::{self, Report};
+use crate::collect::{Collector, LostEvents, Sink, SinkError};
+use crate::guard::{self, GuardReport};
 use crate::install::Install;
-use crate::over::{self, Over};
 use crate::program::Program;
 use crate::sandbox::driver::Driver;
-use crate::sandbox::start_error::{StartError, Step};
-use crate::sandbox::{self, Job, Output, Overlay, Run, Tracees, Unwinder};
-use crate::schedule::Director;
+use crate::sandbox::start_error::{StartError, StartStep};
+use crate::sandbox::{self, Output, Overlay, SandboxedProgram, SandboxedRun, Tracees, Unwinder, send_signal};
+use crate::shutdown::{self, Over};
+use crate::stalled_threads::Director;
 
-pub use crate::over::stopped_by;
+pub use crate::shutdown::stopped_by;
 
 /// What to run, and how.
 #[derive(Debug, Clone)]
@@ -66,9 +69,9 @@ pub struct Private {
 /// How a run went.
 #[derive(Debug)]
 pub struct Ending {
-    pub exit: Exit,
+    pub exit: TargetExit,
     pub time: Duration,
-    pub loss: Loss,
+    pub loss: LostEvents,
     /// Some events have no place, because there were more places than the tables hold.
     pub places_lost: bool,
     /// pmvet was asked to stop, by this signal, and stopped the target.
@@ -78,16 +81,16 @@ pub struct Ending {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub enum TargetExit {
     Status(i32),
     Signal(i32),
 }
 
-impl std::fmt::Display for Exit {
+impl std::fmt::Display for TargetExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Exit::Status(status) => write!(f, "exit status {status}"),
-            Exit::Signal(signal) => write!(f, "killed by signal {signal} ({})", signal_name(*signal)),
+            TargetExit::Status(status) => write!(f, "exit status {status}"),
+            TargetExit::Signal(signal) => write!(f, "killed by signal {signal} ({})", signal_name(*signal)),
         }
     }
 }
@@ -142,8 +145,8 @@ pub enum LaunchError {
 
 impl LaunchError {
     pub(crate) fn of_sandbox(error: std::io::Error, install: &Install) -> Self {
-        match StartError::of(error) {
-            Ok(StartError { step: Step::Program(path), source }) => Self::NotStarted { path, source },
+        match StartError::from_io(error) {
+            Ok(StartError { step: StartStep::Program(path), source }) => Self::NotStarted { path, source },
             Ok(error) => Self::Sandbox(error),
             Err(source) => Self::NotStarted { path: install.dynamorio.clone(), source },
         }
@@ -163,9 +166,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Runs a target to its end. Its events go to `sink` while it runs.
 pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result<Ending, LaunchError> {
     let plan = serde_json::to_vec(&launch.plan).map_err(LaunchError::Plan)?;
-    let shared = Shared::create(&plan).map_err(LaunchError::SharedMemory)?;
+    let shared = SharedMemory::create(&plan).map_err(LaunchError::SharedMemory)?;
     let started = Instant::now();
-    let mut keeper = Keeper::start(launch, install, &shared)?;
+    let mut keeper = TargetKeeper::start(launch, install, &shared)?;
     let mut collector = Collector::new(&shared);
     let director = (!launch.plan.stalls.is_empty()).then(|| Director::new(&launch.plan));
     let mut directed = Directed { sink, director };
@@ -180,10 +183,10 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
         if let Some(director) = &mut directed.director {
             collector.direct(director);
         }
-        match over::over() {
+        match shutdown::over() {
             Some(Over::Signal(signal)) => {
                 let since = *stopping.get_or_insert_with(|| {
-                    if !over::target_has_signal() {
+                    if !shutdown::target_has_signal() {
                         keeper.forward(signal);
                     }
                     Instant::now()
@@ -206,9 +209,9 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
         }
         if let Some(report) = keeper.report() {
             match report {
-                Report::Started(_) => {}
-                Report::Ended(status) => exit = Some(exit_of(status)),
-                Report::NotStarted(errno) => {
+                GuardReport::Started(_) => {}
+                GuardReport::Ended(status) => exit = Some(exit_of(status)),
+                GuardReport::NotStarted(errno) => {
                     let source = std::io::Error::from_raw_os_error(errno);
                     return Err(LaunchError::NotStarted { path: install.dynamorio.clone(), source });
                 }
@@ -262,47 +265,49 @@ impl Sink for Directed<'_> {
     }
 }
 
-pub(crate) fn exit_of(status: i32) -> Exit {
+pub(crate) fn exit_of(status: i32) -> TargetExit {
     if libc::WIFSIGNALED(status) {
-        Exit::Signal(libc::WTERMSIG(status))
+        TargetExit::Signal(libc::WTERMSIG(status))
     } else {
-        Exit::Status(libc::WEXITSTATUS(status))
+        TargetExit::Status(libc::WEXITSTATUS(status))
     }
 }
 
 /// Who looks after the target while it runs, and kills all of it if pmvet dies.
-enum Keeper {
+enum TargetKeeper {
     Guard(Guard),
-    Sandbox(Sandbox),
+    Sandbox(SandboxThread),
 }
 
-impl Keeper {
-    fn start(launch: &Launch, install: &Install, shared: &Shared) -> Result<Self, LaunchError> {
+impl TargetKeeper {
+    fn start(launch: &Launch, install: &Install, shared: &SharedMemory) -> Result<Self, LaunchError> {
         match &launch.sandbox {
-            None => Guard::start(launch, install, shared).map(Keeper::Guard),
-            Some(private) => Ok(Keeper::Sandbox(Sandbox::start(launch, private, install, shared, Arc::default()))),
+            None => Guard::start(launch, install, shared).map(TargetKeeper::Guard),
+            Some(private) => {
+                Ok(TargetKeeper::Sandbox(SandboxThread::start(launch, private, install, shared, Arc::default())))
+            }
         }
     }
 
-    fn report(&mut self) -> Option<Report> {
+    fn report(&mut self) -> Option<GuardReport> {
         match self {
-            Keeper::Guard(guard) => guard.report(),
-            Keeper::Sandbox(_) => None,
+            TargetKeeper::Guard(guard) => guard.report(),
+            TargetKeeper::Sandbox(_) => None,
         }
     }
 
     fn ended(&mut self) -> bool {
         match self {
-            Keeper::Guard(guard) => guard.ended(),
-            Keeper::Sandbox(sandbox) => sandbox.is_over(),
+            TargetKeeper::Guard(guard) => guard.ended(),
+            TargetKeeper::Sandbox(sandbox) => sandbox.is_over(),
         }
     }
 
     /// How the target ended, and the end of its output.
-    fn last_words(&mut self, install: &Install) -> Result<(Option<Exit>, Vec<u8>), LaunchError> {
+    fn last_words(&mut self, install: &Install) -> Result<(Option<TargetExit>, Vec<u8>), LaunchError> {
         match self {
-            Keeper::Guard(guard) => Ok((guard.last_words(), Vec::new())),
-            Keeper::Sandbox(sandbox) => match sandbox.join() {
+            TargetKeeper::Guard(guard) => Ok((guard.last_words(), Vec::new())),
+            TargetKeeper::Sandbox(sandbox) => match sandbox.join() {
                 Some(Ok(run)) => Ok((Some(run.end.exit()), run.output)),
                 Some(Err(error)) => Err(LaunchError::of_sandbox(error, install)),
                 None => Ok((None, Vec::new())),
@@ -312,47 +317,47 @@ impl Keeper {
 
     fn forward(&self, signal: i32) {
         match self {
-            Keeper::Guard(guard) => guard.forward(signal),
+            TargetKeeper::Guard(guard) => guard.forward(signal),
             // The sandbox's watchdog ends the run by itself.
-            Keeper::Sandbox(_) => {}
+            TargetKeeper::Sandbox(_) => {}
         }
     }
 
     fn kill_target(&self) {
         match self {
-            Keeper::Guard(guard) => guard.kill_target(),
-            Keeper::Sandbox(sandbox) => sandbox.stop.store(true, Ordering::Release),
+            TargetKeeper::Guard(guard) => guard.kill_target(),
+            TargetKeeper::Sandbox(sandbox) => sandbox.stop.store(true, Ordering::Release),
         }
     }
 
     fn wait(&mut self) {
         match self {
-            Keeper::Guard(guard) => guard.wait(),
-            Keeper::Sandbox(sandbox) => drop(sandbox.join()),
+            TargetKeeper::Guard(guard) => guard.wait(),
+            TargetKeeper::Sandbox(sandbox) => drop(sandbox.join()),
         }
     }
 }
 
 /// A thread of pmvet that runs the target in a sandbox.
-pub(crate) struct Sandbox {
-    thread: Option<JoinHandle<std::io::Result<Run>>>,
+pub(crate) struct SandboxThread {
+    thread: Option<JoinHandle<std::io::Result<SandboxedRun>>>,
     /// Why there is no thread.
     failure: Option<std::io::Error>,
     stop: Arc<AtomicBool>,
 }
 
-impl std::fmt::Debug for Sandbox {
+impl std::fmt::Debug for SandboxThread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sandbox").field("over", &self.is_over()).finish_non_exhaustive()
+        f.debug_struct("SandboxThread").field("over", &self.is_over()).finish_non_exhaustive()
     }
 }
 
-impl Sandbox {
+impl SandboxThread {
     pub(crate) fn start(
         launch: &Launch,
         private: &Private,
         install: &Install,
-        shared: &Shared,
+        shared: &SharedMemory,
         tracees: Arc<Tracees>,
     ) -> Self {
         let variables = variables(launch, install, &shared.path().display().to_string(), std::process::id());
@@ -361,7 +366,7 @@ impl Sandbox {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().spawn(move || {
-            let job = Job {
+            let job = SandboxedProgram {
                 executable: executable.as_os_str(),
                 variables: &variables,
                 input: private.input.as_deref(),
@@ -371,13 +376,13 @@ impl Sandbox {
                 timeout: private.timeout,
                 by_the_clock: private.by_the_clock,
                 tracees: Some(&tracees),
-                ..Job::new(&arguments)
+                ..SandboxedProgram::new(&arguments)
             };
             sandbox::run(&job, &private.overlay, &mut Unwinder::default())
         });
         let (thread, failure) = match thread {
             Ok(thread) => (Some(thread), None),
-            Err(error) => (None, Some(StartError::at(Step::Thread)(error))),
+            Err(error) => (None, Some(StartError::at(StartStep::Thread)(error))),
         };
         Self { thread, failure, stop }
     }
@@ -386,7 +391,7 @@ impl Sandbox {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    pub(crate) fn join(&mut self) -> Option<std::io::Result<Run>> {
+    pub(crate) fn join(&mut self) -> Option<std::io::Result<SandboxedRun>> {
         match self.failure.take() {
             Some(error) => Some(Err(error)),
             None => self.thread.take()?.join().ok(),
@@ -394,7 +399,7 @@ impl Sandbox {
     }
 }
 
-impl Drop for Sandbox {
+impl Drop for SandboxThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         drop(self.join());
@@ -410,7 +415,7 @@ struct Guard {
 }
 
 impl Guard {
-    fn start(launch: &Launch, install: &Install, shared: &Shared) -> Result<Self, LaunchError> {
+    fn start(launch: &Launch, install: &Install, shared: &SharedMemory) -> Result<Self, LaunchError> {
         let (reports, writer) = pipe().map_err(LaunchError::Guard)?;
         let pid = std::process::id();
         let shared_memory = shared.path().display().to_string();
@@ -431,13 +436,13 @@ impl Guard {
     }
 
     /// The next report, if there is one.
-    fn report(&mut self) -> Option<Report> {
-        let mut bytes = [0; Report::BYTES];
+    fn report(&mut self) -> Option<GuardReport> {
+        let mut bytes = [0; GuardReport::BYTES];
         let report = match self.reports.read_exact(&mut bytes) {
-            Ok(()) => Report::from_bytes(bytes)?,
+            Ok(()) => GuardReport::from_bytes(bytes)?,
             Err(_) => return None,
         };
-        if let Report::Started(pid) = report {
+        if let GuardReport::Started(pid) = report {
             self.target = Some(pid);
         }
         Some(report)
@@ -450,9 +455,9 @@ impl Guard {
     }
 
     /// What the guard said before it ended.
-    fn last_words(&mut self) -> Option<Exit> {
+    fn last_words(&mut self) -> Option<TargetExit> {
         while let Some(report) = self.report() {
-            if let Report::Ended(status) = report {
+            if let GuardReport::Ended(status) = report {
                 return Some(exit_of(status));
             }
         }
@@ -460,15 +465,15 @@ impl Guard {
     }
 
     fn forward(&self, signal: i32) {
-        if let Some(pid) = self.target {
-            // SAFETY: signals a process that the guard has not reaped without telling us.
-            unsafe { libc::kill(pid as i32, signal) };
+        if let (Some(pid), Some(signal)) = (self.target, Signal::from_named_raw(signal)) {
+            // A process that the guard has not reaped without telling us.
+            send_signal(pid as i32, signal);
         }
     }
 
     fn kill_target(&self) {
-        // SAFETY: our own child; it kills everything below it.
-        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        // It kills everything below it.
+        send_signal(self.child.id() as i32, Signal::TERM);
     }
 
     fn wait(&mut self) {
@@ -489,11 +494,8 @@ impl Drop for Guard {
 fn pipe() -> std::io::Result<(File, std::os::fd::OwnedFd)> {
     let (reader, writer) = std::io::pipe()?;
     let (reader, writer) = (std::os::fd::OwnedFd::from(reader), std::os::fd::OwnedFd::from(writer));
-    // SAFETY: flags of our own descriptors.
-    unsafe {
-        libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
-        libc::fcntl(writer.as_raw_fd(), libc::F_SETFD, 0);
-    }
+    fcntl_setfl(&reader, OFlags::NONBLOCK)?;
+    fcntl_setfd(&writer, FdFlags::empty())?;
     Ok((reader.into(), writer))
 }
 

@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
+
+use memmap2::{MmapMut, MmapOptions};
+use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::crash::{PAGE, data};
 use crate::sparse;
@@ -13,7 +15,7 @@ use crate::sparse;
 pub struct MappedFile {
     file: Arc<File>,
     size: u64,
-    map: Option<Map>,
+    map: Option<MmapMut>,
 }
 
 impl MappedFile {
@@ -38,11 +40,11 @@ impl MappedFile {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        self.map.as_ref().map_or(&[], Map::bytes)
+        self.map.as_deref().unwrap_or_default()
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.map.as_mut().map_or(&mut [], Map::bytes_mut)
+        self.map.as_deref_mut().unwrap_or_default()
     }
 
     pub fn resize(&mut self, size: u64) -> io::Result<()> {
@@ -53,22 +55,20 @@ impl MappedFile {
         self.file.set_len(size)?;
         self.size = size;
         if size > 0 {
-            self.map = Some(Map::new(&self.file, size as usize)?);
+            self.map = Some(map(&self.file, size)?);
         }
         Ok(())
     }
 
     /// Makes the file longer, and sees to it that the disk has room for all of it. If it has not, the file stays as it is.
     pub fn resize_reserved(&mut self, size: u64) -> io::Result<()> {
-        // SAFETY: a system call on our own file.
-        let result = unsafe { libc::fallocate(self.file.as_raw_fd(), 0, 0, size as i64) };
-        if result != 0 {
-            let error = io::Error::last_os_error();
-            // Some file systems cannot tell.
-            if error.kind() != io::ErrorKind::Unsupported {
-                let _ = self.file.set_len(self.size);
-                return Err(error);
-            }
+        let reserved = fallocate(&self.file, FallocateFlags::empty(), 0, size).map_err(io::Error::from);
+        // Some file systems cannot tell.
+        if let Err(error) = reserved
+            && error.kind() != io::ErrorKind::Unsupported
+        {
+            let _ = self.file.set_len(self.size);
+            return Err(error);
         }
         self.resize(size)
     }
@@ -102,11 +102,9 @@ impl MappedFile {
             return Ok(());
         }
         // A hole is as good as zeros and takes no memory.
-        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: a system call on our own file, within its size.
-        match unsafe { libc::fallocate(self.file.as_raw_fd(), how, offset as i64, (end - offset) as i64) } {
-            0 => {}
-            _ => self.bytes_mut()[offset as usize..end as usize].fill(0),
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if fallocate(&self.file, how, offset, end - offset).is_err() {
+            self.bytes_mut()[offset as usize..end as usize].fill(0);
         }
         Ok(())
     }
@@ -116,7 +114,7 @@ impl MappedFile {
 #[derive(Debug)]
 pub struct Restored {
     file: Arc<File>,
-    map: Option<Map>,
+    map: Option<MmapMut>,
 }
 
 impl Restored {
@@ -133,14 +131,13 @@ impl Restored {
         if size == 0 {
             return Ok(());
         }
-        if self.map.as_ref().is_none_or(|map| map.len as u64 != size) {
+        if self.map.as_ref().is_none_or(|map| map.len() as u64 != size) {
             self.map = None;
         }
-        let map = match &mut self.map {
+        let bytes: &mut [u8] = match &mut self.map {
             Some(map) => map,
-            none => none.insert(Map::new(&self.file, size as usize)?),
+            none => none.insert(map(&self.file, size)?),
         };
-        let bytes = map.bytes_mut();
         let mut pages = pages.filter(|(index, _)| index * (PAGE as u64) < size).peekable();
         for (start, end) in data(&self.file, 0, size) {
             let first = start / PAGE as u64;
@@ -183,50 +180,10 @@ fn clear(bytes: &mut [u8], index: u64) {
     }
 }
 
-/// A writable shared mapping of a whole file.
-#[derive(Debug)]
-struct Map {
-    start: std::ptr::NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: plain memory, reached through `&self` and `&mut self` as any other.
-unsafe impl Send for Map {}
-// SAFETY: as above.
-unsafe impl Sync for Map {}
-
-impl Map {
-    fn new(file: &File, len: usize) -> io::Result<Self> {
-        // SAFETY: a fresh mapping of a file that only we have.
-        let at = unsafe {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        match std::ptr::NonNull::new(at.cast()) {
-            Some(start) => Ok(Self { start, len }),
-            None => Err(io::Error::other("mapped at address 0")),
-        }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping has this length, and the file is never cut while it is mapped.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: made by `new` with this length.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
-    }
+/// A writable shared mapping of a whole file, which is not empty.
+fn map(file: &File, size: u64) -> io::Result<MmapMut> {
+    // SAFETY: only we have the file, or others are at rest while the mapping is used; it is never cut while it is mapped.
+    unsafe { MmapOptions::new().len(size as usize).map_mut(file) }
 }
 
 #[cfg(test)]

@@ -113,8 +113,7 @@ impl Program {
 }
 
 fn user() -> u32 {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 fn locate(name: &OsStr) -> Result<PathBuf, ProgramError> {

@@ -18,7 +18,7 @@ use pmvet_events::stage::OwnStage;
 use crate::collect::{Sink, SinkError};
 use crate::install::Install;
 use crate::launch::{Ending, Launch, LaunchError, launch};
-use crate::live::Feed;
+use crate::live_events::Feed;
 use crate::sandbox::Overlay;
 use crate::sparse;
 

@@ -1,30 +1,28 @@
 //! Files in memory and files with holes.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+
+use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
+use rustix::io::Errno;
 
 /// A file in memory that bears a path as its label, which the client reads back from `/proc/self/fd`.
 pub fn unnamed(label: &Path) -> io::Result<File> {
     // The kernel takes 249 bytes; a longer label loses its start, and with it no more than its beauty.
     let label = label.as_os_str().as_bytes();
-    let label = CString::new(&label[label.len().saturating_sub(240)..])?;
-    // SAFETY: the label is a valid string; the descriptor is new and ours.
-    let file = unsafe {
-        match libc::memfd_create(label.as_ptr(), libc::MFD_CLOEXEC) {
-            -1 => {
-                let error = io::Error::last_os_error();
-                return Err(io::Error::new(error.kind(), format!("memfd_create: {error}")));
-            }
-            fd => File::from_raw_fd(fd),
-        }
-    };
+    let label = &label[label.len().saturating_sub(240)..];
+    let made = memfd_create(label, MemfdFlags::CLOEXEC).map_err(io::Error::from);
+    let file = File::from(made.map_err(|e| io::Error::new(e.kind(), format!("memfd_create: {e}")))?);
     file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
     Ok(file)
+}
+
+/// An empty file without a name: in this folder if that can be written to, else in memory.
+pub fn temporary(folder: &Path) -> io::Result<File> {
+    tempfile::tempfile_in(folder).or_else(|_| unnamed("temporary".as_ref()))
 }
 
 /// A file in memory for a target to read its input from.
@@ -61,15 +59,11 @@ pub(crate) fn next_data(file: &File, from: u64, size: u64) -> Option<(u64, u64)>
     if from >= size {
         return None;
     }
-    // SAFETY: plain system calls on an open file.
-    unsafe {
-        let start = libc::lseek(file.as_raw_fd(), from as i64, libc::SEEK_DATA);
-        if start < 0 {
-            // Nothing but a hole, or a file system that cannot tell.
-            let nothing = io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO);
-            return (!nothing).then_some((from, size));
-        }
-        let end = libc::lseek(file.as_raw_fd(), start, libc::SEEK_HOLE);
-        Some((start as u64, if end < 0 { size } else { end as u64 }))
+    match seek(file, SeekFrom::Data(from)) {
+        Ok(start) => Some((start, seek(file, SeekFrom::Hole(start)).unwrap_or(size))),
+        // Nothing but a hole.
+        Err(Errno::NXIO) => None,
+        // A file system that cannot tell.
+        Err(_) => Some((from, size)),
     }
 }

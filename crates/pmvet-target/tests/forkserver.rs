@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pmvet_events::plan::{Forks, Plan};
-use pmvet_events::stage::{MAP, Point};
+use pmvet_events::stage::{ForkPoint, MAP};
 use pmvet_events::{Event, Places, What};
 use pmvet_target::collect::SinkError;
-use pmvet_target::forkserver::{End, FIRST, ForkServer, Limits};
+use pmvet_target::forkserver::{FIRST, ForkServer, ForkedEnd, RunLimits};
 use pmvet_target::install::Install;
-use pmvet_target::launch::{Exit, Private};
+use pmvet_target::launch::{Private, TargetExit};
 use pmvet_target::program::Program;
 use pmvet_target::sandbox::{Capture, Output, Overlay};
 use pmvet_target::{Launch, Sink, sparse};
@@ -66,14 +66,14 @@ fn serve(count: bool) -> Served {
 
 impl Served {
     /// A run on a fresh pool, or on the one that the server has open. Returns its end, stores and stray processes.
-    fn run(&mut self, server: usize, input: &str) -> (End, u32, usize) {
+    fn run(&mut self, server: usize, input: &str) -> (ForkedEnd, u32, usize) {
         self.input.set_len(0).unwrap();
         self.input.write_all_at(input.as_bytes(), 0).unwrap();
         if server == FIRST {
             self.server.overlay().lock().unwrap().hide(self.pool.clone());
         }
         let mut stores = Stores::default();
-        let limits = Limits { time: Duration::from_secs(if input.ends_with('h') { 1 } else { 60 }), bytes: 1 << 28 };
+        let limits = RunLimits { time: Duration::from_secs(if input.ends_with('h') { 1 } else { 60 }), bytes: 1 << 28 };
         let run = self.server.run(server, &limits, &mut stores).unwrap();
         assert!(run.loss.is_none(), "{run:?}");
         (run.end, stores.0, run.strays)
@@ -81,7 +81,7 @@ impl Served {
 
     fn status(&mut self, server: usize, input: &str) -> i32 {
         match self.run(server, input).0 {
-            End::Exit(Exit::Status(status)) => status,
+            ForkedEnd::Exit(TargetExit::Status(status)) => status,
             end => panic!("{input}: {end:?}"),
         }
     }
@@ -90,7 +90,7 @@ impl Served {
 #[test]
 fn runs_are_alike_whatever_came_before() {
     let mut served = serve(true);
-    assert_eq!(served.server.point(FIRST), Point::Files);
+    assert_eq!(served.server.point(FIRST), ForkPoint::Files);
     let start = served.server.counts();
     let counts = |served: &mut Served, input: &str| {
         served.server.set_counts(&start);
@@ -126,12 +126,12 @@ fn a_call_path_has_the_same_number_however_it_is_found() {
 #[test]
 fn deaths_of_all_kinds_are_told_and_survived() {
     let mut served = serve(true);
-    assert_eq!(served.run(FIRST, "1a").0, End::Exit(Exit::Signal(libc::SIGABRT)));
-    assert_eq!(served.run(FIRST, "1s").0, End::Exit(Exit::Signal(libc::SIGSEGV)));
-    assert_eq!(served.run(FIRST, "1h").0, End::Timeout);
-    assert_eq!(served.run(FIRST, "1m").0, End::Runaway);
+    assert_eq!(served.run(FIRST, "1a").0, ForkedEnd::Exit(TargetExit::Signal(libc::SIGABRT)));
+    assert_eq!(served.run(FIRST, "1s").0, ForkedEnd::Exit(TargetExit::Signal(libc::SIGSEGV)));
+    assert_eq!(served.run(FIRST, "1h").0, ForkedEnd::Timeout);
+    assert_eq!(served.run(FIRST, "1m").0, ForkedEnd::Runaway);
     let (end, _, strays) = served.run(FIRST, "12f");
-    assert_eq!((end, strays), (End::Exit(Exit::Status(2)), 1));
+    assert_eq!((end, strays), (ForkedEnd::Exit(TargetExit::Status(2)), 1));
     assert_eq!(served.status(FIRST, "1234"), 4);
 }
 
@@ -140,11 +140,11 @@ fn a_branch_has_the_pool_open() {
     let mut served = serve(true);
     served.server.overlay().lock().unwrap().hide(served.pool.clone());
     let second = served.server.branch(FIRST).unwrap().unwrap();
-    assert_eq!(served.server.point(second), Point::Input);
+    assert_eq!(served.server.point(second), ForkPoint::Input);
     assert_eq!(served.status(second, "12"), 2);
     // Nobody has put the pool right.
     assert_eq!(served.status(second, "12"), 4);
-    assert_eq!(served.run(second, "a").0, End::Exit(Exit::Signal(libc::SIGABRT)));
+    assert_eq!(served.run(second, "a").0, ForkedEnd::Exit(TargetExit::Signal(libc::SIGABRT)));
     served.server.end(second);
     assert_eq!(served.status(FIRST, "12"), 2);
 }
@@ -166,7 +166,7 @@ fn runs_can_keep_to_themselves_what_they_do_to_pm() {
     // These end where they would reach the pool in another way.
     for other_way in ["1r", "1w", "1o", "1c", "1d", "1v", "1f"] {
         served.server.keep_apart(true);
-        assert_eq!(served.run(second, other_way), (End::Exit(Exit::Status(0)), 0, 0), "{other_way}");
+        assert_eq!(served.run(second, other_way), (ForkedEnd::Exit(TargetExit::Status(0)), 0, 0), "{other_way}");
         assert!(served.server.was_left(), "{other_way}");
     }
     served.server.keep_apart(false);
@@ -182,8 +182,8 @@ fn events_come_from_each_run() {
     let mut served = serve(false);
     for _ in 0..3 {
         let (end, stores, _) = served.run(FIRST, "1234");
-        assert_eq!((end, stores), (End::Exit(Exit::Status(4)), 4));
+        assert_eq!((end, stores), (ForkedEnd::Exit(TargetExit::Status(4)), 4));
     }
-    assert_eq!(served.run(FIRST, "1a").0, End::Exit(Exit::Signal(libc::SIGABRT)));
+    assert_eq!(served.run(FIRST, "1a").0, ForkedEnd::Exit(TargetExit::Signal(libc::SIGABRT)));
     assert_eq!(served.run(FIRST, "7").1, 1);
 }

@@ -9,24 +9,24 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, Run, Unwinder};
+use pmvet_target::sandbox::{self, Capture, Output, Overlay, SandboxedEnd, SandboxedProgram, SandboxedRun, Unwinder};
 use pmvet_target::sparse;
 
-fn job(command: &[OsString]) -> Job<'_> {
-    Job {
+fn job(command: &[OsString]) -> SandboxedProgram<'_> {
+    SandboxedProgram {
         output: Output::Tail(4096),
         timeout: Some(Duration::from_secs(20)),
         most_bytes: 1 << 30,
         usual_status: Some(0),
-        ..Job::new(command)
+        ..SandboxedProgram::new(command)
     }
 }
 
-fn run(job: &Job<'_>, overlay: &Mutex<Overlay>) -> Run {
+fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>) -> SandboxedRun {
     sandbox::run(job, overlay, &mut Unwinder::default()).unwrap()
 }
 
-fn sh(line: &str, overlay: &Mutex<Overlay>) -> (End, String) {
+fn sh(line: &str, overlay: &Mutex<Overlay>) -> (SandboxedEnd, String) {
     let run = run(&job(&sandbox::shell(line)), overlay);
     (run.end, String::from_utf8_lossy(&run.output).into_owned())
 }
@@ -49,7 +49,7 @@ impl Scene {
         Self { folder, overlay: Mutex::new(overlay) }
     }
 
-    fn sh(&self, line: &str) -> (End, String) {
+    fn sh(&self, line: &str) -> (SandboxedEnd, String) {
         sh(&format!("cd {} && {line}", self.folder.path().display()), &self.overlay)
     }
 
@@ -77,7 +77,7 @@ impl Scene {
 #[test]
 fn the_path_leads_to_the_image() {
     let scene = Scene::new(Capture::Writable);
-    assert_eq!(scene.sh("cat pool"), (End::Exit(0), "image".into()));
+    assert_eq!(scene.sh("cat pool"), (SandboxedEnd::Exit(0), "image".into()));
     assert_eq!(
         scene.sh("cat ../$(basename $PWD)/./pool; stat -c %s pool; test -e pool && echo yes").1,
         "image5\nyes\n"
@@ -123,7 +123,7 @@ fn deleting_and_renaming_happen_in_the_sandbox() {
     let scene = Scene::new(Capture::Writable);
     std::fs::write(scene.folder.path().join("other"), "other").unwrap();
     let (end, output) = scene.sh("mv pool moved && cat moved && ! test -e pool && mv other pool && cat pool && rm pool && ! cat pool 2>/dev/null && echo made > pool && cat pool");
-    assert_eq!((end, output.as_str()), (End::Exit(0), "imageothermade\n"));
+    assert_eq!((end, output.as_str()), (SandboxedEnd::Exit(0), "imageothermade\n"));
     assert_eq!(scene.names(), [PathBuf::from("other"), PathBuf::from("pool")]);
     assert_eq!(scene.real(), "real");
 }
@@ -156,8 +156,8 @@ fn symbolic_links_and_relative_folders_lead_there_too() {
 #[test]
 fn the_exit_status_and_signals_are_told() {
     let scene = Scene::new(Capture::Writable);
-    assert_eq!(scene.sh("exit 7").0, End::Exit(7));
-    assert_eq!(scene.sh("kill -SEGV $$").0, End::Signal(libc::SIGSEGV));
+    assert_eq!(scene.sh("exit 7").0, SandboxedEnd::Exit(7));
+    assert_eq!(scene.sh("kill -SEGV $$").0, SandboxedEnd::Signal(libc::SIGSEGV));
     let missing = [OsString::from("/nonexistent/program")];
     assert!(sandbox::run(&job(&missing), &scene.overlay, &mut Unwinder::default()).is_err());
 }
@@ -173,8 +173,9 @@ fn a_program_starts_as_from_a_shell() {
         let variables = [("HOME".into(), "/of/mine".into())];
         let input = sparse::input().unwrap();
         input.write_all_at(b"input", 0).unwrap();
-        let run = run(&Job { variables: &variables, input: Some(&input), ..job(&command) }, &scene.overlay);
-        assert_eq!((run.end, run.output), (End::Exit(0), b"/of/mine\ninput".to_vec()), "{command:?}");
+        let run =
+            run(&SandboxedProgram { variables: &variables, input: Some(&input), ..job(&command) }, &scene.overlay);
+        assert_eq!((run.end, run.output), (SandboxedEnd::Exit(0), b"/of/mine\ninput".to_vec()), "{command:?}");
     }
 }
 
@@ -186,7 +187,7 @@ fn other_children_of_the_caller_are_left_to_it() {
     while !ended() {
         std::thread::yield_now();
     }
-    assert_eq!(scene.sh("true").0, End::Exit(0));
+    assert_eq!(scene.sh("true").0, SandboxedEnd::Exit(0));
     assert!(other.wait().unwrap().success());
 }
 
@@ -194,9 +195,9 @@ fn other_children_of_the_caller_are_left_to_it() {
 fn a_hang_ends_in_time_and_leaves_nobody() {
     let scene = Scene::new(Capture::Writable);
     let command = sandbox::shell("sleep 1000 & echo $!; sleep 1000");
-    let job = Job { timeout: Some(Duration::from_millis(300)), ..job(&command) };
+    let job = SandboxedProgram { timeout: Some(Duration::from_millis(300)), ..job(&command) };
     let run = run(&job, &scene.overlay);
-    assert_eq!(run.end, End::Timeout);
+    assert_eq!(run.end, SandboxedEnd::Timeout);
     let left: i32 = String::from_utf8(run.output).unwrap().trim().parse().unwrap();
     // Its new parent may not have taken note yet.
     let stat = std::fs::read_to_string(format!("/proc/{left}/stat")).unwrap_or_default();
@@ -207,7 +208,7 @@ fn a_hang_ends_in_time_and_leaves_nobody() {
 fn output_without_end_is_cut() {
     let scene = Scene::new(Capture::Writable);
     let (end, output) = scene.sh("yes 0123456789 | head -c 200000000; echo end");
-    assert_eq!(end, End::Exit(0));
+    assert_eq!(end, SandboxedEnd::Exit(0));
     assert!(output.len() <= 4096 && output.ends_with("end\n"));
 }
 
@@ -215,8 +216,8 @@ fn output_without_end_is_cut() {
 fn a_process_that_fills_the_disk_is_stopped() {
     let scene = Scene::new(Capture::Writable);
     let command = sandbox::shell(&format!("cat /dev/zero > {}/big", scene.folder.path().display()));
-    let job = Job { most_bytes: 64 << 20, ..job(&command) };
-    assert_eq!(run(&job, &scene.overlay).end, End::Runaway);
+    let job = SandboxedProgram { most_bytes: 64 << 20, ..job(&command) };
+    assert_eq!(run(&job, &scene.overlay).end, SandboxedEnd::Runaway);
     assert_eq!(scene.names(), [PathBuf::from("pool")]);
 }
 
@@ -224,7 +225,7 @@ fn a_process_that_fills_the_disk_is_stopped() {
 fn a_run_that_forks_without_end_is_stopped() {
     let scene = Scene::new(Capture::Writable);
     let (end, _) = scene.sh("bomb() { bomb & bomb & wait; }; bomb");
-    assert_eq!(end, End::Signal(libc::SIGKILL));
+    assert_eq!(end, SandboxedEnd::Signal(libc::SIGKILL));
 }
 
 #[test]
@@ -265,7 +266,7 @@ fn threads_forks_and_two_mappings_see_one_image() {
     let pool = scene.folder.path().join("pool");
     let command = [program.into_os_string(), pool.into_os_string()];
     let run = run(&job(&command), &scene.overlay);
-    assert_eq!((run.end, String::from_utf8_lossy(&run.output).as_ref()), (End::Exit(0), "iTFge TF\n"));
+    assert_eq!((run.end, String::from_utf8_lossy(&run.output).as_ref()), (SandboxedEnd::Exit(0), "iTFge TF\n"));
     assert_eq!(scene.real(), "real");
 }
 
@@ -280,7 +281,7 @@ fn the_stack_of_a_failure_is_recorded() {
         __attribute__((noinline)) void caller(int how) { broken(how); __asm__ volatile(""); }
         int main(int argc, char **argv) { caller(argc > 1); return 0; }"#,
     );
-    for (extra, end) in [(None, End::Exit(5)), (Some("x"), End::Signal(libc::SIGSEGV))] {
+    for (extra, end) in [(None, SandboxedEnd::Exit(5)), (Some("x"), SandboxedEnd::Signal(libc::SIGSEGV))] {
         let command: Vec<OsString> =
             std::iter::once(program.clone().into_os_string()).chain(extra.map(OsString::from)).collect();
         let run = run(&job(&command), &scene.overlay);

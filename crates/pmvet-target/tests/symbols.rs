@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use object::{Object, ObjectSection};
 use pmvet_events::{ModuleId, Site};
-use pmvet_target::symbols::{DebugInfo, Frame, Missing, Symbolizer};
+use pmvet_target::symbols::{DebugInfo, Missing, SymbolizedFrame, Symbolizer};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -101,7 +101,7 @@ impl Program {
     }
 
     fn texts(&self, label: &str) -> Vec<String> {
-        self.symbols().frames(self.site(label)).iter().map(Frame::to_string).collect()
+        self.symbols().frames(self.site(label)).iter().map(SymbolizedFrame::to_string).collect()
     }
 
     /// Checks both marked instructions of [`TREE`], inlined calls included.
@@ -522,7 +522,7 @@ fn generated_code_and_unknown_modules() {
     let mut symbols = Symbolizer::new();
     for module in [ModuleId(0), ModuleId(3)] {
         let frames = symbols.frames(Site { pc: 0x7f32_0000_1000, module });
-        assert_eq!(frames, [Frame { offset: 0x7f32_0000_1000, module: None, ..frames[0].clone() }]);
+        assert_eq!(frames, [SymbolizedFrame { offset: 0x7f32_0000_1000, module: None, ..frames[0].clone() }]);
         assert_eq!(frames[0].to_string(), "0x7f3200001000");
         assert_eq!(symbols.debug_info(module), DebugInfo::Missing(Missing::NoModule));
     }
@@ -536,7 +536,7 @@ fn generated_code_and_unknown_modules() {
 fn files_that_are_not_what_was_loaded() {
     let expect = |mut symbols: Symbolizer, why: Missing| {
         let frames = symbols.frames(Site { pc: BASE + 0x1234, module: MODULE });
-        assert_eq!(frames.iter().map(Frame::to_string).collect::<Vec<_>>(), ["prog+0x1234"]);
+        assert_eq!(frames.iter().map(SymbolizedFrame::to_string).collect::<Vec<_>>(), ["prog+0x1234"]);
         assert_eq!(symbols.debug_info(MODULE), DebugInfo::Missing(why));
         assert!(symbols.advice(MODULE).unwrap().starts_with("no source lines for prog: "));
     };

@@ -1,12 +1,12 @@
 //! The end of a command: when its budget is used up, or a signal asks for it.
 //!
-//! All that waits looks at [`over`]. What is here starts the clock, and says what was cut short.
+//! All that waits looks at [`shutdown`]. What is here starts the clock, and says what was cut short.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use pmvet_findings::Coverage;
-use pmvet_target::over::{self, Over};
+use pmvet_target::shutdown::{self, Over};
 
 use crate::exit::Exit;
 use crate::system;
@@ -23,15 +23,15 @@ pub(crate) fn start_clock() {
 pub(crate) fn begin(budget: Option<Duration>) -> Instant {
     let started = *STARTED.get_or_init(Instant::now);
     if let Some(budget) = budget {
-        over::set_budget(started, budget);
+        shutdown::set_budget(started, budget);
     }
     system::handle_signals();
     // Without it a report that takes too long takes too long.
     let _ = std::thread::Builder::new().name("pmvet-end".into()).spawn(|| {
-        while !over::is_overdue() {
+        while !shutdown::is_overdue() {
             std::thread::sleep(LOOK);
         }
-        match over::stopped_by() {
+        match shutdown::stopped_by() {
             Some(_) => system::end_at_once("pmvet: interrupted; the report was not finished\n", Exit::Interrupted),
             None => system::end_at_once(
                 "pmvet: the budget is used up, and the report was not finished; what was tried is kept in the run's folder\n",
@@ -47,12 +47,12 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The budget, if it is used up.
 fn used_up() -> Option<Duration> {
-    (over::over() == Some(Over::Budget)).then(over::budget).flatten().map(|budget| budget.whole)
+    (shutdown::over() == Some(Over::Budget)).then(shutdown::budget).flatten().map(|budget| budget.whole)
 }
 
 /// How pmvet ends if something that comes before all analysis was cut short. Nothing if it was not.
 pub(crate) fn did_not_end(what: &str) -> Option<Exit> {
-    match over::over()? {
+    match shutdown::over()? {
         Over::Signal(_) => Some(Exit::Interrupted),
         Over::Budget => {
             let budget = used_up().unwrap_or_default();
@@ -67,7 +67,7 @@ pub(crate) fn did_not_end(what: &str) -> Option<Exit> {
 
 /// How pmvet ends if the analysis itself was cut short. Nothing if it was not.
 pub(crate) fn not_analysed() -> Option<Exit> {
-    match over::over()? {
+    match shutdown::over()? {
         Over::Signal(_) => Some(Exit::Interrupted),
         Over::Budget => {
             let budget = used_up().unwrap_or_default();

@@ -9,7 +9,14 @@ use pmvet_target::sandbox::driver::Ready;
 
 use crate::exit::Exit;
 use crate::kinds;
-use crate::printing::filter::{Span, parse_address_span, parse_offset_span};
+use crate::printing::filter::{FilterSpan, parse_address_span, parse_offset_span};
+
+/// Reordered states at one failure point: the default of `check --reorder`, and what `vet` tries.
+pub(crate) const REORDER_STATES: u32 = 256;
+/// Recoveries that are recorded and crashed, too: the default of `check`, and what `vet` does.
+pub(crate) const CRASHED_RECOVERIES: u32 = 6;
+/// Executions after one crash before `verify` leaves out choices that seem to make no difference: its default, and what `vet` does.
+pub(crate) const PATIENCE_EXECUTIONS: u64 = 1000;
 
 /// Finds crash-consistency, performance and concurrency bugs in programs that use persistent memory (PM).
 #[derive(Debug, Parser)]
@@ -260,7 +267,7 @@ pub(crate) struct Check {
     pub(crate) visits: Option<u32>,
 
     /// How many recoveries are recorded and crashed, too, where they run code that the workload did not
-    #[arg(long, value_name = "N", default_value_t = 6, conflicts_with = "in_place")]
+    #[arg(long, value_name = "N", default_value_t = CRASHED_RECOVERIES, conflicts_with = "in_place")]
     pub(crate) crash_recoveries: u32,
 
     /// Try crashes in which lines were written back in another order, too
@@ -268,7 +275,7 @@ pub(crate) struct Check {
     pub(crate) reorder: bool,
 
     /// With --reorder: how many such states are tried at one failure point
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), requires = "reorder")]
+    #[arg(long, value_name = "N", default_value_t = REORDER_STATES, value_parser = clap::value_parser!(u32).range(1..), requires = "reorder")]
     pub(crate) reorder_states: u32,
 
     /// Exit with 5 if the budget ended before everything was tried
@@ -647,7 +654,7 @@ pub(crate) struct Verify {
     pub(crate) max_executions: Option<u64>,
 
     /// How many executions after one crash are made before choices that seem to make no difference are left out
-    #[arg(long, value_name = "N", default_value_t = 1000, conflicts_with = "checksums")]
+    #[arg(long, value_name = "N", default_value_t = PATIENCE_EXECUTIONS, conflicts_with = "checksums")]
     pub(crate) patience: u64,
 
     /// Take choices that seem to make no difference for what they seem: the recovery only sums data up, or frees locks.
@@ -792,7 +799,7 @@ pub(crate) struct Events {
 
     /// Only events that touch these addresses: hexadecimal, from A up to but not including B
     #[arg(long, value_name = "A..B", value_parser = parse_address_span)]
-    pub(crate) range: Option<Span>,
+    pub(crate) range: Option<FilterSpan>,
 
     /// Only events on PM files whose path or name matches
     #[arg(long = "file", value_name = "GLOB", value_parser = parse_glob)]
@@ -800,7 +807,7 @@ pub(crate) struct Events {
 
     /// Only events that touch these bytes of a PM file: decimal, or hexadecimal with 0x
     #[arg(long, value_name = "A..B", value_parser = parse_offset_span)]
-    pub(crate) offset: Option<Span>,
+    pub(crate) offset: Option<FilterSpan>,
 
     #[arg(long, value_enum, default_value_t = EventFormat::Text)]
     pub(crate) format: EventFormat,

@@ -23,14 +23,15 @@ pub(crate) struct Config {
     pub(crate) sync: Vec<SyncFunction>,
     pub(crate) sync_variables: Vec<Declared>,
     pub(crate) alloc: Vec<AllocFunction>,
-    pub(crate) race: Race,
+    pub(crate) race: RaceConfig,
     pub(crate) suppress: Vec<Suppress>,
 }
 
 /// What `pmvet race` is told about locks that only the trace shows.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Race {
+// Messages about a wrong type name it.
+#[serde(rename = "Race", deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct RaceConfig {
     #[serde(default)]
     pub(crate) deny_lock: Vec<String>,
     #[serde(default)]
@@ -41,14 +42,14 @@ pub(crate) struct Race {
 pub(crate) enum ConfigError {
     #[error("cannot read the configuration {}: {source}", .path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
-    #[error("{}{}", .path.display(), Located(.line, .message))]
+    #[error("{}{}", .path.display(), AtLine(.line, .message))]
     Wrong { path: PathBuf, line: Option<usize>, message: String },
 }
 
 /// `:LINE: message`, as editors understand it.
-struct Located<'a>(&'a Option<usize>, &'a str);
+struct AtLine<'a>(&'a Option<usize>, &'a str);
 
-impl fmt::Display for Located<'_> {
+impl fmt::Display for AtLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(line) => write!(f, ":{line}: {}", self.1),
@@ -67,7 +68,7 @@ struct Raw {
     #[serde(default)]
     alloc: Vec<Spanned<AllocFunction>>,
     #[serde(default)]
-    race: Race,
+    race: RaceConfig,
     // Part of the design; a file that relies on them must not be taken for understood.
     #[serde(default, rename = "oracle", deserialize_with = "later")]
     _oracle: (),

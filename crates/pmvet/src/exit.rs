@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use pmvet_engines::fuzz::campaign::FuzzError;
 use pmvet_engines::fuzz::runner::RunError;
-use pmvet_engines::inject::ScanError;
+use pmvet_engines::lab::{LabError, ScanError};
 use pmvet_events::file::TraceError;
 use pmvet_target::forkserver::ForkError;
 use pmvet_target::install::InstallError;
@@ -67,7 +67,9 @@ impl Exit {
             Exit::NothingAnalysed => {
                 "nothing was analysed: no PM file was mapped, there was no failure point, or no time"
             }
-            Exit::Incomplete => "the budget ended early (with --require-complete)",
+            Exit::Incomplete => {
+                "the budget ended early (with --require-complete; always for `verify`), or a part of a `fuzz` campaign failed"
+            }
             Exit::Internal => {
                 "internal error: events lost or damaged, an output that could not be written and no findings"
             }
@@ -124,6 +126,19 @@ pub(crate) enum Error {
     Run(String),
     #[error("cannot {action} {what}: {source}")]
     Output { action: &'static str, what: String, source: io::Error },
+}
+
+impl From<LabError> for Error {
+    fn from(error: LabError) -> Self {
+        match error {
+            LabError::Program(error) => error.into(),
+            LabError::Launch(error) => Error::Launch(error),
+            LabError::Record(error) => error.into(),
+            LabError::Scan(error) => error.into(),
+            LabError::Trace { path, source } => Error::Trace { path, source },
+            LabError::Output { action, what, source } => Error::Output { action, what, source },
+        }
+    }
 }
 
 /// Errors of the file system name the file themselves.

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("pmvet: {error}");
             // Whatever could not be done then, this is why.
-            let interrupted = pmvet_target::over::stopped_by().map(|_| Exit::Interrupted);
+            let interrupted = pmvet_target::shutdown::stopped_by().map(|_| Exit::Interrupted);
             interrupted.unwrap_or(error.exit()).into()
         }
     }

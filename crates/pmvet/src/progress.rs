@@ -1,65 +1,173 @@
-//! How far a long phase has come: a bar on a terminal, a line now and then in a pipe.
+//! How far a long phase has come: a bar on a terminal, a line now and then in a pipe, both on standard error.
 
 use std::io::IsTerminal;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use pmvet_engines::inject::Progress;
+use pmvet_engines::{lab, verify};
 
-/// How often a line is printed if nobody watches a bar.
-const INTERVAL: Duration = Duration::from_secs(10);
+/// How often a pipe, and how often a terminal, is told.
+const LINES: Duration = Duration::from_secs(10);
+const SCREEN: Duration = Duration::from_millis(200);
+
+/// What a terminal shows, in the words of indicatif.
+const CRASH_IMAGES: &str = "{bar:30} {pos}/{len} crash images, {msg} failed, {per_sec}, {eta} left";
+const CRASHES: &str = "{bar:30} {pos}/{len} crashes, {msg}";
+const ENDLESS: &str = "{msg}";
 
 #[derive(Debug)]
-pub(crate) enum Report {
-    Silent,
-    Bar(ProgressBar),
-    Lines { last: Mutex<Instant>, started: Instant },
+pub(crate) struct ProgressReport {
+    shown: Shown,
+    started: Instant,
+    last: Mutex<Instant>,
 }
 
-impl Report {
-    pub(crate) fn new(quiet: bool) -> Self {
-        if quiet {
-            Report::Silent
+#[derive(Debug)]
+enum Shown {
+    Nothing,
+    Bar(ProgressBar),
+    Lines,
+}
+
+/// Where a phase stands.
+#[derive(Debug, Default)]
+pub(crate) struct Stand {
+    pub(crate) done: u64,
+    pub(crate) total: u64,
+    /// What stands beside the bar.
+    pub(crate) message: String,
+    /// The same for a pipe, as a whole.
+    pub(crate) line: String,
+}
+
+impl ProgressReport {
+    /// For [`lab::TrialProgress`].
+    pub(crate) fn of_crash_images(quiet: bool) -> Self {
+        Self::new(quiet, CRASH_IMAGES)
+    }
+
+    /// For [`verify::SearchProgress`].
+    pub(crate) fn of_crashes(quiet: bool) -> Self {
+        Self::new(quiet, CRASHES)
+    }
+
+    /// For a phase whose end nobody knows.
+    pub(crate) fn endless(quiet: bool) -> Self {
+        Self::new(quiet, ENDLESS)
+    }
+
+    fn new(quiet: bool, template: &str) -> Self {
+        let shown = if quiet {
+            Shown::Nothing
         } else if std::io::stderr().is_terminal() {
-            let bar = ProgressBar::no_length();
-            let template = "{bar:30} {pos}/{len} crash images, {msg} failed, {per_sec}, {eta} left";
-            bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar.set_message("0");
-            Report::Bar(bar)
+            let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            Shown::Bar(ProgressBar::no_length().with_style(style))
         } else {
-            let now = Instant::now();
-            Report::Lines { last: Mutex::new(now), started: now }
+            Shown::Lines
+        };
+        let now = Instant::now();
+        Self { shown, started: now, last: Mutex::new(now) }
+    }
+
+    /// Tells where it stands, if it is time to. `stand` gets the seconds since the start.
+    pub(crate) fn show(&self, stand: impl FnOnce(f64) -> Stand) {
+        let interval = match self.shown {
+            Shown::Nothing => return,
+            Shown::Bar(_) => SCREEN,
+            Shown::Lines => LINES,
+        };
+        let mut last = self.last();
+        if last.elapsed() < interval {
+            return;
+        }
+        *last = Instant::now();
+        let stand = stand(self.started.elapsed().as_secs_f64());
+        match &self.shown {
+            Shown::Nothing => {}
+            Shown::Bar(bar) => {
+                bar.set_length(stand.total);
+                bar.set_position(stand.done);
+                bar.set_message(stand.message);
+            }
+            Shown::Lines => eprintln!("pmvet: {}", stand.line),
         }
     }
 
+    /// The phase is over: the bar goes.
     pub(crate) fn finish(&self) {
-        if let Report::Bar(bar) = self {
+        if let Shown::Bar(bar) = &self.shown {
             bar.finish_and_clear();
         }
     }
+
+    fn last(&self) -> MutexGuard<'_, Instant> {
+        self.last.lock().unwrap_or_else(|e| e.into_inner())
+    }
 }
 
-impl Progress for Report {
+impl Drop for ProgressReport {
+    /// Whatever ended the phase.
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl lab::TrialProgress for ProgressReport {
     fn done(&self, done: usize, total: usize, failed: usize) {
-        match self {
-            Report::Silent => {}
-            Report::Bar(bar) => {
-                bar.set_length(total as u64);
-                bar.set_position(done as u64);
-                bar.set_message(failed.to_string());
+        self.show(|seconds| {
+            let rate = done as f64 / seconds;
+            let left = (total - done) as f64 / rate;
+            Stand {
+                done: done as u64,
+                total: total as u64,
+                message: failed.to_string(),
+                line: format!("{done} of {total} crash images tried, {failed} failed, {rate:.1}/s, {left:.0} s left"),
             }
-            Report::Lines { last, started } => {
-                let mut last = last.lock().unwrap_or_else(|e| e.into_inner());
-                if last.elapsed() >= INTERVAL {
-                    *last = Instant::now();
-                    let rate = done as f64 / started.elapsed().as_secs_f64();
-                    let left = (total - done) as f64 / rate;
-                    eprintln!(
-                        "pmvet: {done} of {total} crash images tried, {failed} failed, {rate:.1}/s, {left:.0} s left"
-                    );
-                }
-            }
+        });
+    }
+}
+
+impl verify::SearchProgress for ProgressReport {
+    fn done(&self, crashes: usize, of: usize, executions: u64, failures: usize) {
+        self.show(|seconds| {
+            let rate = executions as f64 / seconds;
+            let message = format!("{executions} executions ({rate:.1}/s), {failures} failed");
+            let line = format!("{crashes} of {of} crashes, {message}");
+            Stand { done: crashes as u64, total: of as u64, message, line }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_template_is_understood() {
+        for template in [CRASH_IMAGES, CRASHES, ENDLESS] {
+            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
+    }
+
+    #[test]
+    fn nothing_is_asked_for_before_it_is_time() {
+        for shown in [Shown::Nothing, Shown::Lines, Shown::Bar(ProgressBar::hidden())] {
+            let now = Instant::now();
+            let report = ProgressReport { shown, started: now, last: Mutex::new(now + LINES) };
+            report.show(|_| panic!("asked too early"));
+        }
+    }
+
+    #[test]
+    fn a_bar_says_where_it_stands() {
+        let bar = ProgressBar::hidden();
+        let long_ago = Instant::now() - LINES;
+        let report = ProgressReport { shown: Shown::Bar(bar.clone()), started: long_ago, last: Mutex::new(long_ago) };
+        verify::SearchProgress::done(&report, 2, 7, 100, 1);
+        assert_eq!((bar.position(), bar.length()), (2, Some(7)));
+        assert!(bar.message().starts_with("100 executions (") && bar.message().ends_with("/s), 1 failed"));
+        report.finish();
+        assert!(bar.is_finished());
     }
 }

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmvet_engines::inject::Recovery;
-use pmvet_engines::inject::trial::{Bench, room};
+use pmvet_engines::lab::{Bench, PATIENCE, RecoveryCommand, files, room, usual_timeout, with_paths};
 use pmvet_findings::Outcome;
 use pmvet_model::Mode;
+use pmvet_target::Workload;
 use pmvet_target::crash::{VersionId, Versions};
 use pmvet_target::launch::pm_variables;
 use pmvet_target::program::Program;
@@ -22,14 +22,7 @@ use crate::cli::{self, Persistency};
 use crate::config::Config;
 use crate::exit::{Error, Exit};
 use crate::system;
-use crate::workload::{self, Workload};
-
-/// A recovery that is only to be seen to work may take this long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
-/// A recovery hangs if it takes this many times as long as without a crash ...
-const SLOW: u32 = 10;
-/// ... but not before this.
-const LEAST_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::workload;
 
 /// Settings as text, to be compared. Most have the names of their flags.
 pub(crate) type Identity = BTreeMap<String, String>;
@@ -125,9 +118,9 @@ impl Recovering {
         driver: Option<Arc<Driver>>,
         versions: &Versions,
         last: VersionId,
-    ) -> Recovery {
+    ) -> RecoveryCommand {
         let bytes: u64 = versions.get(last).iter().flat_map(|v| &v.files).map(|f| f.size).sum();
-        Recovery {
+        RecoveryCommand {
             command: self.command(workload),
             input: workload.input.clone(),
             variables: pm_variables().collect(),
@@ -169,17 +162,6 @@ pub(crate) fn one_at_a_time(client: Option<&str>, jobs: Option<u16>) -> Result<(
     }
 }
 
-/// How long a recovery may take, given how long it takes without a crash.
-pub(crate) fn usual_timeout(undisturbed: Duration) -> Duration {
-    (undisturbed * SLOW).max(LEAST_TIMEOUT)
-}
-
-/// The PM files that there are in a version.
-pub(crate) fn files(versions: &Versions, version: VersionId) -> Vec<OsString> {
-    let files = versions.get(version).into_iter().flat_map(|v| &v.files);
-    files.filter(|f| f.exists).map(|f| f.path.clone().into()).collect()
-}
-
 /// How a recovery goes on what the undisturbed run left, and how long one may take after a crash.
 pub(crate) struct Proven {
     pub(crate) usual: Outcome,
@@ -190,7 +172,7 @@ impl Recovering {
     /// Runs the recovery, and the oracle, on what the undisturbed run left. Says how pmvet ends if they cannot be trusted.
     pub(crate) fn prove(
         &self,
-        recovery: &Recovery,
+        recovery: &RecoveryCommand,
         versions: &Versions,
         last: VersionId,
     ) -> Result<Result<Proven, Exit>, Error> {
@@ -215,17 +197,6 @@ fn is_plain(line: &str) -> bool {
     let plain = |c: char| c.is_alphanumeric() || " /._-+:,@%".contains(c);
     // A first word without a slash may be a builtin of the shell.
     line.chars().all(plain) && line.split_whitespace().next().is_some_and(|first| first.contains('/'))
-}
-
-/// A shell command that gets paths as its last arguments.
-pub(crate) fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
-    let mut command = command.to_vec();
-    if let Some(line) = command.last_mut() {
-        line.push(" \"$@\"");
-    }
-    command.push("oracle".into());
-    command.extend(paths.iter().cloned());
-    command
 }
 
 /// What to say if the journal of an interrupted run cannot be used.

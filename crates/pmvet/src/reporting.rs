@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+use pmvet_engines::lab::Witness;
 use pmvet_events::FileId;
 use pmvet_findings::baseline::Baseline;
 use pmvet_findings::dedup::Dedup;
@@ -37,16 +39,6 @@ pub(crate) struct Results<'a> {
     pub(crate) engines: Vec<String>,
     pub(crate) seconds: f64,
     pub(crate) phases: Vec<Phase>,
-}
-
-/// How to make a crash image again from the recorded run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Witness {
-    /// The recording it is made from, if that is not the workload's: a folder in the run's.
-    pub(crate) recording: Option<String>,
-    /// The crash is before the event with this number; nothing: at the end.
-    pub(crate) seq: Option<u64>,
-    pub(crate) patches: Vec<Patch>,
 }
 
 /// `witnesses.json`: by the hash of the crash image.
@@ -251,8 +243,7 @@ pub(crate) fn needed<'a>(
 
 impl From<&Witness> for Saved {
     fn from(witness: &Witness) -> Self {
-        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect();
-        let patches = witness.patches.iter().map(|p| (p.file.0, p.offset, hex(&p.bytes))).collect();
+        let patches = witness.patches.iter().map(|p| (p.file.0, p.offset, HEXLOWER.encode(&p.bytes))).collect();
         Self { recording: witness.recording.clone(), seq: witness.seq, patches }
     }
 }
@@ -261,9 +252,8 @@ impl Saved {
     /// Nothing if it is damaged.
     pub(crate) fn witness(self) -> Option<Witness> {
         let patches = self.patches.into_iter().map(|(file, offset, hex)| {
-            let bytes: Option<Vec<u8>> =
-                (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(hex.get(i..i + 2)?, 16).ok()).collect();
-            Some(Patch { file: FileId(file), offset, bytes: bytes? })
+            let bytes = HEXLOWER_PERMISSIVE.decode(hex.as_bytes()).ok()?;
+            Some(Patch { file: FileId(file), offset, bytes })
         });
         Some(Witness { recording: self.recording, seq: self.seq, patches: patches.collect::<Option<_>>()? })
     }

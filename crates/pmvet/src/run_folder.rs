@@ -7,8 +7,9 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use pmvet_findings::token::Token;
 use pmvet_findings::{Finding, Outcome, Run, jsonl};
 use pmvet_target::launch;
@@ -89,7 +90,7 @@ impl RunInfo {
     pub(crate) fn new(command: &[OsString], recover: &[OsString]) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
-            started: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
             command: texts(command),
             folder: Text(std::env::current_dir().unwrap_or_default().into()),
             environment: std::env::vars_os().map(|(name, value)| (Text(name), Text(value))).collect(),
@@ -138,10 +139,7 @@ impl Serialize for Text {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0.to_str().filter(|text| !text.starts_with(ESCAPED)) {
             Some(text) => serializer.serialize_str(text),
-            None => {
-                let hex: String = self.0.as_bytes().iter().map(|b| format!("{b:02x}")).collect();
-                serializer.serialize_str(&format!("{ESCAPED}{hex}"))
-            }
+            None => serializer.serialize_str(&format!("{ESCAPED}{}", HEXLOWER.encode(self.0.as_bytes()))),
         }
     }
 }
@@ -153,9 +151,8 @@ impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let Some(hex) = text.strip_prefix(ESCAPED) else { return Ok(Text(text.into())) };
-        let bytes: Option<Vec<u8>> =
-            hex.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
-        let bytes = bytes.ok_or_else(|| serde::de::Error::custom("a damaged string"))?;
+        let bytes = HEXLOWER_PERMISSIVE.decode(hex.as_bytes());
+        let bytes = bytes.map_err(|_| serde::de::Error::custom("a damaged string"))?;
         Ok(Text(OsString::from_vec(bytes)))
     }
 }
@@ -176,7 +173,7 @@ impl RunFolder {
         if let Some(parent) = runs.parent().filter(|p| p.file_name().is_some_and(|n| n == ".pmvet")) {
             let _ = std::fs::write(parent.join(".gitignore"), "*\n");
         }
-        let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         let stamp = rfc3339(seconds).replace([':', '-'], "").replace('T', "-").replace('Z', "");
         for attempt in 0.. {
             let id = match attempt {
@@ -384,23 +381,15 @@ impl RunFolder {
 
     /// A file without a name: in the run's folder, or in memory if there is no room for one.
     pub(crate) fn temporary(&self) -> io::Result<File> {
-        tempfile::tempfile_in(&self.path).or_else(|_| sparse::unnamed("temporary".as_ref()))
+        sparse::temporary(&self.path)
     }
 }
 
 /// A time, as seconds since 1970, in words that sort: `2026-11-15T05:12:26Z`.
 pub(crate) fn rfc3339(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March end with the leap day, which makes months regular.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+    /// The last one whose year has four digits.
+    const LAST_SECOND: u64 = 253_402_300_799;
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST_SECOND))).to_string()
 }
 
 #[cfg(test)]
@@ -412,6 +401,8 @@ mod tests {
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(rfc3339(1_794_719_546), "2026-11-15T05:12:26Z");
+        assert_eq!(rfc3339(4_107_542_399), "2100-02-28T23:59:59Z");
+        assert_eq!([253_402_300_799, u64::MAX].map(rfc3339), ["9999-12-31T23:59:59Z"; 2]);
     }
 
     #[test]
@@ -420,6 +411,11 @@ mod tests {
             let text = Text(OsString::from_vec(bytes.to_vec()));
             let json = serde_json::to_string(&text).unwrap();
             assert_eq!(serde_json::from_str::<Text>(&json).unwrap(), text);
+        }
+        let json = serde_json::to_string(&Text(OsString::from_vec(vec![0xff, 0x0a]))).unwrap();
+        assert_eq!(json, r#""\u0000hex:ff0a""#);
+        for damaged in [r#""\u0000hex:f""#, r#""\u0000hex:+f""#, r#""\u0000hex:fg""#] {
+            assert!(serde_json::from_str::<Text>(damaged).is_err(), "{damaged}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use pmvet_target::over;
+use pmvet_target::shutdown;
 
 use crate::exit::Exit;
 
@@ -18,8 +18,8 @@ type Handler = extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c
 extern "C" fn stop(signal: libc::c_int, info: *const libc::siginfo_t, _: *const libc::c_void) {
     // SAFETY: the kernel passes a valid pointer. A code above 0 means that the kernel sent the signal by itself.
     let from_terminal = unsafe { (*info).si_code > 0 };
-    if over::stopped_by().is_none() {
-        return over::stop(signal, from_terminal);
+    if shutdown::stopped_by().is_none() {
+        return shutdown::stop(signal, from_terminal);
     }
     // SAFETY: both may be called here. The signal is blocked until the handler returns, and ends pmvet then.
     unsafe {

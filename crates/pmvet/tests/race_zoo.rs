@@ -1,5 +1,6 @@
 //! Ground truth of `pmvet race`: every concurrency bug of the zoo is found in one run, whatever its interleaving, and the
-//! clean variants are silent.
+//! clean variants are silent. One of the findings is at the bug's line, which the source marks, or the table below says where the first
+//! one is instead.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -7,12 +8,22 @@ mod check_support;
 
 use std::collections::BTreeSet;
 
-use check_support::zoo::{Bug, Manifest, manifests};
+use check_support::zoo::{Bug, Elsewhere, Manifest, is_at_its_line, manifests};
 use check_support::{CLEAN, Checked, Place, both_cores, finish, make, turn};
 
 fn rule(bug: &Bug) -> &'static str {
     if bug.class == "lock-left-held" { "lock-in-pm" } else { "persistency-race" }
 }
+
+const READER: &str = "the reader is wrong; a store that it should not have seen yet is named first";
+
+/// Bugs that are reported somewhere else. Nothing is added here.
+const BLAMED_ELSEWHERE: &[Elsewhere] = &[
+    Elsewhere { program: "cl_hash", bug: 3, at: "cl_hash.c:187", why: READER },
+    Elsewhere { program: "cl_hash", bug: 5, at: "cl_hash.c:215", why: READER },
+    Elsewhere { program: "ext_hash", bug: 5, at: "ext_hash.c:267", why: READER },
+    Elsewhere { program: "slab_kv", bug: 5, at: "slab_kv.c:171", why: READER },
+];
 
 /// The programs that have concurrency bugs, and those bugs.
 fn racy() -> Vec<Manifest> {
@@ -43,11 +54,13 @@ fn race(manifest: &Manifest, variant: &str, workload: &[String]) -> Checked {
 
 fn is_found(manifest: &Manifest, bug: &Bug) -> Result<(), String> {
     let checked = race(manifest, &format!("bug-{}", bug.id), workload(bug));
-    let found = checked.code == Some(CLEAN) && checked.warnings().any(|finding| finding.rule.0 == rule(bug));
-    match found {
-        true => Ok(()),
-        false => Err(format!("--- {} bug {} is not found: {}", manifest.program.name, bug.id, checked.text())),
+    let name = format!("--- {} bug {}", manifest.program.name, bug.id);
+    let found: Vec<_> = checked.warnings().filter(|finding| finding.rule.0 == rule(bug)).collect();
+    if checked.code != Some(CLEAN) || found.is_empty() {
+        return Err(format!("{name} is not found: {}", checked.text()));
     }
+    is_at_its_line(manifest, bug.id, found.into_iter(), BLAMED_ELSEWHERE)
+        .map_err(|what| format!("{name}: {what}\n{}", checked.text()))
 }
 
 /// With the workloads of the program's bugs, each once.

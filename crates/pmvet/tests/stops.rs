@@ -3,7 +3,7 @@
 
 mod stops_support;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stops_support::{Ended, Load, Place};
@@ -26,10 +26,60 @@ const COMMANDS: [(&str, &str); 5] = [
 /// When pmvet is told to end, at the latest.
 const MOMENTS: u64 = 2500;
 
-/// They take times, so one comes after the other.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// How many commands run at a time, each a load for the others. Those whose targets fork for ever run alone: they are a load
+/// without bounds.
+const AT_ONCE: usize = 3;
+
+/// A part of the machine, for as long as the value lives.
+struct Room(usize);
+
+/// How many more commands may start.
+static FREE: (Mutex<usize>, Condvar) = (Mutex::new(AT_ONCE), Condvar::new());
+
+impl Room {
+    /// Waits until so many commands may start.
+    fn new(commands: usize) -> Self {
+        let free = FREE.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = FREE.1.wait_while(free, |free| *free < commands).unwrap_or_else(PoisonError::into_inner);
+        *free -= commands;
+        Self(commands)
+    }
+
+    /// For a command whose target, or recovery, misbehaves in this way.
+    fn beside_others(mode: &str) -> Self {
+        Self::new(if mode.contains("fork") { AT_ONCE } else { 1 })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        *FREE.0.lock().unwrap_or_else(PoisonError::into_inner) += self.0;
+        FREE.1.notify_all();
+    }
+}
+
+/// The whole machine: whatever runs beside would change the times that are taken.
+fn alone() -> Room {
+    Room::new(AT_ONCE)
+}
+
+/// Tests that make a load of their own come one after the other.
+fn with_load() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does something in all modes, as many at a time as there is room for.
+fn each_mode(work: impl Fn(&str) + Sync) {
+    let work = &work;
+    std::thread::scope(|scope| {
+        for mode in MODES {
+            scope.spawn(move || {
+                let _room = Room::beside_others(mode);
+                work(mode);
+            });
+        }
+    });
 }
 
 /// Numbers that are the same in every run of the tests.
@@ -117,12 +167,11 @@ fn within(place: &Place, words: &str, target: &str, budget: Duration) -> Ended {
 const BUDGET: Duration = Duration::from_secs(4);
 
 fn targets_that_do_not_end(words: &str) {
-    let _alone = alone();
-    for mode in MODES {
+    each_mode(|mode| {
         let ended = within(&Place::new(), words, &format!("now-{mode} POOL"), BUDGET);
         assert_eq!(ended.status.code(), Some(3), "{mode}: {}", ended.output);
         assert!(ended.output.contains("did not end within the budget of 4s"), "{mode}: {}", ended.output);
-    }
+    });
 }
 
 #[test]
@@ -147,35 +196,32 @@ fn a_target_that_does_not_end_fuzz() {
 
 #[test]
 fn a_target_that_does_not_end_interleave() {
-    let _alone = alone();
-    for mode in MODES {
+    each_mode(|mode| {
         let ended = within(&Place::new(), "fuzz --interleave --corpus corpus", &format!("now-{mode} POOL"), BUDGET);
         assert_eq!(ended.status.code(), Some(3), "{mode}: {}", ended.output);
-    }
+    });
 }
 
 /// A set-up command, or input, that does not end.
 #[test]
 fn what_comes_before_counts() {
-    let _alone = alone();
-    for mode in MODES {
+    each_mode(|mode| {
         let words = format!("check --setup RECOVER+now-{mode}+POOL");
         let ended = within(&Place::new(), &words, "work POOL 10", Duration::from_secs(1));
         assert_eq!(ended.status.code(), Some(3), "{mode}: {}", ended.output);
         assert!(ended.output.contains("the set-up command did not end"), "{mode}: {}", ended.output);
-    }
+    });
 }
 
 /// Recoveries that do not end after a crash: the budget ends before pmvet can know that they hang, which is no finding.
 fn recoveries_that_do_not_end(words: &str, code: i32) {
-    let _alone = alone();
-    for mode in MODES {
+    each_mode(|mode| {
         let words = format!("{words} --recover-timeout 10m --recover RECOVER+{mode}+POOL");
         let ended = within(&Place::new(), &words, "work POOL 20", 2 * BUDGET);
         assert_eq!(ended.status.code(), Some(code), "{mode}: {}", ended.output);
         assert!(ended.output.contains("budget"), "{mode}: {}", ended.output);
         assert!(!ended.output.contains("still runs"), "{mode}: {}", ended.output);
-    }
+    });
 }
 
 #[test]
@@ -196,7 +242,7 @@ fn a_recovery_that_does_not_end_race() {
 /// What was found before the budget ended is reported.
 #[test]
 fn findings_survive_the_end_of_the_budget() {
-    let _alone = alone();
+    let _room = Room::beside_others("hang");
     let words = "check --recover-timeout 1s --recover RECOVER+hang+POOL --visits 2000";
     let ended = within(&Place::new(), words, "work POOL 300", 3 * BUDGET);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.output);
@@ -206,6 +252,7 @@ fn findings_survive_the_end_of_the_budget() {
 #[test]
 #[ignore = "half an hour: 200 moments each, alone and on a busy machine"]
 fn many_moments() {
+    let _turn = with_load();
     let _alone = alone();
     for busy in [0, 8] {
         let _load = Load::new(busy);
@@ -216,15 +263,11 @@ fn many_moments() {
     }
 }
 
-/// How many commands the test of budgets on a busy machine runs at a time, each a load for the others. Those whose targets fork for
-/// ever run alone: they are a load without bounds.
-const AT_ONCE: usize = 3;
-
 /// Targets and recoveries that do not end, with budgets of 5, 20 and 60 seconds, or those that `PMVET_TEST_BUDGETS` names.
 #[test]
 #[ignore = "half an hour: budgets on a busy machine"]
 fn budgets_on_a_busy_machine() {
-    let _alone = alone();
+    let _turn = with_load();
     let _load = Load::new(8);
     let budgets = std::env::var("PMVET_TEST_BUDGETS").unwrap_or("5,20,60".into());
     let mut cases = Vec::new();
@@ -237,19 +280,19 @@ fn budgets_on_a_busy_machine() {
             }
         }
     }
+    // Those that run beside others first, so that few wait for the machine to be theirs.
     let forks = |(words, target, _): &(String, String, Duration)| words.contains("fork") || target.contains("fork");
-    let (alone, beside_others): (Vec<_>, Vec<_>) = cases.into_iter().partition(forks);
-    for (cases, at_once) in [(beside_others, AT_ONCE), (alone, 1)] {
-        let cases = Mutex::new(cases.into_iter());
-        let next = || cases.lock().unwrap().next();
-        std::thread::scope(|scope| {
-            for _ in 0..at_once {
-                scope.spawn(|| {
-                    while let Some((words, target, budget)) = next() {
-                        within(&Place::new(), &words, &target, budget);
-                    }
-                });
-            }
-        });
-    }
+    cases.sort_by_key(forks);
+    let cases = Mutex::new(cases.into_iter());
+    let next = || cases.lock().unwrap().next();
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some((words, target, budget)) = next() {
+                    let _room = Room::beside_others(&format!("{words} {target}"));
+                    within(&Place::new(), &words, &target, budget);
+                }
+            });
+        }
+    });
 }

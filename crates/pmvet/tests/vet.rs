@@ -6,8 +6,8 @@ mod check_support;
 
 use std::path::{Path, PathBuf};
 
-use check_support::zoo::is_at_marker;
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, compile, finish, make, repository, turn};
+use check_support::zoo::{Manifest, is_at_its_line, manifests};
+use check_support::{CLEAN, Checked, FOUND, Place, both_cores, compile, finish, make, turn};
 use pmvet_findings::{Finding, Severity};
 
 /// Long enough for the engine that finds a bug to have its turn, however busy the machine is.
@@ -28,6 +28,12 @@ fn is_on_line(finding: &Finding, source: &Path, text: &str) -> bool {
         frame.file.as_deref().and_then(Path::file_name) == source.file_name()
             && frame.line.is_some_and(|line| lines.contains(&line))
     })
+}
+
+/// Whether the finding names the line of a bug of the zoo.
+fn is_at(finding: &Finding, program: &str, bug: u32) -> bool {
+    let manifest = manifests().into_iter().find(|manifest: &Manifest| manifest.program.name == program).unwrap();
+    is_at_its_line(&manifest, bug, std::iter::once(finding), &[]).is_ok()
 }
 
 /// An error that leads to the bug, and replays.
@@ -58,9 +64,8 @@ fn bugs_of_each_kind_are_found() {
         let place = Place::new();
         let variant = bug.map_or("clean".into(), |bug| format!("bug-{bug}"));
         let checked = vet(&place, &["--budget", BUDGET], &zoo.join("undo_btree").join(variant), &["-n", "20"]);
-        let source = repository().join("zoo/undo_btree/undo_btree.c");
         match *bug {
-            Some(bug) => finds(&place, &checked, |finding| is_at_marker(finding, &source, bug)),
+            Some(bug) => finds(&place, &checked, |finding| is_at(finding, "undo_btree", bug)),
             None => is_clean(&place, &checked),
         }
     });
@@ -71,8 +76,7 @@ fn a_race_is_proven() {
     let _turn = turn();
     let (zoo, place) = (make("zoo", "zoo"), Place::new());
     let checked = vet(&place, &["--budget", BUDGET], &zoo.join("bptree/bug-1"), &["-n", "200", "-t", "4"]);
-    let source = repository().join("zoo/bptree/bptree.c");
-    let is_it = |finding: &Finding| finding.rule.0 == "persistency-race" && is_at_marker(finding, &source, 1);
+    let is_it = |finding: &Finding| finding.rule.0 == "persistency-race" && is_at(finding, "bptree", 1);
     finds(&place, &checked, is_it).unwrap();
 }
 

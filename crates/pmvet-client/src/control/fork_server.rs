@@ -17,7 +17,7 @@ use std::time::Duration;
 use pmvet_events::event::What;
 use pmvet_events::plan;
 use pmvet_events::shm::RingState;
-use pmvet_events::stage::{Point, RUN, Stage, turn};
+use pmvet_events::stage::{ForkPoint, RUN, Stage, turn};
 
 use super::fork_point;
 use super::private_mappings::PrivateMappings;
@@ -27,11 +27,11 @@ use crate::record::threads::threads;
 use crate::run::run;
 
 /// The fork server, if this process is one or a child of one.
-pub(crate) static FORK_SERVER: OnceLock<ForkServer> = OnceLock::new();
+pub(crate) static FORK_SERVER: OnceLock<ForkServerProcess> = OnceLock::new();
 
 pub(crate) type AfterFork = unsafe extern "C" fn(*mut c_void);
 
-pub(crate) struct ForkServer {
+pub(crate) struct ForkServerProcess {
     stage: &'static Stage,
     /// The first call that names one of these files is a fork point.
     files: Vec<PathBuf>,
@@ -59,7 +59,7 @@ pub(crate) struct ForkServer {
     after_fork: AfterFork,
 }
 
-impl ForkServer {
+impl ForkServerProcess {
     pub(crate) fn new(plan: &plan::Forks, after_fork: AfterFork) -> Self {
         let stage = dynamorio::map_stage(&plan.stage);
         Self {
@@ -151,21 +151,21 @@ impl ForkServer {
     }
 
     /// The fork point that a call is, if it is one.
-    fn fork_point(&self, call: &Syscall, number: i64) -> Option<Point> {
+    fn fork_point(&self, call: &Syscall, number: i64) -> Option<ForkPoint> {
         let named = fork_point::named_file(call, number);
         let is = |path: &Path| named.as_deref().is_some_and(|named| fork_point::is_same_file(named, path));
         if !self.files_passed.load(Ordering::Relaxed) && self.files.iter().any(|path| is(path)) {
-            return Some(Point::Files);
+            return Some(ForkPoint::Files);
         }
         let input = match &self.input {
             Some(path) => is(path),
             None => fork_point::looks_at_stdin(call, number),
         };
-        input.then_some(Point::Input)
+        input.then_some(ForkPoint::Input)
     }
 
     /// Obeys pmvet's orders. Returns only in a child, which goes on from here.
-    fn serve(&self, dc: *mut c_void, number: usize, point: Point) {
+    fn serve(&self, dc: *mut c_void, number: usize, point: ForkPoint) {
         let server = self.stage.server(number);
         self.server.store(number, Ordering::Relaxed);
         self.next_server.store(RUN, Ordering::Relaxed);

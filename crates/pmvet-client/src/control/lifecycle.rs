@@ -7,7 +7,7 @@ use pmvet_events::event::What;
 use pmvet_events::ids::ThreadId;
 use pmvet_events::paths;
 
-use super::fork_server::{FORK_SERVER, ForkServer};
+use super::fork_server::{FORK_SERVER, ForkServerProcess};
 use super::lockstep::LOCKSTEP;
 use super::signals::SIGNALS;
 use crate::dynamorio;
@@ -19,7 +19,7 @@ use crate::run::run;
 
 /// Prepares what a thread needs.
 fn start_thread(id: ThreadId) -> *mut Thread {
-    Thread::start(id, LOCKSTEP.fences_of_new_thread(), FORK_SERVER.get().map(ForkServer::stage))
+    Thread::start(id, LOCKSTEP.fences_of_new_thread(), FORK_SERVER.get().map(ForkServerProcess::stage))
 }
 
 fn next_thread_id() -> ThreadId {

@@ -14,7 +14,7 @@ use crate::record::thread::{LockstepState, Thread};
 use crate::run::run;
 
 /// Where the threads of this process are.
-pub(crate) static LOCKSTEP: Lockstep = Lockstep { places: [const { Place::new() }; THREAD_PLACES] };
+pub(crate) static LOCKSTEP: Lockstep = Lockstep { places: [const { ThreadPlace::new() }; THREAD_PLACES] };
 
 /// Threads beyond this number share the places of others.
 const THREAD_PLACES: usize = 128;
@@ -38,7 +38,7 @@ const MIN_FREE_FENCES: u64 = 4;
 
 /// Where a thread is.
 #[derive(Debug)]
-struct Place {
+struct ThreadPlace {
     /// The fences that it has made.
     fences_made: AtomicU64,
     /// Nobody waits for it.
@@ -46,7 +46,7 @@ struct Place {
     os_thread: AtomicU32,
 }
 
-impl Place {
+impl ThreadPlace {
     const fn new() -> Self {
         Self { fences_made: AtomicU64::new(0), away: AtomicBool::new(true), os_thread: AtomicU32::new(0) }
     }
@@ -68,11 +68,11 @@ impl Place {
 
 #[derive(Debug)]
 pub(crate) struct Lockstep {
-    places: [Place; THREAD_PLACES],
+    places: [ThreadPlace; THREAD_PLACES],
 }
 
 impl Lockstep {
-    fn place(&self, thread: ThreadId) -> &Place {
+    fn place(&self, thread: ThreadId) -> &ThreadPlace {
         &self.places[thread.0 as usize % THREAD_PLACES]
     }
 
@@ -103,7 +103,7 @@ impl Lockstep {
     }
 
     /// The thread that is furthest behind one with `mine` fences, if any is too far behind.
-    fn behind(&self, mine: u64) -> Option<(u64, &Place)> {
+    fn behind(&self, mine: u64) -> Option<(u64, &ThreadPlace)> {
         let others = self.places.iter().filter(|place| !place.away.load(Ordering::Relaxed));
         let others = others.map(|place| (place.fences_made.load(Ordering::Relaxed), place));
         others

@@ -22,6 +22,6 @@ pub(crate) fn set_up(plan: &Plan) {
     schedule::SCHEDULE.set(schedule::Schedule::new(plan));
     signals::SIGNALS.set(signals::Signals::new());
     if let Some(forks) = &plan.forks {
-        fork_server::FORK_SERVER.get_or_init(|| fork_server::ForkServer::new(forks, lifecycle::forked));
+        fork_server::FORK_SERVER.get_or_init(|| fork_server::ForkServerProcess::new(forks, lifecycle::forked));
     }
 }

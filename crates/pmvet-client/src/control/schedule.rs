@@ -21,7 +21,7 @@ pub(crate) static SCHEDULE: Global<Schedule> = Global::new();
 /// The stalls of the plan, each with the address of its instruction once its module is loaded.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
-    stalls: Vec<Stall>,
+    stalls: Vec<ArmedStall>,
     /// How many threads are stopped.
     stopped: AtomicU32,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Schedule {
 const YIELD_REST_NANOS: u64 = 200_000;
 
 #[derive(Debug)]
-struct Stall {
+struct ArmedStall {
     module: PathBuf,
     offset: u64,
     before: bool,
@@ -41,7 +41,7 @@ struct Stall {
 
 impl Schedule {
     pub(crate) fn new(plan: &Plan) -> Self {
-        let stall = |stall: &pmvet_events::plan::Stall| Stall {
+        let stall = |stall: &pmvet_events::plan::Stall| ArmedStall {
             module: stall.module.clone(),
             offset: stall.offset,
             before: stall.before,

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use pmvet_events::plan::Plan;
 use pmvet_events::stage::Stage;
 
-use crate::control::fork_server::{FORK_SERVER, ForkServer};
+use crate::control::fork_server::{FORK_SERVER, ForkServerProcess};
 use crate::dynamorio;
 use crate::run::run;
 
@@ -27,5 +27,5 @@ pub(crate) fn set_up(plan: &Plan) {
 /// Where branches are counted, if they are.
 pub(crate) fn branch_stage() -> Option<&'static Stage> {
     let server = FORK_SERVER.get().filter(|_| run().is_coverage_run());
-    server.map(ForkServer::stage).or(BRANCHES_BESIDE_EVENTS.get().copied())
+    server.map(ForkServerProcess::stage).or(BRANCHES_BESIDE_EVENTS.get().copied())
 }

@@ -29,7 +29,7 @@ use dynamorio_sys::*;
 use pmvet_events::wire;
 
 use super::cold::{Body, Cold};
-use super::liveness::Live;
+use super::liveness::LiveRegisters;
 use super::runtime_ranges::RuntimeRanges;
 use super::sequences::{Access, Address};
 use super::{branch_counters, clean_calls, markers, stubs};
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn block_event(
             instr = instr_get_next_app(instr);
         }
         let Some(&last) = instrs.last() else { return dr_emit_flags_t::DR_EMIT_DEFAULT };
-        let mut live = vec![Live::ALL; instrs.len() + 1];
+        let mut live = vec![LiveRegisters::ALL; instrs.len() + 1];
         for (i, &instr) in instrs.iter().enumerate().rev() {
             live[i] = live[i + 1].before(instr);
         }
@@ -138,7 +138,7 @@ impl Block {
         e.call_stub(stub, access, Address::Constant(hook.number.into()));
     }
 
-    fn instruction(&mut self, instr: Instr, live: Live) {
+    fn instruction(&mut self, instr: Instr, live: LiveRegisters) {
         let (op, call, ret) =
             (instructions::opcode(instr), instructions::is_call(instr), instructions::is_return(instr));
         if !PM.is_watched() {
@@ -175,7 +175,7 @@ impl Block {
     }
 
     /// Instruments what is reported whether there is PM or not.
-    fn without_memory(&mut self, instr: Instr, op: u32, live: Live, call: bool, ret: bool) {
+    fn without_memory(&mut self, instr: Instr, op: u32, live: LiveRegisters, call: bool, ret: bool) {
         if call {
             self.shadow_call(instr, live);
         } else if ret {
@@ -244,13 +244,13 @@ impl Block {
         self.cold.push(Cold { entry, back, rcx_saved: true, body: Body::Trace { instr }, fence_pending: None });
     }
 
-    fn shadow_call(&mut self, instr: Instr, live: Live) {
+    fn shadow_call(&mut self, instr: Instr, live: LiveRegisters) {
         let e = self.emitter(instr);
         let site = self.site(instr);
         with_register(&e, live, |r| e.push_frame(r, site));
     }
 
-    fn shadow_return(&mut self, instr: Instr, live: Live) {
+    fn shadow_return(&mut self, instr: Instr, live: LiveRegisters) {
         let e = self.emitter(instr);
         let hooked = HOOKS.may_return_at(app_pc(instr));
         if !hooked {
@@ -280,7 +280,7 @@ fn fence_stub() -> extern "C" fn() {
 }
 
 /// Runs `body` with a register it may change.
-fn with_register(e: &Emitter, live: Live, body: impl FnOnce(reg_id_t)) {
+fn with_register(e: &Emitter, live: LiveRegisters, body: impl FnOnce(reg_id_t)) {
     match live.dead_register() {
         Some(scratch) => body(scratch),
         None => {

@@ -2,7 +2,7 @@
 
 use dynamorio_sys::*;
 
-use super::liveness::Live;
+use super::liveness::LiveRegisters;
 use crate::coverage;
 use crate::dynamorio::emitter::{Emitter, RCX, mem, reg_part};
 use crate::dynamorio::ffi::OPSZ_lea;
@@ -11,7 +11,7 @@ use crate::record::sites::{ModuleKind, SITES};
 use crate::record::thread::slot;
 
 /// Counts that the block at `entry` runs after the one that ran before it.
-pub(super) fn count_branch(e: &Emitter, live: Live, entry: u64) {
+pub(super) fn count_branch(e: &Emitter, live: LiveRegisters, entry: u64) {
     let Some(stage) = coverage::branch_stage() else { return };
     let (number, kind) = SITES.stable_id(entry);
     if kind == ModuleKind::System {

@@ -3,7 +3,7 @@
 use dynamorio_sys::*;
 
 use super::block::Block;
-use super::liveness::Live;
+use super::liveness::LiveRegisters;
 use super::runtime_ranges::RuntimeRanges;
 use super::sequences::{Access, Address};
 use super::{clean_calls, stubs};
@@ -41,7 +41,14 @@ pub(super) enum Body {
 
 impl Block {
     /// Sends the access to the cold path if `ea` may be PM.
-    pub(super) fn filtered(&mut self, instr: Instr, live: Live, ea: opnd_t, body: Body, fence_pending: Option<bool>) {
+    pub(super) fn filtered(
+        &mut self,
+        instr: Instr,
+        live: LiveRegisters,
+        ea: opnd_t,
+        body: Body,
+        fence_pending: Option<bool>,
+    ) {
         let e = self.emitter(instr);
         let entry = e.label();
         let rcx_saved;

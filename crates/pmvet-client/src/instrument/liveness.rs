@@ -12,7 +12,7 @@ use crate::dynamorio::instructions::Instr;
 
 /// What the target needs just before an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Live {
+pub(crate) struct LiveRegisters {
     /// Bit n: general register n, in the order of `DR_REG_RAX`….
     registers: u16,
     flags: u32,
@@ -22,7 +22,7 @@ const FLAGS_READ: u32 = 0x11f;
 const FLAGS_WRITE: u32 = 0x8f800;
 const WRITE_SHIFT: u32 = 11;
 
-impl Live {
+impl LiveRegisters {
     pub(crate) const ALL: Self = Self { registers: u16::MAX, flags: FLAGS_READ };
 
     pub(crate) fn flags(self) -> bool {

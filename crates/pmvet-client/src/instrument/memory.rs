@@ -7,7 +7,7 @@ use pmvet_events::wire;
 
 use super::block::Block;
 use super::cold::Body;
-use super::liveness::Live;
+use super::liveness::LiveRegisters;
 use super::runtime_ranges::RuntimeRanges;
 use super::sequences::Address;
 use super::stubs;
@@ -19,7 +19,7 @@ use crate::run::run;
 
 impl Block {
     /// Instruments the loads and stores of an instruction.
-    pub(super) fn memory(&mut self, instr: Instr, op: u32, live: Live) {
+    pub(super) fn memory(&mut self, instr: Instr, op: u32, live: LiveRegisters) {
         let (stores, loads) = (instructions::destinations(instr), instructions::sources(instr));
         let store = stores.iter().copied().find_map(address_off_stack);
         let constant = stores.iter().chain(&loads).copied().find_map(constant_address);
@@ -123,7 +123,7 @@ impl Block {
         }
     }
 
-    pub(super) fn runtime_ranges(&mut self, instr: Instr, live: Live, plan: RuntimeRanges) {
+    pub(super) fn runtime_ranges(&mut self, instr: Instr, live: LiveRegisters, plan: RuntimeRanges) {
         match plan.start() {
             Some(ea) => self.filtered(instr, live, ea, Body::RuntimeRanges { plan, instr }, None),
             None => {

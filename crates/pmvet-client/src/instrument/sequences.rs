@@ -9,7 +9,7 @@ use crate::dynamorio::emitter::{Emitter, RCX, RSP, imm32, immediate, mem, reg, r
 use crate::dynamorio::ffi::OPSZ_lea;
 use crate::dynamorio::instructions::Instr;
 use crate::record::pm::PM;
-use crate::record::shadow_stack::Frame;
+use crate::record::shadow_stack::ShadowFrame;
 use crate::record::thread::{Thread, slot};
 
 /// Where an access goes.
@@ -48,7 +48,7 @@ impl Emitter {
     }
 
     pub(crate) fn push_frame(&self, r: reg_id_t, call_site: u32) {
-        let size = size_of::<Frame>() as i32;
+        let size = size_of::<ShadowFrame>() as i32;
         self.load_slot(r, slot::FRAME);
         self.step_frame(r, size);
         self.op11(OP_mov_st, mem(r, 0, OPSZ_8), reg(RSP));
@@ -59,7 +59,7 @@ impl Emitter {
 
     pub(crate) fn pop_frame(&self, r: reg_id_t) {
         self.load_slot(r, slot::FRAME);
-        self.step_frame(r, -(size_of::<Frame>() as i32));
+        self.step_frame(r, -(size_of::<ShadowFrame>() as i32));
         self.store_slot(slot::FRAME, r);
     }
 

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use pmvet_events::ids::{ContextId, SiteId};
 use pmvet_events::places::Context;
 
-use super::shadow_stack::{BOTTOM, Frame, PathStep, ROOT, STACK_FRAMES, neighbour};
+use super::shadow_stack::{BOTTOM, PathStep, ROOT, STACK_FRAMES, ShadowFrame, neighbour};
 use super::stable_ids;
 use super::thread::{Thread, slot};
 use crate::dynamorio::Global;
@@ -95,7 +95,7 @@ impl Thread {
         self.interrupted.push(top as u64);
         let next = neighbour(top, 1);
         // SAFETY: `neighbour` stays within the ring.
-        unsafe { *next = Frame { sp: sp + 1, ..BOTTOM } };
+        unsafe { *next = ShadowFrame { sp: sp + 1, ..BOTTOM } };
         self.set_slot(slot::FRAME, next as u64);
     }
 

@@ -12,7 +12,7 @@ use pmvet_events::ids::{ContextId, SiteId};
 use super::allocators::Request;
 use super::lock_state::{AwaitedLock, HeldLock, PendingCall};
 use super::pm::PM;
-use super::sync_functions::{HOOKS, Role, Success};
+use super::sync_functions::{HOOKS, Success, SyncRole};
 use super::thread::{Thread, slot};
 use super::threads::threads;
 
@@ -28,49 +28,53 @@ pub(crate) unsafe extern "C" fn function_entered(thread: *mut Thread) {
     // Calls with a lower stack pointer are over, however they were left.
     thread.pending_calls.retain(|p| p.sp >= sp);
     // C11's functions wrap those of pthread, and a lock of the user's may do so too. Only the outermost one counts.
-    let synchronises = !matches!(hook.role, Role::Allocate(_) | Role::BeginTransaction | Role::Detach);
+    let synchronises = !matches!(hook.role, SyncRole::Allocate(_) | SyncRole::BeginTransaction | SyncRole::Detach);
     if synchronises && thread.pending_calls.iter().any(|p| p.object == object) {
         return;
     }
     let mut request = Request::default();
     match hook.role {
-        Role::Allocate(function) => request = function.request(&arguments, thread.pool),
-        Role::BeginTransaction => thread.pool = object,
+        SyncRole::Allocate(function) => request = function.request(&arguments, thread.pool),
+        SyncRole::BeginTransaction => thread.pool = object,
         _ => thread.report_released_spin_locks(),
     }
     let context = thread.context(sp);
     let site = SiteId(hook.site);
     // A reader-writer lock is released by the same function, however it was taken.
-    let taken = if matches!(hook.role, Role::Release(_)) { thread.remove_held_lock(object) } else { None };
+    let taken = if matches!(hook.role, SyncRole::Release(_)) { thread.remove_held_lock(object) } else { None };
     let mut emit = |what| thread.emit_at(site, context, what);
     match hook.role {
-        Role::Release(how) => {
+        SyncRole::Release(how) => {
             emit(What::Release { lock: object, how: taken.unwrap_or(how) });
         }
-        Role::Signal(op) => {
+        SyncRole::Signal(op) => {
             emit(What::Sync { object, op });
         }
-        Role::SemPost => {
+        SyncRole::SemPost => {
             emit(What::Sync { object, op: SyncOp::SemPost });
         }
-        Role::CondWait => {
+        SyncRole::CondWait => {
             emit(What::Sync { object, op: SyncOp::CondWait });
             emit(What::Release { lock: arguments[1], how: LockKind::Exclusive });
         }
-        Role::Barrier => {
+        SyncRole::Barrier => {
             emit(What::Sync { object, op: SyncOp::BarrierEnter });
         }
-        Role::Detach => {
+        SyncRole::Detach => {
             let child = threads().by_handle(object);
             if let Some(child) = child {
                 emit(What::ThreadDetach { child });
             }
         }
-        Role::Acquire(..) | Role::SemWait | Role::Join | Role::Allocate(_) | Role::BeginTransaction => {}
+        SyncRole::Acquire(..)
+        | SyncRole::SemWait
+        | SyncRole::Join
+        | SyncRole::Allocate(_)
+        | SyncRole::BeginTransaction => {}
     }
     let returns = !matches!(
         hook.role,
-        Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::BeginTransaction
+        SyncRole::Release(_) | SyncRole::Signal(_) | SyncRole::SemPost | SyncRole::Detach | SyncRole::BeginTransaction
     );
     if returns || hook.wrapper {
         thread.pending_calls.push(PendingCall {
@@ -97,14 +101,14 @@ pub(crate) unsafe extern "C" fn function_returns(thread: *mut Thread) {
         let results = (thread.rax, thread.rdx);
         let mut emit = |what| thread.emit_at(done.site, done.context, what);
         match done.role {
-            Role::Allocate(function) => {
+            SyncRole::Allocate(function) => {
                 if let Some((addr, len)) = function.result(done.request, results)
                     && let Some(mapping) = PM.find(addr, 1)
                 {
                     emit(What::Allocate { addr, len: len.min(mapping.end.saturating_sub(addr)) });
                 }
             }
-            Role::Acquire(how, success) => {
+            SyncRole::Acquire(how, success) => {
                 let acquired = match success {
                     Success::Always => true,
                     Success::Returns(value) => result == value,
@@ -115,24 +119,28 @@ pub(crate) unsafe extern "C" fn function_returns(thread: *mut Thread) {
                     thread.add_held_lock(done.object, how);
                 }
             }
-            Role::CondWait => {
+            SyncRole::CondWait => {
                 emit(What::Acquire { lock: done.second, how: LockKind::Exclusive });
                 emit(What::Sync { object: done.object, op: SyncOp::CondWoken });
             }
-            Role::Barrier => {
+            SyncRole::Barrier => {
                 emit(What::Sync { object: done.object, op: SyncOp::BarrierLeave });
             }
-            Role::SemWait if result == 0 => {
+            SyncRole::SemWait if result == 0 => {
                 emit(What::Sync { object: done.object, op: SyncOp::SemAcquire });
             }
-            Role::Join if result == 0 => {
+            SyncRole::Join if result == 0 => {
                 let child = threads().by_handle(done.object);
                 if let Some(child) = child {
                     emit(What::ThreadJoin { child });
                 }
             }
-            Role::SemWait | Role::Join => {}
-            Role::Release(_) | Role::Signal(_) | Role::SemPost | Role::Detach | Role::BeginTransaction => {}
+            SyncRole::SemWait | SyncRole::Join => {}
+            SyncRole::Release(_)
+            | SyncRole::Signal(_)
+            | SyncRole::SemPost
+            | SyncRole::Detach
+            | SyncRole::BeginTransaction => {}
         }
     }
     thread.update_return_slot();
@@ -144,7 +152,7 @@ impl Thread {
         let AwaitedLock { sp, object, place, kind } = std::mem::take(&mut self.awaited_lock);
         if sp != 0 {
             let how = LockKind::from_number((kind >> 8) as u8).unwrap_or(LockKind::Exclusive);
-            let role = Role::Acquire(how, Success::Mutex);
+            let role = SyncRole::Acquire(how, Success::Mutex);
             let (site, context) = (SiteId(place as u32), ContextId((place >> 32) as u32));
             let request = Request::default();
             self.pending_calls.push(PendingCall { sp, role, object, second: 0, request, site, context });

@@ -5,7 +5,7 @@
 
 use pmvet_events::SiteId;
 use pmvet_events::event::What;
-use pmvet_events::step::{CODE, State};
+use pmvet_events::thread_state::{CODE, ThreadState};
 
 use super::sites::SITES;
 use super::thread::{Thread, slot};
@@ -55,7 +55,7 @@ impl Thread {
         dynamorio::read_memory(pc, &mut code);
         let general = dynamorio::integer_registers(&mut self.trace.fs);
         let fs = self.trace.fs;
-        let state = State { general, fs, pc, code }.to_bytes();
+        let state = ThreadState { general, fs, pc, code }.to_bytes();
         let context = self.context(general[4]);
         let site = SiteId(SITES.id_at(pc));
         self.emit_at(site, context, What::Step { addr, len, state: &state });

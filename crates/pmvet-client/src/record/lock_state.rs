@@ -3,13 +3,13 @@
 use pmvet_events::ids::{ContextId, SiteId};
 
 use super::allocators::Request;
-use super::sync_functions::Role;
+use super::sync_functions::SyncRole;
 
 /// A hooked function that has not returned yet.
 #[derive(Debug)]
 pub(crate) struct PendingCall {
     pub(super) sp: u64,
-    pub(super) role: Role,
+    pub(super) role: SyncRole,
     pub(super) object: u64,
     pub(super) second: u64,
     pub(super) request: Request,

@@ -1,6 +1,6 @@
 //! The shadow stack of calls, and a thread's cache of call paths.
 //!
-//! Instrumented calls push a [`Frame`], returns pop one, both without touching a flag and without any check. That alone
+//! Instrumented calls push a [`ShadowFrame`], returns pop one, both without touching a flag and without any check. That alone
 //! would be wrong after `longjmp`, an exception or a stack switch, so every frame carries the stack pointer at its call: a
 //! frame is alive only while the stack pointer is below that. An event that reads the stack drops dead frames.
 //!
@@ -12,7 +12,7 @@ use pmvet_events::shm::ROOT_CONTEXT;
 
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Frame {
+pub(crate) struct ShadowFrame {
     /// The stack pointer at the call, before the return address was pushed.
     pub(crate) sp: u64,
     /// The call instruction. Pushing writes it together with `node` = 0, in one store.
@@ -21,33 +21,34 @@ pub(crate) struct Frame {
     pub(crate) node: u32,
 }
 
-pub(super) const STACK_FRAMES: usize = (1 << 16) / size_of::<Frame>();
+pub(super) const STACK_FRAMES: usize = (1 << 16) / size_of::<ShadowFrame>();
 
 #[repr(C, align(65536))]
-pub(crate) struct ShadowStack([Frame; STACK_FRAMES]);
+pub(crate) struct ShadowStack([ShadowFrame; STACK_FRAMES]);
 
 impl ShadowStack {
     pub(crate) fn new() -> Box<Self> {
-        let mut stack = Box::new(Self([Frame { sp: 0, call: 0, node: 0 }; STACK_FRAMES]));
+        let mut stack = Box::new(Self([ShadowFrame { sp: 0, call: 0, node: 0 }; STACK_FRAMES]));
         // The bottom is alive for ever and has the root as its context.
         stack.0[0] = BOTTOM;
         stack
     }
 
-    pub(crate) fn bottom(&self) -> *const Frame {
+    pub(crate) fn bottom(&self) -> *const ShadowFrame {
         &raw const self.0[0]
     }
 }
 
 /// The outermost frame of a thread.
-pub(super) const BOTTOM: Frame = Frame { sp: u64::MAX, call: 0, node: ROOT };
+pub(super) const BOTTOM: ShadowFrame = ShadowFrame { sp: u64::MAX, call: 0, node: ROOT };
 
 pub(super) const ROOT: u32 = ROOT_CONTEXT.0;
 
 /// The frame `distance` frames after `at`, towards the top, within the ring.
-pub(super) fn neighbour(at: *mut Frame, distance: isize) -> *mut Frame {
+pub(super) fn neighbour(at: *mut ShadowFrame, distance: isize) -> *mut ShadowFrame {
     let base = at as usize & !0xffff;
-    (base | (at as usize).wrapping_add_signed(distance * size_of::<Frame>() as isize) & 0xffff) as *mut Frame
+    (base | (at as usize).wrapping_add_signed(distance * size_of::<ShadowFrame>() as isize) & 0xffff)
+        as *mut ShadowFrame
 }
 
 /// One step in the tree: from a node by a call to its child. The stubs look here first.

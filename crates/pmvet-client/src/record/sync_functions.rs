@@ -20,7 +20,7 @@ pub(crate) static HOOKS: Global<Hooks> = Global::new();
 
 /// What a function does to the object that one of its arguments names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum SyncRole {
     Acquire(LockKind, Success),
     Release(LockKind),
     /// Releases and re-acquires the mutex that is its second argument.
@@ -47,7 +47,7 @@ pub(super) enum Success {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hook {
-    pub(super) role: Role,
+    pub(super) role: SyncRole,
     pub(super) arg: u8,
     pub(super) site: u32,
     /// It may call another hooked function for the same object, which is then not reported again.
@@ -75,7 +75,7 @@ pub(crate) enum EntryKind {
 }
 
 pub(crate) struct Hooks {
-    names: HashMap<String, (Role, u8)>,
+    names: HashMap<String, (SyncRole, u8)>,
     found: RwLock<Found>,
 }
 
@@ -92,9 +92,9 @@ struct Found {
 impl Hooks {
     pub(crate) fn new(plan: &Plan) -> Self {
         use LockKind::{Exclusive, Shared};
-        use Role::{Acquire, Barrier, CondWait, Join, Release, SemPost, SemWait, Signal};
+        use SyncRole::{Acquire, Barrier, CondWait, Join, Release, SemPost, SemWait, Signal};
         let zero = Success::Returns(0);
-        let built_in: &[(&[&str], Role)] = &[
+        let built_in: &[(&[&str], SyncRole)] = &[
             (
                 &["pthread_mutex_lock", "pthread_mutex_trylock", "pthread_mutex_timedlock", "pthread_mutex_clocklock"],
                 Acquire(Exclusive, Success::Mutex),
@@ -136,7 +136,7 @@ impl Hooks {
                 Join,
             ),
         ];
-        let mut names: HashMap<String, (Role, u8)> =
+        let mut names: HashMap<String, (SyncRole, u8)> =
             built_in.iter().flat_map(|(names, role)| names.iter().map(|n| (n.to_string(), (*role, 0)))).collect();
         for function in &plan.sync {
             let how = if function.shared { Shared } else { Exclusive };
@@ -148,9 +148,9 @@ impl Hooks {
             names.insert(function.function.clone(), (role, function.arg));
         }
         if plan.races {
-            names.extend(["pthread_detach", "thrd_detach"].map(|name| (name.into(), (Role::Detach, 0))));
-            names.extend(allocators::functions(plan).map(|(name, function)| (name, (Role::Allocate(function), 0))));
-            names.insert("pmemobj_tx_begin".into(), (Role::BeginTransaction, 0));
+            names.extend(["pthread_detach", "thrd_detach"].map(|name| (name.into(), (SyncRole::Detach, 0))));
+            names.extend(allocators::functions(plan).map(|(name, function)| (name, (SyncRole::Allocate(function), 0))));
+            names.insert("pmemobj_tx_begin".into(), (SyncRole::BeginTransaction, 0));
         }
         Self { names, found: RwLock::default() }
     }
@@ -162,8 +162,8 @@ impl Hooks {
         let hook = found.hooks.get(number as usize)?;
         let simple = hook.arg == 0 && !hook.wrapper;
         let kind = match hook.role {
-            Role::Acquire(how, Success::Mutex | Success::Returns(0)) if simple => EntryKind::Lock(how),
-            Role::Release(how) if simple => EntryKind::Unlock(how),
+            SyncRole::Acquire(how, Success::Mutex | Success::Returns(0)) if simple => EntryKind::Lock(how),
+            SyncRole::Release(how) if simple => EntryKind::Unlock(how),
             _ => EntryKind::Other,
         };
         Some(Entry { number, site: hook.site, kind })
@@ -205,7 +205,8 @@ impl Hooks {
             }
             let number = found.hooks.len() as u32;
             let known = name.starts_with("pthread_") || name.starts_with("sem_");
-            let wrapper = !known && !matches!(role, Role::Allocate(_) | Role::BeginTransaction | Role::Detach);
+            let wrapper =
+                !known && !matches!(role, SyncRole::Allocate(_) | SyncRole::BeginTransaction | SyncRole::Detach);
             found.hooks.push(Hook { role, arg, site: SITES.id_at(pc), wrapper });
             found.at.insert(pc, number);
         }

@@ -14,7 +14,7 @@ use pmvet_events::wire;
 
 use super::lock_state::{AwaitedLock, HeldLock, HeldSpinLock, MAX_HELD_SPIN_LOCKS, PendingCall};
 use super::ring_claim::claim_ring;
-use super::shadow_stack::{Frame, PathCache, ShadowStack};
+use super::shadow_stack::{PathCache, ShadowFrame, ShadowStack};
 use super::syscalls::pending::PendingSyscall;
 use super::unfenced_stores::InstructionTrace;
 use crate::dynamorio::{self, TLS};
@@ -127,7 +127,7 @@ pub(crate) struct Thread {
     /// The coverage map of operations on PM, and a hash of the last operation.
     pub(crate) pm_counts: u64,
     pub(crate) last_operation: u32,
-    /// Where operations are numbered, and where the run is to end: a [`pmvet_events::stage::Stop`].
+    /// Where operations are numbered, and where the run is to end: a [`pmvet_events::stage::CrashTrigger`].
     pub(crate) stop: u64,
 
     /// The low halves of the vector registers, while Rust code runs.
@@ -140,7 +140,7 @@ pub(crate) struct Thread {
     pub(crate) frames: Box<ShadowStack>,
     pub(crate) path_cache: PathCache,
     /// Memory that `context` reuses.
-    pub(crate) new_frames: Vec<Frame>,
+    pub(crate) new_frames: Vec<ShadowFrame>,
     /// Shadow stack positions that signal handlers interrupted.
     pub(crate) interrupted: Vec<u64>,
     pub(crate) pending_calls: Vec<PendingCall>,
@@ -324,8 +324,8 @@ impl Thread {
         unsafe { *self.slots.add(index) = value }
     }
 
-    pub(crate) fn frame(&self) -> *mut Frame {
-        self.slot(slot::FRAME) as *mut Frame
+    pub(crate) fn frame(&self) -> *mut ShadowFrame {
+        self.slot(slot::FRAME) as *mut ShadowFrame
     }
 
     /// Ends the thread's stream and frees what belongs to it.

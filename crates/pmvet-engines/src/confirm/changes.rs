@@ -10,7 +10,7 @@ use pmvet_events::event::Event;
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::fences::{Fences, Gates};
-use super::likeness::Operations;
+use super::operation_similarity::OperationWords;
 
 /// How many reads of a word are remembered, and how many words: bounds on memory.
 const MOST_VISITS: usize = 96;
@@ -33,7 +33,7 @@ pub struct Change {
     pub store: u32,
     pub operations: [u32; 2],
     /// How much these operations have to do with each other.
-    pub likeness: u8,
+    pub similarity: u8,
     pub gates: Gates,
 }
 
@@ -77,7 +77,7 @@ impl Visits {
         word: (FileId, u64),
         (writer, operation): (ThreadId, u32),
         previous: Option<u32>,
-        operations: &Operations,
+        operations: &OperationWords,
         fences: &Fences,
     ) -> Vec<Change> {
         let visits = self.0.get(&word).map_or(&[][..], Vec::as_slice);
@@ -102,12 +102,12 @@ impl Visits {
                 reads: between.len() as u32 + 1,
                 store: operation,
                 operations: [first.operation, second.operation],
-                likeness: operations.likeness((writer, operation), (first.thread, first.operation)),
+                similarity: operations.similarity((writer, operation), (first.thread, first.operation)),
                 gates,
             });
         }
         // Of those that are alike, the ones that take the least.
-        changes.sort_by_key(|change| (Reverse(change.likeness), change.distance()));
+        changes.sort_by_key(|change| (Reverse(change.similarity), change.distance()));
         let mut alike: HashMap<ContextId, usize> = HashMap::new();
         changes.retain(|change| {
             let alike = alike.entry(change.context).or_insert(0);
@@ -141,7 +141,7 @@ mod tests {
             fences.made(WRITER, FenceKind::Sfence, Nth { site: SiteId(9), nth });
             fences.made(READER, FenceKind::Sfence, Nth { site: SiteId(9), nth });
         }
-        visits.changes(WORD, (WRITER, store), previous, &Operations::default(), &fences)
+        visits.changes(WORD, (WRITER, store), previous, &OperationWords::default(), &fences)
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Made {
 
 impl Fences {
     /// How many fences a thread has made: the number of the operation that it is in.
-    pub(super) fn of(&self, thread: ThreadId) -> u32 {
+    pub(super) fn made_by(&self, thread: ThreadId) -> u32 {
         self.0.get(&thread).map_or(0, |made| made.count)
     }
 

@@ -1,35 +1,35 @@
 //! A proven race in words.
 
 use pmvet_findings::finding::CrashImage;
-use pmvet_findings::{Access, Evidence, Finding, Place, PmRange, Role, Severity, rules};
+use pmvet_findings::{Evidence, Finding, Place, PmRange, Role, Severity, TimelineStep, rules};
 
 use super::flow::{Flow, SideEffect};
-use super::meetings::{Crash, End, Meeting};
-use super::verdict::Verdict;
-use crate::inject::Tried;
-use crate::inject::findings::{Names, Setting, recovered};
-use crate::native::NativeStacks;
+use super::meetings::{Meeting, MeetingCrash, PmAccess};
+use super::verdict::RaceVerdict;
+use crate::lab::Tried;
+use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
+use crate::lab::native::NativeStacks;
 use crate::stacks::Stacks;
 
 /// How a race was proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct How {
+pub struct Proof {
     /// The writer was stopped after its store.
     pub forced: bool,
-    pub verdict: Verdict,
+    pub verdict: RaceVerdict,
 }
 
 /// A race, and the recovery that fails because of it.
 pub fn confirmed(
     meeting: &Meeting,
-    crash: &Crash,
+    crash: &MeetingCrash,
     tried: &Tried,
-    how: How,
-    setting: &Setting,
-    names: &mut Names<'_>,
+    how: Proof,
+    setting: &UsualRecovery,
+    names: &mut StackLookup<'_>,
 ) -> Finding {
     let read = crash.lost.iter().any(|end| end.seq == meeting.store.seq);
-    let taken_back = how.verdict == Verdict::TakenBack;
+    let taken_back = how.verdict == RaceVerdict::TakenBack;
     let label = match (read, crash.lost.len()) {
         _ if taken_back => "recovery takes this store back, or does not count it yet",
         (true, 1) => "this store is lost in the crash",
@@ -63,8 +63,8 @@ pub fn confirmed(
         false => format!("{reader} went on in another thread, which must know of it through ordinary memory"),
     };
     let else_ = match how.verdict {
-        Verdict::TakenBack => format!("It works just before {reader} goes on, whether the store is lost or not."),
-        Verdict::WriterAlone => format!(
+        RaceVerdict::TakenBack => format!("It works just before {reader} goes on, whether the store is lost or not."),
+        RaceVerdict::WriterAlone => format!(
             "It works if nothing is lost, and before the store. {writer} itself relies on the store before it is \
              persistent: recovery fails even if {reader} has not gone on yet."
         ),
@@ -76,7 +76,7 @@ pub fn confirmed(
         let label = format!("recovery {}", tried.outcome);
         places.push(Place { role: Role::Recovery, stack: native.clone(), thread: None, pm: None, seq: None, label });
     }
-    let step = |at: usize, what: &str| Access {
+    let step = |at: usize, what: &str| TimelineStep {
         seq: places[at].seq.unwrap_or_default(),
         thread: places[at].thread.unwrap_or_default(),
         what: what.into(),
@@ -97,7 +97,7 @@ pub fn confirmed(
         step(0, "stored"),
         step(1, if meeting.read { "loaded" } else { "fenced" }),
         step(2, acted),
-        Access { what: "crash".into(), ..step(2, "") },
+        TimelineStep { what: "crash".into(), ..step(2, "") },
     ];
     let mut finding = Finding {
         rule: rules::PERSISTENCY_RACE.id(),
@@ -189,7 +189,7 @@ pub fn lock_left_held(
     finding: &mut Finding,
     crash_at: u64,
     tried: &Tried,
-    setting: &Setting,
+    setting: &UsualRecovery,
     natives: &mut NativeStacks,
 ) {
     let stack = natives.stack(&tried.stack);
@@ -220,7 +220,7 @@ pub fn lock_left_held(
     };
 }
 
-fn place(role: Role, end: &End, label: &str, stacks: &mut dyn Stacks) -> Place {
+fn place(role: Role, end: &PmAccess, label: &str, stacks: &mut dyn Stacks) -> Place {
     let pm = (end.len > 0).then(|| PmRange {
         file: stacks.file(end.line.file),
         offset: end.offset,

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::spaces::AddressSpaces;
-use pmvet_events::step::State;
+use pmvet_events::thread_state::ThreadState;
 use pmvet_events::{SiteId, ThreadId};
 use pmvet_model::LineId;
 
-use super::meetings::{End, Meeting};
-use super::taint::{Effect, Registers, Step, Taint};
+use super::meetings::{Meeting, PmAccess};
+use super::taint::{Effect, Registers, Taint, TracedInstruction};
 
 /// How many values of a thread are followed at the same time, and how many side effects of each are kept.
 const MOST_VALUES: usize = 16;
@@ -25,7 +25,7 @@ const FENCES: u32 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SideEffect {
     /// For output: the instruction, and no bytes.
-    pub end: End,
+    pub end: PmAccess,
     /// What is written depends on the value.
     pub content: bool,
     /// Where it is written depends on the value.
@@ -72,7 +72,7 @@ impl Flows {
         self.spaces.update(event);
         match event.what {
             What::Step { addr, len, state } => {
-                if let Some(state) = State::from_bytes(state) {
+                if let Some(state) = ThreadState::from_bytes(state) {
                     self.step(event, addr, len, &state);
                 }
             }
@@ -113,9 +113,9 @@ impl Flows {
         }
     }
 
-    fn step(&mut self, event: &Event<'_>, addr: u64, len: u64, state: &State) {
+    fn step(&mut self, event: &Event<'_>, addr: u64, len: u64, state: &ThreadState) {
         let registers = Registers { general: state.general, fs: state.fs };
-        let step = Step { pc: state.pc, code: &state.code, registers: &registers };
+        let step = TracedInstruction { pc: state.pc, code: &state.code, registers: &registers };
         let Event { thread, site, context, .. } = *event;
         let mut ended = None;
         let values = self.values.entry(thread).or_default();
@@ -145,8 +145,8 @@ impl Flows {
                     writes.push((i, effect));
                     continue;
                 }
-                let line = LineId::of(pmvet_events::FileId(0), 0);
-                let end = End { thread, site, context, seq: event.seq, line, offset: 0, len: 0 };
+                let line = LineId::containing(pmvet_events::FileId(0), 0);
+                let end = PmAccess { thread, site, context, seq: event.seq, line, offset: 0, len: 0 };
                 value.flow.note(SideEffect { end, content: effect.content, address: effect.address, output: true });
             }
             value.flow.branched |= value.taint.branched();
@@ -176,8 +176,8 @@ impl Flows {
             }
             self.spaces.locate(event.thread, addr, len, |part| {
                 let Event { seq, thread, site, context, .. } = *event;
-                let line = LineId::of(part.file, part.offset);
-                let end = End { thread, site, context, seq, line, offset: part.offset, len: part.len as u64 };
+                let line = LineId::containing(part.file, part.offset);
+                let end = PmAccess { thread, site, context, seq, line, offset: part.offset, len: part.len as u64 };
                 value.flow.note(SideEffect { end, content: effect.content, address: effect.address, output: false });
             });
         }
@@ -205,7 +205,7 @@ impl Flow {
 #[cfg(test)]
 mod tests {
     use pmvet_events::event::{FenceKind, StoreKind};
-    use pmvet_events::step::CODE;
+    use pmvet_events::thread_state::CODE;
     use pmvet_events::{ContextId, FileId};
 
     use super::*;
@@ -217,12 +217,12 @@ mod tests {
     const LOAD: SiteId = SiteId(7);
 
     /// A reader with 4 KiB of PM.
-    struct Play {
+    struct FlowScript {
         flows: Flows,
         seq: u64,
     }
 
-    impl Play {
+    impl FlowScript {
         fn new() -> Self {
             let mut play = Self { flows: Flows::default(), seq: 0 };
             play.event(SiteId(0), What::ThreadStart { process: 1, os_thread: 2 });
@@ -237,7 +237,7 @@ mod tests {
 
         /// `rdi` is the address of the value, `rsi` that of other bytes, and `rbp` that of volatile memory.
         fn step(&mut self, site: SiteId, code: &[u8], source: (u64, u64)) {
-            let mut state = State { general: [0; 16], fs: 0, pc: 0x400000, code: [0x90; CODE] };
+            let mut state = ThreadState { general: [0; 16], fs: 0, pc: 0x400000, code: [0x90; CODE] };
             (state.general[7], state.general[6], state.general[5]) = (VALUE, OTHER, 0x9000);
             state.code[..code.len()].copy_from_slice(code);
             self.event(site, What::Step { addr: source.0, len: source.1, state: &state.to_bytes() });
@@ -258,8 +258,8 @@ mod tests {
 
         /// What a meeting at the load is told.
         fn end(self, seq: u64) -> Option<Flow> {
-            let line = LineId::of(FileId(1), 0x100);
-            let load = End { thread: READER, site: LOAD, context: ContextId(0), seq, line, offset: 0x100, len: 8 };
+            let line = LineId::containing(FileId(1), 0x100);
+            let load = PmAccess { thread: READER, site: LOAD, context: ContextId(0), seq, line, offset: 0x100, len: 8 };
             let mut meeting = Meeting {
                 store: load,
                 load,
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn stores_whose_content_or_address_depends_on_the_value_are_side_effects() {
-        let mut play = Play::new();
+        let mut play = FlowScript::new();
         let seq = play.load();
         play.store(8, &[0x48, 0x89, 0x06], OTHER); // mov [rsi], rax
         play.store(9, &[0x48, 0x89, 0x0e], OTHER + 8); // mov [rsi], rcx
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_value_is_followed_through_memory_and_not_beyond_two_fences() {
-        let mut play = Play::new();
+        let mut play = FlowScript::new();
         let seq = play.load();
         play.step(SiteId(8), &[0x48, 0x89, 0x45, 0x00], (0, 0)); // mov [rbp], rax
         play.step(SiteId(9), &[0x48, 0x31, 0xc0], (0, 0)); // xor rax, rax
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_store_over_the_value_is_no_act_on_it_and_a_branch_is_noted() {
-        let mut play = Play::new();
+        let mut play = FlowScript::new();
         let seq = play.load();
         play.step(SiteId(8), &[0x48, 0x85, 0xc0], (0, 0)); // test rax, rax
         play.step(SiteId(9), &[0x74, 0x00], (0, 0)); // je
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_waits_for_a_value_acts_on_the_last_that_it_loads() {
-        let mut play = Play::new();
+        let mut play = FlowScript::new();
         for _ in 0..2 * MOST_VALUES {
             play.load();
         }
@@ -329,14 +329,14 @@ mod tests {
 
     #[test]
     fn a_load_that_was_not_followed_has_no_flow() {
-        let mut play = Play::new();
+        let mut play = FlowScript::new();
         let seq = play.load();
         assert_eq!(play.end(seq + 1), None);
     }
 
     #[test]
     fn damaged_states_are_passed_over() {
-        let mut play = Play::new();
+        let mut play = FlowScript::new();
         play.event(LOAD, What::Step { addr: VALUE, len: 8, state: &[1, 2, 3] });
         play.event(LOAD, What::Load { addr: VALUE, size: 8 });
         assert_eq!(play.end(3), None);

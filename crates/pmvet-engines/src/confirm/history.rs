@@ -6,7 +6,7 @@ use pmvet_events::event::Event;
 use pmvet_events::{FileId, SiteId, ThreadId};
 use pmvet_model::LineId;
 
-use super::meeting::End;
+use super::meeting::PmAccess;
 
 /// So many of the last stores of a thread are remembered, and at times twice as many.
 const MOST_STORES: usize = 32;
@@ -16,7 +16,7 @@ const MOST_WORDS: usize = 1 << 20;
 /// A store, and how often its instruction had run before; `others` counts the acts of other threads by then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stored {
-    pub(super) end: End,
+    pub(super) end: PmAccess,
     pub(super) nth: u32,
     pub(super) others: u64,
 }
@@ -41,7 +41,7 @@ pub(super) struct History {
     stored: HashMap<ThreadId, Vec<Stored>>,
     acts: HashMap<ThreadId, Acts>,
     all_acts: u64,
-    last_act: Option<End>,
+    last_act: Option<PmAccess>,
     /// How often each thread has run each instruction that stores or fences.
     counts: HashMap<(ThreadId, SiteId), u32>,
 }
@@ -66,7 +66,7 @@ impl History {
     }
 
     /// A part of it.
-    pub(super) fn stored(&mut self, end: End, New { nth, others }: New) {
+    pub(super) fn stored(&mut self, end: PmAccess, New { nth, others }: New) {
         let stored = self.stored.entry(end.thread).or_default();
         if stored.len() >= 2 * MOST_STORES {
             stored.drain(..MOST_STORES);
@@ -81,19 +81,19 @@ impl History {
             acts.count += 1;
             self.all_acts += 1;
             let Event { seq, thread, site, context, .. } = *event;
-            let line = LineId::of(FileId(0), 0);
-            self.last_act = Some(End { thread, site, context, seq, line, offset: 0, len: 0 });
+            let line = LineId::containing(FileId(0), 0);
+            self.last_act = Some(PmAccess { thread, site, context, seq, line, offset: 0, len: 0 });
         }
     }
 
     /// The last stores of a thread, oldest first.
-    pub(super) fn of(&self, thread: ThreadId) -> &[Stored] {
+    pub(super) fn stores_by(&self, thread: ThreadId) -> &[Stored] {
         self.stored.get(&thread).map_or(&[], Vec::as_slice)
     }
 
     /// How often the instruction of a store had run before, if that is known.
-    pub(super) fn nth_of(&self, store: &End) -> Option<u32> {
-        self.of(store.thread).iter().find(|known| known.end.seq == store.seq).map(|known| known.nth)
+    pub(super) fn nth_of(&self, store: &PmAccess) -> Option<u32> {
+        self.stores_by(store.thread).iter().find(|known| known.end.seq == store.seq).map(|known| known.nth)
     }
 
     /// How many acts of other threads there were.
@@ -102,7 +102,7 @@ impl History {
     }
 
     /// Of whomever.
-    pub(super) fn last_act(&self) -> Option<End> {
+    pub(super) fn last_act(&self) -> Option<PmAccess> {
         self.last_act
     }
 }
@@ -123,7 +123,7 @@ impl Readers {
         *before & bit != 0
     }
 
-    pub(super) fn stored(&mut self, store: &End) {
+    pub(super) fn stored(&mut self, store: &PmAccess) {
         for word in store.offset / 8..=(store.offset + store.len.max(1) - 1) / 8 {
             if let Some((before, since)) = self.0.get_mut(&(store.line.file, word)) {
                 *before = std::mem::take(since);
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn who_has_read_a_value_can_tell_that_it_was_replaced() {
         let mut readers = Readers::default();
-        let line = LineId::of(FileId(1), 64);
+        let line = LineId::containing(FileId(1), 64);
         let (site, context, seq) = (SiteId(1), ContextId(1), 1);
-        let store = End { thread: ThreadId(1), site, context, seq, line, offset: 64, len: 8 };
+        let store = PmAccess { thread: ThreadId(1), site, context, seq, line, offset: 64, len: 8 };
         let read = |readers: &mut Readers, thread| readers.read(ThreadId(thread), FileId(1), 8);
         assert!(!read(&mut readers, 2));
         readers.stored(&store);

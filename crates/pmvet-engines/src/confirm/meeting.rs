@@ -11,7 +11,7 @@ use super::shared::Nth;
 
 /// One side of a meeting, or an act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
+pub struct PmAccess {
     pub thread: ThreadId,
     pub site: SiteId,
     pub context: ContextId,
@@ -25,7 +25,7 @@ pub struct End {
 
 /// A crash image: the content of PM before the event `seq`, with some bytes as they were before.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Crash {
+pub struct MeetingCrash {
     pub seq: u64,
     pub version: VersionId,
     pub patches: Vec<Patch>,
@@ -35,9 +35,9 @@ pub struct Crash {
     pub control: Vec<Patch>,
     pub control_at: u64,
     /// The stores that are lost: the one that was read, or all that its thread had not persisted by then.
-    pub lost: Vec<End>,
+    pub lost: Vec<PmAccess>,
     /// What the reader has just done.
-    pub act: End,
+    pub act: PmAccess,
     /// The act is a fence: what came before it is persistent.
     pub fenced: bool,
     /// What to write over the content, without the patches, to undo all that the reader has stored since the load, if that is known.
@@ -47,9 +47,9 @@ pub struct Crash {
 /// A thread read what another, or itself, had stored, before it was persistent; or went on meanwhile without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meeting {
-    pub store: End,
+    pub store: PmAccess,
     /// The load; or what another thread did last before the store became persistent.
-    pub load: End,
+    pub load: PmAccess,
     /// The store was read. If it was not, what others know of it they know from ordinary memory.
     pub read: bool,
     /// How many acts of others there are between the store and its persist, as far as that was counted.
@@ -59,7 +59,7 @@ pub struct Meeting {
     /// How often the writer had run the store's instruction before, if that is known.
     pub nth: Option<u32>,
     /// The store is lost: after each act of the reader, and just before the store becomes persistent.
-    pub crashes: Vec<Crash>,
+    pub crashes: Vec<MeetingCrash>,
     /// Where the value went, if the reader was followed.
     pub flow: Option<Flow>,
 }

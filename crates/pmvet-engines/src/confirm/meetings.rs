@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, SiteId, ThreadId};
 use pmvet_model::{Line, LineId, Mode, Model};
-use pmvet_target::crash::{Patch, Replay, Versions};
+use pmvet_target::crash::{Patch, PmReplay, Versions};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
 
 use super::history::{History, Readers, Stored};
-pub use super::meeting::{Crash, End, Meeting, Meetings};
+pub use super::meeting::{Meeting, MeetingCrash, Meetings, PmAccess};
 use super::shared::Nth;
 use super::undo::Undo;
-use crate::inject::scan::{Newest, ScanError};
-use crate::losses;
+use crate::lab::lost_stores;
+use crate::lab::{Newest, ScanError};
 
 /// How many meetings of the same two instructions are looked at, and how many of those closely: after each of
 /// the first stores that follow the load. Most meetings of two instructions are harmless even where there is a bug, as when the
@@ -35,15 +35,15 @@ const MOST_AT_RISK: usize = 16;
 
 /// Makes [`Meetings`] out of events.
 #[derive(Debug)]
-pub struct Scanner {
+pub struct MeetingScanner {
     model: Model,
-    replay: Replay,
+    replay: PmReplay,
     versions: Versions,
     meetings: Vec<Meeting>,
     /// What is lost with each meeting, the store that was read first.
     at_risk: Vec<Vec<AtRisk>>,
     /// Meetings whose reader has acts to come, by the reader.
-    open: HashMap<ThreadId, Vec<Open>>,
+    open: HashMap<ThreadId, Vec<OpenMeeting>>,
     /// A meeting of each store that is still pending, by the store's number.
     windows: HashMap<u64, usize>,
     met: HashMap<(SiteId, SiteId), usize>,
@@ -65,25 +65,25 @@ pub struct Scanner {
 
 /// What to write over an image to lose stores.
 #[derive(Debug, Default)]
-struct Loss {
+struct LossPatches {
     patches: Vec<Patch>,
     /// ... or only what other threads have stored into the same lines later.
     others: Vec<Patch>,
 }
 
-impl Loss {
+impl LossPatches {
     /// Of one of a line's stores.
     fn of(model: &Model, line: &Line, index: usize) -> Self {
         let thread = line.stores()[index].thread;
         let other = (index..line.stores().len()).find(|&i| line.stores()[i].thread != thread);
         Self {
-            patches: losses::of_store(model, line, index),
-            others: other.map_or_else(Vec::new, |other| losses::of_store(model, line, other)),
+            patches: lost_stores::of_store(model, line, index),
+            others: other.map_or_else(Vec::new, |other| lost_stores::of_store(model, line, other)),
         }
     }
 }
 
-impl FromIterator<Self> for Loss {
+impl FromIterator<Self> for LossPatches {
     fn from_iter<T: IntoIterator<Item = Self>>(losses: T) -> Self {
         let mut all = Self::default();
         for loss in losses {
@@ -97,14 +97,14 @@ impl FromIterator<Self> for Loss {
 /// A store of the writer that was pending at the load.
 #[derive(Debug)]
 struct AtRisk {
-    end: End,
+    end: PmAccess,
     /// What to write over the content at the load to lose it.
     control: Vec<Patch>,
 }
 
 /// A meeting whose reader is followed.
 #[derive(Debug)]
-struct Open {
+struct OpenMeeting {
     meeting: usize,
     close: bool,
     /// The reader has stored since the load, or since its last fence after it.
@@ -113,12 +113,12 @@ struct Open {
     fences: usize,
 }
 
-impl Scanner {
+impl MeetingScanner {
     /// `store` is an empty file for the pages of all versions.
     pub fn new(recording: &Recording, mode: Mode, store: MappedFile) -> Self {
         Self {
             model: Model::new(mode),
-            replay: Replay::new(recording),
+            replay: PmReplay::new(recording),
             versions: Versions::new(store),
             meetings: Vec::new(),
             at_risk: Vec::new(),
@@ -201,10 +201,10 @@ impl Scanner {
         let Self { model, history, readers, .. } = self;
         let new = history.begin(event);
         model.spaces().locate(event.thread, addr, len, |part| {
-            let line = LineId::of(part.file, part.offset);
+            let line = LineId::containing(part.file, part.offset);
             place.get_or_insert((line, part.offset, part.len as u64));
             let Event { seq, thread, site, context, .. } = *event;
-            let end = End { thread, site, context, seq, line, offset: part.offset, len: part.len as u64 };
+            let end = PmAccess { thread, site, context, seq, line, offset: part.offset, len: part.len as u64 };
             history.stored(end, new);
             readers.stored(&end);
         });
@@ -216,7 +216,7 @@ impl Scanner {
         self.model.spaces().locate(event.thread, addr, len, |part| parts.push(part));
         for part in parts {
             let sees_change = self.readers.read(event.thread, part.file, part.offset / 8);
-            let line = LineId::of(part.file, part.offset);
+            let line = LineId::containing(part.file, part.offset);
             // An access over two lines counts with its first.
             let within = part.len.min((line.offset() + 64 - part.offset) as usize);
             let Some(found) = self.model.line(line) else { continue };
@@ -228,7 +228,7 @@ impl Scanner {
                 continue;
             }
             let open = self.open.entry(event.thread).or_default();
-            let again = |open: &Open| {
+            let again = |open: &OpenMeeting| {
                 let meeting = &self.meetings[open.meeting];
                 meeting.store.seq == store.seq && meeting.load.site == event.site
             };
@@ -247,7 +247,7 @@ impl Scanner {
             *met_again += 1;
             self.intra += usize::from(intra);
             let first = u64::from(bytes.trailing_zeros());
-            let end = |thread, site, context, seq| End {
+            let end = |thread, site, context, seq| PmAccess {
                 thread,
                 site,
                 context,
@@ -258,14 +258,14 @@ impl Scanner {
             };
             let load = end(event.thread, event.site, event.context, self.last_seq);
             let store = end(store.thread, store.site, store.context, store.seq);
-            let mut at_risk = vec![AtRisk { end: store, control: losses::of_store(&self.model, found, index) }];
+            let mut at_risk = vec![AtRisk { end: store, control: lost_stores::of_store(&self.model, found, index) }];
             if !intra {
                 at_risk.extend(self.earlier(&store));
                 self.met_stores.insert(store.seq);
             }
             let meeting = self.meetings.len();
             let open = self.open.entry(event.thread).or_default();
-            open.push(Open { meeting, close, acted: false, stores: 0, fences: 0 });
+            open.push(OpenMeeting { meeting, close, acted: false, stores: 0, fences: 0 });
             if !intra {
                 self.windows.entry(store.seq).or_insert(meeting);
             }
@@ -287,9 +287,9 @@ impl Scanner {
 
     /// What the thread of a store had stored elsewhere before, and has not made persistent: who relies on the store may
     /// rely on that, too.
-    fn earlier(&self, store: &End) -> Vec<AtRisk> {
+    fn earlier(&self, store: &PmAccess) -> Vec<AtRisk> {
         let mut at_risk: Vec<AtRisk> = Vec::new();
-        for &Stored { end: End { line, seq, .. }, .. } in self.history.of(store.thread).iter().rev() {
+        for &Stored { end: PmAccess { line, seq, .. }, .. } in self.history.stores_by(store.thread).iter().rev() {
             let known = |at: &AtRisk| at.end.line == line;
             if at_risk.len() == MOST_AT_RISK {
                 break;
@@ -300,7 +300,7 @@ impl Scanner {
             let Some(found) = self.model.line(line).filter(|line| line.uncertain() == 0) else { continue };
             let mine = |s: &&pmvet_model::Store| s.thread == store.thread && s.seq < store.seq;
             let Some((index, first)) = found.stores().iter().enumerate().find(|(_, s)| mine(s)) else { continue };
-            let end = End {
+            let end = PmAccess {
                 thread: first.thread,
                 site: first.site,
                 context: first.context,
@@ -309,29 +309,29 @@ impl Scanner {
                 offset: line.offset() + first.offset() as u64,
                 len: first.len() as u64,
             };
-            at_risk.push(AtRisk { end, control: losses::of_store(&self.model, found, index) });
+            at_risk.push(AtRisk { end, control: lost_stores::of_store(&self.model, found, index) });
         }
         at_risk
     }
 
     /// The pending stores that were met and that an event may make persistent, each with what to write over the image to
     /// lose it.
-    fn ending(&self, event: &Event<'_>) -> Vec<(u64, Loss)> {
+    fn ending(&self, event: &Event<'_>) -> Vec<(u64, LossPatches)> {
         if self.windows.is_empty() || !self.model.would_persist(event) {
             return Vec::new();
         }
         let lost = |(&seq, &i): (&u64, &usize)| {
             let (line, index) = pending(&self.model, &self.meetings[i].store)?;
-            Some((seq, Loss::of(&self.model, line, index)))
+            Some((seq, LossPatches::of(&self.model, line, index)))
         };
         self.windows.iter().filter_map(lost).collect()
     }
 
     /// Stores have become persistent: what if the machine had failed just before? By then others have done all that
     /// they do while the store can be lost.
-    fn end(&mut self, event: &Event<'_>, ending: Vec<(u64, Loss)>) -> Result<(), ScanError> {
+    fn end(&mut self, event: &Event<'_>, ending: Vec<(u64, LossPatches)>) -> Result<(), ScanError> {
         let Event { seq, thread, site, context, .. } = *event;
-        for (store, Loss { patches, others }) in ending {
+        for (store, LossPatches { patches, others }) in ending {
             let i = self.windows[&store];
             if pending(&self.model, &self.meetings[i].store).is_some() {
                 continue;
@@ -345,10 +345,10 @@ impl Scanner {
             }
             let (version, _) = self.versions.take(&mut self.replay)?;
             let (meeting, control) = (&mut self.meetings[i], self.at_risk[i][0].control.clone());
-            let act = End { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
+            let act = PmAccess { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
             let (lost, control_at) = (vec![meeting.store], meeting.load.seq + 1);
             let (fenced, unacted) = (true, None);
-            let crash = Crash { seq, version, patches, others, control, control_at, lost, act, fenced, unacted };
+            let crash = MeetingCrash { seq, version, patches, others, control, control_at, lost, act, fenced, unacted };
             meeting.crashes.push(crash);
         }
         Ok(())
@@ -376,8 +376,8 @@ impl Scanner {
 
     /// What a thread has stored and others may have acted on without reading it, if the event may make that persistent; and what
     /// others have stored into the same lines. By the writer, each with what to write over the image to lose it.
-    fn unread(&self, event: &Event<'_>) -> BTreeMap<ThreadId, Vec<(Stored, Loss)>> {
-        let mut first: BTreeMap<ThreadId, Vec<(Stored, Loss)>> = BTreeMap::new();
+    fn unread(&self, event: &Event<'_>) -> BTreeMap<ThreadId, Vec<(Stored, LossPatches)>> {
+        let mut first: BTreeMap<ThreadId, Vec<(Stored, LossPatches)>> = BTreeMap::new();
         if !matches!(event.what, What::Fence { .. }) {
             return first;
         }
@@ -386,10 +386,10 @@ impl Scanner {
             let known = first.entry(thread).or_default();
             let new = known.len() < MOST_AT_RISK && known.iter().all(|(known, _)| known.end.line != store.end.line);
             if new && store.others < self.history.others(thread) {
-                known.push((*store, Loss::of(&self.model, line, index)));
+                known.push((*store, LossPatches::of(&self.model, line, index)));
             }
         };
-        for store in self.history.of(event.thread) {
+        for store in self.history.stores_by(event.thread) {
             let Some((line, index)) = pending(&self.model, &store.end) else { continue };
             if line.uncertain() != 0 {
                 continue;
@@ -398,7 +398,7 @@ impl Scanner {
             for (index, later) in line.stores().iter().enumerate().skip(index + 1) {
                 let is = |known: &&Stored| known.end.seq == later.seq && known.end.line == store.end.line;
                 if later.thread != event.thread
-                    && let Some(other) = self.history.of(later.thread).iter().find(is)
+                    && let Some(other) = self.history.stores_by(later.thread).iter().find(is)
                 {
                     add(line, index, other);
                 }
@@ -412,11 +412,11 @@ impl Scanner {
         &mut self,
         event: &Event<'_>,
         writer: ThreadId,
-        mut lost: Vec<(Stored, Loss)>,
+        mut lost: Vec<(Stored, LossPatches)>,
     ) -> Result<(), ScanError> {
         lost.retain(|(store, _)| pending(&self.model, &store.end).is_none());
         let stores: Vec<Stored> = lost.iter().map(|(store, _)| *store).collect();
-        let loss: Loss = lost.into_iter().map(|(_, loss)| loss).collect();
+        let loss: LossPatches = lost.into_iter().map(|(_, loss)| loss).collect();
         let (Some(&first), Some(act)) = (stores.first(), self.history.last_act()) else { return Ok(()) };
         let met = self.met.entry((first.end.site, act.site)).or_insert(0);
         let known = stores.iter().any(|store| self.met_stores.contains(&store.end.seq));
@@ -425,8 +425,8 @@ impl Scanner {
         }
         *met += 1;
         let (version, _) = self.versions.take(&mut self.replay)?;
-        let last = self.history.of(writer).last();
-        let crash = Crash {
+        let last = self.history.stores_by(writer).last();
+        let crash = MeetingCrash {
             seq: event.seq,
             version,
             control: loss.patches.clone(),
@@ -482,12 +482,12 @@ impl Scanner {
             }
             let (line, offset, len) = place.unwrap_or((meeting.store.line, 0, 0));
             let Event { seq, thread, site, context, .. } = *event;
-            let act = End { thread, site, context, seq, line, offset, len };
+            let act = PmAccess { thread, site, context, seq, line, offset, len };
             let read = left.iter().take_while(|at| at.end.seq == meeting.store.seq).count();
             // The store that was read, and then everything.
             for lost in [&left[..read], &left[if read == left.len() { read } else { 0 }..]] {
-                let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| Loss::of(model, line, i));
-                let Loss { patches, others } = lost.iter().filter_map(at).collect();
+                let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| LossPatches::of(model, line, i));
+                let LossPatches { patches, others } = lost.iter().filter_map(at).collect();
                 if patches.is_empty() {
                     continue;
                 }
@@ -497,7 +497,8 @@ impl Scanner {
                 let control_at = meeting.load.seq + 1;
                 let unacted = self.undo.since(thread, meeting.load.seq);
                 let seq = seq + 1;
-                let crash = Crash { seq, version, patches, others, control, control_at, lost, act, fenced, unacted };
+                let crash =
+                    MeetingCrash { seq, version, patches, others, control, control_at, lost, act, fenced, unacted };
                 meeting.crashes.push(crash);
             }
         }
@@ -509,7 +510,7 @@ impl Scanner {
 }
 
 /// The line of a store and its place among the pending stores there, if it is still pending.
-fn pending<'a>(model: &'a Model, store: &End) -> Option<(&'a Line, usize)> {
+fn pending<'a>(model: &'a Model, store: &PmAccess) -> Option<(&'a Line, usize)> {
     let line = model.line(store.line)?;
     let index = line.stores().iter().position(|pending| pending.seq == store.seq)?;
     Some((line, index))

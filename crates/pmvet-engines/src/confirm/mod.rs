@@ -5,10 +5,14 @@
 //! is not, and the program's own recovery says whether it can live with that.
 //!
 //! * [`shared`] — where to look for races that no lockset shows; [`changes`] — who could see a store as a
-//!   change; [`fences`] — where threads can wait for each other to that end; `likeness` — which operations have to do with
+//!   change; [`fences`] — where threads can wait for each other to that end; `operation_similarity` — which operations have to do with
 //!   each other.
 //! * [`meetings`] — one pass over a recorded run finds the meetings and their images; `undo` — what PM would be like if a
 //!   reader had not acted.
+//! * [`attempts`] — the pairs of a store and a read that are worth an attempt; [`schedule_picker`] and `chains` — where threads stop in
+//!   a forced run; `forced_runs` — several of them under way; [`search`] — one after the other, as long as there is time.
+//! * [`judge`] — recoveries on the images of a run; [`merge`] — predictions and proofs put together; [`replay`] — a schedule that proved
+//!   a race, forced again; `sync_crashes` — crashes after updates of declared variables.
 //! * [`verdict`] — what recoveries make of one pair of instructions.
 //! * [`taint`], [`flow`] — where the value goes that was read too early.
 //! * [`overwritten`] — whether recovery undoes what was made of it.
@@ -29,16 +33,27 @@
 //! What it misses: acts that only a third thread makes, stores that the workload does not reach.
 
 pub mod allowed;
+pub mod attempts;
+mod chains;
 pub mod changes;
 pub mod fences;
 pub mod findings;
 pub mod flow;
+mod forced_runs;
 mod history;
-mod likeness;
+pub mod instruction;
+pub mod judge;
 mod meeting;
 pub mod meetings;
+pub mod merge;
+mod operation_similarity;
 pub mod overwritten;
+pub mod policy;
+pub mod replay;
+pub mod schedule_picker;
+pub mod search;
 pub mod shared;
+mod sync_crashes;
 pub mod sync_names;
 pub mod sync_variables;
 pub mod taint;
@@ -46,5 +61,5 @@ mod undo;
 pub mod verdict;
 
 pub use flow::{Flow, Flows, SideEffect};
-pub use meetings::{Crash, End, Meeting, Meetings};
-pub use verdict::{Verdict, judge};
+pub use meetings::{Meeting, MeetingCrash, Meetings, PmAccess};
+pub use verdict::{RaceVerdict, judge};

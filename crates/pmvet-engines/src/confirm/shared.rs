@@ -12,7 +12,7 @@ use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::changes::{Change, Visits};
 use super::fences::Fences;
-use super::likeness::Operations;
+use super::operation_similarity::OperationWords;
 
 /// How many words are remembered; a bound on memory.
 const MOST_WORDS: usize = 1 << 22;
@@ -42,7 +42,7 @@ pub struct SharedStore {
     pub fence: Option<Nth>,
     pub seq: u64,
     /// By others, before another thread has overwritten it.
-    pub reads: Vec<Read>,
+    pub reads: Vec<SharedRead>,
     /// To whom it would be a change in another schedule.
     pub changes: Vec<Change>,
     word: Option<(FileId, u64)>,
@@ -62,13 +62,13 @@ impl SharedStore {
         }
         let last = mine().next().map_or((0, None), |read| (read.operations, Some(read.operation)));
         let operations = last.0 + u32::from(last.1 != Some(operation));
-        self.reads.push(Read { thread, site, context, seq, operations, sees_change, likeness: 0, operation });
+        self.reads.push(SharedRead { thread, site, context, seq, operations, sees_change, similarity: 0, operation });
     }
 }
 
 /// A load of a store by another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Read {
+pub struct SharedRead {
     pub thread: ThreadId,
     pub site: SiteId,
     pub context: ContextId,
@@ -78,7 +78,7 @@ pub struct Read {
     /// The thread had read the word before the store, too: it can see the change.
     pub sees_change: bool,
     /// How much the operation has to do with that of the store.
-    pub likeness: u8,
+    pub similarity: u8,
     /// The number of that operation.
     operation: u32,
 }
@@ -87,14 +87,14 @@ pub struct Read {
 #[derive(Debug, Clone, Default)]
 struct Word {
     /// Its last stores, all by one thread: if that had been stopped at one of them, it would not have made those after it.
-    stores: Vec<Last>,
+    stores: Vec<LastStore>,
     /// Who has read it: one bit for each thread, of which some share one.
     readers: u64,
 }
 
 /// One of the last stores to a word, and who had read the word before.
 #[derive(Debug, Clone, Copy)]
-struct Last {
+struct LastStore {
     store: usize,
     readers: u64,
 }
@@ -116,7 +116,7 @@ pub struct SharedStores {
     /// Threads that have ended: whoever reads what they have left cannot come before them.
     gone: HashSet<ThreadId>,
     visits: Visits,
-    operations: Operations,
+    operations: OperationWords,
     all_stores: u64,
 }
 
@@ -178,7 +178,7 @@ impl SharedStores {
 
     fn read(&mut self, event: &Event<'_>, addr: u64, len: u64) {
         let thread = event.thread;
-        let operation = self.fences.of(thread);
+        let operation = self.fences.made_by(thread);
         let bit = 1 << (thread.0 % 64);
         let words = self.words(event, addr, len);
         self.operations.touched(thread, operation, &words);
@@ -206,7 +206,7 @@ impl SharedStores {
         let known = *per_site <= MOST_STORES;
         let index = self.stores.len();
         let words = self.words(event, addr, len);
-        let operation = self.fences.of(event.thread);
+        let operation = self.fences.made_by(event.thread);
         self.operations.touched(event.thread, operation, &words);
         let last = words.first().and_then(|word| self.words.get(word)?.stores.last());
         let previous = last.map(|last| &self.stores[last.store]).filter(|store| store.thread == event.thread);
@@ -218,7 +218,7 @@ impl SharedStores {
                 stores.drain(..oldest);
                 stores.retain(|last| self.stores[last.store].thread == event.thread);
                 if known {
-                    stores.push(Last { store: index, readers: *readers });
+                    stores.push(LastStore { store: index, readers: *readers });
                 }
             }
         }
@@ -254,7 +254,7 @@ impl SharedStores {
             let SharedStore { thread, operation, previous, .. } = *store;
             let mine = (thread, operation);
             for read in &mut store.reads {
-                read.likeness = self.operations.likeness(mine, (read.thread, read.operation));
+                read.similarity = self.operations.similarity(mine, (read.thread, read.operation));
             }
             let of_site = per_site.entry(store.store.site).or_insert(0);
             *of_site += 1;

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use pmvet_findings::{Frame, Sources, Stack};
 use pmvet_target::symbols::types::{Member, TypeId, Types};
 
-use super::sync_variables::{At, SyncVariable};
+use super::sync_variables::{SyncVariable, VariablePlace};
 
 /// In so many calls around a store the variable may be named.
 const CALLS: usize = 3;
@@ -32,7 +32,7 @@ pub struct Declared {
 
 /// What a name stands for.
 struct Meant {
-    at: At,
+    at: VariablePlace,
     size: Option<u64>,
     /// From the start of the struct that was named first; nothing if a pointer is on the way.
     offset: Option<u64>,
@@ -42,7 +42,7 @@ impl Declared {
     /// Looks the name up. An error is for the user to read.
     pub fn resolve(&self, types: &Types) -> Result<SyncVariable, String> {
         let Some(name) = &self.variable else {
-            let at = At::Offset { name: None, offset: self.offset.unwrap_or(0) };
+            let at = VariablePlace::Offset { name: None, offset: self.offset.unwrap_or(0) };
             return Ok(SyncVariable { at, size: self.size.unwrap_or(8), init: self.init });
         };
         let wrong = |what: String| format!("[[sync]] `{name}`: {what}");
@@ -62,7 +62,9 @@ impl Declared {
         }
         let at = match (self.offset, offset) {
             (None, _) => at,
-            (Some(base), Some(offset)) => At::Offset { name: Some(name.clone()), offset: base.saturating_add(offset) },
+            (Some(base), Some(offset)) => {
+                VariablePlace::Offset { name: Some(name.clone()), offset: base.saturating_add(offset) }
+            }
             (Some(_), None) => return Err(wrong("offset is for a member of the struct that is at that offset".into())),
         };
         Ok(SyncVariable { at, size, init: self.init })
@@ -93,7 +95,7 @@ fn meaning(name: &str, types: &Types) -> Result<Meant, String> {
         return Err("it is a bit field; stores to it change its neighbours, too".into());
     }
     let around = of.first().and_then(|&of| types.struct_name(of)).map(str::to_owned);
-    let at = At::Member { name: name.to_owned(), member: (*last).to_owned(), of: around };
+    let at = VariablePlace::Member { name: name.to_owned(), member: (*last).to_owned(), of: around };
     let size = found.of.and_then(|id| types.size(id));
     Ok(Meant { at, size, offset: offset.map(|offset| offset + found.offset) })
 }
@@ -123,10 +125,10 @@ fn single(name: &str, types: &Types) -> Result<Meant, String> {
                 return Err(format!("it is a struct; name the member, as in `{name}->lock`"));
             }
             let size = types.size(pointee.unwrap_or(global));
-            Ok(Meant { at: At::Global(name.to_owned()), size, offset: None })
+            Ok(Meant { at: VariablePlace::Global(name.to_owned()), size, offset: None })
         }
         (false, None) if sizes.len() <= 1 => {
-            let at = At::Member { name: name.to_owned(), member: name.to_owned(), of: None };
+            let at = VariablePlace::Member { name: name.to_owned(), member: name.to_owned(), of: None };
             Ok(Meant { at, size: sizes.first().copied(), offset: None })
         }
         (false, global) => {
@@ -189,7 +191,7 @@ pub fn has_source(stack: &Stack, sources: &Sources) -> bool {
 }
 
 /// Whether a store, made at the innermost frame of the stack, is one to the variable.
-pub(super) fn is_named(at: &At, stack: &Stack, sources: &Sources, types: &Types) -> bool {
+pub(super) fn is_named(at: &VariablePlace, stack: &Stack, sources: &Sources, types: &Types) -> bool {
     let lines = stack.iter().enumerate().filter_map(|(depth, frame)| {
         let text = sources.file(frame.file.as_deref()?)?.line(frame.line?)?.to_owned();
         Some((depth, frame, text))
@@ -198,9 +200,11 @@ pub(super) fn is_named(at: &At, stack: &Stack, sources: &Sources, types: &Types)
         // Where the line says itself what it stores to, what else it mentions is not stored to.
         let stored = sources.stored_at(frame).filter(|_| depth == 0);
         match at {
-            At::Offset { .. } => false,
-            At::Global(name) => mentions(&text, name).any(|before| !before.ends_with("->") && !before.ends_with('.')),
-            At::Member { member, of, .. } => {
+            VariablePlace::Offset { .. } => false,
+            VariablePlace::Global(name) => {
+                mentions(&text, name).any(|before| !before.ends_with("->") && !before.ends_with('.'))
+            }
+            VariablePlace::Member { member, of, .. } => {
                 let elsewhere = stored.is_some_and(|place| last_name(&place) != member);
                 let scope = Scope { function: function(frame), types };
                 !elsewhere && mentions(&text, member).any(|before| scope.is_member_of(before, of.as_deref()))

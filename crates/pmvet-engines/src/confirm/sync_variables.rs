@@ -15,10 +15,10 @@ use pmvet_findings::{Evidence, Finding, Outcome, Place, PmRange, Role, Severity,
 use pmvet_model::LineId;
 use pmvet_target::symbols::types::Types;
 
-use super::meetings::End;
+use super::meetings::PmAccess;
 use super::sync_names::is_named;
-use crate::inject::Tried;
-use crate::inject::findings::{Names, Setting, recovered};
+use crate::lab::Tried;
+use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
 
 /// So many updates of a call path are remembered, if they store different values; and so many call paths.
 const MOST_VALUES: usize = 4;
@@ -29,7 +29,7 @@ const LARGEST: u64 = 1 << 16;
 /// A variable, and the value that it starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncVariable {
-    pub at: At,
+    pub at: VariablePlace,
     /// In bytes, up to 8.
     pub size: u64,
     /// Its value when nobody holds it.
@@ -46,7 +46,7 @@ pub struct Variables {
 
 /// Where a variable is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum At {
+pub enum VariablePlace {
     /// A member of every object of a struct; of any struct if that has no name.
     Member { name: String, member: String, of: Option<String> },
     /// A variable outside of functions, or what it points to.
@@ -55,12 +55,12 @@ pub enum At {
     Offset { name: Option<String>, offset: u64 },
 }
 
-impl std::fmt::Display for At {
+impl std::fmt::Display for VariablePlace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            At::Member { name, .. } | At::Global(name) => write!(f, "`{name}`"),
-            At::Offset { name: Some(name), offset } => write!(f, "`{name}` at {offset:#x}"),
-            At::Offset { name: None, offset } => write!(f, "the variable at {offset:#x}"),
+            VariablePlace::Member { name, .. } | VariablePlace::Global(name) => write!(f, "`{name}`"),
+            VariablePlace::Offset { name: Some(name), offset } => write!(f, "`{name}` at {offset:#x}"),
+            VariablePlace::Offset { name: None, offset } => write!(f, "the variable at {offset:#x}"),
         }
     }
 }
@@ -70,7 +70,7 @@ impl SyncVariable {
     pub fn is(&self, update: &Update, stack: &Stack, sources: &Sources, types: &Types) -> bool {
         update.end.len == self.size
             && match &self.at {
-                At::Offset { offset, .. } => update.end.offset == *offset,
+                VariablePlace::Offset { offset, .. } => update.end.offset == *offset,
                 named => is_named(named, stack, sources, types),
             }
     }
@@ -79,7 +79,7 @@ impl SyncVariable {
 /// A store that may be one to a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Update {
-    pub end: End,
+    pub end: PmAccess,
     pub value: u64,
 }
 
@@ -117,8 +117,8 @@ impl Updates {
             if known.len() == MOST_VALUES || known.iter().any(|update| update.value == number) {
                 return;
             }
-            let line = LineId::of(part.file, part.offset);
-            let end = End { thread, site, context, seq, line, offset: part.offset, len: part.len as u64 };
+            let line = LineId::containing(part.file, part.offset);
+            let end = PmAccess { thread, site, context, seq, line, offset: part.offset, len: part.len as u64 };
             known.push(Update { end, value: number });
         });
     }
@@ -223,8 +223,8 @@ pub fn finding(
     update: &Update,
     left: Left,
     tried: &Tried,
-    setting: &Setting,
-    names: &mut Names<'_>,
+    setting: &UsualRecovery,
+    names: &mut StackLookup<'_>,
 ) -> Finding {
     let stack = names.stacks.stack(update.end.site, update.end.context);
     let pm = PmRange {
@@ -339,7 +339,7 @@ mod tests {
             updates.iter().map(|u| (u.end.seq, u.end.offset, u.value)).collect::<Vec<_>>(),
             [(4, 0x100, 1), (6, 0x100, 0x200)]
         );
-        let variable = SyncVariable { at: At::Offset { name: None, offset: 0x100 }, size: 2, init: 0 };
+        let variable = SyncVariable { at: VariablePlace::Offset { name: None, offset: 0x100 }, size: 2, init: 0 };
         assert!(variable.is(&updates[0], &Stack::new(), &Sources::new([] as [PathBuf; 0]), &Types::default()));
         let mut restart = Restarted::new(Path::new("/pool"), &variable, &updates[0]);
         start.iter().for_each(|what| restart.event(&event(1, *what)));

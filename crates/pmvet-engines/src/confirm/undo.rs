@@ -10,10 +10,10 @@ const MOST: usize = 256;
 
 /// What the stores of threads have overwritten of late.
 #[derive(Debug, Default)]
-pub(super) struct Undo(HashMap<ThreadId, Overwritten>);
+pub(super) struct Undo(HashMap<ThreadId, OldBytes>);
 
 #[derive(Debug, Default)]
-struct Overwritten {
+struct OldBytes {
     /// The oldest first, with the number of the store.
     bytes: Vec<(u64, Patch)>,
     /// The number of the last one that was forgotten.
@@ -46,7 +46,7 @@ impl Undo {
     }
 }
 
-impl Overwritten {
+impl OldBytes {
     fn forget(&mut self, until: u64) {
         let many = self.bytes.partition_point(|(seq, _)| *seq <= until);
         if let Some((seq, _)) = self.bytes.drain(..many).next_back() {

@@ -2,7 +2,7 @@
 
 /// What became of one crash of a meeting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RaceVerdict {
     /// Recovery fails after the act and without the store. It works with both, and if the store is lost before the act.
     Confirmed,
     /// Recovery fails, but also if the reader had done nothing yet, and not before the store: the writer itself has gone on
@@ -22,7 +22,7 @@ pub enum Verdict {
 
 /// How a recovery went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Went {
+pub enum RecoveryOutcome {
     Well,
     Badly,
     NotTried,
@@ -32,42 +32,42 @@ pub enum Went {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Controls {
     /// The same with nothing lost.
-    pub whole: Went,
+    pub whole: RecoveryOutcome,
     /// The same, but only what other threads have stored into the same lines later is lost. Nothing: nobody has.
-    pub others: Option<Went>,
+    pub others: Option<RecoveryOutcome>,
     /// The same loss at the moment of the load, and no loss then.
-    pub lost_at_load: Went,
-    pub at_load: Went,
+    pub lost_at_load: RecoveryOutcome,
+    pub at_load: RecoveryOutcome,
     /// No loss, but the reader has done nothing.
-    pub unacted: Went,
+    pub unacted: RecoveryOutcome,
     /// A crash just before the store.
-    pub before: Went,
+    pub before: RecoveryOutcome,
 }
 
 impl Controls {
     pub const NOT_TRIED: Self = Self {
-        whole: Went::NotTried,
+        whole: RecoveryOutcome::NotTried,
         others: None,
-        lost_at_load: Went::NotTried,
-        at_load: Went::NotTried,
-        unacted: Went::NotTried,
-        before: Went::NotTried,
+        lost_at_load: RecoveryOutcome::NotTried,
+        at_load: RecoveryOutcome::NotTried,
+        unacted: RecoveryOutcome::NotTried,
+        before: RecoveryOutcome::NotTried,
     };
 }
 
 /// Judges a crash.
-pub fn judge(crash: Went, controls: Controls) -> Verdict {
-    use Went::{Badly, NotTried, Well};
+pub fn judge(crash: RecoveryOutcome, controls: Controls) -> RaceVerdict {
+    use RecoveryOutcome::{Badly, NotTried, Well};
     let Controls { whole, others, lost_at_load, at_load, unacted, before } = controls;
     match (crash, whole, lost_at_load, before) {
-        (Well, ..) => Verdict::Recovered,
-        _ if others == Some(Badly) => Verdict::Elsewhere,
-        _ if others == Some(NotTried) => Verdict::Unfinished,
-        (Badly, Well, Well, _) => Verdict::Confirmed,
-        (Badly, Well, Badly, Well) => Verdict::WriterAlone,
-        (NotTried, ..) | (_, NotTried, ..) | (_, _, NotTried, _) | (.., NotTried) => Verdict::Unfinished,
-        (Badly, Badly, Well, _) if at_load == Well && unacted == Well => Verdict::TakenBack,
-        _ => Verdict::Elsewhere,
+        (Well, ..) => RaceVerdict::Recovered,
+        _ if others == Some(Badly) => RaceVerdict::Elsewhere,
+        _ if others == Some(NotTried) => RaceVerdict::Unfinished,
+        (Badly, Well, Well, _) => RaceVerdict::Confirmed,
+        (Badly, Well, Badly, Well) => RaceVerdict::WriterAlone,
+        (NotTried, ..) | (_, NotTried, ..) | (_, _, NotTried, _) | (.., NotTried) => RaceVerdict::Unfinished,
+        (Badly, Badly, Well, _) if at_load == Well && unacted == Well => RaceVerdict::TakenBack,
+        _ => RaceVerdict::Elsewhere,
     }
 }
 
@@ -77,14 +77,14 @@ mod tests {
 
     #[test]
     fn who_stores_into_the_same_line_later_may_be_to_blame() {
-        use Went::{Badly, NotTried, Well};
+        use RecoveryOutcome::{Badly, NotTried, Well};
         let confirmed =
             Controls { whole: Well, others: None, lost_at_load: Well, at_load: Well, unacted: Well, before: Well };
         for (others, verdict) in [
-            (None, Verdict::Confirmed),
-            (Some(Well), Verdict::Confirmed),
-            (Some(Badly), Verdict::Elsewhere),
-            (Some(NotTried), Verdict::Unfinished),
+            (None, RaceVerdict::Confirmed),
+            (Some(Well), RaceVerdict::Confirmed),
+            (Some(Badly), RaceVerdict::Elsewhere),
+            (Some(NotTried), RaceVerdict::Unfinished),
         ] {
             assert_eq!(judge(Badly, Controls { others, ..confirmed }), verdict);
         }
@@ -92,20 +92,20 @@ mod tests {
 
     #[test]
     fn only_the_combination_is_a_race() {
-        use Went::{Badly, NotTried, Well};
-        let judge = |crash, [whole, lost_at_load, at_load, unacted, before]: [Went; 5]| {
+        use RecoveryOutcome::{Badly, NotTried, Well};
+        let judge = |crash, [whole, lost_at_load, at_load, unacted, before]: [RecoveryOutcome; 5]| {
             judge(crash, Controls { whole, others: None, lost_at_load, at_load, unacted, before })
         };
-        assert_eq!(judge(Badly, [Well, Well, NotTried, NotTried, Badly]), Verdict::Confirmed);
-        assert_eq!(judge(Badly, [Well, Badly, NotTried, NotTried, Well]), Verdict::WriterAlone);
-        assert_eq!(judge(Badly, [Well, Badly, Well, Well, Badly]), Verdict::Elsewhere);
-        assert_eq!(judge(Badly, [Badly, Well, Well, Well, Well]), Verdict::TakenBack);
+        assert_eq!(judge(Badly, [Well, Well, NotTried, NotTried, Badly]), RaceVerdict::Confirmed);
+        assert_eq!(judge(Badly, [Well, Badly, NotTried, NotTried, Well]), RaceVerdict::WriterAlone);
+        assert_eq!(judge(Badly, [Well, Badly, Well, Well, Badly]), RaceVerdict::Elsewhere);
+        assert_eq!(judge(Badly, [Badly, Well, Well, Well, Well]), RaceVerdict::TakenBack);
         for (at_load, unacted) in [(Badly, Well), (Well, Badly), (NotTried, Well), (Well, NotTried)] {
-            assert_eq!(judge(Badly, [Badly, Well, at_load, unacted, Well]), Verdict::Elsewhere);
+            assert_eq!(judge(Badly, [Badly, Well, at_load, unacted, Well]), RaceVerdict::Elsewhere);
         }
-        assert_eq!(judge(Well, [Badly, Badly, Badly, Badly, Badly]), Verdict::Recovered);
+        assert_eq!(judge(Well, [Badly, Badly, Badly, Badly, Badly]), RaceVerdict::Recovered);
         for (crash, whole, lost) in [(NotTried, Well, Well), (Badly, NotTried, Well), (Badly, Well, NotTried)] {
-            assert_eq!(judge(crash, [whole, lost, Well, Well, Well]), Verdict::Unfinished);
+            assert_eq!(judge(crash, [whole, lost, Well, Well, Well]), RaceVerdict::Unfinished);
         }
     }
 }

@@ -19,20 +19,20 @@ use libafl::{Error as AflError, Evaluator, Fuzzer, HasMetadata, StdFuzzer};
 use libafl_bolts::rands::StdRand;
 use libafl_bolts::serdeany::RegistryBuilder;
 use libafl_bolts::tuples::{Merge, tuple_list};
-use pmvet_target::forkserver::End;
+use pmvet_target::forkserver::ForkedEnd;
 
+use super::campaign_state::CampaignState;
 use super::case::Case;
 use super::mutators::{CaseMutator, Records};
-use super::operations::Operations;
 use super::paths::Favour;
 use super::runner::{RunError, Runner};
 use super::stages::{CaseExecutor, Elsewhere, Growth, PathFeedback, Weight, Worth};
-use super::store::Store;
-use super::world::World;
+use super::store::ImageStore;
+use crate::operations::Operations;
 
 /// How test cases are made.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct FuzzSettings {
     pub seed: u64,
     /// Inputs to start from.
     pub seeds: Vec<Vec<u8>>,
@@ -50,13 +50,13 @@ pub struct Settings {
 
 /// A case that failed.
 #[derive(Debug, Clone)]
-pub struct Failure {
+pub struct FailedCase {
     pub case: Case,
-    pub end: End,
+    pub end: ForkedEnd,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Stats {
+pub struct CampaignStats {
     pub runs: u64,
     pub cases: usize,
     pub images: usize,
@@ -80,15 +80,15 @@ pub struct Stats {
 }
 
 /// Who is told what a campaign finds.
-pub trait Watcher {
+pub trait CampaignWatcher {
     fn kept(&mut self, case: &Case, favour: Favour) -> io::Result<()>;
     /// A case on a new crash image is about to be run, and kept only if it does anything new.
     fn crashed(&mut self, case: &Case);
-    fn failed(&mut self, failure: &Failure, store: &mut Store) -> io::Result<()>;
+    fn failed(&mut self, failure: &FailedCase, store: &mut ImageStore) -> io::Result<()>;
     /// Cases that others have found in the meantime, with their images in the store.
-    fn arrived(&mut self, store: &mut Store) -> io::Result<Vec<Case>>;
+    fn arrived(&mut self, store: &mut ImageStore) -> io::Result<Vec<Case>>;
     /// Called often. False ends the campaign.
-    fn goes_on(&mut self, stats: &Stats, store: &mut Store) -> bool;
+    fn goes_on(&mut self, stats: &CampaignStats, store: &mut ImageStore) -> bool;
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -101,40 +101,40 @@ pub enum FuzzError {
     Afl(String),
 }
 
-pub(super) type Shared<'a> = Rc<RefCell<World<'a>>>;
+pub(super) type SharedState<'a> = Rc<RefCell<CampaignState<'a>>>;
 /// No more mutants than this are made of a case before the next has its turn. Not much fewer either: its image has to be
 /// opened for them.
 const MUTANTS: usize = 192;
 
-type State = StdState<InMemoryCorpus<Case>, Case, StdRand, InMemoryCorpus<Case>>;
+type FuzzerState = StdState<InMemoryCorpus<Case>, Case, StdRand, InMemoryCorpus<Case>>;
 
 /// Runs until the watcher has had enough. The store has its root.
 pub fn run(
     runner: Runner,
-    store: &mut Store,
-    watcher: &mut dyn Watcher,
-    settings: Settings,
-) -> Result<Stats, FuzzError> {
+    store: &mut ImageStore,
+    watcher: &mut dyn CampaignWatcher,
+    settings: FuzzSettings,
+) -> Result<CampaignStats, FuzzError> {
     let root = store.root().ok_or(FuzzError::Corpus(io::ErrorKind::NotFound.into()))?;
     let mut first: Vec<Case> = settings.known.clone();
     first.extend(settings.seeds.iter().map(|input| Case { image: root, input: input.clone() }));
     let (seed, longest) = (settings.seed, settings.longest);
     let operations = settings.operations.clone();
     let tokens = settings.tokens.clone();
-    let world = Rc::new(RefCell::new(World::new(runner, store, watcher, settings)));
+    let world = Rc::new(RefCell::new(CampaignState::new(runner, store, watcher, settings)));
     let result = fuzz(&world, first, seed, longest, operations, tokens);
     let mut world = world.borrow_mut();
     if let Some(error) = world.error() {
         return Err(error);
     }
-    if !world.is_over() && !pmvet_target::over::is_over() {
+    if !world.is_over() && !pmvet_target::shutdown::is_over() {
         result.map_err(|e| FuzzError::Afl(e.to_string()))?;
     }
     Ok(world.stats())
 }
 
 fn fuzz(
-    world: &Shared<'_>,
+    world: &SharedState<'_>,
     first: Vec<Case>,
     seed: u64,
     longest: usize,
@@ -145,7 +145,7 @@ fn fuzz(
     let mut feedback = PathFeedback::new(world);
     let mut objective = CrashFeedback::new();
     let corpora = (InMemoryCorpus::new(), InMemoryCorpus::new());
-    let mut state: State =
+    let mut state: FuzzerState =
         StdState::new(StdRand::with_seed(seed), corpora.0, corpora.1, &mut feedback, &mut objective)?;
     state.set_max_size(longest);
     if !tokens.is_empty() {

@@ -45,12 +45,12 @@ impl<'de> Deserialize<'de> for ImageId {
 
 /// A page that is not all zeros, with its hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
+pub struct PmPage {
     pub hash: u128,
     pub bytes: Arc<[u8]>,
 }
 
-impl Page {
+impl PmPage {
     pub fn new(bytes: &[u8]) -> Self {
         Self { hash: xxh3_128(bytes), bytes: bytes.into() }
     }
@@ -59,7 +59,7 @@ impl Page {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileContent {
     pub size: u64,
-    pub pages: BTreeMap<u64, Page>,
+    pub pages: BTreeMap<u64, PmPage>,
 }
 
 impl FileContent {
@@ -88,7 +88,7 @@ impl FileContent {
                         }
                         _ if page.iter().all(|&b| b == 0) => {}
                         _ => {
-                            pages.insert(index, Page::new(page));
+                            pages.insert(index, PmPage::new(page));
                         }
                     }
                 }
@@ -111,11 +111,11 @@ impl FileContent {
 
 /// The PM files that exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Content {
+pub struct PmContent {
     pub files: BTreeMap<PathBuf, FileContent>,
 }
 
-impl Content {
+impl PmContent {
     pub fn id(&self) -> ImageId {
         let mut hash = Xxh3::new();
         for (path, file) in &self.files {

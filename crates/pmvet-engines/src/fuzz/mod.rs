@@ -7,10 +7,10 @@
 //! * [`content`] — the content of PM; [`store`] — the tree of images, kept as pages that differ from a parent's.
 //! * [`runner`] — runs a test case in a fork server and says what it did.
 //! * [`paths`] — what PM paths are, and how much a test case adds to what was seen (the paper's algorithm 2).
-//! * [`cuts`] — which runs need not go on when their input is at an end.
-//! * [`operations`] — inputs made of operations, after PMRace's section 4.5 (Chen and others, ASPLOS 2022); [`tokens`] — words
+//! * [`early_stops`] — which runs need not go on when their input is at an end.
+//! * [`operations`](crate::operations) — inputs made of operations, after PMRace's section 4.5 (Chen and others, ASPLOS 2022); [`tokens`] — words
 //!   of the binary; `mutators` — which of them, or bytes, an input is changed by.
-//! * [`campaign`] — LibAFL around all that: corpus, scheduler, loop; `stages` — the parts that it is given; `world` — the state
+//! * [`campaign`] — LibAFL around all that: corpus, scheduler, loop; `stages` — the parts that it is given; `campaign_state` — the state
 //!   that they share.
 //!
 //! Where this departs from the papers: operations are single stores, flushes and fences with their callers, not calls of a
@@ -21,14 +21,13 @@
 //! cases), and programs with several threads, whose runs no two are alike.
 
 pub mod campaign;
+mod campaign_state;
 pub mod case;
 pub mod content;
-pub mod cuts;
+pub mod early_stops;
 mod mutators;
-pub mod operations;
 pub mod paths;
 pub mod runner;
 mod stages;
 pub mod store;
 pub mod tokens;
-mod world;

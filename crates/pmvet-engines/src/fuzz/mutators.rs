@@ -9,14 +9,14 @@ use libafl::mutators::{MutationResult, Mutator};
 use libafl::state::{HasCorpus, HasMaxSize, HasRand};
 use libafl_bolts::Named;
 
-use super::campaign::Shared;
+use super::campaign::SharedState;
 use super::case::Case;
-use super::operations::{Chance, Operations};
 use super::stages::{any_input, below};
+use crate::operations::{Chance, Operations};
 
 /// Operations or bytes: whichever of them has led to more, if the operations are a guess.
 pub(super) struct CaseMutator<'a, M> {
-    world: Shared<'a>,
+    world: SharedState<'a>,
     operations: Option<Operations>,
     bytes: M,
     longest: usize,
@@ -24,16 +24,16 @@ pub(super) struct CaseMutator<'a, M> {
 }
 
 impl<'a, M> CaseMutator<'a, M> {
-    pub(super) fn new(world: &Shared<'a>, operations: Option<Operations>, bytes: M, longest: usize) -> Self {
+    pub(super) fn new(world: &SharedState<'a>, operations: Option<Operations>, bytes: M, longest: usize) -> Self {
         Self { world: Rc::clone(world), operations, bytes, longest, shares: Shares::default() }
     }
 
-    fn kind(&self, below: Chance<'_>) -> Kind {
+    fn kind(&self, below: Chance<'_>) -> MutationKind {
         match &self.operations {
-            None => Kind::Bytes,
+            None => MutationKind::Bytes,
             Some(operations) if operations.are_guessed() => self.shares.choose(below),
-            Some(_) if below(8) == 0 => Kind::Bytes,
-            Some(_) => Kind::Operations,
+            Some(_) if below(8) == 0 => MutationKind::Bytes,
+            Some(_) => MutationKind::Operations,
         }
     }
 }
@@ -54,7 +54,7 @@ where
         case.image = self.world.borrow().elsewhere.unwrap_or(case.image);
         let kind = self.kind(&mut |n| below(state, n));
         self.shares.last = kind;
-        let Some(operations) = self.operations.as_ref().filter(|_| kind == Kind::Operations) else {
+        let Some(operations) = self.operations.as_ref().filter(|_| kind == MutationKind::Operations) else {
             return self.bytes.mutate(state, case);
         };
         let other = any_input(state);
@@ -70,7 +70,7 @@ where
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Kind {
+enum MutationKind {
     Operations,
     #[default]
     Bytes,
@@ -81,31 +81,32 @@ enum Kind {
 struct Shares {
     tried: [u32; 2],
     kept: [u32; 2],
-    last: Kind,
+    last: MutationKind,
 }
 
 impl Shares {
     /// What is long ago counts less.
-    const LONG: u32 = 4096;
+    const RECENT_RUNS: u32 = 4096;
     /// Neither kind gets less than an eighth of the runs.
     const PARTS: usize = 8;
 
-    fn choose(&self, below: Chance<'_>) -> Kind {
-        let rate = |kind: Kind| f64::from(self.kept[kind as usize] + 1) / f64::from(self.tried[kind as usize] + 64);
-        let share = rate(Kind::Operations) / (rate(Kind::Operations) + rate(Kind::Bytes));
+    fn choose(&self, below: Chance<'_>) -> MutationKind {
+        let rate =
+            |kind: MutationKind| f64::from(self.kept[kind as usize] + 1) / f64::from(self.tried[kind as usize] + 64);
+        let share = rate(MutationKind::Operations) / (rate(MutationKind::Operations) + rate(MutationKind::Bytes));
         const FINE: usize = 1 << 16;
         let chosen = match below(Self::PARTS) {
-            0 => return Kind::Operations,
-            1 => return Kind::Bytes,
+            0 => return MutationKind::Operations,
+            1 => return MutationKind::Bytes,
             _ => below(FINE),
         };
-        if (chosen as f64) < share * FINE as f64 { Kind::Operations } else { Kind::Bytes }
+        if (chosen as f64) < share * FINE as f64 { MutationKind::Operations } else { MutationKind::Bytes }
     }
 
     fn learn(&mut self, kept: bool) {
         self.tried[self.last as usize] += 1;
         self.kept[self.last as usize] += u32::from(kept);
-        if self.tried[self.last as usize] > Self::LONG {
+        if self.tried[self.last as usize] > Self::RECENT_RUNS {
             self.tried.iter_mut().chain(&mut self.kept).for_each(|count| *count /= 2);
         }
     }
@@ -164,7 +165,7 @@ fn populate(input: &mut Vec<u8>, most: usize, below: Chance<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::operations::tests::chance;
+    use crate::operations::tests::chance;
 
     #[test]
     fn the_kind_that_leads_to_more_is_tried_more_often() {
@@ -176,10 +177,10 @@ mod tests {
             tried[kind as usize] += usize::from(round >= 10_000);
             shares.last = kind;
             // Operations lead nowhere at first, and later bytes do.
-            shares.learn((round < 5_000) == (kind == Kind::Bytes) && chance(20) == 0);
+            shares.learn((round < 5_000) == (kind == MutationKind::Bytes) && chance(20) == 0);
         }
-        assert!(tried[Kind::Operations as usize] > 6_000, "{tried:?}");
-        assert!(tried[Kind::Bytes as usize] > 1_000, "{tried:?}");
+        assert!(tried[MutationKind::Operations as usize] > 6_000, "{tried:?}");
+        assert!(tried[MutationKind::Bytes as usize] > 1_000, "{tried:?}");
     }
 
     #[test]

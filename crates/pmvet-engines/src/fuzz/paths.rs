@@ -22,7 +22,7 @@ pub enum Favour {
 }
 
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct SeenPaths {
     /// For each counter, the classes of counts that were seen.
     classes: Vec<u8>,
     transitions: usize,
@@ -30,13 +30,13 @@ pub struct Seen {
     branches: usize,
 }
 
-impl Default for Seen {
+impl Default for SeenPaths {
     fn default() -> Self {
         Self { classes: vec![0; 2 * MAP], transitions: 0, transition_counts: 0, branches: 0 }
     }
 }
 
-impl Seen {
+impl SeenPaths {
     /// Takes notice of a run.
     pub fn add(&mut self, counts: &[u8]) -> Favour {
         let mut favour = Favour::None;
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_new_path_is_worth_more_than_a_new_count() {
-        let mut seen = Seen::default();
+        let mut seen = SeenPaths::default();
         assert_eq!(seen.add(&counts(&[(5, 1), (MAP, 1)])), Favour::Path);
         assert_eq!(seen.add(&counts(&[(5, 1), (MAP, 1)])), Favour::None);
         assert_eq!(seen.add(&counts(&[(5, 2)])), Favour::Count);

@@ -17,20 +17,20 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use pmvet_events::plan::Forks;
-use pmvet_events::stage::Point;
+use pmvet_events::stage::ForkPoint;
 use pmvet_target::Launch;
 use pmvet_target::collect::{Sink, SinkError};
-use pmvet_target::forkserver::{End, FIRST, ForkError, ForkServer, Judge, Limits};
+use pmvet_target::forkserver::{FIRST, ForkError, ForkServer, ForkedEnd, InputEndJudge, RunLimits};
 use pmvet_target::install::Install;
 use pmvet_target::mapped::Restored;
 use pmvet_target::sandbox::Overlay;
 use pmvet_target::sparse;
 
-use super::content::{Content, FileContent, ImageId};
+use super::content::{FileContent, ImageId, PmContent};
 
 /// What to run.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct FuzzTarget {
     /// Has a sandbox, whose input is the file that test cases are written to.
     pub launch: Launch,
     pub install: Install,
@@ -40,7 +40,7 @@ pub struct Target {
     pub input: Option<PathBuf>,
     /// What the program finds besides PM.
     pub overlay: Overlay,
-    pub limits: Limits,
+    pub limits: RunLimits,
     /// Whether the short way may be used at all.
     pub short: bool,
 }
@@ -50,7 +50,7 @@ pub fn lay_out(
     files: &[PathBuf],
     input_path: Option<&Path>,
     overlay: &mut Overlay,
-    content: &Content,
+    content: &PmContent,
     input: &Arc<File>,
 ) -> io::Result<()> {
     for path in files {
@@ -71,8 +71,8 @@ pub fn lay_out(
 
 /// What a run did.
 #[derive(Debug, Clone)]
-pub struct Outcome {
-    pub end: End,
+pub struct CaseOutcome {
+    pub end: ForkedEnd,
     /// Operations on PM, then branches. Nothing if the run was cut: its judge has seen them.
     pub counts: Vec<u8>,
     /// How many operations on PM and how many fences it did.
@@ -84,7 +84,7 @@ pub struct Outcome {
     /// Processes that it left behind.
     pub strays: usize,
     /// What it left in PM, if that was asked for.
-    pub content: Option<Content>,
+    pub content: Option<PmContent>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -97,9 +97,9 @@ pub enum RunError {
 
 /// A test case, and what is wanted of its run.
 #[derive(Debug, Clone, Copy)]
-pub struct Order<'a> {
+pub struct CaseOrder<'a> {
     pub image: ImageId,
-    pub content: &'a Content,
+    pub content: &'a PmContent,
     pub input: &'a [u8],
     /// The operation or the fence to stop before; 0: none.
     pub stop: (u64, u64),
@@ -132,7 +132,7 @@ struct Laid {
 
 #[derive(Debug)]
 pub struct Runner {
-    target: Target,
+    target: FuzzTarget,
     input: Arc<File>,
     server: ForkServer,
     /// Counts at the first fork point.
@@ -165,7 +165,7 @@ const KNOWN_FROM: u32 = 4;
 const SHORTEST_LIMIT: Duration = Duration::from_millis(100);
 
 impl Runner {
-    pub fn new(target: Target) -> Result<Self, RunError> {
+    pub fn new(target: FuzzTarget) -> Result<Self, RunError> {
         let private = target.launch.sandbox.as_ref().ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
         let input = match &private.input {
             Some(file) => Arc::clone(file),
@@ -191,22 +191,30 @@ impl Runner {
 
     /// Whether the short way is in use.
     pub fn is_short(&self) -> bool {
-        self.target.short && self.server.point(FIRST) == Point::Files && self.differed < MOST_DIFFERENCES
+        self.target.short && self.server.point(FIRST) == ForkPoint::Files && self.differed < MOST_DIFFERENCES
     }
 
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &FuzzTarget {
         &self.target
     }
 
     /// Runs a case. With a judge, the run may be cut short where its input ends.
-    pub fn run(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
+    pub fn run(&mut self, order: &CaseOrder<'_>, judge: Option<InputEndJudge<'_>>) -> Result<CaseOutcome, RunError> {
         match self.try_run(order, judge) {
             // The target took its server down. That is news about this test case, and the next one needs a server.
             Err(RunError::Fork(ForkError::Died)) => {
                 self.restart()?;
                 let counts = self.counts.clone();
-                let end = End::Exit(pmvet_target::launch::Exit::Signal(libc::SIGKILL));
-                Ok(Outcome { end, counts, operations: (0, 0), stopped: false, cut: false, strays: 0, content: None })
+                let end = ForkedEnd::Exit(pmvet_target::launch::TargetExit::Signal(libc::SIGKILL));
+                Ok(CaseOutcome {
+                    end,
+                    counts,
+                    operations: (0, 0),
+                    stopped: false,
+                    cut: false,
+                    strays: 0,
+                    content: None,
+                })
             }
             result => result,
         }
@@ -224,7 +232,7 @@ impl Runner {
         Ok(())
     }
 
-    fn try_run(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
+    fn try_run(&mut self, order: &CaseOrder<'_>, judge: Option<InputEndJudge<'_>>) -> Result<CaseOutcome, RunError> {
         self.input.write_all_at(order.input, 0)?;
         self.input.set_len(order.input.len() as u64)?;
         self.clock += 1;
@@ -249,13 +257,13 @@ impl Runner {
             return self.short(order, judge);
         }
         self.compared += 1;
-        let kept = Order { keep: true, ..*order };
+        let kept = CaseOrder { keep: true, ..*order };
         let (short, whole) = (self.short(&kept, None)?, self.whole(&kept, None)?);
-        let did = |outcome: &Outcome| (outcome.end, outcome.operations);
-        let same = |a: &Outcome, b: &Outcome| did(a) == did(b) && a.counts == b.counts;
+        let did = |outcome: &CaseOutcome| (outcome.end, outcome.operations);
+        let same = |a: &CaseOutcome, b: &CaseOutcome| did(a) == did(b) && a.counts == b.counts;
         self.differed += u32::from(!same(&short, &whole) || short.content != whole.content);
         if self.apart {
-            let apart = self.short(&Order { keep: false, ..*order }, None)?;
+            let apart = self.short(&CaseOrder { keep: false, ..*order }, None)?;
             self.apart &= same(&apart, &short);
         }
         Ok(whole)
@@ -266,7 +274,7 @@ impl Runner {
     }
 
     /// Gives the program the files of an image.
-    fn lay_out(&self, content: &Content) -> io::Result<()> {
+    fn lay_out(&self, content: &PmContent) -> io::Result<()> {
         let mut overlay = self.target.overlay.clone();
         let target = &self.target;
         lay_out(&target.files, target.input.as_deref(), &mut overlay, content, &self.input)?;
@@ -275,9 +283,9 @@ impl Runner {
     }
 
     /// The PM files as they are now, which are mostly as they were.
-    fn content(&self, before: &Content) -> io::Result<Content> {
+    fn content(&self, before: &PmContent) -> io::Result<PmContent> {
         let overlay = self.overlay();
-        let mut content = Content::default();
+        let mut content = PmContent::default();
         for path in &self.target.files {
             if let Some(file) = overlay.get(path) {
                 content.files.insert(path.clone(), FileContent::read_like(file, before.files.get(path))?);
@@ -286,7 +294,7 @@ impl Runner {
         Ok(content)
     }
 
-    fn whole(&mut self, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
+    fn whole(&mut self, order: &CaseOrder<'_>, judge: Option<InputEndJudge<'_>>) -> Result<CaseOutcome, RunError> {
         self.renew()?;
         self.lay_out(order.content)?;
         self.server.set_counts(&self.counts);
@@ -295,11 +303,16 @@ impl Runner {
         self.finish(FIRST, order, judge)
     }
 
-    fn finish(&mut self, server: usize, order: &Order<'_>, judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
+    fn finish(
+        &mut self,
+        server: usize,
+        order: &CaseOrder<'_>,
+        judge: Option<InputEndJudge<'_>>,
+    ) -> Result<CaseOutcome, RunError> {
         let hurried = judge.is_some() && !order.keep;
         let limits = if hurried { self.limits() } else { self.target.limits };
         let run = self.server.run_judged(server, &limits, &mut Nobody, judge)?;
-        if hurried && matches!(run.end, End::Exit(_)) {
+        if hurried && matches!(run.end, ForkedEnd::Exit(_)) {
             self.judged = (self.judged + 1).min(OF_LATE);
             self.usual = (self.usual * (self.judged - 1) + run.time) / self.judged;
         }
@@ -307,18 +320,18 @@ impl Runner {
         let content = order.keep.then(|| self.content(order.content)).transpose()?;
         let counts = if run.cut { Vec::new() } else { self.server.counts() };
         let (end, cut, strays) = (run.end, run.cut, run.strays);
-        Ok(Outcome { end, counts, operations: (operations, fences), stopped, cut, strays, content })
+        Ok(CaseOutcome { end, counts, operations: (operations, fences), stopped, cut, strays, content })
     }
 
     /// What a run may take whose outcome decides only whether its case is kept: a slow one costs the time of many.
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> RunLimits {
         let most = self.target.limits.time;
         let known = self.judged >= KNOWN_FROM;
         let time = if known { (self.usual * PATIENCE).max(SHORTEST_LIMIT).min(most) } else { most };
-        Limits { time, ..self.target.limits }
+        RunLimits { time, ..self.target.limits }
     }
 
-    fn short(&mut self, order: &Order<'_>, mut judge: Option<Judge<'_>>) -> Result<Outcome, RunError> {
+    fn short(&mut self, order: &CaseOrder<'_>, mut judge: Option<InputEndJudge<'_>>) -> Result<CaseOutcome, RunError> {
         self.renew()?;
         let Some(opened) = self.opened.get_mut(&order.image) else { return self.whole(order, judge) };
         opened.used = self.clock;
@@ -333,7 +346,7 @@ impl Runner {
         let (server, overlay) = (opened.server, opened.overlay.clone());
         self.overlay().become_like(overlay);
         // Not `map`, which would not shorten the judge's life.
-        let borrowed: Option<Judge<'_>> = match &mut judge {
+        let borrowed: Option<InputEndJudge<'_>> = match &mut judge {
             Some(judge) => Some(&mut **judge),
             None => None,
         };
@@ -349,7 +362,7 @@ impl Runner {
     }
 
     /// Makes a server that has an image open. False if the program does not get as far as its input.
-    fn open(&mut self, order: &Order<'_>) -> Result<bool, RunError> {
+    fn open(&mut self, order: &CaseOrder<'_>) -> Result<bool, RunError> {
         if self.opened.len() >= MOST_OPENED
             && let Some(oldest) = self.opened.iter().min_by_key(|(_, opened)| opened.used).map(|(&id, _)| id)
             && let Some(opened) = self.opened.remove(&oldest)
@@ -385,7 +398,7 @@ impl Runner {
     }
 }
 
-fn start(target: &Target, input: &Arc<File>) -> Result<ForkServer, ForkError> {
+fn start(target: &FuzzTarget, input: &Arc<File>) -> Result<ForkServer, ForkError> {
     let mut launch = target.launch.clone();
     if let Some(private) = &mut launch.sandbox {
         private.input = Some(Arc::clone(input));

@@ -18,18 +18,18 @@ use libafl_bolts::tuples::RefIndexable;
 use libafl_bolts::{Named, impl_serdeany};
 use serde::{Deserialize, Serialize};
 
-use super::campaign::Shared;
+use super::campaign::SharedState;
 use super::case::Case;
 
 pub(super) struct CaseExecutor<'a> {
-    world: Shared<'a>,
+    world: SharedState<'a>,
     observers: (),
     /// Runs so far.
     runs: u64,
 }
 
 impl<'a> CaseExecutor<'a> {
-    pub(super) fn new(world: &Shared<'a>) -> Self {
+    pub(super) fn new(world: &SharedState<'a>) -> Self {
         Self { world: Rc::clone(world), observers: (), runs: 0 }
     }
 }
@@ -76,11 +76,11 @@ impl<S> TestcaseScore<Case, S> for Worth {
 
 /// Keeps what takes a new PM path, or a new branch.
 pub(super) struct PathFeedback<'a> {
-    world: Shared<'a>,
+    world: SharedState<'a>,
 }
 
 impl<'a> PathFeedback<'a> {
-    pub(super) fn new(world: &Shared<'a>) -> Self {
+    pub(super) fn new(world: &SharedState<'a>) -> Self {
         Self { world: Rc::clone(world) }
     }
 }
@@ -130,7 +130,7 @@ pub(super) fn any_input(state: &mut (impl HasRand + HasCorpus<Case>)) -> Vec<u8>
 
 /// Gives images to cases that were kept, and tries inputs on them; or tries what others have found.
 pub(super) struct Growth<'a, E, EM, S, Z> {
-    world: Shared<'a>,
+    world: SharedState<'a>,
     arrivals: bool,
     phantom: PhantomData<(E, EM, S, Z)>,
 }
@@ -140,11 +140,11 @@ where
     S: HasRand,
     Z: Evaluator<E, EM, Case, S>,
 {
-    pub(super) fn of_own(world: &Shared<'a>) -> Self {
+    pub(super) fn of_own(world: &SharedState<'a>) -> Self {
         Self { world: Rc::clone(world), arrivals: false, phantom: PhantomData }
     }
 
-    pub(super) fn of_others(world: &Shared<'a>) -> Self {
+    pub(super) fn of_others(world: &SharedState<'a>) -> Self {
         Self { world: Rc::clone(world), arrivals: true, phantom: PhantomData }
     }
 
@@ -210,12 +210,12 @@ impl<E, EM, S, Z> Restartable<S> for Growth<'_, E, EM, S, Z> {
 
 /// Chooses the image for the mutants of the next stage.
 pub(super) struct Elsewhere<'a, E, EM, S, Z> {
-    world: Shared<'a>,
+    world: SharedState<'a>,
     phantom: PhantomData<(E, EM, S, Z)>,
 }
 
 impl<'a, E, EM, S, Z> Elsewhere<'a, E, EM, S, Z> {
-    pub(super) fn new(world: &Shared<'a>) -> Self {
+    pub(super) fn new(world: &SharedState<'a>) -> Self {
         Self { world: Rc::clone(world), phantom: PhantomData }
     }
 }

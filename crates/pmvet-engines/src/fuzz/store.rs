@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::content::{Content, FileContent, ImageId, Page};
-use crate::claim::{self, Claim, Format};
-use crate::journal;
+use super::content::{FileContent, ImageId, PmContent, PmPage};
+use crate::corpus_lock::{self, Claim, Format};
+use crate::json_lines;
 
 /// How an image came about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ impl Origin {
 
 /// A line of `images.jsonl`.
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
+struct ImageLine {
     id: ImageId,
     #[serde(flatten)]
     origin: Origin,
@@ -65,7 +65,7 @@ struct Known {
 type Pages = HashMap<u128, (u64, u32)>;
 
 #[derive(Debug)]
-pub struct Store {
+pub struct ImageStore {
     /// Nothing if it is only read.
     _claim: Option<Claim>,
     torn: bool,
@@ -76,7 +76,7 @@ pub struct Store {
     pack: File,
     pack_end: u64,
     /// Contents that were used last.
-    recent: VecDeque<(ImageId, Arc<Content>)>,
+    recent: VecDeque<(ImageId, Arc<PmContent>)>,
     root: Option<ImageId>,
 }
 
@@ -88,7 +88,7 @@ const RECENT: usize = 32;
 /// Before each page in the pack: its hash and how many bytes follow.
 const PAGE_HEADER: usize = 16 + 4;
 
-impl Store {
+impl ImageStore {
     /// Opens a store in a folder that exists, or makes one. Fails if another process has it open, if it has another format, or if it is
     /// damaged otherwise than by a kill.
     pub fn open(folder: &Path) -> io::Result<Self> {
@@ -105,7 +105,7 @@ impl Store {
 
     /// Opens a store that somebody else may be adding to, as far as it is there.
     pub fn open_for_reading(folder: &Path) -> io::Result<Self> {
-        if claim::check_format(folder, FORMAT, LINES)? == Format::None {
+        if corpus_lock::check_format(folder, FORMAT, LINES)? == Format::None {
             return Err(io::ErrorKind::NotFound.into());
         }
         Self::read(folder, File::open(folder.join(LINES))?, File::open(folder.join(PAGES))?)
@@ -114,7 +114,7 @@ impl Store {
     fn read(folder: &Path, lines: File, pack: File) -> io::Result<Self> {
         let path = folder.join(LINES);
         // The lines first: the pages that they need are there already.
-        let held = journal::read::<Line>(&lines, &path)?;
+        let held = json_lines::read::<ImageLine>(&lines, &path)?;
         let (pages, pack_end) = read_pack(&pack)?;
         let torn = held.torn || pack_end != pack.metadata()?.len();
         let mut store = Self {
@@ -134,10 +134,10 @@ impl Store {
             if let Some(page) = needed.into_iter().find(|page| !store.pages.contains_key(&page.0)) {
                 let why =
                     format!("{} does not have page {page} of it, or is damaged before", folder.join(PAGES).display());
-                return Err(journal::damaged(&path, number, &why));
+                return Err(json_lines::damaged(&path, number, &why));
             }
             if let Some(parent) = line.origin.parent.filter(|&parent| !store.contains(parent)) {
-                return Err(journal::damaged(&path, number, &format!("no line before it has its parent, {parent}")));
+                return Err(json_lines::damaged(&path, number, &format!("no line before it has its parent, {parent}")));
             }
             store.remember(line);
         }
@@ -165,7 +165,7 @@ impl Store {
         Ok(())
     }
 
-    fn remember(&mut self, line: Line) {
+    fn remember(&mut self, line: ImageLine) {
         if line.origin.parent.is_none() {
             self.root = Some(line.id);
         }
@@ -198,7 +198,7 @@ impl Store {
     }
 
     /// Keeps an image, unless its content is there already. Returns its id and whether it is new.
-    pub fn add(&mut self, content: Content, origin: Origin) -> io::Result<(ImageId, bool)> {
+    pub fn add(&mut self, content: PmContent, origin: Origin) -> io::Result<(ImageId, bool)> {
         let id = content.id();
         if self.contains(id) {
             return Ok((id, false));
@@ -220,7 +220,7 @@ impl Store {
             pages.extend(before.pages.keys().filter(|i| !file.pages.contains_key(i)).map(|&i| (i, None)));
             files.push(FileLine { path: path.clone(), size: file.size, pages });
         }
-        let line = Line { id, origin, files };
+        let line = ImageLine { id, origin, files };
         let mut text = serde_json::to_vec(&line)?;
         text.push(b'\n');
         self.lines.write_all_at(&text, self.lines_end)?;
@@ -230,7 +230,7 @@ impl Store {
         Ok((id, true))
     }
 
-    fn keep_page(&mut self, page: &Page) -> io::Result<()> {
+    fn keep_page(&mut self, page: &PmPage) -> io::Result<()> {
         if self.pages.contains_key(&page.hash) {
             return Ok(());
         }
@@ -244,14 +244,14 @@ impl Store {
         Ok(())
     }
 
-    fn use_content(&mut self, id: ImageId, content: Arc<Content>) {
+    fn use_content(&mut self, id: ImageId, content: Arc<PmContent>) {
         self.recent.retain(|(known, _)| *known != id);
         self.recent.push_front((id, content));
         self.recent.truncate(RECENT);
     }
 
     /// The content of an image.
-    pub fn get(&mut self, id: ImageId) -> io::Result<Arc<Content>> {
+    pub fn get(&mut self, id: ImageId) -> io::Result<Arc<PmContent>> {
         if let Some((_, content)) = self.recent.iter().find(|(known, _)| *known == id) {
             let content = Arc::clone(content);
             self.use_content(id, Arc::clone(&content));
@@ -262,9 +262,9 @@ impl Store {
         Ok(content)
     }
 
-    fn load(&self, id: ImageId) -> io::Result<Content> {
+    fn load(&self, id: ImageId) -> io::Result<PmContent> {
         let newest = self.images.get(&id).ok_or(io::ErrorKind::NotFound)?;
-        let mut content = Content::default();
+        let mut content = PmContent::default();
         for file in &newest.files {
             // The newest word on each page counts.
             let mut pages: BTreeMap<u64, Option<ImageId>> = BTreeMap::new();
@@ -290,13 +290,13 @@ impl Store {
         }
     }
 
-    fn load_page(&self, hash: u128) -> io::Result<Page> {
+    fn load_page(&self, hash: u128) -> io::Result<PmPage> {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a page of the corpus is damaged");
         let &(at, len) = self.pages.get(&hash).ok_or_else(damaged)?;
         let mut packed = vec![0; len as usize];
         self.pack.read_exact_at(&mut packed, at)?;
         let bytes = lz4_flex::block::decompress_size_prepended(&packed).map_err(|_| damaged())?;
-        let page = Page::new(&bytes);
+        let page = PmPage::new(&bytes);
         if page.hash == hash { Ok(page) } else { Err(damaged()) }
     }
 }
@@ -324,17 +324,16 @@ fn read_pack(pack: &File) -> io::Result<(Pages, u64)> {
 
 /// Bytes as hexadecimal digits.
 mod hex {
+    use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&bytes.iter().map(|b| format!("{b:02x}")).collect::<String>())
+        serializer.serialize_str(&HEXLOWER.encode(bytes))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
-        bytes.ok_or_else(|| serde::de::Error::custom("not hexadecimal"))
+        HEXLOWER_PERMISSIVE.decode(text.as_bytes()).map_err(|_| serde::de::Error::custom("not hexadecimal"))
     }
 }
 
@@ -342,10 +341,10 @@ mod hex {
 mod tests {
     use super::*;
 
-    fn content(pages: &[(u64, u8)]) -> Content {
-        let pages = pages.iter().map(|&(index, byte)| (index, Page::new(&[byte; 4096]))).collect();
+    fn content(pages: &[(u64, u8)]) -> PmContent {
+        let pages = pages.iter().map(|&(index, byte)| (index, PmPage::new(&[byte; 4096]))).collect();
         let file = FileContent { size: 1 << 20, pages };
-        Content { files: [(PathBuf::from("/pool"), file)].into() }
+        PmContent { files: [(PathBuf::from("/pool"), file)].into() }
     }
 
     fn child(parent: ImageId) -> Origin {
@@ -357,14 +356,14 @@ mod tests {
     #[test]
     fn images_come_back_from_disk() {
         let folder = tempfile::tempdir().unwrap();
-        let mut store = Store::open(folder.path()).unwrap();
+        let mut store = ImageStore::open(folder.path()).unwrap();
         let contents = [content(&[(0, 1), (7, 2)]), content(&[(0, 3), (7, 2), (9, 1)]), content(&[(0, 3)])];
         let (root, _) = store.add(contents[0].clone(), ROOT).unwrap();
         let (second, _) = store.add(contents[1].clone(), child(root)).unwrap();
         let (third, new) = store.add(contents[2].clone(), child(second)).unwrap();
         assert!(new && !store.add(contents[2].clone(), child(root)).unwrap().1);
         drop(store);
-        let mut store = Store::open(folder.path()).unwrap();
+        let mut store = ImageStore::open(folder.path()).unwrap();
         for (id, content) in [root, second, third].into_iter().zip(&contents) {
             assert_eq!(&*store.get(id).unwrap(), content);
         }
@@ -375,26 +374,26 @@ mod tests {
     #[test]
     fn a_cut_store_loses_only_its_end() {
         let folder = tempfile::tempdir().unwrap();
-        let mut store = Store::open(folder.path()).unwrap();
+        let mut store = ImageStore::open(folder.path()).unwrap();
         let (root, _) = store.add(content(&[(0, 1)]), ROOT).unwrap();
         let (second, _) = store.add(content(&[(0, 2)]), child(root)).unwrap();
         drop(store);
         let lines = std::fs::read(folder.path().join("images.jsonl")).unwrap();
         for cut in 1..40 {
             std::fs::write(folder.path().join("images.jsonl"), &lines[..lines.len() - cut]).unwrap();
-            let mut store = Store::open(folder.path()).unwrap();
+            let mut store = ImageStore::open(folder.path()).unwrap();
             assert!(store.was_torn() && store.get(root).is_ok());
             assert!(!store.contains(second));
             assert!(store.add(content(&[(0, 2)]), child(root)).unwrap().1);
         }
-        let mut store = Store::open(folder.path()).unwrap();
+        let mut store = ImageStore::open(folder.path()).unwrap();
         assert!(!store.was_torn() && store.get(second).is_ok());
     }
 
     #[test]
     fn a_damaged_store_is_refused_and_stays_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
-        let mut store = Store::open(folder.path()).unwrap();
+        let mut store = ImageStore::open(folder.path()).unwrap();
         let (root, _) = store.add(content(&[(0, 1)]), ROOT).unwrap();
         store.add(content(&[(0, 2)]), child(root)).unwrap();
         drop(store);
@@ -402,7 +401,8 @@ mod tests {
         let (text, pack) = (std::fs::read(&lines).unwrap(), std::fs::read(&pages).unwrap());
         let refused = |line: usize| {
             let (before, packed) = (std::fs::read(&lines).unwrap(), std::fs::read(&pages).unwrap());
-            for error in [Store::open(folder.path()).unwrap_err(), Store::open_for_reading(folder.path()).unwrap_err()]
+            for error in
+                [ImageStore::open(folder.path()).unwrap_err(), ImageStore::open_for_reading(folder.path()).unwrap_err()]
             {
                 assert!(error.to_string().contains(&format!("line {line} of {}", lines.display())), "{error}");
             }
@@ -425,20 +425,22 @@ mod tests {
         std::fs::write(&pages, &pack[..pack.len() - 1]).unwrap();
         refused(2);
         std::fs::write(&pages, &pack).unwrap();
-        assert_eq!(Store::open(folder.path()).unwrap().len(), 2);
+        assert_eq!(ImageStore::open(folder.path()).unwrap().len(), 2);
     }
 
     #[test]
     fn one_campaign_at_a_time_but_any_number_of_readers() {
         let folder = tempfile::tempdir().unwrap();
-        let mut store = Store::open(folder.path()).unwrap();
+        let mut store = ImageStore::open(folder.path()).unwrap();
         let (root, _) = store.add(content(&[(0, 1)]), ROOT).unwrap();
-        assert_eq!(Store::open(folder.path()).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
-        assert_eq!(Store::open_for_reading(folder.path()).unwrap().root(), Some(root));
+        assert_eq!(ImageStore::open(folder.path()).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(ImageStore::open_for_reading(folder.path()).unwrap().root(), Some(root));
         drop(store);
-        assert_eq!(Store::open(folder.path()).unwrap().root(), Some(root));
+        assert_eq!(ImageStore::open(folder.path()).unwrap().root(), Some(root));
         std::fs::write(folder.path().join("format"), "99\n").unwrap();
-        for error in [Store::open(folder.path()).unwrap_err(), Store::open_for_reading(folder.path()).unwrap_err()] {
+        for error in
+            [ImageStore::open(folder.path()).unwrap_err(), ImageStore::open_for_reading(folder.path()).unwrap_err()]
+        {
             assert!(error.to_string().contains("format `99`"), "{error}");
         }
     }
@@ -446,12 +448,12 @@ mod tests {
     #[test]
     fn images_are_taken_over_with_what_led_to_them() {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let [mut one, mut two] = folders.each_ref().map(|folder| Store::open(folder.path()).unwrap());
+        let [mut one, mut two] = folders.each_ref().map(|folder| ImageStore::open(folder.path()).unwrap());
         let (root, _) = one.add(content(&[(0, 1)]), ROOT).unwrap();
         two.add(content(&[(0, 1)]), ROOT).unwrap();
         let (second, _) = one.add(content(&[(0, 2)]), child(root)).unwrap();
         let (third, _) = one.add(content(&[(0, 2), (5, 5)]), child(second)).unwrap();
-        let mut reader = Store::open_for_reading(folders[0].path()).unwrap();
+        let mut reader = ImageStore::open_for_reading(folders[0].path()).unwrap();
         two.adopt(&mut reader, third).unwrap();
         assert_eq!((two.len(), two.origin(third)), (3, Some(&child(second))));
         assert_eq!(*two.get(third).unwrap(), content(&[(0, 2), (5, 5)]));
@@ -464,7 +466,7 @@ mod tests {
     fn many_large_images_take_little_room() {
         const PAGES: u64 = (64 << 20) / 4096;
         let folder = tempfile::tempdir().unwrap();
-        let mut store = Store::open(folder.path()).unwrap();
+        let mut store = ImageStore::open(folder.path()).unwrap();
         // Pages that cannot be compressed.
         let mut state = 1u64;
         let mut page = || {
@@ -475,11 +477,11 @@ mod tests {
                 state ^= state << 17;
                 word.copy_from_slice(&state.to_le_bytes());
             }
-            Page::new(&bytes)
+            PmPage::new(&bytes)
         };
         let pages = (0..PAGES).map(|index| (index, page())).collect();
         let mut content =
-            Content { files: [(PathBuf::from("/pool"), FileContent { size: PAGES * 4096, pages })].into() };
+            PmContent { files: [(PathBuf::from("/pool"), FileContent { size: PAGES * 4096, pages })].into() };
         let (mut parent, _) = store.add(content.clone(), ROOT).unwrap();
         for number in 1..10_000u64 {
             let file = content.files.values_mut().next().unwrap();
@@ -492,6 +494,6 @@ mod tests {
         println!("{} MiB", store.bytes() >> 20);
         assert!(store.bytes() < 2 << 30);
         drop(store);
-        assert_eq!(*Store::open(folder.path()).unwrap().get(parent).unwrap(), content);
+        assert_eq!(*ImageStore::open(folder.path()).unwrap().get(parent).unwrap(), content);
     }
 }

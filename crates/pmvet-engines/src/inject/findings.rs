@@ -3,60 +3,39 @@
 use std::collections::HashSet;
 
 use pmvet_findings::finding::CrashImage;
-use pmvet_findings::{
-    Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery as Recovered, Role, Rule, Severity, Stack,
-};
-use pmvet_model::states::Choice;
+use pmvet_findings::{Evidence, Finding, Frame, Outcome, Place, PmRange, Role, Rule, Severity, Stack};
+use pmvet_model::states::Reordering;
 
-use super::campaign::Job;
-use super::causes::{Cause, EARLY, Failures, Merged, causes};
-use super::journal::{Journal, Tried};
-use super::points::Point;
+use super::points::FailurePoint;
 use super::refine::Culprit;
-use super::scan::{Loss, Scan, State};
-use super::windows::{Verdict, Window, windows};
-use crate::native::NativeStacks;
+use super::scan::{FailurePointScan, PendingStore, ReorderedState};
+use super::windows::{PointVerdict, Window, windows};
+use crate::causes::early_stores::{Decisive, PmStore};
+use crate::causes::{Cause, EARLY, Failures, Merged, causes};
+use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
+use crate::lab::{TrialImage, TrialJournal, Tried};
 use crate::stacks::Stacks;
 
 /// How many lost or pending stores one finding names.
 const NAMED: usize = 8;
 
-/// Who knows the names of places, in the run and in its recoveries.
-pub struct Names<'a> {
-    pub stacks: &'a mut dyn Stacks,
-    pub natives: &'a mut NativeStacks,
-}
-
-impl std::fmt::Debug for Names<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Names").finish_non_exhaustive()
-    }
-}
-
-/// What every finding of a run has in common.
-#[derive(Debug, Clone)]
-pub struct Setting {
-    pub recovery: Vec<String>,
-    pub usual: Outcome,
-}
-
 /// The verdict on each failure point.
-pub fn verdicts(scan: &Scan, journal: &Journal, usual: &Outcome) -> Vec<Verdict> {
-    let verdict = |point: &Point| {
-        let job = Job { version: point.version, patches: &[] };
+pub fn verdicts(scan: &FailurePointScan, journal: &TrialJournal, usual: &Outcome) -> Vec<PointVerdict> {
+    let verdict = |point: &FailurePoint| {
+        let job = TrialImage { version: point.version, patches: &[] };
         match journal.get(&job.image(&scan.versions)) {
-            Some(tried) if tried.outcome == *usual => Verdict::Good,
-            Some(_) => Verdict::Bad,
-            None => Verdict::NotTried,
+            Some(tried) if tried.outcome == *usual => PointVerdict::Good,
+            Some(_) => PointVerdict::Bad,
+            None => PointVerdict::NotTried,
         }
     };
     scan.points.iter().map(verdict).collect()
 }
 
 /// Windows of failing points, and what the recovery did at the first point of each.
-pub fn failures<'a>(scan: &Scan, journal: &'a Journal, usual: &Outcome) -> Vec<(Window, &'a Tried)> {
+pub fn failures<'a>(scan: &FailurePointScan, journal: &'a TrialJournal, usual: &Outcome) -> Vec<(Window, &'a Tried)> {
     let first = |window: Window| {
-        let job = Job { version: scan.points[window.first].version, patches: &[] };
+        let job = TrialImage { version: scan.points[window.first].version, patches: &[] };
         Some((window, journal.get(&job.image(&scan.versions))?))
     };
     windows(&verdicts(scan, journal, usual)).into_iter().filter_map(first).collect()
@@ -65,10 +44,10 @@ pub fn failures<'a>(scan: &Scan, journal: &'a Journal, usual: &Outcome) -> Vec<(
 /// A finding for each window that has a cause of its own, and for each window what it is about, with the position of its finding if it
 /// was the first. The findings themselves are left out there.
 pub fn of_windows(
-    scan: &Scan,
+    scan: &FailurePointScan,
     found: &[(Window, &Tried, Culprit)],
-    setting: &Setting,
-    names: &mut Names<'_>,
+    setting: &UsualRecovery,
+    names: &mut StackLookup<'_>,
 ) -> (Vec<Finding>, Vec<(Failures, Option<usize>)>) {
     let mut merged = Merged::default();
     let mut all = Vec::new();
@@ -159,19 +138,20 @@ fn repair(places: &[Place], opened: &str) -> String {
 /// A finding for each store whose loss is fatal, except for those that `known` has: where several are lost together, one that is
 /// fatal alone is to blame.
 pub fn of_states(
-    scan: &Scan,
-    found: &[(&State, &Tried)],
+    scan: &FailurePointScan,
+    found: &[(&ReorderedState, &Tried, Option<Decisive>)],
     known: &[Finding],
-    setting: &Setting,
-    names: &mut Names<'_>,
+    setting: &UsualRecovery,
+    names: &mut StackLookup<'_>,
 ) -> Vec<Finding> {
     let known: HashSet<Option<String>> = known.iter().map(function).collect();
     let mut merged = Merged::default();
     let mut found = found.to_vec();
-    found.sort_by_key(|(state, _)| matches!(state.choice, Choice::Ahead(_)));
-    for (state, tried) in found {
+    found.sort_by_key(|(state, ..)| matches!(state.choice, Reordering::Ahead(_)));
+    for (state, tried, decisive) in found {
+        let early = decisive.and_then(Decisive::blamed);
         let point = &scan.points[state.point];
-        let mut place = |loss: &Loss| place_of(Role::Store, loss, &lost_label(loss), names.stacks);
+        let mut place = |loss: &PendingStore| place_of(Role::Store, loss, &lost_label(loss), names.stacks);
         let cause = |place: &Place| Cause::of(place, &tried.outcome);
         let is_to_blame = |place: &Place| {
             known.contains(&function_name(place)) || cause(place).is_some_and(|cause| merged.knows(&cause))
@@ -182,20 +162,51 @@ pub fn of_states(
         if known.contains(&function_name(&lost)) {
             continue;
         }
-        // Only the store: what is lost is the cause, wherever the crash comes.
-        let cause = cause(&lost);
+        let blamed = early.map_or(lost, |early| store_place(&early, "this store may be in PM too early", names.stacks));
+        // Only the store: what is lost, or came too early, is the cause, wherever the crash comes.
+        let cause = match decisive {
+            // One missing fence, however many lines wait for it.
+            Some(Decisive::Later(later)) if last.flushing => cause(&store_place(&later, LATER, names.stacks)),
+            _ => cause(&blamed),
+        };
         let label = format!("a crash before this, with that store lost: recovery {}", tried.outcome);
-        let mut places = vec![lost, point_place(Role::FailurePoint, point, label, names.stacks)];
+        let mut places = vec![blamed];
+        match decisive {
+            Some(Decisive::Early(_)) => {
+                places.push(place_of(Role::Store, last, "this one, made after it, may be lost", names.stacks));
+            }
+            Some(Decisive::Before(store)) => places.push(store_place(&store, BEFORE, names.stacks)),
+            Some(Decisive::Later(later)) => places.push(store_place(&later, LATER, names.stacks)),
+            None => {}
+        }
+        places.push(point_place(Role::FailurePoint, point, label, names.stacks));
         merged.add(cause, 1, || {
+            let lost = where_of(&places[usize::from(early.is_some())]);
+            let (store, crash) = (where_of(&places[0]), where_of(&places[places.len() - 1]));
+            let title = match early {
+                Some(_) => format!("recovery fails if a store in {} is persistent before later ones", function_of(&places[0])),
+                None => format!("recovery fails if a store in {} is lost", function_of(&places[0])),
+            };
+            let happened = match early {
+                Some(_) => format!(
+                    "The store {store} may be in PM while the one {lost}, which is made after it, is not. If a crash comes {crash} \
+                     then, recovery {}; without the first store it copes.",
+                    tried.outcome
+                ),
+                None => format!(
+                    "Nothing forces the store {store} into PM before the program goes on to where a crash comes {crash}. \
+                     If the crash loses it, recovery {}.",
+                    tried.outcome
+                ),
+            };
             places.extend(recovery_place(tried, names));
-            let (store, crash) = (where_of(&places[0]), where_of(&places[1]));
-            let missing = if last.flushing {
-                format!("Put a fence (`sfence`) after the flush of {}, which is stored {store}, before the program goes on to depend on it.", Finding::DATA)
-            } else {
-                format!("Flush {} after the store {store}, and fence, before the program goes on to depend on it.", Finding::DATA)
+            let missing = match early {
+                Some(_) => format!("Make {} persistent last: store it after what is stored {lost} has been flushed and fenced.", Finding::DATA),
+                None if last.flushing => format!("Put a fence (`sfence`) after the flush of {}, which is stored {store}, before the program goes on to depend on it.", Finding::DATA),
+                None => format!("Flush {} after the store {store}, and fence, before the program goes on to depend on it.", Finding::DATA),
             };
             let culprit = Culprit {
-                span: super::refine::Span { good: point.seq, bad: point.seq },
+                span: super::refine::TurningPoint { good: point.seq, bad: point.seq },
                 store: None,
                 pending: Vec::new(),
                 pending_total: 0,
@@ -203,13 +214,9 @@ pub fn of_states(
             Finding {
                 rule: rule(pmvet_findings::rules::REORDERED_CRASH),
                 severity: Severity::Error,
-                title: format!("recovery fails if a store in {} is lost", function_of(&places[0])),
+                title,
                 expected: format!("Whatever the processor has written back by the time of a crash, recovery {}.", setting.usual),
-                happened: format!(
-                    "Nothing forces the store {store} into PM before the program goes on to where a crash comes {crash}. \
-                     If the crash loses it, recovery {}.",
-                    tried.outcome
-                ),
+                happened,
                 fix: missing,
                 caveat: None,
                 evidence: evidence(tried, setting, &culprit, point.seq, &state.lost, choice(state), names),
@@ -223,18 +230,18 @@ pub fn of_states(
     merged.findings
 }
 
-fn lost_label(loss: &Loss) -> String {
+fn lost_label(loss: &PendingStore) -> String {
     match loss.flushing {
         true => "this store is flushed, but no fence waits for it".into(),
         false => "this store may still be in the cache".into(),
     }
 }
 
-fn choice(state: &State) -> String {
+fn choice(state: &ReorderedState) -> String {
     match state.choice {
-        Choice::Behind(_) => "one cache line has not been written back, everything else has".into(),
-        Choice::Ahead(_) => EARLY.into(),
-        Choice::Partial(_, kept) => format!("one cache line was written back after {kept} of its pending stores"),
+        Reordering::Behind(_) => "one cache line has not been written back, everything else has".into(),
+        Reordering::Ahead(_) => EARLY.into(),
+        Reordering::Partial(_, kept) => format!("one cache line was written back after {kept} of its pending stores"),
     }
 }
 
@@ -272,7 +279,7 @@ fn where_of(place: &Place) -> String {
     place.frame().map_or_else(|| "at an unknown place".into(), |frame| format!("in {frame}"))
 }
 
-fn place_of(role: Role, loss: &Loss, label: &str, stacks: &mut dyn Stacks) -> Place {
+fn place_of(role: Role, loss: &PendingStore, label: &str, stacks: &mut dyn Stacks) -> Place {
     Place {
         role,
         stack: stacks.stack(loss.site, loss.context),
@@ -283,12 +290,27 @@ fn place_of(role: Role, loss: &Loss, label: &str, stacks: &mut dyn Stacks) -> Pl
     }
 }
 
-fn point_place(role: Role, point: &Point, label: String, stacks: &mut dyn Stacks) -> Place {
+/// The labels of stores that make a difference, beside the one that is blamed.
+const LATER: &str = "this store, made after it, may be in PM first";
+const BEFORE: &str = "this store is in PM already; without it, recovery would cope";
+
+fn store_place(store: &PmStore, label: &str, stacks: &mut dyn Stacks) -> Place {
+    Place {
+        role: Role::Store,
+        stack: stacks.stack(store.site, store.context),
+        thread: Some(store.thread.0),
+        pm: Some(PmRange { file: stacks.file(store.file), offset: store.offset, len: store.len, object: None }),
+        seq: Some(store.seq),
+        label: label.into(),
+    }
+}
+
+fn point_place(role: Role, point: &FailurePoint, label: String, stacks: &mut dyn Stacks) -> Place {
     let stack = stacks.stack(point.site, point.context);
     Place { role, stack, thread: Some(point.thread.0), pm: None, seq: Some(point.seq), label }
 }
 
-fn recovery_place(tried: &Tried, names: &mut Names<'_>) -> Option<Place> {
+fn recovery_place(tried: &Tried, names: &mut StackLookup<'_>) -> Option<Place> {
     let stack: Stack = names.natives.stack(&tried.stack);
     let label = format!("recovery {}", tried.outcome);
     let is_known = !stack.is_empty();
@@ -298,14 +320,14 @@ fn recovery_place(tried: &Tried, names: &mut Names<'_>) -> Option<Place> {
 
 fn evidence(
     tried: &Tried,
-    setting: &Setting,
+    setting: &UsualRecovery,
     culprit: &Culprit,
     seq: u64,
-    lost: &[Loss],
+    lost: &[PendingStore],
     choice: String,
-    names: &mut Names<'_>,
+    names: &mut StackLookup<'_>,
 ) -> Evidence {
-    let mut name = |losses: &[Loss], label: &str| -> Vec<Place> {
+    let mut name = |losses: &[PendingStore], label: &str| -> Vec<Place> {
         losses.iter().take(NAMED).map(|loss| place_of(Role::Store, loss, label, names.stacks)).collect()
     };
     let unpersisted = name(&culprit.pending, "not yet forced into PM");
@@ -326,29 +348,17 @@ fn evidence(
     }
 }
 
-/// What a recovery did, and what it should have done.
-pub(crate) fn recovered(tried: &Tried, setting: &Setting, stack: Stack) -> Recovered {
-    Recovered {
-        command: setting.recovery.clone(),
-        outcome: tried.outcome.clone(),
-        expected: setting.usual.clone(),
-        stack,
-        output: tried.output.clone(),
-        seconds: tried.seconds,
-    }
-}
-
 /// The evidence for a store that is never made persistent and whose loss recovery does not survive.
 pub fn witnessed(
     tried: &Tried,
-    setting: &Setting,
-    scan: &Scan,
-    timeline: Vec<pmvet_findings::Access>,
-    names: &mut Names<'_>,
+    setting: &UsualRecovery,
+    scan: &FailurePointScan,
+    timeline: Vec<pmvet_findings::TimelineStep>,
+    names: &mut StackLookup<'_>,
 ) -> Evidence {
     let seq = scan.points.last().map_or(0, |point| point.seq);
     let nothing = Culprit {
-        span: super::refine::Span { good: seq, bad: seq },
+        span: super::refine::TurningPoint { good: seq, bad: seq },
         store: None,
         pending: Vec::new(),
         pending_total: 0,

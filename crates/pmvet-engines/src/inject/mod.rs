@@ -10,31 +10,24 @@
 //! * A failing image is narrowed down to the store that broke it ([`refine`]), and failures that follow each other without a
 //!   good image between them are one finding ([`windows`]).
 //! * Besides the newest value of everything, states in which the processor wrote lines back in another order are tried where asked
-//!   for (`Plan::reorder`).
+//!   for (`InjectionPlan::reorder`).
 //!
-//! What it misses: states that only a later visit to the same call path would show (`Plan::visits` tries more of them), states in
+//! What it misses: states that only a later visit to the same call path would show (`InjectionPlan::visits` tries more of them), states in
 //! which several lines are kept back at once, and whatever the recovery does not notice.
 
-pub mod campaign;
-pub mod causes;
 pub mod findings;
-pub mod journal;
 pub mod points;
 pub mod refine;
 pub mod scan;
-pub mod trial;
 pub mod windows;
 
-pub use campaign::{Campaign, Job, Progress};
-pub use journal::{Journal, Tried};
-pub use points::{At, Point};
-pub use scan::{Scan, ScanError, Scanner, State};
-pub use trial::{Recovery, Trial};
+pub use points::{FailurePoint, Granularity};
+pub use scan::{FailurePointScan, FailurePointScanner, ReorderedState};
 
 /// What to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
-    pub at: At,
+pub struct InjectionPlan {
+    pub at: Granularity,
     /// How many visits to the same call path are tried.
     pub visits: u32,
     /// Try states that the order of write-backs allows, at most so many for one failure point.

@@ -9,7 +9,7 @@ use pmvet_target::crash::VersionId;
 
 /// Between which instructions crashes are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum At {
+pub enum Granularity {
     /// Before a flush or fence, if PM was stored to since the last failure point.
     #[default]
     Persist,
@@ -19,7 +19,7 @@ pub enum At {
 
 /// A moment of the run, before the event with this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Point {
+pub struct FailurePoint {
     pub seq: u64,
     pub thread: ThreadId,
     pub site: SiteId,
@@ -30,8 +30,8 @@ pub struct Point {
 
 /// Finds them in the stream of events.
 #[derive(Debug)]
-pub(super) struct Points {
-    at: At,
+pub(super) struct FailurePoints {
+    at: Granularity,
     visits: u32,
     /// Something changed since the last failure point.
     changed: bool,
@@ -48,8 +48,8 @@ pub(super) struct Points {
     pub(super) passed: u64,
 }
 
-impl Points {
-    pub(super) fn new(at: At, visits: u32, known: Arc<HashSet<u64>>) -> Self {
+impl FailurePoints {
+    pub(super) fn new(at: Granularity, visits: u32, known: Arc<HashSet<u64>>) -> Self {
         Self {
             at,
             visits,
@@ -77,7 +77,7 @@ impl Points {
                 | What::FileRename { .. }
                 | What::FileUnlink { .. }
         );
-        let candidate = persists || by_call || self.at == At::Store && stores;
+        let candidate = persists || by_call || self.at == Granularity::Store && stores;
         let mut is_point = false;
         if candidate && self.changed {
             self.changed = false;

@@ -1,32 +1,23 @@
 //! One pass over a recorded run: failure points, and the content of PM at each.
 
 use std::collections::{HashMap, HashSet};
-use std::io;
 use std::sync::Arc;
 
 use pmvet_events::event::Event;
 use pmvet_events::{ContextId, Places, SiteId, ThreadId};
-use pmvet_model::states::{Choice, Limits};
-use pmvet_model::{Bytes, Content, LINE_BYTES, Line, LineId, Model, Store};
-use pmvet_target::crash::{Patch, Replay, VersionId, Versions};
+use pmvet_model::states::{Reordering, StateLimits};
+use pmvet_model::{Line, LineId, Model, Store};
+use pmvet_target::crash::{Patch, PmReplay, VersionId, Versions};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
 
-use super::Plan;
-use super::points::{Point, Points};
-use crate::losses;
-
-#[derive(Debug, thiserror::Error)]
-pub enum ScanError {
-    #[error("cannot rebuild the content of PM: {0}")]
-    Image(#[from] io::Error),
-    #[error("the recorded run cannot be read: {0}")]
-    Trace(#[from] pmvet_events::file::TraceError),
-}
+use super::InjectionPlan;
+use super::points::{FailurePoint, FailurePoints};
+use crate::lab::{Newest, ScanError, lost_stores};
 
 /// A store that a crash may lose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Loss {
+pub struct PendingStore {
     pub line: LineId,
     pub seq: u64,
     pub thread: ThreadId,
@@ -39,7 +30,7 @@ pub struct Loss {
     pub flushing: bool,
 }
 
-impl Loss {
+impl PendingStore {
     pub(super) fn new(line: &Line, store: &Store) -> Self {
         Self {
             line: line.id(),
@@ -56,21 +47,21 @@ impl Loss {
 
 /// A state that differs from the newest one, at a failure point.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct State {
+pub struct ReorderedState {
     /// Which point, by position.
     pub point: usize,
-    pub choice: Choice,
+    pub choice: Reordering,
     pub patches: Vec<Patch>,
-    pub lost: Vec<Loss>,
+    pub lost: Vec<PendingStore>,
 }
 
 /// What a run offers to crash at.
 #[derive(Debug)]
-pub struct Scan {
+pub struct FailurePointScan {
     pub versions: Versions,
     /// In the order of the run.
-    pub points: Vec<Point>,
-    pub states: Vec<State>,
+    pub points: Vec<FailurePoint>,
+    pub states: Vec<ReorderedState>,
     /// The content at the end of the run.
     pub last: VersionId,
     /// Failure points passed, with all visits.
@@ -91,15 +82,15 @@ const MOST_PAIRS: u32 = 4;
 /// A store, a failure point, and which of them is behind.
 type Pair = (SiteId, ContextId, SiteId, ContextId, u8);
 
-/// Makes a [`Scan`] out of events.
+/// Makes a [`FailurePointScan`] out of events.
 #[derive(Debug)]
-pub struct Scanner {
-    plan: Plan,
-    replay: Replay,
-    points: Points,
+pub struct FailurePointScanner {
+    plan: InjectionPlan,
+    replay: PmReplay,
+    points: FailurePoints,
     versions: Versions,
-    found: Vec<Point>,
-    states: Vec<State>,
+    found: Vec<FailurePoint>,
+    states: Vec<ReorderedState>,
     seen: HashSet<(VersionId, Vec<Patch>)>,
     /// How often a store of this place was lost, or ahead, at a failure point of that place.
     pairs: HashMap<Pair, u32>,
@@ -107,28 +98,13 @@ pub struct Scanner {
     skipped: u64,
 }
 
-/// The newest content of PM, for the model.
-#[derive(Debug)]
-pub struct Newest<'a>(pub(crate) &'a Replay);
-
-impl Bytes for Newest<'_> {
-    fn line(&self, line: LineId) -> Content {
-        let bytes = self.0.bytes(line.file);
-        let start = (line.offset() as usize).min(bytes.len());
-        let mut content = [0; LINE_BYTES];
-        let found = &bytes[start..bytes.len().min(start + LINE_BYTES)];
-        content[..found.len()].copy_from_slice(found);
-        Content::new(content)
-    }
-}
-
-impl Scanner {
+impl FailurePointScanner {
     /// `store` is an empty file for the pages of all versions; `known` are call paths to leave out.
-    pub fn new(recording: &Recording, plan: Plan, store: MappedFile, known: Arc<HashSet<u64>>) -> Self {
+    pub fn new(recording: &Recording, plan: InjectionPlan, store: MappedFile, known: Arc<HashSet<u64>>) -> Self {
         Self {
             plan,
-            replay: Replay::new(recording),
-            points: Points::new(plan.at, plan.visits, known),
+            replay: PmReplay::new(recording),
+            points: FailurePoints::new(plan.at, plan.visits, known),
             versions: Versions::new(store),
             found: Vec::new(),
             states: Vec::new(),
@@ -144,7 +120,7 @@ impl Scanner {
         if self.points.is_point(event, places) {
             let (version, _) = self.versions.take(&mut self.replay)?;
             let Event { seq, thread, site, context, .. } = *event;
-            self.found.push(Point { seq, thread, site, context, version });
+            self.found.push(FailurePoint { seq, thread, site, context, version });
             if let Some(most) = self.plan.reorder {
                 self.reorder(model, version, most);
             }
@@ -163,7 +139,7 @@ impl Scanner {
     }
 
     fn reorder(&mut self, model: &Model, version: VersionId, most: usize) {
-        let limits = Limits { states: most, ..Limits::default() };
+        let limits = StateLimits { states: most, ..StateLimits::default() };
         let states = model.adversarial(limits);
         self.cut_short += usize::from(states.len() >= most);
         let point = self.found.len() - 1;
@@ -171,9 +147,9 @@ impl Scanner {
         for state in states {
             // The same store instruction and the same failure point: what one line shows, a hundred like it would show again.
             let (line, kind) = match state.choice {
-                Choice::Behind(line) => (line, 0),
-                Choice::Ahead(line) => (line, 1),
-                Choice::Partial(line, _) => (line, 2),
+                Reordering::Behind(line) => (line, 0),
+                Reordering::Ahead(line) => (line, 1),
+                Reordering::Partial(line, _) => (line, 2),
             };
             let Some(store) = model.line(line).and_then(|line| line.stores().last()) else { continue };
             let visits = self.pairs.entry((store.site, store.context, at.site, at.context, kind)).or_default();
@@ -182,19 +158,19 @@ impl Scanner {
                 self.skipped += 1;
                 continue;
             }
-            let patches = losses::of_cuts(model, &state.cuts);
+            let patches = lost_stores::of_cuts(model, &state.cuts);
             if patches.is_empty() || !self.seen.insert((version, patches.clone())) {
                 continue;
             }
             let lost = model.lost(&state.cuts);
-            let lost = lost.filter_map(|(id, store)| Some(Loss::new(model.line(id)?, store))).collect();
-            self.states.push(State { point, choice: state.choice, patches, lost });
+            let lost = lost.filter_map(|(id, store)| Some(PendingStore::new(model.line(id)?, store))).collect();
+            self.states.push(ReorderedState { point, choice: state.choice, patches, lost });
         }
     }
 
-    pub fn finish(mut self) -> Result<Scan, ScanError> {
+    pub fn finish(mut self) -> Result<FailurePointScan, ScanError> {
         let (last, _) = self.versions.take(&mut self.replay)?;
-        Ok(Scan {
+        Ok(FailurePointScan {
             versions: self.versions,
             points: self.found,
             states: self.states,

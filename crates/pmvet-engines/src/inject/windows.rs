@@ -5,7 +5,7 @@
 
 /// What is known about a failure point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PointVerdict {
     Good,
     Bad,
     NotTried,
@@ -25,22 +25,22 @@ pub struct Window {
 }
 
 /// Finds the windows in the verdicts of all failure points, in the order of the run.
-pub fn windows(verdicts: &[Verdict]) -> Vec<Window> {
+pub fn windows(verdicts: &[PointVerdict]) -> Vec<Window> {
     let mut windows: Vec<Window> = Vec::new();
     let mut open: Option<Window> = None;
     let mut good = None;
     for (i, verdict) in verdicts.iter().enumerate() {
         match (verdict, &mut open) {
-            (Verdict::Good, _) => {
+            (PointVerdict::Good, _) => {
                 good = Some(i);
                 windows.extend(open.take().map(|window| Window { after: good, ..window }));
             }
-            (Verdict::Bad, Some(window)) => {
+            (PointVerdict::Bad, Some(window)) => {
                 window.last = i;
                 window.bad += 1;
             }
-            (Verdict::Bad, None) => open = Some(Window { before: good, first: i, last: i, after: None, bad: 1 }),
-            (Verdict::NotTried, _) => {}
+            (PointVerdict::Bad, None) => open = Some(Window { before: good, first: i, last: i, after: None, bad: 1 }),
+            (PointVerdict::NotTried, _) => {}
         }
     }
     windows.extend(open);
@@ -49,7 +49,7 @@ pub fn windows(verdicts: &[Verdict]) -> Vec<Window> {
 
 #[cfg(test)]
 mod tests {
-    use super::Verdict::{Bad, Good, NotTried};
+    use super::PointVerdict::{Bad, Good, NotTried};
     use super::*;
 
     #[test]

@@ -19,9 +19,9 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::alias::Covered;
-use crate::claim::Claim;
-use crate::journal;
+use crate::alias_coverage::Covered;
+use crate::corpus_lock::Claim;
+use crate::json_lines;
 
 /// Changes whenever older versions of pmvet would misread what this one writes.
 const FORMAT: u32 = 1;
@@ -29,7 +29,7 @@ const COVERED: &str = "covered.jsonl";
 const FINDINGS: &str = "findings.jsonl";
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Line<T> {
+struct CorpusLine<T> {
     /// The build that it is true for.
     program: u64,
     #[serde(flatten)]
@@ -116,12 +116,12 @@ impl Corpus {
 
     /// Keeps a finding.
     pub fn add_finding<T: Serialize>(&self, finding: &T) -> io::Result<()> {
-        self.append(FINDINGS, Found { finding })
+        self.append(FINDINGS, FoundSeed { finding })
     }
 
     /// The findings of earlier campaigns with this build.
     pub fn findings<T: DeserializeOwned>(&self) -> io::Result<Vec<T>> {
-        Ok(self.read::<Found<T>>(FINDINGS)?.into_iter().map(|found| found.finding).collect())
+        Ok(self.read::<FoundSeed<T>>(FINDINGS)?.into_iter().map(|found| found.finding).collect())
     }
 
     /// The lines of a file that are true for this build.
@@ -131,7 +131,7 @@ impl Corpus {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             file => file?,
         };
-        let lines = journal::read::<Line<T>>(&file, &path)?.entries.into_iter();
+        let lines = json_lines::read::<CorpusLine<T>>(&file, &path)?.entries.into_iter();
         Ok(lines.filter(|line| line.program == self.program).map(|line| line.what).collect())
     }
 
@@ -143,7 +143,7 @@ impl Corpus {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file?,
             };
-            let held = journal::read::<IgnoredAny>(&file, &path)?;
+            let held = json_lines::read::<IgnoredAny>(&file, &path)?;
             if held.torn {
                 torn.push((path, file, held.end));
             }
@@ -153,7 +153,7 @@ impl Corpus {
 
     fn append(&self, name: &str, what: impl Serialize) -> io::Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).open(self.folder.join(name))?;
-        let mut text = serde_json::to_vec(&Line { program: self.program, what })?;
+        let mut text = serde_json::to_vec(&CorpusLine { program: self.program, what })?;
         text.push(b'\n');
         let end = file.metadata()?.len();
         let written = file.write_all(&text);
@@ -166,7 +166,7 @@ impl Corpus {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Found<T> {
+struct FoundSeed<T> {
     finding: T,
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use libafl_bolts::rands::{Rand, StdRand};
 
-use crate::fuzz::operations::{Chance, Operations};
+use crate::operations::{Chance, Operations};
 
 /// Of so many turns one is for a seed as it is, if its last one gave anything new.
 const AGAIN: usize = 3;

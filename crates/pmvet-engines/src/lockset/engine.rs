@@ -1,17 +1,18 @@
-//! The engine as a sink of events: what each kind of event means. What happens to memory is in `memory`.
+//! The engine as a sink of events: what each kind of event means. The memory side is in `loads`,
+//! `stores` and `persist`.
 
 use pmvet_events::event::{Event, LockKind, SyncOp, What};
 use pmvet_events::spaces::{AddressSpaces, Located};
 use pmvet_events::{SiteId, ThreadId};
 
 use super::clocks::Clocks;
-use super::lines::{At, LineId, Lines};
-use super::locksets::{Hold, LockId, Locksets, Mode};
-use super::options::Options;
-use super::pm_locks::{HeldLock, HeldLocks};
-use super::races::{Access, Race, Races};
+use super::lines::{EventOrigin, LineIndex, TrackedLines};
+use super::locksets::{Hold, HoldMode, LockId, Locksets};
+use super::options::LocksetOptions;
+use super::pm_locks::{HeldLocks, LockLeftHeld};
+use super::races::{PredictedRace, RaceAccess, Races};
 use super::reader::Threads;
-use super::spin::{Change, InferredLock, Locks, PmWord, Step, Takers};
+use super::spin::{InferredLock, KnownLocks, LockStep, PmWord, Takers, WordChange};
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
 /// Where an instruction is, in words.
@@ -24,19 +25,19 @@ pub struct Code {
 }
 
 /// Gives instructions their names.
-pub type Names<'a> = &'a mut dyn FnMut(SiteId) -> Code;
+pub type CodeNames<'a> = &'a mut dyn FnMut(SiteId) -> Code;
 
 /// Libraries that look after themselves: what they store and what they read is their own business, such as the parts of
 /// a pool that are made anew whenever it is opened. What the program stores or reads is not.
 const LIBRARIES: [&str; 3] = ["libpmem.so", "libpmem2.so", "libpmemobj.so"];
 
 /// HawkSet's analysis, fed with one event after the other.
-pub struct Engine {
-    pub(super) options: Options,
+pub struct LocksetEngine {
+    pub(super) options: LocksetOptions,
     pub(super) spaces: AddressSpaces,
-    pub(super) lines: Lines,
+    pub(super) lines: TrackedLines,
     pub(super) sets: Locksets,
-    pub(super) locks: Locks,
+    pub(super) locks: KnownLocks,
     pub(super) clocks: Clocks,
     pub(super) races: Races,
     pub(super) threads: Threads,
@@ -45,12 +46,15 @@ pub struct Engine {
     /// Words that threads spin on; what the store that ends the wait brings along.
     pub(super) spins: FastMap<PmWord, Option<Vec<u32>>>,
     held_locks: HeldLocks,
-    pub(super) stats: Stats,
+    pub(super) stats: LocksetStats,
 }
 
-impl std::fmt::Debug for Engine {
+impl std::fmt::Debug for LocksetEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("options", &self.options).field("stats", &self.stats).finish_non_exhaustive()
+        f.debug_struct("LocksetEngine")
+            .field("options", &self.options)
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
     }
 }
 
@@ -63,45 +67,45 @@ struct Detached {
 
 /// How much there was to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stats {
+pub struct LocksetStats {
     pub events: u64,
     pub loads: u64,
     /// Loads that were like an earlier one, and needed no work.
     pub repeated: u64,
     pub lines: u64,
     pub locksets: u64,
-    /// Accesses to lines beyond `Options::max_lines`; anything but 0 means that races may be missing.
+    /// Accesses to lines beyond `LocksetOptions::max_lines`; anything but 0 means that races may be missing.
     pub refused: u64,
 }
 
 /// What a run has shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct LocksetAnalysis {
     /// Unique by store site and load site.
-    pub races: Vec<Race>,
+    pub races: Vec<PredictedRace>,
     /// Of the locks that were held in races.
     pub takers: Takers,
     /// Locks that no function call shows, and the evidence for them.
     pub inferred: Vec<InferredLock>,
     /// Locks in PM, with a crash each that leaves them held; see [`super::pm_locks`].
-    pub held: Vec<HeldLock>,
+    pub held: Vec<LockLeftHeld>,
     /// What the options say about functions in which nothing seemed to take a lock.
     pub unmatched: Unmatched,
-    pub stats: Stats,
+    pub stats: LocksetStats,
 }
 
-/// Names of [`Options::deny`] and [`Options::declare`] that no function has in which an instruction seemed to take a lock.
+/// Names of [`LocksetOptions::deny`] and [`LocksetOptions::declare`] that no function has in which an instruction seemed to take a lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unmatched {
     pub deny: Vec<String>,
     pub declare: Vec<String>,
 }
 
-impl Engine {
-    pub fn new(options: Options) -> Self {
-        Engine {
-            lines: Lines::with_limit(options.max_lines),
-            locks: Locks::new(!options.deny.is_empty(), !options.declare.is_empty()),
+impl LocksetEngine {
+    pub fn new(options: LocksetOptions) -> Self {
+        LocksetEngine {
+            lines: TrackedLines::with_limit(options.max_lines),
+            locks: KnownLocks::new(!options.deny.is_empty(), !options.declare.is_empty()),
             options,
             spaces: AddressSpaces::default(),
             sets: Locksets::default(),
@@ -112,7 +116,7 @@ impl Engine {
             detached: Detached::default(),
             spins: FastMap::default(),
             held_locks: HeldLocks::default(),
-            stats: Stats::default(),
+            stats: LocksetStats::default(),
         }
     }
 
@@ -121,7 +125,7 @@ impl Engine {
         if let What::Load { addr, size } = event.what {
             return self.load(event, addr, size);
         }
-        let at = At { thread: event.thread, site: event.site, context: event.context, seq: event.seq };
+        let at = EventOrigin { thread: event.thread, site: event.site, context: event.context, seq: event.seq };
         self.threads.get(at.thread).spinning = Default::default();
         match event.what {
             What::Store { addr, value, how } => self.store(at, addr, value, how),
@@ -163,19 +167,19 @@ impl Engine {
     }
 
     /// Memory was allocated: whatever other threads did with it in an earlier life does not count any more.
-    fn allocated(&mut self, at: At, addr: u64, len: u64) {
+    fn allocated(&mut self, at: EventOrigin, addr: u64, len: u64) {
         if self.options.allocators {
             self.renew(at, addr, len);
         }
     }
 
     /// Ends the analysis.
-    pub fn finish(self) -> Outcome {
+    pub fn finish(self) -> LocksetAnalysis {
         self.finish_with(&mut |_| Code::default())
     }
 
-    /// The same with names, which `Options::deny` and `Options::declare` need.
-    pub fn finish_with(mut self, names: Names<'_>) -> Outcome {
+    /// The same with names, which `LocksetOptions::deny` and `LocksetOptions::declare` need.
+    pub fn finish_with(mut self, names: CodeNames<'_>) -> LocksetAnalysis {
         for thread in self.threads.ids() {
             self.act(thread, None);
         }
@@ -196,7 +200,7 @@ impl Engine {
             !*known
         };
         let objects = locks.objects_in_pm();
-        let inside = |a: &Access| {
+        let inside = |a: &RaceAccess| {
             objects
                 .range(..=(a.file.0, a.offset))
                 .next_back()
@@ -206,7 +210,7 @@ impl Engine {
         races.retain(|race| !inside(&race.store) && (own(race.store.site) || own(race.load.site)));
         let held = races.iter().flat_map(|race| race.store.locks.iter().chain(&race.load.locks)).copied().collect();
         let (takers, inferred) = (locks.takers(&held), locks.inferred());
-        Outcome { races, takers, inferred, held: self.held_locks.finish(is_lock), unmatched, stats: *stats }
+        LocksetAnalysis { races, takers, inferred, held: self.held_locks.finish(is_lock), unmatched, stats: *stats }
     }
 
     /// Where in PM an address is, if it is.
@@ -226,7 +230,7 @@ impl Engine {
         }
     }
 
-    fn acquire(&mut self, at: At, addr: u64, how: LockKind) {
+    fn acquire(&mut self, at: EventOrigin, addr: u64, how: LockKind) {
         let place = self.place(at.thread, addr);
         let key = self.key(at.thread, addr, place);
         // The insides of the first call looked like a spin lock: now its name is known.
@@ -239,12 +243,12 @@ impl Engine {
                 self.locks.named_released(lock, thread);
             }
         }
-        let At { thread, site, context, seq } = at;
+        let EventOrigin { thread, site, context, seq } = at;
         let mode = match how {
-            LockKind::Exclusive => Mode::Exclusive,
-            LockKind::Shared => Mode::Shared,
+            LockKind::Exclusive => HoldMode::Exclusive,
+            LockKind::Shared => HoldMode::Shared,
         };
-        let lock = self.locks.named(key, place, mode, Change { thread, site, context, seq, old: 0, new: 1 });
+        let lock = self.locks.named(key, place, mode, WordChange { thread, site, context, seq, old: 0, new: 1 });
         if let Some(word) = place {
             self.mark_word(word);
             self.note_held(lock, at.seq, false);
@@ -254,7 +258,7 @@ impl Engine {
         self.later(at.thread, hold);
     }
 
-    fn release(&mut self, at: At, addr: u64) {
+    fn release(&mut self, at: EventOrigin, addr: u64) {
         let place = self.place(at.thread, addr);
         let key = self.key(at.thread, addr, place);
         let Some(lock) = self.locks.find(key) else { return };
@@ -274,13 +278,13 @@ impl Engine {
     }
 
     /// Does what an access to a lock word means. True if it meant anything.
-    pub(super) fn step(&mut self, at: At, step: Step) -> bool {
+    pub(super) fn step(&mut self, at: EventOrigin, step: LockStep) -> bool {
         while let Some((lock, thread)) = self.locks.dropped.pop() {
             self.threads.get(thread).held.release(lock, &mut self.sets);
         }
         match step {
-            Step::Nothing => return false,
-            Step::Acquire { lock, mode, instead_of } => {
+            LockStep::Nothing => return false,
+            LockStep::Acquire { lock, mode, instead_of } => {
                 if let Some(thread) = instead_of {
                     self.threads.get(thread).held.release(lock, &mut self.sets);
                 }
@@ -291,7 +295,7 @@ impl Engine {
                 self.note_held(lock, at.seq, false);
                 self.later(at.thread, hold);
             }
-            Step::Release { lock, holder } => {
+            LockStep::Release { lock, holder } => {
                 self.threads.get(holder).held.release(lock, &mut self.sets);
             }
         }
@@ -302,7 +306,7 @@ impl Engine {
     pub(super) fn note_held(&mut self, lock: LockId, seq: u64, flushed: bool) {
         let Some(lock) = self.locks.get(lock) else { return };
         let Some(word) = lock.place else { return };
-        for holder in lock.word.holders.iter().filter(|h| h.mode != Mode::Shared) {
+        for holder in lock.word.holders.iter().filter(|h| h.mode != HoldMode::Shared) {
             self.held_locks.note(word, holder, lock.named, seq, flushed);
         }
     }
@@ -337,7 +341,7 @@ impl Engine {
     }
 
     /// Asks for every instruction that seemed to take locks whether the user has said something about it.
-    fn consult(&mut self, names: Names<'_>) -> Unmatched {
+    fn consult(&mut self, names: CodeNames<'_>) -> Unmatched {
         let mut unmatched = Unmatched { deny: self.options.deny.clone(), declare: self.options.declare.clone() };
         if self.options.deny.is_empty() && self.options.declare.is_empty() {
             return unmatched;
@@ -356,7 +360,7 @@ impl Engine {
         unmatched
     }
 
-    pub(super) fn line_of(&mut self, word: PmWord) -> Option<LineId> {
+    pub(super) fn line_of(&mut self, word: PmWord) -> Option<LineIndex> {
         self.lines.enter(word.file, word.offset)
     }
 }

@@ -1,25 +1,25 @@
 //! Races as findings: both ends, what lies between them, and what to change.
 
-use pmvet_findings::{Access as Step, Evidence, Finding, Place, PmRange, Role, Sources, Stack, rules};
+use pmvet_findings::{Evidence, Finding, Place, PmRange, Role, Sources, Stack, TimelineStep, rules};
 
-use super::engine::Outcome;
+use super::engine::LocksetAnalysis;
 use super::lines::Fate;
 use super::lock_words::LockWords;
-use super::pm_locks::HeldLock;
-use super::races::{Access, Moment, Race};
+use super::pm_locks::LockLeftHeld;
+use super::races::{PredictedRace, RaceAccess, WindowEnd};
 use crate::stacks::{Stacks, user_frame};
 
 /// One finding per pair of source lines; several instructions of a line are one place to a reader.
-pub fn findings(outcome: &Outcome, stacks: &mut dyn Stacks, sources: &Sources) -> Vec<Finding> {
+pub fn findings(outcome: &LocksetAnalysis, stacks: &mut dyn Stacks, sources: &Sources) -> Vec<Finding> {
     let mut words = LockWords::new(&outcome.takers, sources);
-    let mut found: Vec<((Where, Where), Finding)> = Vec::new();
+    let mut found: Vec<((RaceLine, RaceLine), Finding)> = Vec::new();
     for race in &outcome.races {
         let ends = Ends {
             store: stacks.stack(race.store.site, race.store.context),
             load: stacks.stack(race.load.site, race.load.context),
             end: race.ended_by.map(|m| stacks.stack(m.site, m.context)),
         };
-        let key = (Where::of(&ends.store), Where::of(&ends.load));
+        let key = (RaceLine::of(&ends.store), RaceLine::of(&ends.load));
         match found.iter_mut().find(|(k, _)| *k == key) {
             Some((_, known)) => {
                 known.count += race.count;
@@ -34,7 +34,7 @@ pub fn findings(outcome: &Outcome, stacks: &mut dyn Stacks, sources: &Sources) -
 }
 
 /// A lock that a crash left held and that the restart did not free.
-pub fn held_lock(held: &HeldLock, stacks: &mut dyn Stacks, sources: &Sources) -> Option<Finding> {
+pub fn held_lock(held: &LockLeftHeld, stacks: &mut dyn Stacks, sources: &Sources) -> Option<Finding> {
     let stack = stacks.stack(held.site, held.context);
     // PMDK numbers the runs of a pool and takes a lock of an earlier run for free.
     if stack.iter().filter_map(|f| f.function.as_deref()).any(|f| f.starts_with("pmemobj_")) {
@@ -74,7 +74,7 @@ pub fn held_lock(held: &HeldLock, stacks: &mut dyn Stacks, sources: &Sources) ->
             .into(),
         caveat: None,
         evidence: Evidence::Trace {
-            timeline: vec![Step {
+            timeline: vec![TimelineStep {
                 seq: held.seq,
                 thread: held.thread.0,
                 what: "locked".into(),
@@ -90,14 +90,14 @@ pub fn held_lock(held: &HeldLock, stacks: &mut dyn Stacks, sources: &Sources) ->
 
 /// Where the user would look: function, file and line.
 #[derive(PartialEq)]
-struct Where(Option<String>, Option<std::path::PathBuf>, Option<u32>, u64);
+struct RaceLine(Option<String>, Option<std::path::PathBuf>, Option<u32>, u64);
 
-impl Where {
+impl RaceLine {
     fn of(stack: &Stack) -> Self {
         let frame = user_frame(stack).or(Some(0)).and_then(|i| stack.get(i)).cloned().unwrap_or_default();
         // Without a line only the instruction is left to tell places apart.
         let offset = if frame.line.is_some() { 0 } else { frame.offset };
-        Where(frame.function, frame.file, frame.line, offset)
+        RaceLine(frame.function, frame.file, frame.line, offset)
     }
 }
 
@@ -116,7 +116,7 @@ fn name(stack: &Stack) -> String {
     }
 }
 
-fn describe(race: &Race, ends: Ends, stacks: &mut dyn Stacks, words: &mut LockWords<'_>) -> Finding {
+fn describe(race: &PredictedRace, ends: Ends, stacks: &mut dyn Stacks, words: &mut LockWords<'_>) -> Finding {
     let (writer, reader) = (name(&ends.store), name(&ends.load));
     let (cause, fix) = explain(race, &ends);
     let caveat = if race.observed {
@@ -127,7 +127,7 @@ fn describe(race: &Race, ends: Ends, stacks: &mut dyn Stacks, words: &mut LockWo
          Something that leaves no trace in persistent memory, such as an atomic variable elsewhere, may keep the two apart."
     };
     let file = stacks.file(race.store.file);
-    let place = |role: Role, access: &Access, stack: &Stack, label: String| Place {
+    let place = |role: Role, access: &RaceAccess, stack: &Stack, label: String| Place {
         role,
         stack: stack.clone(),
         thread: Some(access.thread.0),
@@ -144,7 +144,7 @@ fn describe(race: &Race, ends: Ends, stacks: &mut dyn Stacks, words: &mut LockWo
             Fate::Overwritten => (Role::Store, "overwrites it before it is persistent"),
             _ => (Role::Fence, "only here is it persistent"),
         };
-        let Moment { thread, seq, .. } = end;
+        let WindowEnd { thread, seq, .. } = end;
         places.push(Place {
             role,
             stack: stack.clone(),
@@ -161,7 +161,7 @@ fn describe(race: &Race, ends: Ends, stacks: &mut dyn Stacks, words: &mut LockWo
         .collect::<Vec<_>>();
     timeline.extend(race.ended_by.zip(ends.end.as_ref()).map(|(m, s)| step(m.seq, m.thread.0, what(race.fate), s)));
     timeline.sort_by_key(|step| step.seq);
-    let [store_locks, load_locks] = words.of(&race.store.locks, &race.load.locks, stacks);
+    let [store_locks, load_locks] = words.names(&race.store.locks, &race.load.locks, stacks);
     Finding {
         rule: rules::PERSISTENCY_RACE.id(),
         severity: rules::PERSISTENCY_RACE.severity,
@@ -182,7 +182,7 @@ fn describe(race: &Race, ends: Ends, stacks: &mut dyn Stacks, words: &mut LockWo
 }
 
 /// Why the two are not kept apart, and what would.
-fn explain(race: &Race, ends: &Ends) -> (String, String) {
+fn explain(race: &PredictedRace, ends: &Ends) -> (String, String) {
     let (writer, reader) = (name(&ends.store), name(&ends.load));
     let persister = ends.end.as_ref().map_or_else(|| writer.clone(), name);
     let helped = format!("let {reader} flush and fence what it has read before it acts on it");
@@ -218,7 +218,7 @@ fn explain(race: &Race, ends: &Ends) -> (String, String) {
     }
 }
 
-fn step(seq: u64, thread: u32, what: &str, stack: &Stack) -> Step {
+fn step(seq: u64, thread: u32, what: &str, stack: &Stack) -> TimelineStep {
     let at = user_frame(stack).and_then(|i| stack.get(i)).cloned();
-    Step { seq, thread, what: what.into(), pm: None, at }
+    TimelineStep { seq, thread, what: what.into(), pm: None, at }
 }

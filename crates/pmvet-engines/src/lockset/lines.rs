@@ -7,14 +7,14 @@ use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::clocks::{Clocks, Epoch};
 use super::locksets::{LockId, SetId};
-use super::reads::{Maker, Read, Reads};
+use super::reads::{LineRead, Maker, Reads};
 use rustc_hash::FxHashMap as FastMap;
 
-pub(crate) type LineId = u32;
+pub(crate) type LineIndex = u32;
 
 /// Where an access was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct At {
+pub(crate) struct EventOrigin {
     pub(crate) thread: ThreadId,
     pub(crate) site: SiteId,
     pub(crate) context: ContextId,
@@ -24,22 +24,22 @@ pub(crate) struct At {
 /// A store whose bytes may still be in the cache only.
 #[derive(Debug, Clone)]
 pub(crate) struct Dirty {
-    pub(crate) at: At,
+    pub(crate) at: EventOrigin,
     pub(crate) bytes: u64,
     /// The storing thread's count of acquisitions, for the effective lockset.
     pub(crate) stamp: u32,
     pub(crate) locks: SetId,
-    pub(crate) how: How,
+    pub(crate) how: StoreMeans,
     /// Another thread has been here since.
     pub(crate) touched: bool,
     /// Loads by others that saw it.
-    pub(crate) during: Vec<Read>,
+    pub(crate) during: Vec<LineRead>,
 }
 
 impl Dirty {
     /// A thread has acted on what it read of this store.
-    pub(crate) fn acted_on(&mut self, read: Read) {
-        let same = |r: &Read| (r.at.thread, r.at.site, r.locks) == (read.at.thread, read.at.site, read.locks);
+    pub(crate) fn acted_on(&mut self, read: LineRead) {
+        let same = |r: &LineRead| (r.at.thread, r.at.site, r.locks) == (read.at.thread, read.at.site, read.locks);
         if self.during.len() < MAX_PER_LINE && !self.during.iter().any(same) {
             self.during.push(read);
         }
@@ -47,7 +47,7 @@ impl Dirty {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum How {
+pub(crate) enum StoreMeans {
     Plain,
     /// A locked read-modify-write of a word that is perhaps a lock.
     Atomic(LockId),
@@ -56,17 +56,17 @@ pub(crate) enum How {
 /// A store whose window is closed: persisted or overwritten.
 #[derive(Debug, Clone)]
 pub(crate) struct Written {
-    pub(crate) at: At,
+    pub(crate) at: EventOrigin,
     pub(crate) bytes: u64,
     /// The effective lockset.
     pub(crate) locks: SetId,
     pub(crate) held: SetId,
-    pub(crate) how: How,
+    pub(crate) how: StoreMeans,
     /// When the window ended.
     pub(crate) end: Epoch,
     pub(crate) fate: Fate,
     /// The fence or the store that ended it.
-    pub(crate) ended_by: Option<At>,
+    pub(crate) ended_by: Option<EventOrigin>,
     /// Nobody else has looked yet. If the memory turns out to be published only now, this was its initialisation;
     /// until that is known it is compared with nothing.
     pub(crate) waiting: bool,
@@ -93,7 +93,7 @@ pub enum Fate {
 
 /// Who has touched a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Owner {
+pub(crate) enum LineOwner {
     #[default]
     Nobody,
     One(ThreadId),
@@ -104,7 +104,7 @@ pub(crate) enum Owner {
 /// What a load has to look at comes first, and fits a line of the machine's own cache.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(crate) struct Line {
+pub(crate) struct TrackedLine {
     /// Moves whenever an access that was seen before may mean something new.
     pub(crate) version: u32,
     /// A bit for each word that all have touched, so that most accesses need not look at the owners.
@@ -118,7 +118,7 @@ pub(crate) struct Line {
     /// Bytes of stores whose thread gave back a lock before they were persistent.
     pub(crate) let_go: u64,
     pub(crate) written: Vec<Written>,
-    pub(crate) owners: [Owner; 8],
+    pub(crate) owners: [LineOwner; 8],
     /// Who has stored to each word last.
     pub(crate) makers: [Maker; 8],
     pub(crate) file: FileId,
@@ -135,7 +135,7 @@ pub(crate) struct Line {
 /// Loads and stores to remember per line.
 pub(crate) const MAX_PER_LINE: usize = 64;
 /// Threads that do the same at the same place: whichever thread is on the other side, some of them are not that one.
-pub(crate) const ENOUGH: usize = 3;
+pub(crate) const MAX_ALIKE_THREADS: usize = 3;
 
 /// Bytes `first..first + len` of a line.
 pub(crate) fn mask(first: u64, len: u64) -> u64 {
@@ -157,7 +157,7 @@ pub(crate) fn words(bytes: u64) -> impl Iterator<Item = usize> {
     (0..8).filter(move |word| bytes >> (word * 8) & 0xff != 0)
 }
 
-impl Line {
+impl TrackedLine {
     /// Notes that `thread` touches these bytes.
     #[inline]
     pub(crate) fn touch(&mut self, thread: ThreadId, bytes: u64) {
@@ -170,9 +170,9 @@ impl Line {
         let mut published = false;
         for word in words(bytes) {
             match self.owners[word] {
-                Owner::Nobody => self.owners[word] = Owner::One(thread),
-                Owner::One(owner) if owner != thread => {
-                    self.owners[word] = Owner::All;
+                LineOwner::Nobody => self.owners[word] = LineOwner::One(thread),
+                LineOwner::One(owner) if owner != thread => {
+                    self.owners[word] = LineOwner::All;
                     self.public |= 1 << word;
                     published = true;
                 }
@@ -187,7 +187,7 @@ impl Line {
     /// Nobody has touched these words, in their new life.
     pub(crate) fn renew(&mut self, bytes: u64) {
         for word in words(bytes) {
-            self.owners[word] = Owner::Nobody;
+            self.owners[word] = LineOwner::Nobody;
             self.public &= !(1 << word);
         }
     }
@@ -201,7 +201,7 @@ impl Line {
     }
 
     /// Those of a load's bytes that have not begun another life since.
-    pub(crate) fn still(&self, read: &Read) -> u64 {
+    pub(crate) fn still(&self, read: &LineRead) -> u64 {
         if read.at.seq < self.born.0 { read.bytes & !self.born.1 } else { read.bytes }
     }
 
@@ -230,7 +230,7 @@ impl Line {
             }
             alike += usize::from(covered && !known.waiting && !clocks.is_before(known.end, written.at.thread));
         }
-        if alike >= ENOUGH {
+        if alike >= MAX_ALIKE_THREADS {
             return None;
         }
         if self.written.len() >= MAX_PER_LINE {
@@ -285,7 +285,7 @@ impl Line {
 
     #[inline]
     pub(crate) fn is_private(&self, thread: ThreadId, bytes: u64) -> bool {
-        word_bits(bytes) & self.public == 0 && words(bytes).all(|word| self.owners[word] == Owner::One(thread))
+        word_bits(bytes) & self.public == 0 && words(bytes).all(|word| self.owners[word] == LineOwner::One(thread))
     }
 
     pub(crate) fn guard(&mut self, lock: LockId) {
@@ -298,8 +298,8 @@ impl Line {
 
 /// All lines, found by file and offset.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
-    lines: Vec<Line>,
+pub(crate) struct TrackedLines {
+    lines: Vec<TrackedLine>,
     /// By file and page number: which of `pages`.
     index: FastMap<(u32, u64), u32>,
     /// For each line of a page its number plus one; 0: nothing is known of it.
@@ -310,29 +310,29 @@ pub(crate) struct Lines {
     limit: usize,
 }
 
-impl Lines {
+impl TrackedLines {
     pub(crate) fn with_limit(limit: usize) -> Self {
-        Lines { limit, ..Lines::default() }
+        TrackedLines { limit, ..TrackedLines::default() }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.lines.len()
     }
 
-    pub(crate) fn get(&mut self, id: LineId) -> &mut Line {
+    pub(crate) fn get(&mut self, id: LineIndex) -> &mut TrackedLine {
         &mut self.lines[id as usize]
     }
 
-    pub(crate) fn peek(&self, id: LineId) -> Option<&Line> {
+    pub(crate) fn peek(&self, id: LineIndex) -> Option<&TrackedLine> {
         self.lines.get(id as usize)
     }
 
-    pub(crate) fn ids(&self) -> impl Iterator<Item = LineId> + use<> {
-        0..self.lines.len() as LineId
+    pub(crate) fn ids(&self) -> impl Iterator<Item = LineIndex> + use<> {
+        0..self.lines.len() as LineIndex
     }
 
     /// The line at an offset, if it was ever entered.
-    pub(crate) fn find(&self, file: FileId, offset: u64) -> Option<LineId> {
+    pub(crate) fn find(&self, file: FileId, offset: u64) -> Option<LineIndex> {
         let key = (file.0, offset >> 12);
         let page = match self.last {
             Some((last, page)) if last == key => page,
@@ -341,7 +341,7 @@ impl Lines {
         self.pages[page as usize][(offset >> 6 & 63) as usize].checked_sub(1)
     }
 
-    pub(crate) fn enter(&mut self, file: FileId, offset: u64) -> Option<LineId> {
+    pub(crate) fn enter(&mut self, file: FileId, offset: u64) -> Option<LineIndex> {
         let key = (file.0, offset >> 12);
         let page = match self.last {
             Some((last, page)) if last == key => page,
@@ -361,7 +361,7 @@ impl Lines {
                 self.refused += 1;
                 return None;
             }
-            self.lines.push(Line { file, offset: offset & !63, ..Line::default() });
+            self.lines.push(TrackedLine { file, offset: offset & !63, ..TrackedLine::default() });
             *slot = self.lines.len() as u32;
         }
         Some(*slot - 1)

@@ -3,12 +3,12 @@
 use pmvet_events::ThreadId;
 use pmvet_events::event::Event;
 
-use super::engine::{Engine, pm_key};
-use super::lines::{At, Dirty, How, LineId, Written, mask, word_bits, words};
-use super::locksets::{Hold, Mode};
-use super::races::Context;
-use super::reader::{ALWAYS, Key, MAX_PENDING, Pending};
-use super::reads::Read;
+use super::engine::{LocksetEngine, pm_key};
+use super::lines::{Dirty, EventOrigin, LineIndex, StoreMeans, Written, mask, word_bits, words};
+use super::locksets::{Hold, HoldMode};
+use super::races::PairContext;
+use super::reader::{ALWAYS, LoadKey, MAX_PENDING, PendingLoad};
+use super::reads::LineRead;
 use super::spin::PmWord;
 use super::stores::Part;
 
@@ -17,7 +17,7 @@ const SPINS: u32 = 3;
 /// Words that are spun on, at a time.
 const MAX_SPINS: usize = 1024;
 
-impl Engine {
+impl LocksetEngine {
     #[inline]
     pub(super) fn load(&mut self, event: &Event<'_>, addr: u64, size: u32) {
         self.stats.loads += 1;
@@ -25,7 +25,7 @@ impl Engine {
         let (last_seq, last) = (thread.last_seq, thread.spinning);
         let repeats = if (last.0, last.1) == (addr, event.site) { last.2 + 1 } else { 0 };
         thread.spinning = (addr, event.site, repeats);
-        let key = Key {
+        let key = LoadKey {
             addr,
             size,
             site: event.site,
@@ -44,7 +44,7 @@ impl Engine {
             thread.glance(line, word_bits(mask(addr, size.into())));
             return;
         }
-        let at = At { thread: event.thread, site: event.site, context: event.context, seq: event.seq };
+        let at = EventOrigin { thread: event.thread, site: event.site, context: event.context, seq: event.seq };
         // Nearly always one line of one file; only then can the load be remembered.
         if let Some(part) = self.one_part(at.thread, addr, size.into()) {
             self.flags(at, part.word, repeats);
@@ -57,7 +57,7 @@ impl Engine {
     }
 
     /// A flag that a thread spins on orders it after the store that ends the wait.
-    fn flags(&mut self, at: At, word: PmWord, repeats: u32) {
+    fn flags(&mut self, at: EventOrigin, word: PmWord, repeats: u32) {
         if !self.options.edges.flags {
             return;
         }
@@ -70,7 +70,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn load_line(&mut self, at: At, part: Part, key: Option<Key>, last_seq: u64) {
+    pub(super) fn load_line(&mut self, at: EventOrigin, part: Part, key: Option<LoadKey>, last_seq: u64) {
         let Some(id) = self.lines.enter(part.word.file, part.word.offset) else { return };
         let bytes = mask(part.word.offset, part.len);
         let mut key = key;
@@ -108,7 +108,7 @@ impl Engine {
             return;
         }
         let from = words(bytes).next().map_or(Default::default(), |word| line.makers[word]);
-        let read = Read { at, bytes, locks, epoch, saw, from, followed: false, looked: 0 };
+        let read = LineRead { at, bytes, locks, epoch, saw, from, followed: false, looked: 0 };
         self.same_lock(id, read);
         let line = self.lines.get(id);
         let thread = self.threads.get(at.thread);
@@ -124,7 +124,7 @@ impl Engine {
             return;
         }
         let key = key.unwrap_or_default();
-        thread.pending.push(Pending { line: id, read, next: None, more: Vec::new(), flushed: false, key });
+        thread.pending.push(PendingLoad { line: id, read, next: None, more: Vec::new(), flushed: false, key });
         if thread.pending.len() > MAX_PENDING {
             let old: Vec<_> = thread.pending.drain(..MAX_PENDING / 2).collect();
             old.into_iter().for_each(|pending| self.commit_pending(at.thread, pending));
@@ -133,7 +133,7 @@ impl Engine {
 
     /// The reader is inside a lock that the writer had taken, and given back, before its store was persistent. The lock
     /// says that the writer is done: whatever the reader does in there, before or after the load, relies on that.
-    fn same_lock(&mut self, id: LineId, read: Read) {
+    fn same_lock(&mut self, id: LineIndex, read: LineRead) {
         let line = self.lines.get(id);
         if read.locks == Default::default() || line.dirty.is_empty() && line.let_go & read.bytes == 0 {
             return;
@@ -171,13 +171,13 @@ impl Engine {
                 let dirty = self.lines.peek(p.line).map_or(&[][..], |line| &line.dirty);
                 // Not the lock words themselves, which stay in the cache.
                 let read = |d: &Dirty| d.at.thread == holder.thread && d.bytes & p.read.bytes != 0;
-                dirty.iter().any(|d| read(d) && d.how == How::Plain)
+                dirty.iter().any(|d| read(d) && d.how == StoreMeans::Plain)
             });
             if unsettled {
                 return;
             }
         }
-        self.later(reader, Hold { lock, mode: Mode::Exclusive });
+        self.later(reader, Hold { lock, mode: HoldMode::Exclusive });
     }
 
     /// A lock that a thread takes, or finds free, after it has read something.
@@ -192,7 +192,7 @@ impl Engine {
 
     /// The thread does something that can outlast a crash: what it has read by now counts. Not so what it has read of the line
     /// that it stores to, since the line keeps the order of its stores.
-    pub(super) fn act(&mut self, thread: ThreadId, line: Option<LineId>) {
+    pub(super) fn act(&mut self, thread: ThreadId, line: Option<LineIndex>) {
         let state = self.threads.get(thread);
         if state.pending.is_empty() {
             return;
@@ -212,7 +212,7 @@ impl Engine {
         self.threads.get(thread).pending = pending;
     }
 
-    fn commit_pending(&mut self, thread: ThreadId, load: Pending) {
+    fn commit_pending(&mut self, thread: ThreadId, load: PendingLoad) {
         let mut read = load.read;
         if load.next.is_none() && load.more.is_empty() {
             self.threads.get(thread).cache.confirm(&load.key);
@@ -225,7 +225,7 @@ impl Engine {
     }
 
     /// Compares a load with the stores before it and keeps it for the stores after it.
-    pub(super) fn commit(&mut self, id: LineId, mut read: Read) {
+    pub(super) fn commit(&mut self, id: LineIndex, mut read: LineRead) {
         let line = self.lines.get(id);
         read.bytes = line.still(&read);
         if read.bytes == 0 {
@@ -240,7 +240,7 @@ impl Engine {
         if !line.reads.note(read, &self.clocks) {
             return;
         }
-        let context = Context::of(line, &self.sets, &self.locks, &self.options);
+        let context = PairContext::new(line, &self.sets, &self.locks, &self.options);
         for written in line.written.iter().filter(|w| w.bytes & read.bytes != 0 && !w.waiting) {
             if read.would_differ(written) {
                 continue;

@@ -24,7 +24,7 @@ impl<'a> LockWords<'a> {
     }
 
     /// The locks of a store and of a load. Different locks of one name, as those of two buckets, are numbered.
-    pub(super) fn of(&mut self, store: &[LockName], load: &[LockName], stacks: &mut dyn Stacks) -> [Vec<String>; 2] {
+    pub(super) fn names(&mut self, store: &[LockName], load: &[LockName], stacks: &mut dyn Stacks) -> [Vec<String>; 2] {
         // Those of both first: which is which must not depend on addresses.
         let both = store.iter().filter(|lock| load.contains(lock));
         let apart = store.iter().filter(|lock| !load.contains(lock));

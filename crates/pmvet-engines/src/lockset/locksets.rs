@@ -10,7 +10,7 @@ pub(crate) type LockId = u32;
 
 /// How a lock is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Mode {
+pub(crate) enum HoldMode {
     Exclusive,
     Shared,
     /// A word was counted up by one. Exclusive if the word turns out to be a plain or a ticket lock, shared if it counts readers.
@@ -21,7 +21,7 @@ pub(crate) enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Hold {
     pub(crate) lock: LockId,
-    pub(crate) mode: Mode,
+    pub(crate) mode: HoldMode,
 }
 
 /// An interned lockset; the default is the empty one.

@@ -5,23 +5,23 @@
 //! the store to its persist or its overwriting; its *effective lockset* is what protected the whole window. A load
 //! of another thread, not ordered after the end of the window, without a common lock, is a race.
 //!
-//! * [`Engine`] — the sink; `loads`, `stores` and `persist` are its memory side.
+//! * [`LocksetEngine`] — the sink; `loads`, `stores` and `persist` are its memory side.
 //! * `lines` — what is known of each cache line; `reader` — of each thread; `locksets`, `clocks` — its locks, its time.
 //! * `races` — pairs and their judgement; `spin` — locks that only the trace shows; [`pm_locks`] — locks in PM.
-//! * [`findings`] — the outcome in words, `lock_words` those for locks. [`Options`] — every choice below as a switch.
+//! * [`findings`] — the outcome in words, `lock_words` those for locks. [`LocksetOptions`] — every choice below as a switch.
 //!
 //! Where it differs from the paper:
 //!
 //! * Streaming. The paper keeps all accesses of a run and compares each with each at the end. Here every line keeps the
 //!   loads and stores that differ in instruction, locks or time, and a new one is compared with them when it comes. Memory
-//!   that begins another life is told apart from itself: see `Options::allocators`.
+//!   that begins another life is told apart from itself: see `LocksetOptions::allocators`.
 //! * The effective lockset asks which locks the *storing* thread still holds when the store becomes persistent, whoever
 //!   flushed it. For a thread that persists its own stores that is the paper's definition.
 //! * A load counts when its thread acts on it (`reader`), as PMRace has it. The exception: a load under a lock that the
 //!   writer gave back too early counts at once.
 //! * Spin locks are inferred; locks in PM are looked after; initialisation is recognised again when memory is used again.
 //! * A store by a lock-free read-modify-write is reported only if a thread was seen to act on it in its window, unless
-//!   `Options::lock_free` is set: what keeps lock-free readers out is other words, mostly not in PM, so that predictions
+//!   `LocksetOptions::lock_free` is set: what keeps lock-free readers out is other words, mostly not in PM, so that predictions
 //!   would be wrong nearly always.
 //!
 //! What it misses, beside what its switches hide: pairs that the run does not hold at all, as when each thread is done before the
@@ -42,11 +42,12 @@ pub mod pm_locks;
 mod races;
 mod reader;
 mod reads;
+pub mod restarts;
 mod spin;
 mod stores;
 
-pub use engine::{Code, Engine, Names, Outcome, Stats, Unmatched};
+pub use engine::{Code, CodeNames, LocksetAnalysis, LocksetEngine, LocksetStats, Unmatched};
 pub use lines::Fate;
-pub use options::{Edges, Options};
-pub use races::{Access, LockName, Moment, Race};
+pub use options::{Edges, LocksetOptions};
+pub use races::{LockName, PredictedRace, RaceAccess, WindowEnd};
 pub use spin::{InferredLock, LockShape, PmWord, Takers};

@@ -1,8 +1,8 @@
 //! What the engine may take for granted. Every switch trades false alarms against missed races; `docs/race.md` says which.
 
-/// Switches of the engine. The default has everything on but [`lock_free`](Options::lock_free).
+/// Switches of the engine. The default has everything on but [`lock_free`](LocksetOptions::lock_free).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct LocksetOptions {
     /// Forget stores that were persisted before a second thread came near: they were initialisation.
     pub init_removal: bool,
     /// Take words for locks that are used like locks.
@@ -20,7 +20,7 @@ pub struct Options {
     /// Functions whose read-modify-writes take no locks, and functions whose read-modify-writes do.
     pub deny: Vec<String>,
     pub declare: Vec<String>,
-    /// How many cache lines to follow; a bound on memory. Accesses beyond it are counted, see `Stats::refused`.
+    /// How many cache lines to follow; a bound on memory. Accesses beyond it are counted, see `LocksetStats::refused`.
     pub max_lines: usize,
 }
 
@@ -42,9 +42,9 @@ impl Edges {
         Edges { barriers: false, conditions: false, semaphores: false, flags: false, detached: false };
 }
 
-impl Default for Options {
+impl Default for LocksetOptions {
     fn default() -> Self {
-        Options {
+        LocksetOptions {
             init_removal: true,
             infer_locks: true,
             allocators: true,
@@ -58,16 +58,16 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl LocksetOptions {
     /// HawkSet as published: no inference, no reuse, loads count at once, order by create and join only.
     pub fn as_published() -> Self {
-        Options {
+        LocksetOptions {
             infer_locks: false,
             allocators: false,
             reader_window: false,
             lock_free: true,
             edges: Edges::NONE,
-            ..Options::default()
+            ..LocksetOptions::default()
         }
     }
 }

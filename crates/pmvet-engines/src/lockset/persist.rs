@@ -5,15 +5,15 @@ use pmvet_events::event::{FlushKind, LINE};
 use pmvet_events::{FileId, ThreadId};
 
 use super::clocks::Epoch;
-use super::engine::{Engine, pm_key};
-use super::lines::{At, Dirty, Fate, LineId, Written};
-use super::races::Context;
+use super::engine::{LocksetEngine, pm_key};
+use super::lines::{Dirty, EventOrigin, Fate, LineIndex, Written};
+use super::races::PairContext;
 use super::reader::{ALWAYS, Flushed};
-use super::reads::Read;
+use super::reads::LineRead;
 use super::spin::PmWord;
 
-impl Engine {
-    pub(super) fn flush(&mut self, at: At, addr: u64, how: FlushKind) {
+impl LocksetEngine {
+    pub(super) fn flush(&mut self, at: EventOrigin, addr: u64, how: FlushKind) {
         let Some(word) = self.place(at.thread, addr) else { return };
         let Some(id) = self.lines.find(word.file, word.offset) else { return };
         let thread = self.threads.get(at.thread);
@@ -30,7 +30,7 @@ impl Engine {
         self.persist(at, flushed);
     }
 
-    pub(super) fn fence(&mut self, at: At) {
+    pub(super) fn fence(&mut self, at: EventOrigin) {
         let thread = self.threads.get(at.thread);
         if thread.flushes.is_empty() {
             return;
@@ -46,7 +46,7 @@ impl Engine {
         self.threads.get(at.thread).flushes = flushes;
     }
 
-    fn persist(&mut self, at: At, flushed: Flushed) {
+    fn persist(&mut self, at: EventOrigin, flushed: Flushed) {
         let line = self.lines.get(flushed.line);
         let covered = |d: &Dirty| match flushed.only {
             Some(seq) => d.at.seq == seq,
@@ -65,9 +65,9 @@ impl Engine {
         }
     }
 
-    pub(super) fn file_sync(&mut self, at: At, file: FileId, offset: u64, len: u64) {
+    pub(super) fn file_sync(&mut self, at: EventOrigin, file: FileId, offset: u64, len: u64) {
         let end = offset.saturating_add(len);
-        let touched: Vec<LineId> = self.lines.ids().collect();
+        let touched: Vec<LineIndex> = self.lines.ids().collect();
         for id in touched {
             let line = self.lines.get(id);
             if line.file == file && !line.dirty.is_empty() && (offset & !(LINE - 1)..end).contains(&line.offset) {
@@ -77,7 +77,7 @@ impl Engine {
     }
 
     /// The window of a store is over.
-    pub(super) fn close(&mut self, id: LineId, dirty: Dirty, by: Option<At>, fate: Fate) {
+    pub(super) fn close(&mut self, id: LineIndex, dirty: Dirty, by: Option<EventOrigin>, fate: Fate) {
         let line = self.lines.get(id);
         if self.options.init_removal && line.is_private(dirty.at.thread, dirty.bytes) {
             return;
@@ -98,18 +98,18 @@ impl Engine {
         }
     }
 
-    pub(super) fn compare(&mut self, id: LineId, written: &Written, reads: &[Read], acted: bool) {
+    pub(super) fn compare(&mut self, id: LineIndex, written: &Written, reads: &[LineRead], acted: bool) {
         let line = self.lines.get(id);
-        let context = Context::of(line, &self.sets, &self.locks, &self.options);
+        let context = PairContext::new(line, &self.sets, &self.locks, &self.options);
         for read in reads {
             self.races.pair(written, read, acted, &context);
         }
     }
 
     /// Compares a store of a line with all loads of it that others have made.
-    fn judge(&mut self, id: LineId, at: usize) {
+    fn judge(&mut self, id: LineIndex, at: usize) {
         let line = self.lines.get(id);
-        let context = Context::of(line, &self.sets, &self.locks, &self.options);
+        let context = PairContext::new(line, &self.sets, &self.locks, &self.options);
         let Some(written) = line.written.get_mut(at) else { return };
         written.compared = line.reads.seen();
         let (clocks, writer) = (&self.clocks, written.at.thread);
@@ -122,7 +122,7 @@ impl Engine {
     }
 
     /// Another thread comes near stores that nobody had looked at: if they were initialisation, it is over.
-    pub(super) fn settle(&mut self, id: LineId, thread: ThreadId, bytes: u64) {
+    pub(super) fn settle(&mut self, id: LineIndex, thread: ThreadId, bytes: u64) {
         let line = self.lines.get(id);
         if line.settle(thread, bytes) {
             let seen = line.reads.seen();

@@ -4,7 +4,7 @@
 //! such lock annotated, with its initial value. Here a lock is known by its address, its free value by what it was
 //! taken from. Whether a restart frees it cannot be seen in a run that started from a whole pool: programs look at
 //! their locks and write only the ones that are held. So the engine names a moment at which a crash leaves the lock
-//! held ([`HeldLock::crash_at`]); whoever can make that image and run recovery on it lets an [`Aftermath`] watch.
+//! held ([`LockLeftHeld::crash_at`]); whoever can make that image and run recovery on it lets an [`Aftermath`] watch.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap as FastMap;
 
 /// A lock in PM that a crash can leave held.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldLock {
+pub struct LockLeftHeld {
     pub word: PmWord,
     /// Where it was taken.
     pub thread: ThreadId,
@@ -35,13 +35,13 @@ pub struct HeldLock {
 /// One moment per call path that takes such a lock.
 #[derive(Debug, Default)]
 pub(crate) struct HeldLocks {
-    found: FastMap<(SiteId, ContextId), HeldLock>,
+    found: FastMap<(SiteId, ContextId), LockLeftHeld>,
 }
 
 impl HeldLocks {
     /// A lock is held in PM just after the event `seq`.
     pub(crate) fn note(&mut self, word: PmWord, holder: &Holder, named: bool, seq: u64, flushed: bool) {
-        let held = HeldLock {
+        let held = LockLeftHeld {
             word,
             thread: holder.thread,
             site: holder.site,
@@ -57,7 +57,7 @@ impl HeldLocks {
         }
     }
 
-    pub(crate) fn finish(self, is_lock: impl Fn(PmWord) -> bool) -> Vec<HeldLock> {
+    pub(crate) fn finish(self, is_lock: impl Fn(PmWord) -> bool) -> Vec<LockLeftHeld> {
         let mut found: Vec<_> = self.found.into_values().filter(|held| is_lock(held.word)).collect();
         found.sort_by_key(|held| held.seq);
         found
@@ -95,7 +95,7 @@ const SPINS: u32 = 20_000;
 
 impl Aftermath {
     /// `path` is the file of the lock, as the target names it.
-    pub fn new(lock: &HeldLock, path: &Path) -> Self {
+    pub fn new(lock: &LockLeftHeld, path: &Path) -> Self {
         Aftermath {
             path: path.to_path_buf(),
             offset: lock.word.offset,

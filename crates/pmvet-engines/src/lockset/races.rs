@@ -5,16 +5,16 @@
 
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
-use super::Options;
-use super::lines::{At, Fate, How, Line, Written, mask, word_bits};
-use super::locksets::{Hold, LockId, Locksets, Mode, SetId};
-use super::reads::Read;
-use super::spin::{Locks, PmWord};
+use super::LocksetOptions;
+use super::lines::{EventOrigin, Fate, StoreMeans, TrackedLine, Written, mask, word_bits};
+use super::locksets::{Hold, HoldMode, LockId, Locksets, SetId};
+use super::reads::LineRead;
+use super::spin::{KnownLocks, PmWord};
 use rustc_hash::FxHashMap as FastMap;
 
 /// One end of a race.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Access {
+pub struct RaceAccess {
     pub thread: ThreadId,
     pub site: SiteId,
     pub context: ContextId,
@@ -28,7 +28,7 @@ pub struct Access {
 
 /// Where something happened, without memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
+pub struct WindowEnd {
     pub thread: ThreadId,
     pub site: SiteId,
     pub context: ContextId,
@@ -44,12 +44,12 @@ pub enum LockName {
 
 /// A value that is not guaranteed to be persistent when another thread reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Race {
-    pub store: Access,
-    pub load: Access,
+pub struct PredictedRace {
+    pub store: RaceAccess,
+    pub load: RaceAccess,
     /// How the store's window ended, and by what: the late fence, the overwriting store, or nothing at all.
     pub fate: Fate,
-    pub ended_by: Option<Moment>,
+    pub ended_by: Option<WindowEnd>,
     /// Of the store's locks, those held until then: the effective lockset.
     pub kept: Vec<LockName>,
     /// In this run the load came between the store and its persist.
@@ -66,7 +66,7 @@ type CandidateKey = (SiteId, SiteId, Box<[Excuse]>, Option<LockId>);
 
 #[derive(Debug)]
 struct Candidate {
-    race: Race,
+    race: PredictedRace,
     excuses: Box<[Excuse]>,
     /// The word stored to, if that may be a lock itself.
     word: Option<LockId>,
@@ -93,28 +93,28 @@ const MAX_CACHED: usize = 1 << 20;
 
 fn exclude(a: Hold, b: Hold) -> bool {
     a.lock == b.lock
-        && !(a.mode != Mode::Exclusive
-            && b.mode != Mode::Exclusive
-            && (a.mode, b.mode) != (Mode::Counted, Mode::Counted))
+        && !(a.mode != HoldMode::Exclusive
+            && b.mode != HoldMode::Exclusive
+            && (a.mode, b.mode) != (HoldMode::Counted, HoldMode::Counted))
 }
 
 /// What a pair is judged by, beside its two accesses.
-pub(crate) struct Context<'a> {
+pub(crate) struct PairContext<'a> {
     pub(crate) sets: &'a Locksets,
-    pub(crate) locks: &'a Locks,
+    pub(crate) locks: &'a KnownLocks,
     pub(crate) file: FileId,
     /// Of the line in the file.
     pub(crate) offset: u64,
     pub(crate) predict_lock_free: bool,
 }
 
-impl<'a> Context<'a> {
-    pub(crate) fn of(line: &Line, sets: &'a Locksets, locks: &'a Locks, options: &Options) -> Self {
+impl<'a> PairContext<'a> {
+    pub(crate) fn new(line: &TrackedLine, sets: &'a Locksets, locks: &'a KnownLocks, options: &LocksetOptions) -> Self {
         Self { sets, locks, file: line.file, offset: line.offset, predict_lock_free: options.lock_free }
     }
 
     /// Locks of the store that are in its line, and that the load's thread has read before it acted.
-    fn looked_at(&self, store: &Written, read: &Read) -> Box<[Excuse]> {
+    fn looked_at(&self, store: &Written, read: &LineRead) -> Box<[Excuse]> {
         if read.looked == 0 {
             return Box::default();
         }
@@ -129,7 +129,7 @@ impl<'a> Context<'a> {
 }
 
 impl Races {
-    fn common(&mut self, a: SetId, b: SetId, sets: &Locksets, locks: &Locks) -> Common {
+    fn common(&mut self, a: SetId, b: SetId, sets: &Locksets, locks: &KnownLocks) -> Common {
         if a == SetId::EMPTY || b == SetId::EMPTY {
             return Common::Nothing;
         }
@@ -140,7 +140,7 @@ impl Races {
         let mut certain = false;
         for &x in sets.get(a) {
             for &y in sets.get(b).iter().filter(|&&y| exclude(x, y)) {
-                let counted = (x.mode, y.mode) == (Mode::Counted, Mode::Counted);
+                let counted = (x.mode, y.mode) == (HoldMode::Counted, HoldMode::Counted);
                 certain |= locks.is_certain(x.lock) && (!counted || locks.verdict(x.lock).1);
                 excuses.push((x.lock, counted));
             }
@@ -160,15 +160,17 @@ impl Races {
 
     /// Judges a store and a load of another thread that no happens-before edge keeps apart. `acted`: the load's thread was
     /// seen to act before the store was persistent.
-    pub(crate) fn pair(&mut self, store: &Written, read: &Read, acted: bool, context: &Context<'_>) {
+    pub(crate) fn pair(&mut self, store: &Written, read: &LineRead, acted: bool, context: &PairContext<'_>) {
         let bytes = store.bytes & read.bytes;
         if store.at.thread == read.at.thread || bytes == 0 {
             return;
         }
         let word = match store.how {
-            How::Atomic(lock) if !acted && !context.predict_lock_free || context.locks.is_certain(lock) => return,
-            How::Atomic(lock) => Some(lock),
-            How::Plain => None,
+            StoreMeans::Atomic(lock) if !acted && !context.predict_lock_free || context.locks.is_certain(lock) => {
+                return;
+            }
+            StoreMeans::Atomic(lock) => Some(lock),
+            StoreMeans::Plain => None,
         };
         let excuses = match self.common(store.locks, read.locks, context.sets, context.locks) {
             Common::Lock => return,
@@ -190,7 +192,7 @@ impl Races {
             // The sample that says most is the one that was observed.
             if observed && !known.race.observed {
                 let count = known.race.count;
-                known.race = Race { count, ..describe(store, read, bytes, observed, context) };
+                known.race = PredictedRace { count, ..describe(store, read, bytes, observed, context) };
             }
             return;
         }
@@ -200,8 +202,8 @@ impl Races {
     }
 
     /// What remains, now that all evidence is in: one race per pair of sites, in the order in which they came.
-    pub(crate) fn finish(self, locks: &Locks) -> Vec<Race> {
-        let mut found: FastMap<(SiteId, SiteId), Race> = FastMap::default();
+    pub(crate) fn finish(self, locks: &KnownLocks) -> Vec<PredictedRace> {
+        let mut found: FastMap<(SiteId, SiteId), PredictedRace> = FastMap::default();
         let mut left: Vec<Candidate> = self.candidates.into_values().collect();
         left.sort_by_key(|c| (!c.race.observed, c.race.store.seq, c.race.load.seq));
         for candidate in left {
@@ -217,32 +219,32 @@ impl Races {
                 }
             }
         }
-        let mut races: Vec<Race> = found.into_values().collect();
+        let mut races: Vec<PredictedRace> = found.into_values().collect();
         races.sort_by_key(|r| (r.store.seq, r.load.seq));
         races
     }
 }
 
-fn holds((lock, counted): Excuse, locks: &Locks) -> bool {
+fn holds((lock, counted): Excuse, locks: &KnownLocks) -> bool {
     let (is_lock, excludes) = locks.verdict(lock);
     is_lock && (!counted || excludes)
 }
 
-fn names(set: SetId, context: &Context<'_>) -> Vec<LockName> {
+fn names(set: SetId, context: &PairContext<'_>) -> Vec<LockName> {
     let mut names: Vec<_> = context.sets.get(set).iter().filter_map(|h| context.locks.name(h.lock)).collect();
     names.sort_unstable();
     names.dedup();
     names
 }
 
-fn moment(at: At) -> Moment {
-    Moment { thread: at.thread, site: at.site, context: at.context, seq: at.seq }
+fn moment(at: EventOrigin) -> WindowEnd {
+    WindowEnd { thread: at.thread, site: at.site, context: at.context, seq: at.seq }
 }
 
-fn describe(store: &Written, read: &Read, bytes: u64, observed: bool, context: &Context<'_>) -> Race {
-    let end = |at: At, bytes: u64, locks: SetId| {
+fn describe(store: &Written, read: &LineRead, bytes: u64, observed: bool, context: &PairContext<'_>) -> PredictedRace {
+    let end = |at: EventOrigin, bytes: u64, locks: SetId| {
         let first = u64::from(bytes.trailing_zeros());
-        Access {
+        RaceAccess {
             thread: at.thread,
             site: at.site,
             context: at.context,
@@ -253,7 +255,7 @@ fn describe(store: &Written, read: &Read, bytes: u64, observed: bool, context: &
             locks: names(locks, context),
         }
     };
-    Race {
+    PredictedRace {
         store: end(store.at, bytes, store.held),
         load: end(read.at, bytes, read.locks),
         fate: store.fate,

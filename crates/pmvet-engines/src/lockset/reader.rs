@@ -15,31 +15,31 @@
 
 use pmvet_events::{ContextId, SiteId, ThreadId};
 
-use super::lines::LineId;
+use super::lines::LineIndex;
 use super::locksets::{HeldList, Hold, SetId};
-use super::reads::Read;
+use super::reads::LineRead;
 
 /// The state of one thread.
 #[derive(Debug, Default)]
-pub(crate) struct Thread {
+pub(crate) struct ThreadView {
     pub(crate) held: HeldList,
     /// Lines flushed since the last fence, with the number of the flush; and single non-temporal stores.
     pub(crate) flushes: Vec<Flushed>,
-    pub(crate) pending: Vec<Pending>,
+    pub(crate) pending: Vec<PendingLoad>,
     /// Moves when a load that was already seen would have to be seen again.
     pub(crate) window: u32,
     /// Of the thread's newest event that is no load. Loads have no exact place: all that is sure is that they came after it.
     pub(crate) last_seq: u64,
     /// What the last events were, if they all were the same load: where, by whom, how often.
     pub(crate) spinning: (u64, SiteId, u32),
-    pub(crate) cache: Cache,
+    pub(crate) cache: LoadCache,
     /// Tells processes apart.
     pub(crate) process: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flushed {
-    pub(crate) line: LineId,
+    pub(crate) line: LineIndex,
     pub(crate) seq: u64,
     /// Only this store, which went past the cache.
     pub(crate) only: Option<u64>,
@@ -47,15 +47,15 @@ pub(crate) struct Flushed {
 
 /// A load that its thread has not acted on yet.
 #[derive(Debug, Clone)]
-pub(crate) struct Pending {
-    pub(crate) line: LineId,
-    pub(crate) read: Read,
+pub(crate) struct PendingLoad {
+    pub(crate) line: LineIndex,
+    pub(crate) read: LineRead,
     /// The lock taken or looked at next, whichever it is, and some more that this line is known to be guarded by.
     pub(crate) next: Option<Hold>,
     pub(crate) more: Vec<Hold>,
     /// The line was flushed since, by the same thread; the next fence settles it.
     pub(crate) flushed: bool,
-    pub(crate) key: Key,
+    pub(crate) key: LoadKey,
 }
 
 /// More than enough for what happens between a load and the act it leads to.
@@ -66,20 +66,20 @@ pub(crate) const MAX_PENDING: usize = 256;
 /// How many loads back to look for those of the same line.
 const GLANCE: usize = 16;
 
-impl Thread {
+impl ThreadView {
     /// The thread reads these words of a line.
     #[inline]
-    pub(crate) fn glance(&mut self, line: LineId, words: u8) {
+    pub(crate) fn glance(&mut self, line: LineIndex, words: u8) {
         for pending in self.pending.iter_mut().rev().take(GLANCE).filter(|p| p.line == line) {
             pending.read.looked |= words;
         }
     }
 }
 
-impl Pending {
+impl PendingLoad {
     /// Whether another load of the line is one more step of the same loop, of which nothing else can be said.
-    pub(crate) fn is_like(&self, read: &Read) -> bool {
-        let of = |r: &Read| (r.at.site, r.at.context, r.locks, r.epoch, r.saw, r.from);
+    pub(crate) fn is_like(&self, read: &LineRead) -> bool {
+        let of = |r: &LineRead| (r.at.site, r.at.context, r.locks, r.epoch, r.saw, r.from);
         of(&self.read) == of(read) && self.next.is_none() && self.more.is_empty() && !self.flushed
     }
 
@@ -95,7 +95,7 @@ impl Pending {
 
 /// What makes two loads the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Key {
+pub(crate) struct LoadKey {
     pub(crate) addr: u64,
     pub(crate) size: u32,
     pub(crate) site: SiteId,
@@ -106,14 +106,14 @@ pub(crate) struct Key {
 
 /// Loads that need not be looked at again as long as nothing has changed: most loads of most programs.
 #[derive(Debug)]
-pub(crate) struct Cache {
+pub(crate) struct LoadCache {
     entries: Box<[Entry]>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
-    key: Key,
-    line: LineId,
+    key: LoadKey,
+    line: LineIndex,
     version: u32,
     window: u32,
 }
@@ -122,32 +122,32 @@ struct Entry {
 pub(crate) const ALWAYS: u32 = u32::MAX;
 const CACHE: usize = 512;
 
-impl Default for Cache {
+impl Default for LoadCache {
     fn default() -> Self {
-        Cache { entries: vec![Entry::default(); CACHE].into() }
+        LoadCache { entries: vec![Entry::default(); CACHE].into() }
     }
 }
 
-impl Cache {
-    fn slot(key: &Key) -> usize {
+impl LoadCache {
+    fn slot(key: &LoadKey) -> usize {
         let mixed = (key.addr ^ u64::from(key.site.0) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 52) as usize % CACHE
     }
 
     /// The line of a load that was seen before, with the version that the line must still have.
     #[inline]
-    pub(crate) fn find(&self, key: &Key, window: u32) -> Option<(LineId, u32)> {
+    pub(crate) fn find(&self, key: &LoadKey, window: u32) -> Option<(LineIndex, u32)> {
         let entry = &self.entries[Self::slot(key)];
         let hit = entry.key == *key && (entry.window == window || entry.window == ALWAYS);
         hit.then_some((entry.line, entry.version))
     }
 
-    pub(crate) fn remember(&mut self, key: Key, line: LineId, version: u32, window: u32) {
+    pub(crate) fn remember(&mut self, key: LoadKey, line: LineIndex, version: u32, window: u32) {
         self.entries[Self::slot(&key)] = Entry { key, line, version, window };
     }
 
     /// A load that was remembered for its window turns out to hold for all.
-    pub(crate) fn confirm(&mut self, key: &Key) {
+    pub(crate) fn confirm(&mut self, key: &LoadKey) {
         let entry = &mut self.entries[Self::slot(key)];
         if entry.key == *key {
             entry.window = ALWAYS;
@@ -162,12 +162,12 @@ impl Cache {
 /// All threads, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
-    threads: Vec<Option<Box<Thread>>>,
+    threads: Vec<Option<Box<ThreadView>>>,
 }
 
 impl Threads {
     #[inline]
-    pub(crate) fn get(&mut self, id: ThreadId) -> &mut Thread {
+    pub(crate) fn get(&mut self, id: ThreadId) -> &mut ThreadView {
         let index = id.0 as usize;
         if self.threads.len() <= index {
             self.threads.resize_with(index + 1, || None);

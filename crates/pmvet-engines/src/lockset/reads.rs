@@ -3,13 +3,13 @@
 use pmvet_events::{SiteId, ThreadId};
 
 use super::clocks::{Clocks, Epoch};
-use super::lines::{At, ENOUGH, MAX_PER_LINE, Written};
+use super::lines::{EventOrigin, MAX_ALIKE_THREADS, MAX_PER_LINE, Written};
 use super::locksets::SetId;
 
 /// A load that counts.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Read {
-    pub(crate) at: At,
+pub(crate) struct LineRead {
+    pub(crate) at: EventOrigin,
     pub(crate) bytes: u64,
     pub(crate) locks: SetId,
     pub(crate) epoch: Epoch,
@@ -27,7 +27,7 @@ pub(crate) struct Read {
 /// Who makes a store: a thread, at an instruction.
 pub(crate) type Maker = (ThreadId, SiteId);
 
-impl Read {
+impl LineRead {
     /// Whether a store, of which `locks` were held for its whole window, tells nothing about this load, since the thread would
     /// have taken another lock had it read this value: the lock of a node that a pointer leads to, say.
     pub(crate) fn would_differ(&self, store: &Written) -> bool {
@@ -40,7 +40,7 @@ impl Read {
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     tags: Vec<[u32; BLOCK]>,
-    list: Vec<Read>,
+    list: Vec<LineRead>,
     /// Which of the list is replaced next, once it is full.
     oldest: usize,
     seen: u32,
@@ -86,22 +86,22 @@ impl Reads {
         })
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Read> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LineRead> {
         self.list.iter()
     }
 
     /// Whether these bytes were read before, by the same instruction of the same thread with the same locks.
     #[inline]
     pub(crate) fn knows(&self, site: SiteId, locks: SetId, epoch: Epoch, bytes: u64) -> bool {
-        let same = |r: &Read| (r.at.site, r.locks, r.epoch) == (site, locks, epoch) && bytes & !r.bytes == 0;
+        let same = |r: &LineRead| (r.at.site, r.locks, r.epoch) == (site, locks, epoch) && bytes & !r.bytes == 0;
         let tagged = self.tagged(tag(site, locks, epoch), u32::MAX);
         tagged != 0 && Self::of_bits(tagged).any(|at| self.list.get(at).is_some_and(same))
     }
 
     /// Keeps a load, unless it is like what is there. True if it has to be compared with the stores.
-    pub(crate) fn note(&mut self, read: Read, clocks: &Clocks) -> bool {
+    pub(crate) fn note(&mut self, read: LineRead, clocks: &Clocks) -> bool {
         let tag = tag(read.at.site, read.locks, read.epoch);
-        let like = |r: &Read| (r.at.site, r.locks, r.followed) == (read.at.site, read.locks, read.followed);
+        let like = |r: &LineRead| (r.at.site, r.locks, r.followed) == (read.at.site, read.locks, read.followed);
         let mut alike = 0;
         for at in Self::of_bits(self.tagged(tag, WHAT)) {
             let Some(known) = self.list.get_mut(at).filter(|r| like(r)) else { continue };
@@ -116,7 +116,7 @@ impl Reads {
             }
             alike += usize::from(covered && !read.followed && !clocks.is_before(known.epoch, read.at.thread));
         }
-        if alike >= ENOUGH {
+        if alike >= MAX_ALIKE_THREADS {
             return false;
         }
         let mut at = self.list.len();

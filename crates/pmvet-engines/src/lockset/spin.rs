@@ -3,7 +3,7 @@
 //! A spin lock leaves a pattern on its word: a read-modify-write takes it, a store or another read-modify-write by the same
 //! thread gives it back, and in between nobody else succeeds. Every successful read-modify-write is taken for an
 //! acquisition until proven otherwise, so that the first critical section of a run is protected too; whether the
-//! word really is a lock is asked once more when the run is over ([`Locks::verdict`]). Recognised are
+//! word really is a lock is asked once more when the run is over ([`KnownLocks::verdict`]). Recognised are
 //!
 //! * plain locks: `free → held`, then `held → free`, by compare-and-swap or exchange; test-and-test-and-set is the same with
 //!   loads before. A third state that waiters set, as in Rust's and Go's mutexes, does no harm;
@@ -11,16 +11,17 @@
 //! * reader-writer locks: readers count up and down by one, a writer takes the word from its free value;
 //! * ticket locks: a word is counted up, and its neighbour in the line is set to the ticket plus one.
 //!
-//! What it misses: locks whose two words lie in different lines; MCS and CLH queues; a release by a plain store to memory
-//! that is not PM, which no event shows (such a lock counts as held until somebody else takes it). A reference count
-//! that is taken and dropped around an access looks like a reader's share of a lock; since two readers never exclude each
-//! other, that hides nothing.
+//! What it misses: locks whose two words lie in different lines; MCS and CLH queues. A release by a plain store to memory
+//! that is not PM is seen late, at the thread's next access to PM, and only for the last four words that the thread has
+//! taken; any other such lock counts as held until somebody else takes it. A reference count that is taken and dropped
+//! around an access looks like a reader's share of a lock; since two readers never exclude each other, that hides
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
-use super::locksets::{LockId, Mode};
+use super::locksets::{HoldMode, LockId};
 use super::races::LockName;
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
@@ -38,7 +39,7 @@ pub struct PmWord {
 pub type Takers = BTreeMap<LockName, Vec<(SiteId, ContextId)>>;
 
 #[derive(Debug, Default)]
-pub(crate) struct Locks {
+pub(crate) struct KnownLocks {
     locks: Vec<Lock>,
     by_key: FastMap<u64, LockId>,
     sites: FastMap<SiteId, SiteRecord>,
@@ -92,7 +93,7 @@ pub(crate) struct Word {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Holder {
     pub(crate) thread: ThreadId,
-    pub(crate) mode: Mode,
+    pub(crate) mode: HoldMode,
     /// What the holder found and what it put there.
     pub(crate) found: u64,
     pub(crate) put: u64,
@@ -110,15 +111,15 @@ struct SiteRecord {
 
 /// What an access to a word means for locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum LockStep {
     Nothing,
-    Acquire { lock: LockId, mode: Mode, instead_of: Option<ThreadId> },
+    Acquire { lock: LockId, mode: HoldMode, instead_of: Option<ThreadId> },
     Release { lock: LockId, holder: ThreadId },
 }
 
 /// A read-modify-write that changed a word.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Change {
+pub(crate) struct WordChange {
     pub(crate) thread: ThreadId,
     pub(crate) site: SiteId,
     pub(crate) context: ContextId,
@@ -173,9 +174,9 @@ const MAX_WORDS: usize = 1 << 20;
 /// Call paths that are remembered for each lock.
 const MAX_TAKEN: usize = 8;
 
-impl Locks {
+impl KnownLocks {
     pub(crate) fn new(denies: bool, declares: bool) -> Self {
-        Locks { denies, declares, ..Locks::default() }
+        KnownLocks { denies, declares, ..KnownLocks::default() }
     }
 
     pub(crate) fn has_room(&self, key: u64) -> bool {
@@ -223,11 +224,11 @@ impl Locks {
     }
 
     /// A lock function was called for the lock.
-    pub(crate) fn named(&mut self, key: u64, place: Option<PmWord>, mode: Mode, change: Change) -> LockId {
+    pub(crate) fn named(&mut self, key: u64, place: Option<PmWord>, mode: HoldMode, change: WordChange) -> LockId {
         let id = self.enter(key, place, true);
         let lock = &mut self.locks[id as usize];
-        lock.shared |= mode == Mode::Shared;
-        lock.word.take(change, Mode::Exclusive);
+        lock.shared |= mode == HoldMode::Shared;
+        lock.word.take(change, HoldMode::Exclusive);
         id
     }
 
@@ -253,7 +254,7 @@ impl Locks {
         }
     }
 
-    pub(crate) fn rmw(&mut self, key: u64, place: Option<PmWord>, c: Change) -> Step {
+    pub(crate) fn rmw(&mut self, key: u64, place: Option<PmWord>, c: WordChange) -> LockStep {
         let lock = self.enter(key, place, false);
         let site = self.sites.get(&c.site).copied().unwrap_or_default();
         let hopeless = site.returned == 0 && site.lost >= HOPELESS && !self.declares;
@@ -261,55 +262,55 @@ impl Locks {
         word.latest = c.new;
         // The insides of a lock function: its call was reported.
         if *named || c.old == c.new {
-            return Step::Nothing;
+            return LockStep::Nothing;
         }
         if let Some(at) = word.holders.iter().position(|h| h.thread == c.thread) {
             return self.change_by_holder(lock, at, Some(c), c.new);
         }
         let counts_up = c.new == c.old.wrapping_add(1);
-        let mode = if counts_up { Mode::Counted } else { Mode::Exclusive };
+        let mode = if counts_up { HoldMode::Counted } else { HoldMode::Exclusive };
         if word.serving.is_some() && counts_up {
-            word.take(c, Mode::Exclusive);
-            return Step::Acquire { lock, mode: Mode::Exclusive, instead_of: None };
+            word.take(c, HoldMode::Exclusive);
+            return LockStep::Acquire { lock, mode: HoldMode::Exclusive, instead_of: None };
         }
         let Some(first) = word.holders.first().copied() else {
             // Waiters mark a lock that is free by now, or the word moved on unseen: not an acquisition from the free value.
             if word.is_lock() && c.old != word.free && !counts_up || hopeless && !word.is_lock() {
                 // Other words that this instruction takes may show what it does.
                 word.tried_at(c.site);
-                return Step::Nothing;
+                return LockStep::Nothing;
             }
             if !word.is_lock() {
                 word.free = c.old;
             }
             word.take(c, mode);
-            return Step::Acquire { lock, mode, instead_of: None };
+            return LockStep::Acquire { lock, mode, instead_of: None };
         };
-        if counts_up && word.holders.iter().all(|h| h.mode == Mode::Counted) && c.old != word.free {
-            word.take(c, Mode::Counted);
-            return Step::Acquire { lock, mode: Mode::Counted, instead_of: None };
+        if counts_up && word.holders.iter().all(|h| h.mode == HoldMode::Counted) && c.old != word.free {
+            word.take(c, HoldMode::Counted);
+            return LockStep::Acquire { lock, mode: HoldMode::Counted, instead_of: None };
         }
         if c.old == word.free {
             // It was given back in a way that no event shows.
             word.holders.clear();
             word.returned += 1;
             word.take(c, mode);
-            return Step::Acquire { lock, mode, instead_of: Some(first.thread) };
+            return LockStep::Acquire { lock, mode, instead_of: Some(first.thread) };
         }
         if c.new == word.free {
             word.holders.swap_remove(0);
-            return Step::Release { lock, holder: first.thread };
+            return LockStep::Release { lock, holder: first.thread };
         }
         word.disturbed += 1;
-        Step::Nothing
+        LockStep::Nothing
     }
 
     /// The holder at `at` stores to the word, or makes the change `by` atomically.
-    fn change_by_holder(&mut self, lock: LockId, at: usize, by: Option<Change>, new: u64) -> Step {
+    fn change_by_holder(&mut self, lock: LockId, at: usize, by: Option<WordChange>, new: u64) -> LockStep {
         let old = by.map(|change| change.old);
         let word = &mut self.locks[lock as usize].word;
         let holder = word.holders[at];
-        let counted = holder.mode == Mode::Counted;
+        let counted = holder.mode == HoldMode::Counted;
         let counter = counted && old.is_some_and(|old| new == old.wrapping_add(1));
         if counter {
             // The same thread counts up again: this word counts something.
@@ -337,20 +338,20 @@ impl Locks {
             word.disturbed += 2 * u64::from(counter);
             word.free = new;
         } else {
-            return Step::Nothing;
+            return LockStep::Nothing;
         }
         word.holders.retain(|h| h.thread != holder.thread);
         if !counter {
             self.sites.entry(holder.site).or_default().returned += 1;
         }
-        Step::Release { lock, holder: holder.thread }
+        LockStep::Release { lock, holder: holder.thread }
     }
 
     /// A plain store to a word that has seen read-modify-writes.
-    pub(crate) fn store(&mut self, lock: LockId, thread: ThreadId, value: u64) -> Step {
-        let Some(Lock { named, word, .. }) = self.locks.get_mut(lock as usize) else { return Step::Nothing };
+    pub(crate) fn store(&mut self, lock: LockId, thread: ThreadId, value: u64) -> LockStep {
+        let Some(Lock { named, word, .. }) = self.locks.get_mut(lock as usize) else { return LockStep::Nothing };
         if *named {
-            return Step::Nothing;
+            return LockStep::Nothing;
         }
         if let Some(at) = word.holders.iter().position(|h| h.thread == thread) {
             return self.change_by_holder(lock, at, None, value);
@@ -359,39 +360,41 @@ impl Locks {
             // Another thread gives the lock back: a handover.
             Some(holder) if value == word.free => {
                 word.holders.swap_remove(0);
-                Step::Release { lock, holder: holder.thread }
+                LockStep::Release { lock, holder: holder.thread }
             }
-            Some(_) => Step::Nothing,
+            Some(_) => LockStep::Nothing,
             None => {
                 word.free = value;
-                Step::Nothing
+                LockStep::Nothing
             }
         }
     }
 
     /// The thread has changed a word of volatile memory, and finds `value` there now. Unless others have put it there, that
     /// was a plain store of its own.
-    pub(crate) fn found(&mut self, lock: LockId, thread: ThreadId, value: u64) -> Step {
+    pub(crate) fn found(&mut self, lock: LockId, thread: ThreadId, value: u64) -> LockStep {
         match self.get(lock) {
             Some(known) if known.word.latest != value => self.store(lock, thread, value),
-            _ => Step::Nothing,
+            _ => LockStep::Nothing,
         }
     }
 
     /// A store of `value` at `place`, beside a word that `thread` has counted up: the end of a ticket's turn?
-    pub(crate) fn serves(&mut self, lock: LockId, thread: ThreadId, place: PmWord, value: u64) -> Step {
-        let Some(Lock { place: Some(at), word, .. }) = self.locks.get_mut(lock as usize) else { return Step::Nothing };
+    pub(crate) fn serves(&mut self, lock: LockId, thread: ThreadId, place: PmWord, value: u64) -> LockStep {
+        let Some(Lock { place: Some(at), word, .. }) = self.locks.get_mut(lock as usize) else {
+            return LockStep::Nothing;
+        };
         if at.file != place.file || at.offset / 64 != place.offset / 64 || at.offset == place.offset {
-            return Step::Nothing;
+            return LockStep::Nothing;
         }
         // The very first ticket proves nothing: many a word goes from 0 to 1.
         let served = |h: &Holder| h.thread == thread && h.found.checked_add(1) == Some(value) && h.found > 0;
-        let Some(turn) = word.holders.iter().position(served) else { return Step::Nothing };
+        let Some(turn) = word.holders.iter().position(served) else { return LockStep::Nothing };
         let holder = word.holders.swap_remove(turn);
         word.serving = Some(place.offset);
         word.returned += 1;
         self.sites.entry(holder.site).or_default().returned += 1;
-        Step::Release { lock, holder: thread }
+        LockStep::Release { lock, holder: thread }
     }
 
     /// Whether the word is a lock, as far as is known by now; and whether two who counted it up exclude each other.
@@ -494,7 +497,7 @@ impl Lock {
 }
 
 impl Word {
-    fn take(&mut self, c: Change, mode: Mode) {
+    fn take(&mut self, c: WordChange, mode: HoldMode) {
         self.acquired += 1;
         self.tried_at(c.site);
         if self.taken.len() < MAX_TAKEN && !self.taken.contains(&(c.site, c.context)) {

@@ -3,11 +3,11 @@
 use pmvet_events::ThreadId;
 use pmvet_events::event::{AtomicKind, LINE, StoreKind};
 
-use super::engine::{Engine, pm_key};
-use super::lines::{At, Dirty, Fate, How, LineId, Owner, mask, words};
+use super::engine::{LocksetEngine, pm_key};
+use super::lines::{Dirty, EventOrigin, Fate, LineIndex, LineOwner, StoreMeans, mask, words};
 use super::locksets::Hold;
 use super::reader::Flushed;
-use super::spin::{Change, PmWord, Step};
+use super::spin::{LockStep, PmWord, WordChange};
 
 /// The bytes of an access that are in one line.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(word))
 }
 
-impl Engine {
+impl LocksetEngine {
     /// Cuts an access into lines.
     pub(super) fn parts(&self, thread: ThreadId, addr: u64, len: u64) -> Vec<Part> {
         let mut parts = Vec::new();
@@ -55,7 +55,7 @@ impl Engine {
         Some(Part { word, first: 0, len })
     }
 
-    pub(super) fn store(&mut self, at: At, addr: u64, value: &[u8], how: StoreKind) {
+    pub(super) fn store(&mut self, at: EventOrigin, addr: u64, value: &[u8], how: StoreKind) {
         match self.one_part(at.thread, addr, value.len() as u64) {
             Some(part) => self.store_part(at, part, value, how),
             None => self
@@ -65,14 +65,14 @@ impl Engine {
         }
     }
 
-    fn store_part(&mut self, at: At, part: Part, value: &[u8], how: StoreKind) {
+    fn store_part(&mut self, at: EventOrigin, part: Part, value: &[u8], how: StoreKind) {
         let Some(id) = self.lines.enter(part.word.file, part.word.offset) else { return };
         let stored = value.get(part.first..part.first + part.len as usize).unwrap_or_default();
         let (lock, meant) = self.store_to_word(at, id, part, stored);
         if !meant {
             self.act(at.thread, Some(id));
         }
-        self.store_line(at, id, part, lock.map_or(How::Plain, How::Atomic));
+        self.store_line(at, id, part, lock.map_or(StoreMeans::Plain, StoreMeans::Atomic));
         if how == StoreKind::NonTemporal {
             self.threads.get(at.thread).flushes.push(Flushed { line: id, seq: at.seq, only: Some(at.seq) });
         }
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     /// A plain store to a word that is perhaps a lock, or beside one; the word, and whether it was given back.
-    fn store_to_word(&mut self, at: At, id: LineId, part: Part, stored: &[u8]) -> (Option<u32>, bool) {
+    fn store_to_word(&mut self, at: EventOrigin, id: LineIndex, part: Part, stored: &[u8]) -> (Option<u32>, bool) {
         let bytes = mask(part.word.offset, part.len);
         let line = self.lines.get(id);
         if line.atomics == 0 || !self.options.infer_locks {
@@ -99,7 +99,7 @@ impl Engine {
         let held: Vec<Hold> = self.threads.get(at.thread).held.iter().collect();
         for hold in held {
             let step = self.locks.serves(hold.lock, at.thread, part.word, value);
-            if step != Step::Nothing {
+            if step != LockStep::Nothing {
                 self.step(at, step);
                 return (Some(hold.lock), true);
             }
@@ -110,7 +110,7 @@ impl Engine {
         (None, false)
     }
 
-    fn store_line(&mut self, at: At, id: LineId, part: Part, how: How) {
+    fn store_line(&mut self, at: EventOrigin, id: LineIndex, part: Part, how: StoreMeans) {
         let bytes = mask(part.word.offset, part.len);
         self.settle(id, at.thread, bytes);
         self.overwrite(at, id, bytes);
@@ -131,7 +131,7 @@ impl Engine {
         if let Some(last) = line.dirty.last_mut()
             && (last.at.thread, last.at.site, last.at.context) == (at.thread, at.site, at.context)
             && (last.stamp, last.locks, last.how) == (stamp, locks, how)
-            && how == How::Plain
+            && how == StoreMeans::Plain
             && !last.touched
             && last.at.seq > line.flushed
             && self.threads.get(at.thread).flushes.iter().all(|f| f.only.is_none())
@@ -144,7 +144,7 @@ impl Engine {
     }
 
     /// Ends the windows of what a new store covers.
-    fn overwrite(&mut self, at: At, id: LineId, bytes: u64) {
+    fn overwrite(&mut self, at: EventOrigin, id: LineIndex, bytes: u64) {
         let line = self.lines.get(id);
         let mut over = Vec::new();
         for dirty in line.dirty.iter_mut().filter(|d| d.bytes & bytes != 0) {
@@ -157,15 +157,15 @@ impl Engine {
         }
     }
 
-    pub(super) fn rmw(&mut self, at: At, addr: u64, old: &[u8], new: &[u8], stored: bool) {
+    pub(super) fn rmw(&mut self, at: EventOrigin, addr: u64, old: &[u8], new: &[u8], stored: bool) {
         self.fence(at);
         let place = self.place(at.thread, addr);
         let key = self.key(at.thread, addr, place);
         let lock = self.locks.word(key, place);
         let mut meant = false;
         if let (true, Some(old), Some(new)) = (stored && self.options.infer_locks, number(old), number(new)) {
-            let At { thread, site, context, seq } = at;
-            let step = self.locks.rmw(key, place, Change { thread, site, context, seq, old, new });
+            let EventOrigin { thread, site, context, seq } = at;
+            let step = self.locks.rmw(key, place, WordChange { thread, site, context, seq, old, new });
             meant = self.step(at, step) || self.locks.verdict(lock).0;
         } else if !stored {
             self.locks.missed(lock, at.site);
@@ -183,28 +183,28 @@ impl Engine {
             if !meant {
                 self.act(at.thread, Some(id));
             }
-            self.store_line(at, id, part, How::Atomic(lock));
+            self.store_line(at, id, part, StoreMeans::Atomic(lock));
         }
     }
 
     /// A word of volatile memory is changed as locks are, or an attempt at that fails.
-    pub(super) fn atomic(&mut self, at: At, addr: u64, old: &[u8], new: &[u8], how: AtomicKind) {
+    pub(super) fn atomic(&mut self, at: EventOrigin, addr: u64, old: &[u8], new: &[u8], how: AtomicKind) {
         let (Some(old), Some(new)) = (number(old), number(new)) else { return };
         if !self.options.infer_locks {
             return;
         }
         let key = self.key(at.thread, addr, None);
-        let At { thread, site, context, seq } = at;
+        let EventOrigin { thread, site, context, seq } = at;
         let step = match (how, self.locks.find(key)) {
             (AtomicKind::Changed, _) if self.locks.has_room(key) => {
-                self.locks.rmw(key, None, Change { thread, site, context, seq, old, new })
+                self.locks.rmw(key, None, WordChange { thread, site, context, seq, old, new })
             }
             (AtomicKind::Failed, Some(lock)) => {
                 self.locks.missed(lock, site);
-                Step::Nothing
+                LockStep::Nothing
             }
             (AtomicKind::Found, Some(lock)) => self.locks.found(lock, thread, new),
-            _ => Step::Nothing,
+            _ => LockStep::Nothing,
         };
         self.step(at, step);
     }
@@ -222,7 +222,7 @@ impl Engine {
 
     /// A store of a pointer to lines that the thread has filled, and that nobody else has seen since: what was stored there
     /// was initialisation, even if the memory had another use before.
-    fn publishes(&mut self, at: At, word: PmWord, stored: &[u8]) {
+    fn publishes(&mut self, at: EventOrigin, word: PmWord, stored: &[u8]) {
         if stored.len() != 8 || !self.options.allocators {
             return;
         }
@@ -236,7 +236,7 @@ impl Engine {
             let Some(id) = self.lines.find(target.file, offset) else { return };
             let line = self.lines.get(id);
             let bytes = line.filled(at.thread);
-            let own = line.owners.iter().all(|&o| o == Owner::Nobody || o == Owner::One(at.thread));
+            let own = line.owners.iter().all(|&o| o == LineOwner::Nobody || o == LineOwner::One(at.thread));
             // Not before the place where the pointer leads; and behind it as far as the thread has been alone.
             if !own && bytes == 0 || u64::from(bytes.trailing_zeros()) < start {
                 return;
@@ -249,7 +249,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn renew(&mut self, at: At, addr: u64, len: u64) {
+    pub(super) fn renew(&mut self, at: EventOrigin, addr: u64, len: u64) {
         for part in self.parts(at.thread, addr, len) {
             let Some(id) = self.lines.find(part.word.file, part.word.offset) else { continue };
             let bytes = mask(part.word.offset, part.len);

@@ -10,13 +10,13 @@ const LINES: u64 = 64;
 /// The thread that flushed each line last. Two bytes per line of the pages that were flushed at all.
 #[derive(Debug, Default)]
 pub(super) struct Flushed {
-    pages: FxHashMap<(FileId, u64), Box<Page>>,
+    pages: FxHashMap<(FileId, u64), Box<FlushedPage>>,
     /// By file: how large it was when the target first touched it.
     initial_size: FxHashMap<FileId, u64>,
 }
 
 #[derive(Debug)]
-struct Page {
+struct FlushedPage {
     /// 0: nobody.
     last: [u16; LINES as usize],
     /// Lines that were made persistent in other ways, one bit each: by stores past the cache or by system calls.
@@ -25,7 +25,7 @@ struct Page {
 
 /// Who flushed a line last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Last {
+pub(super) enum LastFlush {
     /// Nobody, and nobody had written it when the run began.
     NobodyNew,
     /// Nobody in this run. The line may have been left dirty by an earlier one.
@@ -40,21 +40,21 @@ impl Flushed {
     }
 
     /// Enters a flush and says who came before.
-    pub(super) fn flush(&mut self, line: LineId, thread: ThreadId) -> Last {
+    pub(super) fn flush(&mut self, line: LineId, thread: ThreadId) -> LastFlush {
         let last = &mut self.page(line).last[(line.index % LINES) as usize];
         // Beyond so many threads some are taken for one another, which is harmless.
         let me = (thread.0 % u32::from(u16::MAX)) as u16 + 1;
         let before = std::mem::replace(last, me);
         match before {
-            0 if self.initial_size.get(&line.file).is_some_and(|size| line.offset() >= *size) => Last::NobodyNew,
-            0 => Last::NobodyOld,
-            _ if before == me => Last::Same,
-            _ => Last::Other,
+            0 if self.initial_size.get(&line.file).is_some_and(|size| line.offset() >= *size) => LastFlush::NobodyNew,
+            0 => LastFlush::NobodyOld,
+            _ if before == me => LastFlush::Same,
+            _ => LastFlush::Other,
         }
     }
 
-    fn page(&mut self, line: LineId) -> &mut Page {
-        let new = || Box::new(Page { last: [0; LINES as usize], otherwise: 0 });
+    fn page(&mut self, line: LineId) -> &mut FlushedPage {
+        let new = || Box::new(FlushedPage { last: [0; LINES as usize], otherwise: 0 });
         self.pages.entry((line.file, line.index / LINES)).or_insert_with(new)
     }
 

@@ -11,8 +11,7 @@ use pmvet_findings::{Frame, Role, Rule, Stack, rules};
 
 use super::known::harmless;
 use super::raw::{RawFinding, RawFindings};
-use super::texts::subject;
-use crate::stacks::{Stacks, user_frame};
+use crate::stacks::{Stacks, subject, user_frame};
 
 /// A raw finding with its places.
 #[derive(Debug)]
@@ -30,16 +29,16 @@ pub(super) struct Group {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Cause {
+struct GroupKey {
     /// Position in the catalogue.
     rule: usize,
-    place: Spot,
-    other: Option<Spot>,
+    place: SourcePlace,
+    other: Option<SourcePlace>,
 }
 
 /// A function, or a line of one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Spot {
+struct SourcePlace {
     module: Option<PathBuf>,
     function: Option<String>,
     /// Where there is no function.
@@ -52,7 +51,7 @@ pub(super) fn group(raw: RawFindings, stacks: &mut dyn Stacks) -> Vec<Group> {
     all.retain(|r| harmless(r.raw.rule, &r.place, r.other.as_ref(), r.flusher.as_ref()).is_none());
     promote(&mut all, &raw.persisted, stacks);
     leave_out_consequences(&mut all);
-    let mut groups: BTreeMap<Cause, Vec<Resolved>> = BTreeMap::new();
+    let mut groups: BTreeMap<GroupKey, Vec<Resolved>> = BTreeMap::new();
     for resolved in all {
         groups.entry(cause(&resolved)).or_default().push(resolved);
     }
@@ -75,14 +74,14 @@ fn promote(all: &mut [Resolved], persisted: &[(SiteId, ContextId)], stacks: &mut
         return;
     }
     let persisted: Vec<Stack> = persisted.iter().map(|&(site, context)| stacks.stack(site, context)).collect();
-    let lines: BTreeSet<Spot> = persisted.iter().map(|stack| Spot::of(stack, true)).collect();
-    let functions: BTreeSet<Spot> = persisted.iter().map(|stack| Spot::of(stack, false)).collect();
-    let fencing: BTreeSet<Spot> =
-        all.iter().filter(|r| r.raw.stores_before).map(|r| Spot::of(&r.place, false)).collect();
+    let lines: BTreeSet<SourcePlace> = persisted.iter().map(|stack| SourcePlace::of(stack, true)).collect();
+    let functions: BTreeSet<SourcePlace> = persisted.iter().map(|stack| SourcePlace::of(stack, false)).collect();
+    let fencing: BTreeSet<SourcePlace> =
+        all.iter().filter(|r| r.raw.stores_before).map(|r| SourcePlace::of(&r.place, false)).collect();
     for resolved in all.iter_mut().filter(|r| is(r, rules::TRANSIENT_DATA)) {
-        let function = Spot::of(&resolved.place, false);
+        let function = SourcePlace::of(&resolved.place, false);
         let beside = resolved.raw.beside_flushed && functions.contains(&function);
-        if beside || fencing.contains(&function) || lines.contains(&Spot::of(&resolved.place, true)) {
+        if beside || fencing.contains(&function) || lines.contains(&SourcePlace::of(&resolved.place, true)) {
             resolved.raw.rule = rules::UNPERSISTED_STORE;
         }
     }
@@ -91,24 +90,24 @@ fn promote(all: &mut [Resolved], persisted: &[(SiteId, ContextId)], stacks: &mut
 /// A missing flush makes overwrites dirty and leaves fences nothing to wait for: that is said once.
 fn leave_out_consequences(all: &mut Vec<Resolved>) {
     let lost = |r: &&Resolved| [rules::UNPERSISTED_STORE.id, rules::TRANSIENT_DATA.id].contains(&r.raw.rule.id);
-    let spots: BTreeSet<Spot> = all.iter().filter(lost).map(|r| Spot::of(&r.place, true)).collect();
+    let spots: BTreeSet<SourcePlace> = all.iter().filter(lost).map(|r| SourcePlace::of(&r.place, true)).collect();
     let around: BTreeSet<String> =
         all.iter().filter(lost).flat_map(|r| r.place.iter().filter_map(|f| f.function.clone())).collect();
     all.retain(|r| {
         let id = r.raw.rule.id;
-        let overwrites_lost = r.other.as_ref().is_some_and(|other| spots.contains(&Spot::of(other, true)));
+        let overwrites_lost = r.other.as_ref().is_some_and(|other| spots.contains(&SourcePlace::of(other, true)));
         let fences_lost =
             r.raw.stores_before && subject(&r.place).function.as_ref().is_some_and(|f| around.contains(f));
         !(id == rules::DIRTY_OVERWRITE.id && overwrites_lost || id == rules::REDUNDANT_FENCE.id && fences_lost)
     });
 }
 
-fn cause(resolved: &Resolved) -> Cause {
+fn cause(resolved: &Resolved) -> GroupKey {
     let stores = resolved.raw.place.role == Role::Store;
-    Cause {
+    GroupKey {
         rule: rule_order(&resolved.raw),
-        place: Spot::of(&resolved.place, !stores),
-        other: resolved.other.as_ref().filter(|_| stores).map(|other| Spot::of(other, false)),
+        place: SourcePlace::of(&resolved.place, !stores),
+        other: resolved.other.as_ref().filter(|_| stores).map(|other| SourcePlace::of(other, false)),
     }
 }
 
@@ -116,7 +115,7 @@ fn rule_order(raw: &RawFinding) -> usize {
     rules::ALL.iter().position(|rule| rule.id == raw.rule.id).unwrap_or(usize::MAX)
 }
 
-impl Spot {
+impl SourcePlace {
     fn of(stack: &Stack, with_line: bool) -> Self {
         let frame = subject(stack);
         Self {
@@ -130,11 +129,11 @@ impl Spot {
 
 /// The compiler attributes the store of a computed value to the function that computed it, which may be a small one from a header.
 /// Where the function around it is in the same trouble, that is one trouble.
-fn join_inlined(groups: &mut BTreeMap<Cause, Vec<Resolved>>) {
-    let causes: Vec<Cause> = groups.keys().cloned().collect();
+fn join_inlined(groups: &mut BTreeMap<GroupKey, Vec<Resolved>>) {
+    let causes: Vec<GroupKey> = groups.keys().cloned().collect();
     for cause in &causes {
         let Some(outer) = groups.get(cause).map(|members| functions_around(&members[0].place)) else { continue };
-        let is_around = |c: &&Cause| {
+        let is_around = |c: &&GroupKey| {
             let known = c.place.function.as_ref().is_some_and(|f| outer.contains(f));
             known && c.rule == cause.rule && c.place.module == cause.place.module && *c != cause
         };

@@ -7,12 +7,13 @@ use pmvet_events::{ContextId, SiteId, ThreadId};
 use pmvet_findings::Role;
 use pmvet_model::{LineId, Store};
 
-use super::raw::{MAX_STEPS, RawPlace, Step, StepKind, Where};
+use super::raw::{MAX_STEPS, RawPlace};
+use crate::timeline::step::{PmExtent, RawStep, StepKind};
 
 const ROOM: usize = 1 << 14;
 
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(super) struct LineHistory {
     ring: Vec<Entry>,
     next: usize,
 }
@@ -30,7 +31,7 @@ struct Entry {
     len: u8,
 }
 
-impl History {
+impl LineHistory {
     #[inline]
     fn push(&mut self, entry: Entry) {
         if self.ring.len() < ROOM {
@@ -59,7 +60,7 @@ impl History {
     }
 
     /// The last steps of a line, oldest first. Fences count if their thread had a flush of the line under way.
-    pub(super) fn of(&self, line: LineId) -> Vec<Step> {
+    pub(super) fn steps_of(&self, line: LineId) -> Vec<RawStep> {
         let (new, old) = self.ring.split_at(self.next);
         let mut waiting: Vec<ThreadId> = Vec::new();
         let mut steps = Vec::new();
@@ -87,15 +88,15 @@ impl History {
         let (new, old) = self.ring.split_at(self.next);
         let mut newest_first = new.iter().rev().chain(old.iter().rev());
         let is_flush = |e: &&Entry| e.what == StepKind::Flushed && e.line == Some(line) && e.seq < before;
-        let Step { seq, thread, site, context, pm, .. } = newest_first.find(is_flush)?.step();
+        let RawStep { seq, thread, site, context, pm, .. } = newest_first.find(is_flush)?.step();
         Some(RawPlace { role: Role::Flush, site, context, thread, seq, pm })
     }
 }
 
 impl Entry {
-    fn step(&self) -> Step {
+    fn step(&self) -> RawStep {
         let Entry { line, seq, thread, site, context, what, offset, len } = *self;
-        let pm = line.map(|l| Where { file: l.file, offset: l.offset() + u64::from(offset), len: len.into() });
-        Step { seq, thread, site, context, what, pm }
+        let pm = line.map(|l| PmExtent { file: l.file, offset: l.offset() + u64::from(offset), len: len.into() });
+        RawStep { seq, thread, site, context, what, pm }
     }
 }

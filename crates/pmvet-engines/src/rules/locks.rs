@@ -15,9 +15,9 @@ use pmvet_model::{LineId, Store};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A lock's instruction stores at most so many different values in one thread: held, held for reading, a thread's id.
-const FEW: usize = 4;
+const MAX_VALUES: usize = 4;
 /// More words than this are not looked at.
-const ENOUGH: usize = 1 << 20;
+const MAX_WORDS: usize = 1 << 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Locks {
@@ -47,7 +47,7 @@ impl Locks {
 
     pub(super) fn exchanged(&mut self, event: &Event<'_>, part: Located, old: &[u8], new: &[u8]) {
         let (Some(from), Some(to)) = (number(old), number(new)) else { return };
-        if part.len != new.len() || self.words.len() >= ENOUGH {
+        if part.len != new.len() || self.words.len() >= MAX_WORDS {
             return;
         }
         let by = (event.site, event.thread);
@@ -66,7 +66,7 @@ impl Locks {
                 self.takers.insert(event.site);
             }
             let values = self.values.entry(by).or_default();
-            if values.len() <= FEW && !values.contains(&to) {
+            if values.len() <= MAX_VALUES && !values.contains(&to) {
                 values.push(to);
             }
         } else if to == word.free {
@@ -90,7 +90,7 @@ impl Locks {
     /// Whether a store took or freed a lock.
     pub(super) fn is_lock(&self, line: LineId, store: &Store) -> bool {
         let Some(word) = self.words.get(&(line.file, line.offset() + store.offset() as u64)) else { return false };
-        let few = self.values.get(&word.by).is_some_and(|values| values.len() <= FEW);
+        let few = self.values.get(&word.by).is_some_and(|values| values.len() <= MAX_VALUES);
         let taken = word.released || self.takers.contains(&word.by.0);
         taken && !word.other && few && store.len() == usize::from(word.len)
     }

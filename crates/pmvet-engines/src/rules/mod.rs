@@ -40,19 +40,18 @@ mod watch;
 use pmvet_events::event::{Event, FenceKind, MarkerKind, StoreKind, What};
 use pmvet_events::{ContextId, SiteId};
 use pmvet_findings::rules;
-use pmvet_model::{Bytes, Line, Mode, Model, Store};
+use pmvet_model::{Line, LineSource, Mode, Model, Store};
 
-pub use raw::{Lost, RawFinding, RawFindings, RawPlace, Step, StepKind, Where};
-pub(crate) use report::access;
+pub use raw::{Lost, RawFinding, RawFindings, RawPlace};
 pub use report::report;
 
 use raw::{Key, bytes_of, place_of};
-use watch::Watcher;
+use watch::RuleWatcher;
 
-use crate::losses;
+use crate::lab::lost_stores;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct RuleOptions {
     pub mode: Mode,
     /// Apply the rules too that correct programs break all the time.
     pub pedantic: bool,
@@ -65,12 +64,12 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Rules {
     model: Model,
-    watcher: Watcher,
+    watcher: RuleWatcher,
 }
 
 impl Rules {
-    pub fn new(options: Options) -> Self {
-        Self { model: Model::new(options.mode), watcher: Watcher::new(options) }
+    pub fn new(options: RuleOptions) -> Self {
+        Self { model: Model::new(options.mode), watcher: RuleWatcher::new(options) }
     }
 
     /// The state of PM, for others who need it too.
@@ -79,7 +78,7 @@ impl Rules {
     }
 
     /// Takes the next event. `before` is the newest content of PM without this event; it decides whether a store changed anything.
-    pub fn event(&mut self, event: &Event<'_>, before: &(impl Bytes + ?Sized)) {
+    pub fn event(&mut self, event: &Event<'_>, before: &(impl LineSource + ?Sized)) {
         let Self { model, watcher } = self;
         match event.what {
             What::Store { addr, value, how } => {
@@ -126,7 +125,7 @@ impl Rules {
     }
 }
 
-impl Watcher {
+impl RuleWatcher {
     /// A store that is still pending when the run ends.
     fn left_over(&mut self, model: &Model, line: &Line, index: usize, store: &Store) {
         // What later stores cover is not lost by itself. Locks are not meant to survive.
@@ -155,11 +154,11 @@ impl Watcher {
         found.line_flushed |= line_flushed;
         found.flusher = flusher;
         if found.lost.len() < raw::MAX_LOST {
-            let without = (line.uncertain() == 0).then(|| losses::of_store(model, line, index));
+            let without = (line.uncertain() == 0).then(|| lost_stores::of_store(model, line, index));
             found.lost.push(Lost { without });
         }
         if found.count == 1 {
-            let seen = self.history.of(line.id());
+            let seen = self.history.steps_of(line.id());
             let finding = self.finding_mut(&key);
             finding.timeline = raw::join(seen, line.stores().iter().map(|s| raw::stored(line.id(), s)));
         }

@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use pmvet_events::event::LINE;
-use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
+use pmvet_events::{ContextId, SiteId, ThreadId};
 use pmvet_findings::{Role, Rule};
 use pmvet_model::{LineId, Mode, Store};
 use pmvet_target::crash::Patch;
+
+use crate::timeline::step::{PmExtent, RawStep, StepKind};
 
 /// What a whole run gave.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -28,7 +30,7 @@ pub struct RawFinding {
     pub other: Option<RawPlace>,
     pub count: u64,
     /// What happened to the line up to the first occurrence, as far as it is remembered.
-    pub timeline: Vec<Step>,
+    pub timeline: Vec<RawStep>,
     /// For stores that were never made persistent: what a crash at the end of the run may take, some of them.
     pub lost: Vec<Lost>,
     /// For such stores: a flush was under way, but no fence came.
@@ -52,14 +54,7 @@ pub struct RawPlace {
     pub thread: ThreadId,
     pub seq: u64,
     /// Nothing for fences and for volatile memory.
-    pub pm: Option<Where>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Where {
-    pub file: FileId,
-    pub offset: u64,
-    pub len: u64,
+    pub pm: Option<PmExtent>,
 }
 
 /// A store that is not persistent at the end.
@@ -68,38 +63,6 @@ pub struct Lost {
     /// What makes the newest image one without it, and without what was stored to its line later, since the line keeps the
     /// order of its stores. Nothing if it is not known what was there before.
     pub without: Option<Vec<Patch>>,
-}
-
-/// A step in the life of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
-    pub seq: u64,
-    pub thread: ThreadId,
-    pub site: SiteId,
-    pub context: ContextId,
-    pub what: StepKind,
-    pub pm: Option<Where>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepKind {
-    Stored,
-    Flushed,
-    Fenced,
-    Persisted,
-    Crash,
-}
-
-impl StepKind {
-    pub fn name(self) -> &'static str {
-        match self {
-            StepKind::Stored => "stored",
-            StepKind::Flushed => "flushed",
-            StepKind::Fenced => "fenced",
-            StepKind::Persisted => "persisted",
-            StepKind::Crash => "crash",
-        }
-    }
 }
 
 /// What makes occurrences one finding.
@@ -126,21 +89,21 @@ pub(super) fn place_of(line: LineId, store: &Store) -> RawPlace {
 }
 
 /// For rules that are about whole lines.
-pub(super) fn whole(line: LineId) -> Where {
-    Where { file: line.file, offset: line.offset(), len: LINE }
+pub(super) fn whole(line: LineId) -> PmExtent {
+    PmExtent { file: line.file, offset: line.offset(), len: LINE }
 }
 
-fn where_of(line: LineId, store: &Store) -> Where {
-    Where { file: line.file, offset: line.offset() + store.offset() as u64, len: store.len() as u64 }
+fn where_of(line: LineId, store: &Store) -> PmExtent {
+    PmExtent { file: line.file, offset: line.offset() + store.offset() as u64, len: store.len() as u64 }
 }
 
-pub(super) fn stored(line: LineId, store: &Store) -> Step {
+pub(super) fn stored(line: LineId, store: &Store) -> RawStep {
     let Store { seq, thread, site, context, .. } = *store;
-    Step { seq, thread, site, context, what: StepKind::Stored, pm: Some(where_of(line, store)) }
+    RawStep { seq, thread, site, context, what: StepKind::Stored, pm: Some(where_of(line, store)) }
 }
 
 /// The newest steps of both, in order, each once.
-pub(super) fn join(mut steps: Vec<Step>, more: impl Iterator<Item = Step>) -> Vec<Step> {
+pub(super) fn join(mut steps: Vec<RawStep>, more: impl Iterator<Item = RawStep>) -> Vec<RawStep> {
     steps.extend(more);
     steps.sort_by_key(|s| s.seq);
     steps.dedup_by_key(|s| s.seq);

@@ -1,12 +1,13 @@
 //! From raw findings to findings.
 
-use pmvet_findings::{Access, Evidence, Finding, Place, PmRange, Severity, Stack};
+use pmvet_findings::{Evidence, Finding, Place, Severity, Stack};
 use pmvet_model::Mode;
 
 use super::group::{Group, Resolved, group};
-use super::raw::{RawFinding, RawFindings, RawPlace, Step, Where};
-use super::texts::{Facts, Texts, subject, texts};
-use crate::stacks::Stacks;
+use super::raw::{RawFinding, RawFindings, RawPlace};
+use super::texts::{Facts, Texts, texts};
+use crate::stacks::{Stacks, subject};
+use crate::timeline::step::{access, range};
 
 /// Further places of the same kind that a finding shows.
 const MAX_LIKE: usize = 5;
@@ -90,21 +91,6 @@ fn place(raw: &RawPlace, stack: &Stack, label: &str, stacks: &dyn Stacks) -> Pla
         pm: raw.pm.map(|pm| range(pm, stacks)),
         seq: Some(raw.seq),
         label: label.into(),
-    }
-}
-
-fn range(pm: Where, stacks: &dyn Stacks) -> PmRange {
-    PmRange { file: stacks.file(pm.file), offset: pm.offset, len: pm.len, object: None }
-}
-
-pub(crate) fn access(step: &Step, stacks: &mut dyn Stacks) -> Access {
-    let stack = stacks.stack(step.site, step.context);
-    Access {
-        seq: step.seq,
-        thread: step.thread.0,
-        what: step.what.name().into(),
-        pm: step.pm.map(|pm| range(pm, stacks)),
-        at: Some(subject(&stack).clone()),
     }
 }
 

@@ -7,26 +7,26 @@ use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 use pmvet_findings::{Evidence, Finding, Frame, Severity, Stack, rules as catalogue};
 use pmvet_model::{Mode, Shadow};
 
-use super::{Options, RawFindings, Rules, report};
+use super::{RawFindings, RuleOptions, Rules, report};
 use crate::stacks::Stacks;
 
 const FILE: FileId = FileId(1);
 const BASE: u64 = 0x10_0000;
 
 /// A program of one new file, in which every event has a line of its own unless [`at`](Run::at) says otherwise.
-struct Run {
+struct ScriptedRun {
     rules: Rules,
     shadow: Shadow,
     seq: u64,
     site: Option<u32>,
 }
 
-impl Run {
+impl ScriptedRun {
     fn new() -> Self {
-        Self::with(Options { mode: Mode::Adr, pedantic: false }, 0)
+        Self::with(RuleOptions { mode: Mode::Adr, pedantic: false }, 0)
     }
 
-    fn with(options: Options, size: u64) -> Self {
+    fn with(options: RuleOptions, size: u64) -> Self {
         let mut run = Self { rules: Rules::new(options), shadow: Shadow::default(), seq: 0, site: None };
         run.what(1, What::ProcessStart { process: 1, parent: 0, path: "".as_ref() });
         run.what(2, What::ThreadStart { process: 1, os_thread: 2 });
@@ -133,7 +133,7 @@ const FENCE: &str = catalogue::REDUNDANT_FENCE.id;
 
 #[test]
 fn persisted_stores_are_fine() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.store(0, 1).clwb(0).sfence().nt(64, 1).sfence().store(128, 1);
     run.what(1, What::Flush { addr: BASE + 128, how: FlushKind::Clflush, pm: true });
     run.store(192, 1);
@@ -143,7 +143,7 @@ fn persisted_stores_are_fine() {
 
 #[test]
 fn a_store_to_a_line_that_is_flushed_at_other_times_is_unpersisted() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.store(0, 1).clwb(0).sfence().at(77).store(0, 0x0102);
     let raw = run.raw();
     let finding = &raw.findings[0];
@@ -156,7 +156,7 @@ fn a_store_to_a_line_that_is_flushed_at_other_times_is_unpersisted() {
 
 #[test]
 fn what_was_stored_to_the_line_later_is_lost_with_a_store() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.store(0, 1).store(8, 1).clwb(0).sfence().at(77).store(0, 2).at(78).store(8, 2);
     let raw = run.raw();
     let without = |i: usize| raw.findings[i].lost[0].without.as_deref().unwrap_or_default().to_vec();
@@ -166,14 +166,14 @@ fn what_was_stored_to_the_line_later_is_lost_with_a_store() {
 
 #[test]
 fn data_that_nothing_flushes_is_transient() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.store(0, 1);
     assert_eq!(run.found(), [(TRANSIENT, 1)]);
 }
 
 #[test]
 fn a_store_whose_data_is_usually_flushed_is_unpersisted() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.at(77).store(0, 1).at(78).clwb(0).sfence().at(77).store(4096, 1);
     let raw = run.raw();
     assert_eq!(raw.findings[0].rule.id, UNPERSISTED);
@@ -182,7 +182,7 @@ fn a_store_whose_data_is_usually_flushed_is_unpersisted() {
 
 #[test]
 fn a_flush_without_a_fence_is_not_enough() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.store(0, 1).clwb(0);
     let raw = run.raw();
     assert_eq!((raw.findings[0].rule.id, raw.findings[0].flushing), (UNPERSISTED, true));
@@ -190,18 +190,18 @@ fn a_flush_without_a_fence_is_not_enough() {
 
 #[test]
 fn what_is_ignored_deleted_or_unchanged_may_stay_unpersisted() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.what(1, What::Marker { how: MarkerKind::Ignore, addr: BASE, len: 16, text: "" });
     run.store(0, 1).store(8, 1).store(0, 2).store(64, 0);
     assert_eq!(run.found(), []);
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.store(0, 1).what(1, What::FileUnlink { file: FILE });
     assert_eq!(run.found(), []);
 }
 
 #[test]
 fn locks_may_stay_unpersisted() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     for _ in 0..3 {
         run.at(1).cas(0, 0, 1).at(2).store(8, 5).clwb(0).sfence().at(3).store(0, 0);
     }
@@ -213,7 +213,7 @@ fn locks_may_stay_unpersisted() {
 
 #[test]
 fn a_link_stored_by_compare_and_swap_is_no_lock() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     for i in 0..10 {
         run.at(1).cas(64 * i, 0, 100 + i).at(2).clwb(64 * i).sfence().at(3).store(64 * i, 0).clwb(64 * i).sfence();
     }
@@ -223,7 +223,7 @@ fn a_link_stored_by_compare_and_swap_is_no_lock() {
 
 #[test]
 fn overwriting_an_unpersisted_value_is_a_dirty_overwrite() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.at(1).store(0, 1).at(2).store(0, 2).clwb(0).sfence();
     let raw = run.raw();
     assert_eq!(raw.findings.len(), 1);
@@ -234,7 +234,7 @@ fn overwriting_an_unpersisted_value_is_a_dirty_overwrite() {
 
 #[test]
 fn no_dirty_overwrite_without_a_change_or_after_a_flush() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     // The same value again, and zeros over zeros that are then filled in.
     run.store(0, 1).store(0, 1).store(64, 0).store(64, 5).clwb(0).clwb(64).sfence();
     // The first value is on its way.
@@ -246,19 +246,19 @@ fn no_dirty_overwrite_without_a_change_or_after_a_flush() {
 
 #[test]
 fn order_within_a_line_is_no_dirty_overwrite() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     // Invalidate, fill in, validate.
     run.at(1).store(0, 1).at(2).store(8, 7).at(3).store(0, 2).clwb(0).sfence();
     assert_eq!(run.found(), []);
     // But a loop that adds up in PM is one.
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.at(1).store(0, 1).at(2).store(8, 7).at(1).store(0, 2).clwb(0).sfence();
     assert_eq!(run.found(), [(OVERWRITE, 1)]);
 }
 
 #[test]
 fn flushing_a_clean_line_is_needless() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.store(0, 1).clwb(0).sfence().at(5).clwb(0).sfence();
     // Even while the first flush is under way, and if the line was never written.
     run.store(0, 2).clwb(0).at(5).clwb(0).at(6).clwb(640).sfence();
@@ -269,35 +269,35 @@ fn flushing_a_clean_line_is_needless() {
 
 #[test]
 fn a_flush_may_help_another_thread_or_an_earlier_run() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.store(0, 1).clwb(0).clwb_by(2, 0).sfence();
     run.what(2, What::Fence { how: FenceKind::Sfence });
     assert_eq!(run.found(), []);
-    let mut run = Run::with(Options::default(), 4096);
+    let mut run = ScriptedRun::with(RuleOptions::default(), 4096);
     run.clwb(0).sfence();
     assert_eq!(run.found(), []);
 }
 
 #[test]
 fn flushes_of_volatile_memory_and_of_nontemporal_stores() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.what(1, What::Flush { addr: 0x1234, how: FlushKind::Clwb, pm: false });
     run.nt(0, 1).clwb(0).sfence();
     let found = run.found();
     assert_eq!(found, [(catalogue::FLUSH_VOLATILE.id, 1), (catalogue::FLUSH_NONTEMPORAL.id, 1)]);
     // A regular store beside it needs the flush.
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.nt(0, 1).store(8, 1).clwb(0).sfence();
     assert_eq!(run.found(), []);
 }
 
 #[test]
 fn a_fence_needs_something_to_wait_for() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.store(0, 1).clwb(0).sfence().at(5).sfence();
     assert_eq!(run.found(), [(FENCE, 1)]);
     // A locked instruction in between makes an explicit fence no error; mfence has other uses.
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.store(0, 1).clwb(0).fence(FenceKind::Locked).sfence().fence(FenceKind::Mfence).nt(64, 1).sfence();
     assert_eq!(run.found(), []);
 }
@@ -305,7 +305,7 @@ fn a_fence_needs_something_to_wait_for() {
 #[test]
 fn pedantic_rules_speak_only_when_asked() {
     for pedantic in [false, true] {
-        let mut run = Run::with(Options { pedantic, ..Options::default() }, 0);
+        let mut run = ScriptedRun::with(RuleOptions { pedantic, ..RuleOptions::default() }, 0);
         run.store(0, 1).store(8, 1).store(64, 1).clwb(0).clwb(64).sfence();
         let expected = [(catalogue::FLUSH_COVERS_STORES.id, 1), (catalogue::FENCE_ORDERS_LINES.id, 1)];
         assert_eq!(run.found(), if pedantic { &expected[..] } else { &[] });
@@ -314,14 +314,14 @@ fn pedantic_rules_speak_only_when_asked() {
 
 #[test]
 fn with_persistent_caches_flushes_are_needless_and_unfenced_nontemporal_stores_are_not_safe() {
-    let mut run = Run::with(Options { mode: Mode::Eadr, pedantic: false }, 0);
+    let mut run = ScriptedRun::with(RuleOptions { mode: Mode::Eadr, pedantic: false }, 0);
     run.store(0, 1).store(0, 2).clwb(0).sfence().nt(64, 1);
     assert_eq!(run.found(), [(UNPERSISTED, 1), (CLEAN, 1)]);
 }
 
 #[test]
 fn the_stores_of_a_function_are_one_finding() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.store(0, 1).clwb(0).sfence();
     run.at(301).store(0, 2).at(302).store(8, 2).at(401).store(16, 2);
     let findings = run.report();
@@ -336,7 +336,7 @@ fn the_stores_of_a_function_are_one_finding() {
 
 #[test]
 fn consequences_of_a_missing_flush_are_not_told() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.at(301).store(0, 1).at(302).clwb(0).sfence();
     run.at(301).store(0, 2).at(303).sfence().at(401).store(0, 3).at(301).store(0, 4);
     let found: Vec<String> = run.report().into_iter().map(|f| format!("{} {}", f.rule, f.title)).collect();
@@ -351,7 +351,7 @@ fn consequences_of_a_missing_flush_are_not_told() {
 
 #[test]
 fn forgotten_parts_beside_flushed_data_are_unpersisted_rather_than_transient() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     run.at(301).store(0, 1).at(302).clwb(0).sfence().at(303).store(64, 1);
     run.at(401).store(128, 1);
     let found: Vec<String> = run.report().into_iter().map(|f| f.rule.0).collect();
@@ -360,7 +360,7 @@ fn forgotten_parts_beside_flushed_data_are_unpersisted_rather_than_transient() {
 
 #[test]
 fn libraries_are_trusted_with_their_own_data_only() {
-    let mut run = Run::new();
+    let mut run = ScriptedRun::new();
     // What a transaction's commit flushes may be stored twice.
     run.at(301).store(0, 1).at(302).store(0, 2).at(10).clwb(0).at(10).sfence();
     // A library's own state, and a lock's.

@@ -5,7 +5,7 @@ use std::path::Path;
 use pmvet_findings::{Finding, Frame, Stack, rules};
 
 use super::raw::RawFinding;
-use crate::stacks::user_frame;
+use crate::stacks::{subject, user_frame};
 
 /// What is known about a finding when its words are chosen.
 #[derive(Debug, Clone, Copy)]
@@ -28,11 +28,6 @@ pub(super) struct Texts {
     /// For the place, for further ones like it, and for the other end.
     pub(super) label: String,
     pub(super) other_label: String,
-}
-
-/// The frame that a sentence is about.
-pub(super) fn subject(stack: &Stack) -> &Frame {
-    &stack[user_frame(stack).unwrap_or(0)]
 }
 
 /// `` `insert` (btree.c:12) ``, or as much of it as is known.

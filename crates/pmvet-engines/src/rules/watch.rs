@@ -4,12 +4,12 @@ use pmvet_events::event::{Event, What};
 use pmvet_events::spaces::Located;
 use pmvet_events::{ContextId, FileId, SiteId};
 use pmvet_findings::{Role, Rule, rules};
-use pmvet_model::{Kind, Line, LineId, Mode, Persisted, Store, Watch};
+use pmvet_model::{Line, LineId, LineWatch, Mode, Persisted, Store, WriteKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::Options;
-use super::clean::{Fences, Flushed, Last};
-use super::history::History;
+use super::RuleOptions;
+use super::clean::{Fences, Flushed, LastFlush};
+use super::history::LineHistory;
 use super::locks::Locks;
 use super::raw::{Key, RawFinding, RawFindings, RawPlace, bytes_of, place_of, whole};
 
@@ -19,11 +19,11 @@ const MAX_FINDINGS: usize = 1 << 16;
 const FEW_STORES: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Watcher {
-    options: Options,
+pub(super) struct RuleWatcher {
+    options: RuleOptions,
     found: FxHashMap<Key, usize>,
     findings: Vec<RawFinding>,
-    pub(super) history: History,
+    pub(super) history: LineHistory,
     pub(super) clean: Flushed,
     pub(super) fences: Fences,
     pub(super) locks: Locks,
@@ -34,13 +34,13 @@ pub(super) struct Watcher {
     unlinked: FxHashSet<FileId>,
 }
 
-impl Watcher {
-    pub(super) fn new(options: Options) -> Self {
+impl RuleWatcher {
+    pub(super) fn new(options: RuleOptions) -> Self {
         Self {
             options,
             found: FxHashMap::default(),
             findings: Vec::new(),
-            history: History::default(),
+            history: LineHistory::default(),
             clean: Flushed::default(),
             fences: Fences::default(),
             locks: Locks::default(),
@@ -133,7 +133,7 @@ impl Watcher {
         if self.is_known(&key) {
             return self.found(key, rule, place, None);
         }
-        let timeline = line.map(|line| self.history.of(line)).unwrap_or_default();
+        let timeline = line.map(|line| self.history.steps_of(line)).unwrap_or_default();
         let other = other.or_else(|| self.history.last_flush(line?, seq));
         let finding = self.found(key, rule, place, other);
         finding.timeline = timeline;
@@ -157,7 +157,7 @@ impl Watcher {
     fn dirty_overwrite(&mut self, at: LineId, store: &Store, value: &[u8], line: &Line) {
         let Some((index, bytes)) = line.writer(store.offset(), store.len()) else { return };
         let earlier = &line.stores()[index];
-        let plain = |s: &Store| matches!(s.kind, Kind::Regular) && !s.merged;
+        let plain = |s: &Store| matches!(s.kind, WriteKind::Regular) && !s.merged;
         let flushed = line.last_flush().is_some_and(|(_, seq)| earlier.seq <= seq) || line.is_flushing(earlier);
         if flushed || !plain(earlier) || !plain(store) || earlier.seq == store.seq || self.is_ignored(at, bytes) {
             return;
@@ -169,7 +169,7 @@ impl Watcher {
             return;
         }
         let new = !self.is_known(&key);
-        let timeline = if new { self.history.of(at) } else { Vec::new() };
+        let timeline = if new { self.history.steps_of(at) } else { Vec::new() };
         let finding = self.found(key, rules::DIRTY_OVERWRITE, place_of(at, store), Some(place_of(at, earlier)));
         if new {
             finding.timeline = timeline;
@@ -201,11 +201,11 @@ fn changes(line: &Line, index: usize, store: &Store, value: &[u8], bytes: u64) -
     })
 }
 
-impl Watch for Watcher {
+impl LineWatch for RuleWatcher {
     #[inline]
     fn stored(&mut self, at: LineId, store: &Store, value: &[u8], line: Option<&Line>) {
         self.history.stored(at, store);
-        if store.kind == Kind::NonTemporal {
+        if store.kind == WriteKind::NonTemporal {
             self.clean.otherwise(at);
             self.flushers.entry((store.site, store.context)).or_insert((store.site, store.context));
         }
@@ -223,9 +223,9 @@ impl Watch for Watcher {
         }
         if !self.is_ignored(at, u64::MAX) {
             let needless = self.options.mode == Mode::Eadr || unflushed.is_empty();
-            if needless && (self.options.mode == Mode::Eadr || matches!(last, Last::Same | Last::NobodyNew)) {
+            if needless && (self.options.mode == Mode::Eadr || matches!(last, LastFlush::Same | LastFlush::NobodyNew)) {
                 self.event_found(rules::FLUSH_CLEAN, event, Some(at), None);
-            } else if !needless && unflushed.iter().all(|s| s.kind == Kind::NonTemporal) {
+            } else if !needless && unflushed.iter().all(|s| s.kind == WriteKind::NonTemporal) {
                 let other = unflushed.last().map(|s| place_of(at, s));
                 self.event_found(rules::FLUSH_NONTEMPORAL, event, Some(at), other);
             } else if self.options.pedantic && unflushed.windows(2).any(|two| two[0].site != two[1].site) {

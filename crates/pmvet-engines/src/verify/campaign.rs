@@ -7,22 +7,22 @@ use std::time::Instant;
 
 use pmvet_findings::Outcome;
 use pmvet_target::crash::{Patch, VersionId};
-use pmvet_target::over::is_over;
 use pmvet_target::sandbox::RawFrame;
+use pmvet_target::shutdown::is_over;
 use rustc_hash::FxHashSet;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::crash;
-use super::explore::{Choice, Execution, Explorer, Job};
-use super::journal::{Entry, Journal};
+use super::explore::{Execution, Explorer, ImageChoice, PlannedExecution};
+use super::journal::{ExecutionEntry, SearchJournal};
 use super::nested;
-use super::reads::Read;
-use super::scan::{self, Crash, Names};
+use super::reads::UncertainRead;
+use super::scan::{self, Crash, ExecutionStacks};
 use super::traced::{Ended, Observed, TraceFailure};
 
 /// What a native run of the recovery says about an image: without instrumentation, as users would run it.
 #[derive(Debug, Clone)]
-pub struct Verdict {
+pub struct NativeOutcome {
     pub outcome: Outcome,
     pub output: String,
     /// Where it failed.
@@ -40,41 +40,46 @@ pub trait Observe: Sync {
         &self,
         worker: &mut Self::Worker,
         crash: &Crash,
-        choice: &Choice,
+        choice: &ImageChoice,
     ) -> Result<Option<Observed>, TraceFailure>;
 }
 
 /// Runs the recovery natively. A failure counts only if it is seen there too.
-pub trait Confirm: Sync {
+pub trait ConfirmNatively: Sync {
     type Bench: Default;
 
     /// Nothing if pmvet was asked to stop.
-    fn confirm(&self, bench: &mut Self::Bench, version: VersionId, patches: &[Patch]) -> io::Result<Option<Verdict>>;
+    fn confirm(
+        &self,
+        bench: &mut Self::Bench,
+        version: VersionId,
+        patches: &[Patch],
+    ) -> io::Result<Option<NativeOutcome>>;
 }
 
 /// Who wants to know how it goes.
-pub trait Progress: Sync {
+pub trait SearchProgress: Sync {
     /// Crashes that are done, of how many so far; executions; failures among them.
     fn done(&self, crashes: usize, of: usize, executions: u64, failures: usize);
 }
 
-impl Progress for () {
+impl SearchProgress for () {
     fn done(&self, _crashes: usize, _of: usize, _executions: u64, _failures: usize) {}
 }
 
 /// An execution that went wrong.
 #[derive(Debug, Clone)]
-pub struct Failure {
+pub struct FailedExecution {
     pub crash: Arc<Crash>,
-    pub choice: Choice,
-    pub reads: Vec<Read>,
+    pub choice: ImageChoice,
+    pub reads: Vec<UncertainRead>,
     /// Where each read was made.
     pub stacks: Vec<Vec<RawFrame>>,
-    pub verdict: Verdict,
+    pub verdict: NativeOutcome,
 }
 
 #[derive(Debug)]
-pub struct Campaign<'a, O, C> {
+pub struct CrashSearch<'a, O, C> {
     pub observe: &'a O,
     pub confirm: &'a C,
     /// How the recovery ends when nothing was injected.
@@ -94,7 +99,7 @@ pub struct Campaign<'a, O, C> {
 
 /// What was done, and what was not.
 #[derive(Debug, Default)]
-pub struct Done {
+pub struct SearchResult {
     pub executions: u64,
     /// Executions that an earlier run has made.
     pub known: u64,
@@ -118,12 +123,12 @@ pub struct Done {
     pub inner_cut: u64,
     /// The most executions that one crash took.
     pub most_after_one: u64,
-    pub failures: Vec<Failure>,
+    pub failures: Vec<FailedExecution>,
     /// Why executions are missing in the journal, if any are.
     pub unsaved: Option<io::Error>,
 }
 
-impl Done {
+impl SearchResult {
     /// Nothing is left, and nothing was assumed.
     pub fn is_complete(&self) -> bool {
         self.left == 0
@@ -137,30 +142,35 @@ impl Done {
 }
 
 /// A crash under way.
-struct Open {
+struct OpenCrash {
     number: u64,
     crash: Arc<Crash>,
     explorer: Explorer,
     running: usize,
 }
 
-struct State {
+struct SearchState {
     waiting: VecDeque<Arc<Crash>>,
-    open: Vec<Open>,
+    open: Vec<OpenCrash>,
     /// Those with nothing but doubtful choices left. They wait until everything else is done.
-    parked: VecDeque<Open>,
+    parked: VecDeque<OpenCrash>,
     opened: u64,
     known: FxHashSet<u128>,
     running: usize,
     handed_out: u64,
     over: bool,
-    journal: Journal,
-    done: Done,
+    journal: SearchJournal,
+    done: SearchResult,
 }
 
-impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
-    pub fn run(&self, crashes: &[Crash], journal: Journal, progress: &dyn Progress) -> Result<Done, TraceFailure> {
-        let state = Mutex::new(State {
+impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
+    pub fn run(
+        &self,
+        crashes: &[Crash],
+        journal: SearchJournal,
+        progress: &dyn SearchProgress,
+    ) -> Result<SearchResult, TraceFailure> {
+        let state = Mutex::new(SearchState {
             waiting: crashes.iter().cloned().map(Arc::new).collect(),
             open: Vec::new(),
             parked: VecDeque::new(),
@@ -170,7 +180,7 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
             handed_out: 0,
             over: false,
             journal,
-            done: Done::default(),
+            done: SearchResult::default(),
         });
         let news = Condvar::new();
         let work = || {
@@ -205,7 +215,12 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
         Ok(state.done)
     }
 
-    fn work(&self, state: &Mutex<State>, news: &Condvar, progress: &dyn Progress) -> Result<(), TraceFailure> {
+    fn work(
+        &self,
+        state: &Mutex<SearchState>,
+        news: &Condvar,
+        progress: &dyn SearchProgress,
+    ) -> Result<(), TraceFailure> {
         let (mut worker, mut bench) = (O::Worker::default(), C::Bench::default());
         let mut guard = lock(state);
         loop {
@@ -247,8 +262,8 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
         worker: &mut O::Worker,
         bench: &mut C::Bench,
         crash: &Arc<Crash>,
-        job: &Job,
-        known: Option<Entry>,
+        job: &PlannedExecution,
+        known: Option<ExecutionEntry>,
     ) -> Result<Option<Executed>, TraceFailure> {
         if let Some(entry) = known {
             let (observed, verdict) = entry.into_parts();
@@ -277,10 +292,10 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
     /// Enters what an execution showed.
     fn take_in(
         &self,
-        state: &mut State,
+        state: &mut SearchState,
         number: u64,
         crash: &Arc<Crash>,
-        job: Job,
+        job: PlannedExecution,
         executed: Executed,
     ) -> Result<(), TraceFailure> {
         let Executed { observed, verdict, new } = executed;
@@ -298,7 +313,7 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
             let mut names = HashMap::clone(&crash.names);
             let level = crash.level + 1;
             names.extend(observed.places.into_iter().map(|((site, context), stack)| ((level, site, context), stack)));
-            let names = Names::new(names);
+            let names = ExecutionStacks::new(names);
             for inner in &observed.inner {
                 let next = crash_inside(crash, &job.choice, &observed.reads, inner, Arc::clone(&names));
                 if state.known.insert(next.identity) {
@@ -312,7 +327,7 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
             Some(verdict) if verdict.outcome != *self.usual_outcome => {
                 let (crash, choice, reads) = (Arc::clone(crash), job.choice.clone(), reads.clone());
                 failed = true;
-                state.done.failures.push(Failure { crash, choice, reads, stacks, verdict });
+                state.done.failures.push(FailedExecution { crash, choice, reads, stacks, verdict });
             }
             Some(_) => state.done.unconfirmed += 1,
             None => {}
@@ -330,7 +345,13 @@ impl<O: Observe, C: Confirm> Campaign<'_, O, C> {
 }
 
 /// A crash of a recovery, as a crash of its own.
-fn crash_inside(before: &Crash, choice: &Choice, reads: &[Read], inner: &nested::Inner, names: Names) -> Crash {
+fn crash_inside(
+    before: &Crash,
+    choice: &ImageChoice,
+    reads: &[UncertainRead],
+    inner: &nested::Inner,
+    names: ExecutionStacks,
+) -> Crash {
     let level = before.level + 1;
     let nested::Second { lines, patches: new } = nested::crash(&before.lines, choice, reads, inner, level);
     let mut patches = before.patches.clone();
@@ -339,7 +360,7 @@ fn crash_inside(before: &Crash, choice: &Choice, reads: &[Read], inner: &nested:
     let mut bytes: BTreeMap<(u32, u64), u8> = BTreeMap::new();
     for patch in &patches {
         for (at, byte) in (patch.offset..).zip(&patch.bytes) {
-            if !uncertain.contains(&pmvet_model::LineId::of(patch.file, at)) {
+            if !uncertain.contains(&pmvet_model::LineId::containing(patch.file, at)) {
                 bytes.insert((patch.file.0, at), *byte);
             }
         }
@@ -366,20 +387,20 @@ fn crash_inside(before: &Crash, choice: &Choice, reads: &[Read], inner: &nested:
 
 struct Executed {
     observed: Observed,
-    verdict: Option<Verdict>,
+    verdict: Option<NativeOutcome>,
     new: bool,
 }
 
-impl State {
+impl SearchState {
     /// The next execution, and which crash it is for.
-    fn take(&mut self, patience: u64) -> Option<(u64, Arc<Crash>, Job)> {
+    fn take(&mut self, patience: u64) -> Option<(u64, Arc<Crash>, PlannedExecution)> {
         let mut i = 0;
         loop {
             let Some(open) = self.open.get_mut(i) else {
                 let Some(crash) = self.waiting.pop_front() else { return self.take_doubtful() };
                 let explorer = Explorer::new(crash.lines.clone(), patience);
                 self.opened += 1;
-                self.open.push(Open { number: self.opened, crash, explorer, running: 0 });
+                self.open.push(OpenCrash { number: self.opened, crash, explorer, running: 0 });
                 continue;
             };
             if let Some(job) = open.explorer.next() {
@@ -397,7 +418,7 @@ impl State {
         }
     }
 
-    fn take_doubtful(&mut self) -> Option<(u64, Arc<Crash>, Job)> {
+    fn take_doubtful(&mut self) -> Option<(u64, Arc<Crash>, PlannedExecution)> {
         // A crash that is under way may give more than one at a time.
         for i in 0..self.open.len() {
             if let Some(job) = self.open[i].explorer.next_doubtful() {
@@ -416,7 +437,7 @@ impl State {
         None
     }
 
-    fn hand_out(&mut self, i: usize, job: Job) -> (u64, Arc<Crash>, Job) {
+    fn hand_out(&mut self, i: usize, job: PlannedExecution) -> (u64, Arc<Crash>, PlannedExecution) {
         let open = &mut self.open[i];
         open.running += 1;
         self.running += 1;
@@ -424,20 +445,20 @@ impl State {
         (open.number, Arc::clone(&open.crash), job)
     }
 
-    fn finished(&mut self, open: &Open) {
+    fn finished(&mut self, open: &OpenCrash) {
         self.done.crashes += 1;
         self.done.inner_crashes += usize::from(open.crash.level > 0);
         self.retire(open);
     }
 
-    fn retire(&mut self, open: &Open) {
+    fn retire(&mut self, open: &OpenCrash) {
         self.done.doubtful += open.explorer.doubtful();
         self.done.abandoned += open.explorer.abandoned();
         self.done.diverged += open.explorer.diverged();
         self.done.most_after_one = self.done.most_after_one.max(open.explorer.executions());
     }
 
-    fn put_back(&mut self, number: u64, job: Job) {
+    fn put_back(&mut self, number: u64, job: PlannedExecution) {
         if let Some(open) = self.open.iter_mut().find(|open| open.number == number) {
             open.running -= 1;
             open.explorer.put_back(job);
@@ -445,6 +466,6 @@ impl State {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<SearchState>) -> MutexGuard<'_, SearchState> {
     state.lock().unwrap_or_else(|e| e.into_inner())
 }

@@ -7,13 +7,13 @@ use pmvet_model::LineId;
 use rustc_hash::FxHashMap;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::explore::{Choice, state_of};
-use super::line::{Bytes, Lines, Uncertain};
+use super::explore::{ImageChoice, state_of};
+use super::line::{LineBytes, Uncertain, UncertainLines};
 use pmvet_model::Model;
 
 /// Before which event of an execution the power fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
+pub struct CrashMoment {
     /// Nothing: at the end.
     pub before: Option<u64>,
     pub thread: ThreadId,
@@ -21,24 +21,24 @@ pub struct Moment {
     pub context: ContextId,
 }
 
-impl Moment {
+impl CrashMoment {
     pub const END: Self = Self { before: None, thread: ThreadId(0), site: SiteId(0), context: ContextId(0) };
 }
 
 /// The lines that are uncertain at the failure points of one execution. Those that did not change from one to the next are shared.
 #[derive(Debug, Default)]
-pub struct Pending {
+pub struct PendingLines {
     known: FxHashMap<LineId, (Stamp, Option<Arc<Uncertain>>)>,
 }
 
 /// What tells whether a line is still as it was: how many stores are pending, the first, the last, and which of them are being flushed.
 type Stamp = (usize, u64, u64, usize);
 
-impl Pending {
+impl PendingLines {
     /// The uncertain lines of this moment, in order.
-    pub fn lines(&mut self, model: &Model) -> Lines {
+    pub fn lines(&mut self, model: &Model) -> UncertainLines {
         let mut known = FxHashMap::default();
-        let mut lines = Lines::new();
+        let mut lines = UncertainLines::new();
         for line in model.pending() {
             let (Some(first), Some(last)) = (line.stores().first(), line.stores().last()) else { continue };
             let flushing = line.stores().iter().filter(|store| line.is_flushing(store)).count();
@@ -56,12 +56,12 @@ impl Pending {
 }
 
 /// How many images an eager search would have to try: all combinations, up to the largest number there is.
-pub fn combinations(lines: &Lines) -> u128 {
+pub fn combinations(lines: &UncertainLines) -> u128 {
     lines.iter().fold(1, |all: u128, line| all.saturating_mul(u128::from(line.states())))
 }
 
 /// The same for two crashes only if whatever recovers from one would do the same after the other. `certain` is a hash of the newest image.
-pub fn identity(certain: u128, lines: &Lines) -> u128 {
+pub fn identity(certain: u128, lines: &UncertainLines) -> u128 {
     use std::hash::Hash;
     let mut hash = Xxh3::new();
     hash.update(&certain.to_le_bytes());
@@ -75,7 +75,7 @@ pub fn identity(certain: u128, lines: &Lines) -> u128 {
 pub type LinePatch = (LineId, usize, Vec<u8>);
 
 /// What makes the newest image the one that was chosen.
-pub fn patches(lines: &Lines, choice: &Choice) -> Vec<LinePatch> {
+pub fn patches(lines: &UncertainLines, choice: &ImageChoice) -> Vec<LinePatch> {
     let mut patches = Vec::new();
     for &index in choice.keys() {
         let Some(line) = lines.get(index as usize) else { continue };
@@ -88,7 +88,7 @@ pub fn patches(lines: &Lines, choice: &Choice) -> Vec<LinePatch> {
 }
 
 /// One patch for each run of bytes that differ.
-pub(super) fn difference(id: LineId, chosen: &Bytes, newest: &Bytes, patches: &mut Vec<LinePatch>) {
+pub(super) fn difference(id: LineId, chosen: &LineBytes, newest: &LineBytes, patches: &mut Vec<LinePatch>) {
     let mut i = 0;
     while i < chosen.len() {
         let end = (i..chosen.len()).find(|&end| chosen[end] == newest[end]).unwrap_or(chosen.len());

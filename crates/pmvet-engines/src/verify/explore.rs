@@ -11,14 +11,14 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::FxHashSet;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::line::{Lines, Uncertain};
-use super::reads::Read;
+use super::line::{Uncertain, UncertainLines};
+use super::reads::UncertainRead;
 
 /// What one execution of the recovery showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Execution<O> {
     /// In the order of the execution.
-    pub reads: Vec<Read>,
+    pub reads: Vec<UncertainRead>,
     pub outcome: O,
     /// Hashes of what it stored: before its first read, between one read and the next, and after the last one.
     pub effects: Vec<u64>,
@@ -30,19 +30,19 @@ pub trait Executor {
     type Error;
 
     /// Runs it on the image in which every line is newest but those in `choice`.
-    fn run(&mut self, lines: &Lines, choice: &Choice) -> Result<Execution<Self::Outcome>, Self::Error>;
+    fn run(&mut self, lines: &UncertainLines, choice: &ImageChoice) -> Result<Execution<Self::Outcome>, Self::Error>;
 }
 
 /// An image: which lines are not newest, and which of their contents they have. By position.
-pub type Choice = BTreeMap<u32, u16>;
+pub type ImageChoice = BTreeMap<u32, u16>;
 
 /// The contents that are still possible, of the lines that are not free any more.
 pub type Feasible = BTreeMap<u32, Vec<u16>>;
 
 /// An execution that is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Job {
-    pub choice: Choice,
+pub struct PlannedExecution {
+    pub choice: ImageChoice,
     feasible: Feasible,
     /// How many reads are decided, and a hash of them.
     decided: usize,
@@ -63,10 +63,10 @@ pub struct Split {
 /// The executions of a recovery after one crash.
 #[derive(Debug)]
 pub struct Explorer {
-    lines: Lines,
-    queue: VecDeque<Job>,
+    lines: UncertainLines,
+    queue: VecDeque<PlannedExecution>,
     /// Decisions that are likely to show nothing new, see [`Explorer::done`].
-    doubtful: VecDeque<Job>,
+    doubtful: VecDeque<PlannedExecution>,
     /// What has been seen to follow from some point of an execution.
     futures: FxHashSet<u64>,
     /// From this number of executions on doubtful decisions are not made.
@@ -79,8 +79,9 @@ pub struct Explorer {
 
 impl Explorer {
     /// `patience`: so many executions are made before decisions are left out that are likely to show nothing new.
-    pub fn new(lines: Lines, patience: u64) -> Self {
-        let first = Job { choice: Choice::new(), feasible: Feasible::new(), decided: 0, expected: start() };
+    pub fn new(lines: UncertainLines, patience: u64) -> Self {
+        let first =
+            PlannedExecution { choice: ImageChoice::new(), feasible: Feasible::new(), decided: 0, expected: start() };
         Self {
             lines,
             queue: VecDeque::from([first]),
@@ -93,20 +94,20 @@ impl Explorer {
         }
     }
 
-    pub fn lines(&self) -> &Lines {
+    pub fn lines(&self) -> &UncertainLines {
         &self.lines
     }
 
     /// The next execution to make, doubtful ones aside. Several may be under way at the same time.
     #[allow(clippy::should_implement_trait, reason = "what comes next depends on what is done")]
-    pub fn next(&mut self) -> Option<Job> {
+    pub fn next(&mut self) -> Option<PlannedExecution> {
         let job = self.queue.pop_front()?;
         self.executions += 1;
         Some(job)
     }
 
     /// The next doubtful one, as long as patience lasts.
-    pub fn next_doubtful(&mut self) -> Option<Job> {
+    pub fn next_doubtful(&mut self) -> Option<PlannedExecution> {
         if self.executions >= self.patience {
             return None;
         }
@@ -122,8 +123,8 @@ impl Explorer {
     /// a lock which may be held or not. Other later
     /// choices then lead to what they led to before, if it really has. That is an assumption, so doubtful choices wait until
     /// there is nothing else to do, and are made too as long as patience lasts.
-    pub fn done<O: Hash>(&mut self, job: Job, execution: &Execution<O>) {
-        let Job { choice, mut feasible, decided, expected } = job;
+    pub fn done<O: Hash>(&mut self, job: PlannedExecution, execution: &Execution<O>) {
+        let PlannedExecution { choice, mut feasible, decided, expected } = job;
         let reads = &execution.reads;
         // The reads that led to this decision come again, or the recovery does not depend on the image alone.
         let hashes = prefix_hashes(reads);
@@ -144,7 +145,7 @@ impl Explorer {
             for class in classes {
                 let mut other = feasible.clone();
                 other.insert(read.line, class);
-                let job = Job {
+                let job = PlannedExecution {
                     choice: choose(&self.lines, &other),
                     feasible: other,
                     decided: i + 1,
@@ -174,7 +175,7 @@ impl Explorer {
     }
 
     /// The job could not be run, and comes back.
-    pub fn put_back(&mut self, job: Job) {
+    pub fn put_back(&mut self, job: PlannedExecution) {
         self.executions -= 1;
         self.queue.push_front(job);
     }
@@ -202,7 +203,12 @@ impl Explorer {
 
 /// The loads of an execution that could have seen something else, from what was possible before it. Narrows `feasible` to what is
 /// possible after it.
-pub fn walk(lines: &Lines, feasible: &mut Feasible, choice: &Choice, reads: &[Read]) -> Vec<Split> {
+pub fn walk(
+    lines: &UncertainLines,
+    feasible: &mut Feasible,
+    choice: &ImageChoice,
+    reads: &[UncertainRead],
+) -> Vec<Split> {
     let mut splits = Vec::new();
     for (i, read) in reads.iter().enumerate() {
         let Some(line) = lines.get(read.line as usize) else { continue };
@@ -224,7 +230,7 @@ pub fn explore<E: Executor>(
     explorer: &mut Explorer,
     executor: &mut E,
     most: u64,
-    mut seen: impl FnMut(&Choice, &Execution<E::Outcome>),
+    mut seen: impl FnMut(&ImageChoice, &Execution<E::Outcome>),
 ) -> Result<(), E::Error> {
     while explorer.executions() < most
         && let Some(job) = explorer.next().or_else(|| explorer.next_doubtful())
@@ -237,13 +243,13 @@ pub fn explore<E: Executor>(
 }
 
 /// The state of a line in an image.
-pub fn state_of(line: &Uncertain, choice: &Choice, index: u32) -> u16 {
+pub fn state_of(line: &Uncertain, choice: &ImageChoice, index: u32) -> u16 {
     choice.get(&index).copied().unwrap_or(line.newest())
 }
 
 /// An image that agrees with a decision: every line as new as it can be.
-fn choose(lines: &Lines, feasible: &Feasible) -> Choice {
-    let mut choice = Choice::new();
+fn choose(lines: &UncertainLines, feasible: &Feasible) -> ImageChoice {
+    let mut choice = ImageChoice::new();
     for (&index, states) in feasible {
         let Some(line) = lines.get(index as usize) else { continue };
         if !states.contains(&line.newest())
@@ -256,7 +262,12 @@ fn choose(lines: &Lines, feasible: &Feasible) -> Choice {
 }
 
 /// For each read a hash of what follows: what is read, what else could have been, what is stored, and the end.
-fn futures<O: Hash>(lines: &Lines, choice: &Choice, splits: &[Split], execution: &Execution<O>) -> Vec<u64> {
+fn futures<O: Hash>(
+    lines: &UncertainLines,
+    choice: &ImageChoice,
+    splits: &[Split],
+    execution: &Execution<O>,
+) -> Vec<u64> {
     let mut hash = hash_of(&execution.outcome);
     let mut splits = splits.iter().rev().peekable();
     let mut futures = vec![0; execution.reads.len()];
@@ -274,7 +285,7 @@ fn futures<O: Hash>(lines: &Lines, choice: &Choice, splits: &[Split], execution:
     futures
 }
 
-fn prefix_hashes(reads: &[Read]) -> Vec<u64> {
+fn prefix_hashes(reads: &[UncertainRead]) -> Vec<u64> {
     let mut hashes = vec![start()];
     for read in reads {
         let last = hashes.last().copied().unwrap_or_else(start);

@@ -5,37 +5,37 @@ use std::collections::HashMap;
 use pmvet_events::{ContextId, SiteId};
 use pmvet_findings::finding::CrashImage;
 use pmvet_findings::{
-    Access, Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery as Recovered, Role, Severity, rules,
+    Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery, Role, Severity, TimelineStep, rules,
 };
 use pmvet_target::crash::{Patch, VersionId};
 use pmvet_target::sandbox::RawFrame;
 
-use super::campaign::Failure;
+use super::campaign::FailedExecution;
 use super::explore::{Feasible, Split, state_of, walk};
 use super::line::{Uncertain, Writer};
-use crate::native::NativeStacks;
+use crate::lab::native::NativeStacks;
 use crate::stacks::Stacks;
 
 /// How many loads and stores one finding names.
 const NAMED: usize = 8;
 
 /// What every finding of a run has in common.
-pub struct Setting<'a> {
+pub struct SearchSetting<'a> {
     pub recovery: Vec<String>,
     pub usual: Outcome,
     /// The name of an image, as a replay knows it.
     pub image: &'a dyn Fn(VersionId, &[Patch]) -> String,
 }
 
-impl std::fmt::Debug for Setting<'_> {
+impl std::fmt::Debug for SearchSetting<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Setting").field("recovery", &self.recovery).finish_non_exhaustive()
+        f.debug_struct("SearchSetting").field("recovery", &self.recovery).finish_non_exhaustive()
     }
 }
 
 /// A finding, and what it takes to see its image again.
 #[derive(Debug)]
-pub struct Found {
+pub struct ReplayableFinding {
     pub finding: Finding,
     /// Before which event of the run; nothing: at its end.
     pub before: Option<u64>,
@@ -51,23 +51,24 @@ struct Missed {
 }
 
 /// One finding for each cause.
-pub fn of(
-    failures: &[Failure],
-    setting: &Setting<'_>,
+pub fn one_per_cause(
+    failures: &[FailedExecution],
+    setting: &SearchSetting<'_>,
     stacks: &mut dyn Stacks,
     natives: &mut NativeStacks,
-) -> Vec<Found> {
-    let mut described: Vec<(Vec<Missed>, &Failure)> = failures.iter().map(|f| (missed(f), f)).collect();
+) -> Vec<ReplayableFinding> {
+    let mut described: Vec<(Vec<Missed>, &FailedExecution)> = failures.iter().map(|f| (missed(f), f)).collect();
     // The simplest first: a failure that loses more may be the same one.
     described
         .sort_by_key(|(missed, failure)| (failure.crash.level, missed.len(), missed.first().map_or(0, |m| m.lost.seq)));
-    let mut found: Vec<Found> = Vec::new();
-    let mut causes: HashMap<(Cause, u8), usize> = HashMap::new();
+    let mut found: Vec<ReplayableFinding> = Vec::new();
+    let mut causes: HashMap<(CauseKey, u8), usize> = HashMap::new();
     for (missed, failure) in described {
         let kind = kind(&failure.verdict.outcome);
         let mut places: Vec<Place> = missed.iter().map(|m| store_place(failure, m, stacks, natives)).collect();
         // All stores since the last flush of a line are lost for one reason, whichever of them an execution misses.
-        let mut keys: Vec<Cause> = missed.iter().map(|m| cause(&oldest_place(failure, m, stacks, natives))).collect();
+        let mut keys: Vec<CauseKey> =
+            missed.iter().map(|m| cause(&oldest_place(failure, m, stacks, natives))).collect();
         keys.extend(places.iter().map(cause));
         let same = keys.iter().find_map(|key| causes.get(&(key.clone(), kind)).copied());
         if let Some(same) = same {
@@ -92,7 +93,7 @@ pub fn of(
 }
 
 /// The loads that missed a store, the last one first: it is the nearest to the failure.
-fn missed(failure: &Failure) -> Vec<Missed> {
+fn missed(failure: &FailedExecution) -> Vec<Missed> {
     let lines = &failure.crash.lines;
     let splits = walk(lines, &mut Feasible::new(), &failure.choice, &failure.reads);
     let mut missed: Vec<Missed> = Vec::new();
@@ -119,14 +120,14 @@ fn first_lost(line: &Uncertain, state: u16, bytes: u64) -> Option<Writer> {
 
 #[allow(clippy::too_many_arguments, reason = "all it takes to word one finding")]
 fn finding(
-    failure: &Failure,
+    failure: &FailedExecution,
     missed: &[Missed],
     mut places: Vec<Place>,
     crash_place: Place,
-    setting: &Setting<'_>,
+    setting: &SearchSetting<'_>,
     stacks: &mut dyn Stacks,
     natives: &mut NativeStacks,
-) -> Found {
+) -> ReplayableFinding {
     let outcome = &failure.verdict.outcome;
     let crash = &failure.crash;
     let first = places[0].clone();
@@ -188,7 +189,7 @@ fn finding(
                 hash: image.clone(),
                 diff: Vec::new(),
             },
-            recovery: Recovered {
+            recovery: Recovery {
                 command: setting.recovery.clone(),
                 outcome: outcome.clone(),
                 expected: setting.usual.clone(),
@@ -203,7 +204,7 @@ fn finding(
         fingerprint: String::new(),
         replay: None,
     };
-    Found { finding, before: crash.origin, patches, image }
+    ReplayableFinding { finding, before: crash.origin, patches, image }
 }
 
 fn fix(lost: &Writer, where_: &str, lines: usize) -> String {
@@ -223,7 +224,7 @@ fn fix(lost: &Writer, where_: &str, lines: usize) -> String {
     }
 }
 
-fn choice_text(failure: &Failure, missed: &[Missed]) -> String {
+fn choice_text(failure: &FailedExecution, missed: &[Missed]) -> String {
     let crashes = match failure.crash.level {
         0 => String::new(),
         1 => "the recovery crashed too; ".into(),
@@ -238,7 +239,12 @@ fn choice_text(failure: &Failure, missed: &[Missed]) -> String {
 }
 
 /// `which is that of the store in f (a.c:3)`, or what was there before the run.
-fn seen_instead(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> String {
+fn seen_instead(
+    failure: &FailedExecution,
+    missed: &Missed,
+    stacks: &mut dyn Stacks,
+    natives: &mut NativeStacks,
+) -> String {
     let line = &failure.crash.lines[missed.split.line as usize];
     let state = state_of(line, &failure.choice, missed.split.line);
     match line.read_from(state, missed.split.bytes) {
@@ -251,7 +257,12 @@ fn seen_instead(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks, nat
     }
 }
 
-fn store_place(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Place {
+fn store_place(
+    failure: &FailedExecution,
+    missed: &Missed,
+    stacks: &mut dyn Stacks,
+    natives: &mut NativeStacks,
+) -> Place {
     let lost = &missed.lost;
     let line = &failure.crash.lines[missed.split.line as usize];
     let label = match (lost.level, lost.flushing) {
@@ -273,13 +284,18 @@ fn store_place(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks, nati
 }
 
 /// The oldest pending store of the line that a load missed something of.
-fn oldest_place(failure: &Failure, missed: &Missed, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Place {
+fn oldest_place(
+    failure: &FailedExecution,
+    missed: &Missed,
+    stacks: &mut dyn Stacks,
+    natives: &mut NativeStacks,
+) -> Place {
     let line = &failure.crash.lines[missed.split.line as usize];
     let oldest = line.stores().iter().find(|store| store.level == missed.lost.level).unwrap_or(&missed.lost);
     store_place(failure, &Missed { split: missed.split.clone(), lost: *oldest }, stacks, natives)
 }
 
-fn load_place(failure: &Failure, missed: &Missed, natives: &mut NativeStacks) -> Option<Place> {
+fn load_place(failure: &FailedExecution, missed: &Missed, natives: &mut NativeStacks) -> Option<Place> {
     let stack = natives.stack(failure.stacks.get(missed.split.read)?);
     let label = match missed.split.classes.len() {
         2 => "this load of the recovery may see it or not".into(),
@@ -288,7 +304,7 @@ fn load_place(failure: &Failure, missed: &Missed, natives: &mut NativeStacks) ->
     (!stack.is_empty()).then_some(Place { role: Role::Load, stack, thread: None, pm: None, seq: None, label })
 }
 
-fn crash_place(failure: &Failure, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Place {
+fn crash_place(failure: &FailedExecution, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Place {
     let moment = &failure.crash.moment;
     let whose = if failure.crash.level == 0 { "a crash" } else { "a crash of the recovery" };
     let label = format!("{whose} before this: recovery {}", failure.verdict.outcome);
@@ -299,13 +315,18 @@ fn crash_place(failure: &Failure, stacks: &mut dyn Stacks, natives: &mut NativeS
     Place { role: Role::FailurePoint, stack, thread: Some(moment.thread.0), pm: None, seq: moment.before, label }
 }
 
-fn writer_stack(failure: &Failure, writer: &Writer, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Vec<Frame> {
+fn writer_stack(
+    failure: &FailedExecution,
+    writer: &Writer,
+    stacks: &mut dyn Stacks,
+    natives: &mut NativeStacks,
+) -> Vec<Frame> {
     stack_of(failure, writer.level, writer.site, writer.context, stacks, natives)
 }
 
 /// Never empty. Events of a recovery have numbers of their own.
 fn stack_of(
-    failure: &Failure,
+    failure: &FailedExecution,
     level: u8,
     site: SiteId,
     context: ContextId,
@@ -321,7 +342,7 @@ fn stack_of(
 }
 
 /// Every load that could have seen something else, with the stores it could have seen and the one it did.
-fn timeline(failure: &Failure, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Vec<Access> {
+fn timeline(failure: &FailedExecution, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Vec<TimelineStep> {
     let lines = &failure.crash.lines;
     let mut timeline = Vec::new();
     for split in walk(lines, &mut Feasible::new(), &failure.choice, &failure.reads).into_iter().take(NAMED) {
@@ -338,12 +359,12 @@ fn timeline(failure: &Failure, stacks: &mut dyn Stacks, natives: &mut NativeStac
             let at = writer.filter(|w| w.level == 0).and_then(|w| place_frame(stacks.stack(w.site, w.context)));
             let (seq, thread) = writer.map_or((0, 0), |w| (w.seq, w.thread.0));
             let what = if writer.is_none() { what.replace("stored", "persistent before") } else { what.into() };
-            timeline.push(Access { seq, thread, what, pm: Some(pm.clone()), at });
+            timeline.push(TimelineStep { seq, thread, what, pm: Some(pm.clone()), at });
         }
         let none: &[RawFrame] = &[];
         let raw = failure.stacks.get(split.read).map_or(none, Vec::as_slice);
         let seq = failure.crash.moment.before.unwrap_or(0);
-        timeline.push(Access {
+        timeline.push(TimelineStep {
             seq,
             thread: 0,
             what: "loaded".into(),
@@ -360,9 +381,9 @@ fn place_frame(stack: Vec<Frame>) -> Option<Frame> {
 }
 
 /// What makes two failures one finding: the user's line.
-type Cause = (Option<String>, Option<std::path::PathBuf>, Option<u32>, u64);
+type CauseKey = (Option<String>, Option<std::path::PathBuf>, Option<u32>, u64);
 
-fn cause(place: &Place) -> Cause {
+fn cause(place: &Place) -> CauseKey {
     place.frame().map_or((None, None, None, 0), |frame| {
         let offset = if frame.has_line() { 0 } else { frame.offset };
         (frame.function.clone(), frame.file.clone(), frame.line, offset)

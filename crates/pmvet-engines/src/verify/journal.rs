@@ -10,15 +10,15 @@ use pmvet_findings::Outcome;
 use pmvet_target::sandbox::RawFrame;
 use serde::{Deserialize, Serialize};
 
-use super::campaign::Verdict;
-use super::explore::Choice;
-use super::reads::Read;
+use super::campaign::NativeOutcome;
+use super::explore::ImageChoice;
+use super::reads::UncertainRead;
 use super::traced::{Ended, Observed};
-use crate::journal::Lines;
+use crate::json_lines::JournalLines;
 
 /// One execution.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Entry {
+pub struct ExecutionEntry {
     crash: String,
     choice: Vec<(u32, u16)>,
     reads: Vec<(u32, u64)>,
@@ -38,8 +38,8 @@ struct Failed {
     loads: Vec<Vec<RawFrame>>,
 }
 
-impl Entry {
-    pub(super) fn into_parts(self) -> (Observed, Option<Verdict>) {
+impl ExecutionEntry {
+    pub(super) fn into_parts(self) -> (Observed, Option<NativeOutcome>) {
         let ended = match self.ended {
             (0, status) => Ended::Exit(status),
             (1, signal) => Ended::Signal(signal),
@@ -50,35 +50,35 @@ impl Entry {
         let (mut stacks, mut verdict) = (Vec::new(), None);
         if let Some(Failed { outcome, output, stack, seconds, loads }) = self.failure {
             stacks = loads;
-            verdict = Some(Verdict { outcome, output, stack, seconds });
+            verdict = Some(NativeOutcome { outcome, output, stack, seconds });
         }
-        let reads = self.reads.into_iter().map(|(line, bytes)| Read { line, bytes }).collect();
+        let reads = self.reads.into_iter().map(|(line, bytes)| UncertainRead { line, bytes }).collect();
         (Observed { reads, stacks, effects: self.effects, ..Observed::unseen(ended) }, verdict)
     }
 }
 
 #[derive(Debug)]
-pub struct Journal {
-    lines: Option<Lines>,
-    entries: HashMap<(String, Vec<(u32, u16)>), Entry>,
+pub struct SearchJournal {
+    lines: Option<JournalLines>,
+    entries: HashMap<(String, Vec<(u32, u16)>), ExecutionEntry>,
 }
 
-impl Journal {
+impl SearchJournal {
     /// Opens or makes it.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let (lines, known) = Lines::open::<Entry>(path)?;
-        let key = |entry: &Entry| (entry.crash.clone(), entry.choice.clone());
+        let (lines, known) = JournalLines::open::<ExecutionEntry>(path)?;
+        let key = |entry: &ExecutionEntry| (entry.crash.clone(), entry.choice.clone());
         Ok(Self { lines: Some(lines), entries: known.into_iter().map(|entry| (key(&entry), entry)).collect() })
     }
 
     /// Why executions are missing on disk, if any are.
     pub(super) fn take_failure(&mut self) -> Option<io::Error> {
-        self.lines.as_mut().and_then(Lines::take_failure)
+        self.lines.as_mut().and_then(JournalLines::take_failure)
     }
 
     /// Whether the last line was torn by a kill. That execution is to be made again.
     pub fn was_torn(&self) -> bool {
-        self.lines.as_ref().is_some_and(Lines::was_torn)
+        self.lines.as_ref().is_some_and(JournalLines::was_torn)
     }
 
     /// One that remembers nothing.
@@ -86,7 +86,7 @@ impl Journal {
         Self { lines: None, entries: HashMap::new() }
     }
 
-    pub(super) fn get(&self, crash: u128, choice: &Choice) -> Option<&Entry> {
+    pub(super) fn get(&self, crash: u128, choice: &ImageChoice) -> Option<&ExecutionEntry> {
         if self.entries.is_empty() {
             return None;
         }
@@ -96,12 +96,12 @@ impl Journal {
     pub(super) fn add(
         &mut self,
         crash: u128,
-        choice: &Choice,
+        choice: &ImageChoice,
         observed: &Observed,
-        verdict: Option<&Verdict>,
+        verdict: Option<&NativeOutcome>,
     ) -> io::Result<()> {
         let Some(lines) = &mut self.lines else { return Ok(()) };
-        let entry = Entry {
+        let entry = ExecutionEntry {
             crash: name(crash),
             choice: choice.iter().map(|(&line, &state)| (line, state)).collect(),
             reads: observed.reads.iter().map(|read| (read.line, read.bytes)).collect(),

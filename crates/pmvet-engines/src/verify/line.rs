@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pmvet_events::{ContextId, SiteId, ThreadId};
-use pmvet_model::{Content, LINE_BYTES, Line, LineId};
+use pmvet_model::{LINE_BYTES, Line, LineContent, LineId};
 
 /// The bytes of a line.
-pub type Bytes = [u8; LINE_BYTES];
+pub type LineBytes = [u8; LINE_BYTES];
 
 /// A store that a crash may lose, or the part of it that is in one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Writer {
 /// One content that the line may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Possible {
-    pub bytes: Bytes,
+    pub bytes: LineBytes,
     /// The stores that are not in it: for each crash those after some point.
     pub missing: Vec<Range<u16>>,
 }
@@ -92,7 +92,7 @@ impl Uncertain {
 
     /// The same line after an execution that has left only some of its contents possible, `newest` being the one it ran on, and that has
     /// stored persistently over some bytes. Nothing if only one content is left.
-    pub fn narrowed(&self, feasible: &[u16], newest: u16, stored: &Content) -> Option<Self> {
+    pub fn narrowed(&self, feasible: &[u16], newest: u16, stored: &LineContent) -> Option<Self> {
         let mut contents = Vec::new();
         let mut now = 0;
         for &state in feasible {
@@ -140,7 +140,7 @@ impl Uncertain {
     /// Sorts some states by what a load of these bytes sees. The class of `mine` comes first, the others in order.
     pub fn split(&self, states: &[u16], bytes: u64, mine: u16) -> Vec<Vec<u16>> {
         let mut classes: Vec<Vec<u16>> = vec![Vec::new()];
-        let mut seen: Vec<Bytes> = self.seen(mine, bytes).into_iter().collect();
+        let mut seen: Vec<LineBytes> = self.seen(mine, bytes).into_iter().collect();
         for &state in states {
             let Some(value) = self.seen(state, bytes) else { continue };
             match seen.iter().position(|other| *other == value) {
@@ -155,7 +155,7 @@ impl Uncertain {
     }
 
     /// What a load of these bytes sees; zeros elsewhere.
-    pub fn seen(&self, state: u16, bytes: u64) -> Option<Bytes> {
+    pub fn seen(&self, state: u16, bytes: u64) -> Option<LineBytes> {
         let mut value = self.content(state)?.bytes;
         for (_, byte) in value.iter_mut().enumerate().filter(|(i, _)| bytes >> i & 1 == 0) {
             *byte = 0;
@@ -168,7 +168,7 @@ impl Uncertain {
 impl Hash for Uncertain {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.id.hash(state);
-        let mut contents: Vec<&Bytes> = self.contents.iter().map(|c| &c.bytes).collect();
+        let mut contents: Vec<&LineBytes> = self.contents.iter().map(|c| &c.bytes).collect();
         contents.sort_unstable();
         contents.hash(state);
     }
@@ -197,7 +197,7 @@ fn add(contents: &mut Vec<Possible>, content: Possible) -> u16 {
 }
 
 /// What the line holds where that is known, and `below` elsewhere.
-fn over(content: &Content, below: &Bytes) -> Bytes {
+fn over(content: &LineContent, below: &LineBytes) -> LineBytes {
     let mut bytes = *below;
     for (i, byte) in bytes.iter_mut().enumerate() {
         if content.known >> i & 1 == 1 {
@@ -208,4 +208,4 @@ fn over(content: &Content, below: &Bytes) -> Bytes {
 }
 
 /// Lines are shared between the failure points at which they are the same.
-pub type Lines = Vec<Arc<Uncertain>>;
+pub type UncertainLines = Vec<Arc<Uncertain>>;

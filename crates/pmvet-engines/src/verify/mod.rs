@@ -43,12 +43,14 @@ pub mod traced;
 
 mod watcher;
 
-pub use campaign::{Campaign, Confirm, Done, Failure, Observe, Progress, Verdict};
-pub use crash::{Moment, Pending};
-pub use explore::{Choice, Execution, Executor, Explorer, Feasible, Job, Split, explore, walk};
-pub use journal::Journal;
-pub use line::{Lines, Uncertain, Writer};
-pub use points::Points;
-pub use reads::{Observer, Read};
-pub use scan::{Crash, Scan, Scanner};
+pub use campaign::{
+    ConfirmNatively, CrashSearch, FailedExecution, NativeOutcome, Observe, SearchProgress, SearchResult,
+};
+pub use crash::{CrashMoment, PendingLines};
+pub use explore::{Execution, Executor, Explorer, Feasible, ImageChoice, PlannedExecution, Split, explore, walk};
+pub use journal::SearchJournal;
+pub use line::{Uncertain, UncertainLines, Writer};
+pub use points::FailurePointFinder;
+pub use reads::{Observer, UncertainRead};
+pub use scan::{Crash, CrashScan, CrashScanner};
 pub use traced::{Ended, Observed, TraceFailure, Traced};

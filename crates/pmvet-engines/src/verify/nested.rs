@@ -7,35 +7,35 @@
 
 use std::sync::Arc;
 
-use pmvet_model::{Bytes as Below, Content, LineId, Model};
+use pmvet_model::{LineContent, LineId, LineSource, Model};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::crash::{LinePatch, Moment, difference};
-use super::explore::{Choice, Feasible, state_of, walk};
-use super::line::{Earlier, Lines, Uncertain};
-use super::reads::Read;
+use super::crash::{CrashMoment, LinePatch, difference};
+use super::explore::{Feasible, ImageChoice, state_of, walk};
+use super::line::{Earlier, Uncertain, UncertainLines};
+use super::reads::UncertainRead;
 
 /// A failure point of a recovery.
 #[derive(Debug, Clone)]
 pub struct Inner {
-    pub moment: Moment,
+    pub moment: CrashMoment,
     /// How many of the recovery's reads came before it.
     pub reads: usize,
     /// The pending lines of the recovery's own stores.
     pub pending: Vec<pmvet_model::Line>,
     /// The newest content of all lines that the recovery has stored to.
-    pub written: Vec<(LineId, Content)>,
+    pub written: Vec<(LineId, LineContent)>,
 }
 
 /// The newest content of the lines that an execution stores to. Only the bytes it has stored count as known.
 #[derive(Debug, Default)]
-pub struct Written {
-    lines: FxHashMap<LineId, Content>,
+pub struct WrittenLines {
+    lines: FxHashMap<LineId, LineContent>,
 }
 
-impl Written {
-    pub fn store(&mut self, id: LineId, first: usize, value: &[u8], image: &impl Below) {
-        let content = self.lines.entry(id).or_insert_with(|| Content { known: 0, ..image.line(id) });
+impl WrittenLines {
+    pub fn store(&mut self, id: LineId, first: usize, value: &[u8], image: &impl LineSource) {
+        let content = self.lines.entry(id).or_insert_with(|| LineContent { known: 0, ..image.line(id) });
         for (i, byte) in (first..).zip(value) {
             content.bytes[i] = *byte;
             content.known |= 1 << i;
@@ -43,7 +43,7 @@ impl Written {
     }
 
     /// In the order of lines.
-    pub fn all(&self) -> Vec<(LineId, Content)> {
+    pub fn all(&self) -> Vec<(LineId, LineContent)> {
         let mut all: Vec<_> = self.lines.iter().map(|(id, content)| (*id, *content)).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         all
@@ -53,20 +53,20 @@ impl Written {
 /// The newest content of PM for the model of a recovery: a byte that the crash before left undecided counts as unknown until it is
 /// stored to.
 #[derive(Debug)]
-pub struct Ground<'a, B> {
+pub struct RecoveryGround<'a, B> {
     /// What the recovery was started on.
     pub image: &'a B,
-    pub written: &'a Written,
+    pub written: &'a WrittenLines,
     pub undecided: &'a FxHashSet<LineId>,
 }
 
-impl<B: Below> Below for Ground<'_, B> {
-    fn line(&self, line: LineId) -> Content {
+impl<B: LineSource> LineSource for RecoveryGround<'_, B> {
+    fn line(&self, line: LineId) -> LineContent {
         let content = match self.written.lines.get(&line) {
             Some(written) => *written,
-            None => Content { known: 0, ..self.image.line(line) },
+            None => LineContent { known: 0, ..self.image.line(line) },
         };
-        if self.undecided.contains(&line) { content } else { Content::new(content.bytes) }
+        if self.undecided.contains(&line) { content } else { LineContent::new(content.bytes) }
     }
 }
 
@@ -78,16 +78,22 @@ pub fn pending(model: &Model) -> Vec<pmvet_model::Line> {
 /// A crash in a recovery, as changes to the newest image of the crash before it, and lines that are uncertain now.
 #[derive(Debug)]
 pub struct Second {
-    pub lines: Lines,
+    pub lines: UncertainLines,
     pub patches: Vec<LinePatch>,
 }
 
 /// What a crash at this point of a recovery leaves. `level` counts the crashes before it.
-pub fn crash(lines: &Lines, choice: &Choice, reads: &[Read], inner: &Inner, level: u8) -> Second {
+pub fn crash(
+    lines: &UncertainLines,
+    choice: &ImageChoice,
+    reads: &[UncertainRead],
+    inner: &Inner,
+    level: u8,
+) -> Second {
     let mut feasible = Feasible::new();
     walk(lines, &mut feasible, choice, reads.get(..inner.reads).unwrap_or(reads));
     let mut found: FxHashMap<LineId, Option<Uncertain>> = FxHashMap::default();
-    let written: FxHashMap<LineId, &Content> = inner.written.iter().map(|(id, content)| (*id, content)).collect();
+    let written: FxHashMap<LineId, &LineContent> = inner.written.iter().map(|(id, content)| (*id, content)).collect();
     let pending: FxHashMap<LineId, &pmvet_model::Line> = inner.pending.iter().map(|line| (line.id(), line)).collect();
     let mut patches = Vec::new();
     for (index, line) in lines.iter().enumerate() {
@@ -104,7 +110,7 @@ pub fn crash(lines: &Lines, choice: &Choice, reads: &[Read], inner: &Inner, leve
         let stored = written.get(&line.id()).copied();
         let uncertain = match pending.get(&line.id()) {
             Some(new) => Uncertain::after(new, level, &Earlier::Uncertain { line, feasible: states, chosen }),
-            None => line.narrowed(states, chosen, stored.unwrap_or(&Content::UNKNOWN)),
+            None => line.narrowed(states, chosen, stored.unwrap_or(&LineContent::UNKNOWN)),
         };
         found.insert(line.id(), uncertain);
         // The newest image is now the one that was chosen, with what the recovery stored.
@@ -118,7 +124,7 @@ pub fn crash(lines: &Lines, choice: &Choice, reads: &[Read], inner: &Inner, leve
             found.insert(*id, pending.get(id).and_then(|line| Uncertain::after(line, level, &Earlier::Certain)));
         }
     }
-    let mut lines: Lines = found.into_values().flatten().map(Arc::new).collect();
+    let mut lines: UncertainLines = found.into_values().flatten().map(Arc::new).collect();
     lines.sort_unstable_by_key(|line| line.id());
     patches.sort_unstable_by_key(|(id, first, _)| (*id, *first));
     Second { lines, patches }

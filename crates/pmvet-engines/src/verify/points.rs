@@ -9,12 +9,12 @@ use pmvet_model::Model;
 
 /// Finds them in the stream of events.
 #[derive(Debug, Default)]
-pub struct Points {
+pub struct FailurePointFinder {
     /// Something was stored since the last failure point.
     changed: bool,
 }
 
-impl Points {
+impl FailurePointFinder {
     /// Whether a crash is to be tried before this event, which `model` has not seen yet.
     pub fn is_point(&mut self, event: &Event<'_>, model: &Model) -> bool {
         let stores = matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. });

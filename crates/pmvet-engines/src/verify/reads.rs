@@ -9,21 +9,21 @@ use super::line::Uncertain;
 
 /// A load of bytes that might have been others, as far as nobody had read or replaced them before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Read {
+pub struct UncertainRead {
     /// Position among the uncertain lines of the crash.
     pub line: u32,
     /// One bit for each byte.
     pub bytes: u64,
 }
 
-/// Turns the loads and stores of a recovery into [`Read`]s.
+/// Turns the loads and stores of a recovery into [`UncertainRead`]s.
 ///
 /// A byte counts once: after the first load of it its value is known, and after a store of the recovery itself what the crash left there
 /// is gone.
 #[derive(Debug, Default)]
 pub struct Observer {
     lines: FxHashMap<LineId, Watched>,
-    reads: Vec<Read>,
+    reads: Vec<UncertainRead>,
 }
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Observer {
                 let new = bytes & !line.known;
                 line.known |= bytes;
                 if new != 0 {
-                    self.reads.push(Read { line: line.index, bytes: new });
+                    self.reads.push(UncertainRead { line: line.index, bytes: new });
                 }
             }
         });
@@ -67,7 +67,7 @@ impl Observer {
         self.reads.len()
     }
 
-    pub fn finish(self) -> Vec<Read> {
+    pub fn finish(self) -> Vec<UncertainRead> {
         self.reads
     }
 }
@@ -79,7 +79,7 @@ fn parts(file: FileId, offset: u64, len: u64, mut part: impl FnMut(LineId, u64))
         let first = at % LINE;
         let count = (LINE - first).min(end - at);
         let bits = if count >= 64 { u64::MAX } else { (1 << count) - 1 };
-        part(LineId::of(file, at), bits << first);
+        part(LineId::containing(file, at), bits << first);
         at += count;
     }
 }

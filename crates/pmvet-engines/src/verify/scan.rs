@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, SiteId};
-use pmvet_model::{Bytes, Content, LINE_BYTES, LineId, Mode, Model};
-use pmvet_target::crash::{Patch, Replay, VersionId, Versions};
+use pmvet_model::{LINE_BYTES, LineContent, LineId, LineSource, Mode, Model};
+use pmvet_target::crash::{Patch, PmReplay, VersionId, Versions};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
 use pmvet_target::sandbox::RawFrame;
 use rustc_hash::FxHashSet;
 
-use super::crash::{self, LinePatch, Moment, Pending};
-use super::line::Lines;
-use super::points::Points;
+use super::crash::{self, CrashMoment, LinePatch, PendingLines};
+use super::line::UncertainLines;
+use super::points::FailurePointFinder;
 
 /// A crash of a recorded run, or of one of its recoveries.
 #[derive(Debug, Clone)]
 pub struct Crash {
-    pub moment: Moment,
+    pub moment: CrashMoment,
     /// How many crashes came before it.
     pub level: u8,
     /// The moment of the run that `version` is the image of. The image of a later crash is told as changes to it.
@@ -28,19 +28,19 @@ pub struct Crash {
     /// The newest image, and what differs from it after an earlier crash.
     pub version: VersionId,
     pub patches: Vec<Patch>,
-    pub lines: Lines,
+    pub lines: UncertainLines,
     /// Equal for crashes after which any recovery does the same.
     pub identity: u128,
     /// Where the stores of crashed recoveries were made, by level and the numbers of their runs.
-    pub names: Names,
+    pub names: ExecutionStacks,
 }
 
 /// Stacks of executions that are over, by how many crashes came before them, instruction and call path.
-pub type Names = Arc<HashMap<(u8, SiteId, ContextId), Vec<RawFrame>>>;
+pub type ExecutionStacks = Arc<HashMap<(u8, SiteId, ContextId), Vec<RawFrame>>>;
 
 impl Crash {
     /// All that differs from the version in the image that was chosen.
-    pub fn image(&self, choice: &super::Choice) -> Vec<Patch> {
+    pub fn image(&self, choice: &super::ImageChoice) -> Vec<Patch> {
         let mut patches = self.patches.clone();
         patches.extend(crash::patches(&self.lines, choice).into_iter().map(patch));
         patches
@@ -53,7 +53,7 @@ pub(super) fn patch((id, first, bytes): LinePatch) -> Patch {
 
 /// What a run offers to crash at.
 #[derive(Debug)]
-pub struct Scan {
+pub struct CrashScan {
     pub versions: Versions,
     /// In the order of the run, each only once.
     pub crashes: Vec<Crash>,
@@ -70,13 +70,13 @@ pub struct Scan {
     pub saw_pm: bool,
 }
 
-/// Makes a [`Scan`] out of events.
+/// Makes a [`CrashScan`] out of events.
 #[derive(Debug)]
-pub struct Scanner {
+pub struct CrashScanner {
     model: Model,
-    replay: Replay,
-    points: Points,
-    pending: Pending,
+    replay: PmReplay,
+    points: FailurePointFinder,
+    pending: PendingLines,
     versions: Versions,
     crashes: Vec<Crash>,
     known: FxHashSet<u128>,
@@ -87,27 +87,27 @@ pub struct Scanner {
 }
 
 /// The newest content of PM, for the model.
-struct Newest<'a>(&'a Replay);
+struct Newest<'a>(&'a PmReplay);
 
-impl Bytes for Newest<'_> {
-    fn line(&self, line: LineId) -> Content {
+impl LineSource for Newest<'_> {
+    fn line(&self, line: LineId) -> LineContent {
         let bytes = self.0.bytes(line.file);
         let start = (line.offset() as usize).min(bytes.len());
         let mut content = [0; LINE_BYTES];
         let found = &bytes[start..bytes.len().min(start + LINE_BYTES)];
         content[..found.len()].copy_from_slice(found);
-        Content::new(content)
+        LineContent::new(content)
     }
 }
 
-impl Scanner {
+impl CrashScanner {
     /// `store` is an empty file for the pages of all versions.
     pub fn new(recording: &Recording, mode: Mode, store: MappedFile) -> Self {
         Self {
             model: Model::new(mode),
-            replay: Replay::new(recording),
-            points: Points::default(),
-            pending: Pending::default(),
+            replay: PmReplay::new(recording),
+            points: FailurePointFinder::default(),
+            pending: PendingLines::default(),
             versions: Versions::new(store),
             crashes: Vec::new(),
             known: FxHashSet::default(),
@@ -127,13 +127,13 @@ impl Scanner {
         }
         if self.points.is_point(event, &self.model) {
             let Event { seq, thread, site, context, .. } = *event;
-            self.crash(Moment { before: Some(seq), thread, site, context })?;
+            self.crash(CrashMoment { before: Some(seq), thread, site, context })?;
         }
         self.model.event(event, &Newest(&self.replay));
         self.replay.apply(event)
     }
 
-    fn crash(&mut self, moment: Moment) -> io::Result<VersionId> {
+    fn crash(&mut self, moment: CrashMoment) -> io::Result<VersionId> {
         let (version, _) = self.versions.take(&mut self.replay)?;
         let lines = self.pending.lines(&self.model);
         let certain = self.versions.get(version).map_or(0, |version| version.hash);
@@ -150,15 +150,15 @@ impl Scanner {
                 patches: Vec::new(),
                 lines,
                 identity,
-                names: Names::default(),
+                names: ExecutionStacks::default(),
             });
         }
         Ok(version)
     }
 
-    pub fn finish(mut self) -> io::Result<Scan> {
-        let last = self.crash(Moment::END)?;
-        Ok(Scan {
+    pub fn finish(mut self) -> io::Result<CrashScan> {
+        let last = self.crash(CrashMoment::END)?;
+        Ok(CrashScan {
             versions: self.versions,
             crashes: self.crashes,
             last,

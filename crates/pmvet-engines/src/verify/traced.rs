@@ -12,21 +12,21 @@ use std::time::Duration;
 
 use pmvet_events::plan::{Forks, Plan};
 use pmvet_events::{ContextId, FileId, SiteId};
-use pmvet_model::{Bytes, Content, LINE_BYTES, LineId};
+use pmvet_model::{LINE_BYTES, LineContent, LineId, LineSource};
 use pmvet_target::crash::{Scratch, Versions};
-use pmvet_target::forkserver::{self, FIRST, ForkError, ForkServer, Limits};
+use pmvet_target::forkserver::{self, FIRST, ForkError, ForkServer, RunLimits};
 use pmvet_target::install::Install;
-use pmvet_target::launch::{Ending, Exit, Launch, LaunchError, Private, launch};
-use pmvet_target::over::is_over;
+use pmvet_target::launch::{Ending, Launch, LaunchError, Private, TargetExit, launch};
 use pmvet_target::program::Program;
-use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, RawFrame, Unwinder};
+use pmvet_target::sandbox::{self, Capture, Output, Overlay, RawFrame, SandboxedEnd, SandboxedProgram, Unwinder};
+use pmvet_target::shutdown::is_over;
 
 use super::campaign::Observe;
-use super::explore::Choice;
+use super::explore::ImageChoice;
 use super::nested::Inner;
-use super::reads::Read;
+use super::reads::UncertainRead;
 use super::scan::Crash;
-use super::watcher::Watcher;
+use super::watcher::RecoveryWatcher;
 
 /// How many executions a fork server makes: each adds to the tables of places that they share.
 const MOST_SERVED: u32 = 2000;
@@ -71,11 +71,11 @@ pub enum Ended {
     Unseen,
 }
 
-impl From<Exit> for Ended {
-    fn from(exit: Exit) -> Self {
+impl From<TargetExit> for Ended {
+    fn from(exit: TargetExit) -> Self {
         match exit {
-            Exit::Status(status) => Ended::Exit(status),
-            Exit::Signal(signal) => Ended::Signal(signal),
+            TargetExit::Status(status) => Ended::Exit(status),
+            TargetExit::Signal(signal) => Ended::Signal(signal),
         }
     }
 }
@@ -83,7 +83,7 @@ impl From<Exit> for Ended {
 /// What an execution showed.
 #[derive(Debug)]
 pub struct Observed {
-    pub reads: Vec<Read>,
+    pub reads: Vec<UncertainRead>,
     /// Where each read was made, innermost first.
     pub stacks: Vec<Vec<RawFrame>>,
     pub ended: Ended,
@@ -123,7 +123,7 @@ pub enum TraceFailure {
 
 /// What a worker keeps from one execution to the next.
 #[derive(Debug)]
-pub struct Worker {
+pub struct TracedWorker {
     scratch: Scratch,
     /// The files as the execution under way finds them.
     overlay: Arc<Mutex<Overlay>>,
@@ -135,7 +135,7 @@ pub struct Worker {
     unwinder: Unwinder,
 }
 
-impl Default for Worker {
+impl Default for TracedWorker {
     fn default() -> Self {
         Self {
             scratch: Scratch::default(),
@@ -150,23 +150,28 @@ impl Default for Worker {
 
 /// A crash image in memory.
 #[derive(Debug, Default)]
-pub(super) struct Start(HashMap<FileId, Vec<u8>>);
+pub(super) struct ImageBytes(HashMap<FileId, Vec<u8>>);
 
-impl Bytes for Start {
-    fn line(&self, line: LineId) -> Content {
+impl LineSource for ImageBytes {
+    fn line(&self, line: LineId) -> LineContent {
         let bytes = self.0.get(&line.file).map_or(&[][..], Vec::as_slice);
         let start = (line.offset() as usize).min(bytes.len());
         let found = &bytes[start..bytes.len().min(start + LINE_BYTES)];
         let mut content = [0; LINE_BYTES];
         content[..found.len()].copy_from_slice(found);
-        Content::new(content)
+        LineContent::new(content)
     }
 }
 
 impl Observe for Traced<'_> {
-    type Worker = Worker;
+    type Worker = TracedWorker;
 
-    fn observe(&self, worker: &mut Worker, crash: &Crash, choice: &Choice) -> Result<Option<Observed>, TraceFailure> {
+    fn observe(
+        &self,
+        worker: &mut TracedWorker,
+        crash: &Crash,
+        choice: &ImageChoice,
+    ) -> Result<Option<Observed>, TraceFailure> {
         let mut tries = 0;
         let (mut observed, ended) = loop {
             let (observed, ran) = self.execute(worker, crash, choice)?;
@@ -186,13 +191,17 @@ impl Observe for Traced<'_> {
         if let Some(oracle) = &self.oracle
             && observed.ended == self.usual
         {
-            let job = Job { variables: &self.variables, timeout: Some(self.timeout), ..Job::new(oracle) };
+            let job = SandboxedProgram {
+                variables: &self.variables,
+                timeout: Some(self.timeout),
+                ..SandboxedProgram::new(oracle)
+            };
             match sandbox::run(&job, &worker.overlay, &mut worker.unwinder)?.end {
-                End::Exit(0) => {}
-                End::Interrupted => return Ok(None),
-                End::Exit(status) => observed.ended = Ended::Oracle(status),
-                End::Signal(signal) => observed.ended = Ended::Oracle(128 + signal),
-                End::Timeout | End::Runaway => observed.ended = Ended::Oracle(-1),
+                SandboxedEnd::Exit(0) => {}
+                SandboxedEnd::Interrupted => return Ok(None),
+                SandboxedEnd::Exit(status) => observed.ended = Ended::Oracle(status),
+                SandboxedEnd::Signal(signal) => observed.ended = Ended::Oracle(128 + signal),
+                SandboxedEnd::Timeout | SandboxedEnd::Runaway => observed.ended = Ended::Oracle(-1),
             }
         }
         Ok(Some(observed))
@@ -201,20 +210,25 @@ impl Observe for Traced<'_> {
 
 impl Traced<'_> {
     /// Runs the recovery on an image, from the fork server if that is possible.
-    fn execute(&self, worker: &mut Worker, crash: &Crash, choice: &Choice) -> Result<(Observed, Ran), TraceFailure> {
+    fn execute(
+        &self,
+        worker: &mut TracedWorker,
+        crash: &Crash,
+        choice: &ImageChoice,
+    ) -> Result<(Observed, Ran), TraceFailure> {
         let image = self.prepare(worker, crash, choice)?;
-        let mut watcher = Watcher::new(image.files, &crash.lines, self.nested.then_some(&image.content));
+        let mut watcher = RecoveryWatcher::new(image.files, &crash.lines, self.nested.then_some(&image.content));
         if let Some(ran) = self.serve(worker, &mut watcher)? {
             return Ok((watcher.finish(), ran));
         }
         // It may have run, and changed its files.
         let image = self.prepare(worker, crash, choice)?;
-        let mut watcher = Watcher::new(image.files, &crash.lines, self.nested.then_some(&image.content));
+        let mut watcher = RecoveryWatcher::new(image.files, &crash.lines, self.nested.then_some(&image.content));
         let ran = self.in_time(&self.launch(worker), &mut watcher)?;
         Ok((watcher.finish(), ran))
     }
 
-    fn launch(&self, worker: &Worker) -> Launch {
+    fn launch(&self, worker: &TracedWorker) -> Launch {
         Launch {
             program: self.program.clone(),
             plan: self.plan.clone(),
@@ -233,7 +247,7 @@ impl Traced<'_> {
     }
 
     /// A run of the worker's fork server, which is started if there is none. `None` if the recovery cannot be served.
-    fn serve(&self, worker: &mut Worker, watcher: &mut Watcher<'_>) -> Result<Option<Ran>, TraceFailure> {
+    fn serve(&self, worker: &mut TracedWorker, watcher: &mut RecoveryWatcher<'_>) -> Result<Option<Ran>, TraceFailure> {
         if worker.cannot_serve {
             return Ok(None);
         }
@@ -244,7 +258,7 @@ impl Traced<'_> {
             let points = Forks { files: self.paths.clone(), ..Forks::default() };
             worker.server = served(ForkServer::start(&self.launch(worker), points, self.install))?;
         }
-        let limits = Limits { time: self.timeout, bytes: self.most_bytes };
+        let limits = RunLimits { time: self.timeout, bytes: self.most_bytes };
         let run = match &mut worker.server {
             Some(server) => served(server.run(FIRST, &limits, watcher))?,
             None => None,
@@ -256,15 +270,15 @@ impl Traced<'_> {
         }
         Ok(run.map(|run| Ran {
             ended: match run.end {
-                forkserver::End::Exit(exit) => exit.into(),
-                forkserver::End::Timeout | forkserver::End::Runaway => Ended::Hang,
+                forkserver::ForkedEnd::Exit(exit) => exit.into(),
+                forkserver::ForkedEnd::Timeout | forkserver::ForkedEnd::Runaway => Ended::Hang,
             },
             lost: run.loss.events,
         }))
     }
 
     /// Runs the target, and ends it when its time is over.
-    fn in_time(&self, how: &Launch, watcher: &mut Watcher<'_>) -> Result<Ran, LaunchError> {
+    fn in_time(&self, how: &Launch, watcher: &mut RecoveryWatcher<'_>) -> Result<Ran, LaunchError> {
         let (done, waiting) = mpsc::channel::<()>();
         let hung = AtomicBool::new(false);
         let processes = watcher.processes();
@@ -288,12 +302,12 @@ impl Traced<'_> {
     }
 
     /// Makes the worker's files those that the crash leaves.
-    fn prepare(&self, worker: &mut Worker, crash: &Crash, choice: &Choice) -> io::Result<Image> {
+    fn prepare(&self, worker: &mut TracedWorker, crash: &Crash, choice: &ImageChoice) -> io::Result<StartingFiles> {
         let mut overlay = self.files.above(Capture::Writable);
         worker.scratch.become_version(self.versions, crash.version, &crash.image(choice), &mut overlay)?;
         let states = self.versions.get(crash.version).map_or(&[][..], |version| &version.files);
         let ids: HashMap<&PathBuf, FileId> = states.iter().map(|state| (&state.path, state.file)).collect();
-        let mut image = Image::default();
+        let mut image = StartingFiles::default();
         for (path, file) in overlay.files() {
             let Some(&id) = ids.get(&path.to_path_buf()) else { continue };
             let found = file.metadata()?;
@@ -333,7 +347,7 @@ fn served<T>(result: Result<T, ForkError>) -> Result<Option<T>, TraceFailure> {
 
 /// The files that an execution starts with: which stand-in is which file of the run, and what is in them.
 #[derive(Debug, Default)]
-struct Image {
+struct StartingFiles {
     files: StandIns,
-    content: Start,
+    content: ImageBytes,
 }

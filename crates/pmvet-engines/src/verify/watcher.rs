@@ -14,17 +14,17 @@ use pmvet_target::sandbox::RawFrame;
 use rustc_hash::FxHashSet;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::crash::Moment;
-use super::line::Lines;
-use super::nested::{self, Ground, Inner, Written};
-use super::points::Points;
+use super::crash::CrashMoment;
+use super::line::UncertainLines;
+use super::nested::{self, Inner, RecoveryGround, WrittenLines};
+use super::points::FailurePointFinder;
 use super::reads::Observer;
-use super::traced::{Ended, Observed, Start};
+use super::traced::{Ended, ImageBytes, Observed};
 
 /// A file of the recovery that the run did not have.
 const FOREIGN: u32 = 1 << 30;
 
-pub(super) struct Watcher<'a> {
+pub(super) struct RecoveryWatcher<'a> {
     /// The files of the run, by device and inode of their stand-ins.
     files: HashMap<(u64, u64), FileId>,
     /// From the recovery's numbers of files to those of the run.
@@ -44,23 +44,27 @@ pub(super) struct Watcher<'a> {
 
 /// What it takes to know the crashes of the recovery.
 struct Inside<'a> {
-    start: &'a Start,
+    start: &'a ImageBytes,
     undecided: FxHashSet<LineId>,
-    written: Written,
+    written: WrittenLines,
     model: Model,
-    points: Points,
+    points: FailurePointFinder,
     found: Vec<Inner>,
     cut: bool,
 }
 
-impl<'a> Watcher<'a> {
-    pub(super) fn new(files: HashMap<(u64, u64), FileId>, lines: &Lines, start: Option<&'a Start>) -> Self {
+impl<'a> RecoveryWatcher<'a> {
+    pub(super) fn new(
+        files: HashMap<(u64, u64), FileId>,
+        lines: &UncertainLines,
+        start: Option<&'a ImageBytes>,
+    ) -> Self {
         let inside = start.map(|start| Inside {
             start,
             undecided: lines.iter().map(|line| line.id()).collect(),
-            written: Written::default(),
+            written: WrittenLines::default(),
             model: Model::new(Mode::Adr),
-            points: Points::default(),
+            points: FailurePointFinder::default(),
             found: Vec::new(),
             cut: false,
         });
@@ -89,7 +93,7 @@ impl<'a> Watcher<'a> {
         if let Some(inside) = &mut self.inside
             && inside.points.at_end()
         {
-            inside.crash(Moment::END, reads);
+            inside.crash(CrashMoment::END, reads);
         }
         let (inner, inner_cut) = self.inside.map_or((Vec::new(), false), |inside| (inside.found, inside.cut));
         self.effects.push(self.stored.digest());
@@ -121,7 +125,12 @@ impl<'a> Watcher<'a> {
             if let Some(inside) = inside {
                 for (i, byte) in value.iter().enumerate() {
                     let at = part.offset + i as u64;
-                    inside.written.store(LineId::of(part.file, at), (at % LINE) as usize, &[*byte], inside.start);
+                    inside.written.store(
+                        LineId::containing(part.file, at),
+                        (at % LINE) as usize,
+                        &[*byte],
+                        inside.start,
+                    );
                 }
             }
         });
@@ -164,7 +173,7 @@ impl<'a> Watcher<'a> {
     }
 }
 
-impl Sink for Watcher<'_> {
+impl Sink for RecoveryWatcher<'_> {
     fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError> {
         let mut event = *event;
         self.renumber(&mut event.what);
@@ -220,13 +229,13 @@ impl Inside<'_> {
         }
         if self.points.is_point(event, &self.model) {
             let Event { seq, thread, site, context, .. } = *event;
-            self.crash(Moment { before: Some(seq), thread, site, context }, reads);
+            self.crash(CrashMoment { before: Some(seq), thread, site, context }, reads);
         }
-        let ground = Ground { image: self.start, written: &self.written, undecided: &self.undecided };
+        let ground = RecoveryGround { image: self.start, written: &self.written, undecided: &self.undecided };
         self.model.event(event, &ground);
     }
 
-    fn crash(&mut self, moment: Moment, reads: usize) {
+    fn crash(&mut self, moment: CrashMoment, reads: usize) {
         let (pending, written) = (nested::pending(&self.model), self.written.all());
         self.found.push(Inner { moment, reads, pending, written });
     }

@@ -4,12 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pmvet_engines::verify::crash::{self, Moment, Pending};
-use pmvet_engines::verify::nested::{self, Ground, Inner, Written};
-use pmvet_engines::verify::{Choice, Execution, Executor, Explorer, Lines, Observer, Points, explore};
+use pmvet_engines::verify::crash::{self, CrashMoment, PendingLines};
+use pmvet_engines::verify::nested::{self, Inner, RecoveryGround, WrittenLines};
+use pmvet_engines::verify::{
+    Execution, Executor, Explorer, FailurePointFinder, ImageChoice, Observer, UncertainLines, explore,
+};
 use pmvet_events::event::{Event, FenceKind, FlushKind, StoreKind, SyncKind, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
-use pmvet_model::{Bytes, Content, LineId, Mode, Model};
+use pmvet_model::{LineContent, LineId, LineSource, Mode, Model};
 use rustc_hash::FxHashSet;
 
 pub(crate) const FILE: FileId = FileId(1);
@@ -30,10 +32,10 @@ pub(crate) enum Op {
 
 struct View<'a>(&'a Image);
 
-impl Bytes for View<'_> {
-    fn line(&self, line: LineId) -> Content {
+impl LineSource for View<'_> {
+    fn line(&self, line: LineId) -> LineContent {
         let first = line.offset() as usize;
-        Content::new(self.0[first..first + 64].try_into().expect("a line"))
+        LineContent::new(self.0[first..first + 64].try_into().expect("a line"))
     }
 }
 
@@ -42,9 +44,9 @@ pub(crate) struct Running {
     pub(crate) model: Model,
     pub(crate) image: Image,
     started_on: Image,
-    written: Written,
+    written: WrittenLines,
     undecided: FxHashSet<LineId>,
-    points: Points,
+    points: FailurePointFinder,
     seq: u64,
 }
 
@@ -54,9 +56,9 @@ impl Running {
             model: Model::new(Mode::Adr),
             image,
             started_on: image,
-            written: Written::default(),
+            written: WrittenLines::default(),
             undecided,
-            points: Points::default(),
+            points: FailurePointFinder::default(),
             seq: 0,
         };
         running.send(1, What::ProcessStart { process: 1, parent: 0, path: "".as_ref() });
@@ -76,13 +78,13 @@ impl Running {
         self.seq += 1;
         let event = self.event(thread, what);
         let image = View(&self.started_on);
-        self.model.event(&event, &Ground { image: &image, written: &self.written, undecided: &self.undecided });
+        self.model.event(&event, &RecoveryGround { image: &image, written: &self.written, undecided: &self.undecided });
         if let What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. } = what {
             let at = (addr - BASE) as usize;
             self.image[at..at + value.len()].copy_from_slice(value);
             for (i, byte) in value.iter().enumerate() {
                 let at = at + i;
-                self.written.store(LineId::of(FILE, at as u64), at % 64, &[*byte], &View(&self.started_on));
+                self.written.store(LineId::containing(FILE, at as u64), at % 64, &[*byte], &View(&self.started_on));
             }
         }
     }
@@ -106,7 +108,8 @@ impl Running {
     }
 
     fn inner(&self, reads: usize) -> Inner {
-        let moment = Moment { before: Some(self.seq), thread: ThreadId(1), site: SiteId(0), context: ContextId(0) };
+        let moment =
+            CrashMoment { before: Some(self.seq), thread: ThreadId(1), site: SiteId(0), context: ContextId(0) };
         Inner { moment, reads, pending: nested::pending(&self.model), written: self.written.all() }
     }
 }
@@ -133,14 +136,14 @@ fn with_what(op: &Op, mut f: impl FnMut(u32, What<'_>)) {
 
 /// A crash to recover from.
 pub(crate) struct Crash {
-    pub(crate) lines: Lines,
+    pub(crate) lines: UncertainLines,
     pub(crate) newest: Image,
 }
 
 /// The crashes of a program, at its failure points only.
 pub(crate) fn crashes(program: &[Op]) -> Vec<Crash> {
     let mut running = Running::new([0; SIZE], FxHashSet::default());
-    let mut pending = Pending::default();
+    let mut pending = PendingLines::default();
     let mut found = Vec::new();
     for op in program {
         if running.is_point(op) {
@@ -221,10 +224,11 @@ impl Found {
 }
 
 /// What a recovery loaded, how it ended, what it read of uncertain lines, what it stored, and where it could crash.
-pub(crate) type Observed = (Vec<(usize, Vec<u8>)>, u64, Vec<pmvet_engines::verify::Read>, Vec<u64>, Vec<Inner>);
+pub(crate) type Observed =
+    (Vec<(usize, Vec<u8>)>, u64, Vec<pmvet_engines::verify::UncertainRead>, Vec<u64>, Vec<Inner>);
 
 /// Runs a recovery and sees what it loads, how it ends, what it reads of uncertain lines, and where it could crash itself.
-pub(crate) fn observe(image: Image, lines: &Lines, recovery: &Recovery<'_>) -> Observed {
+pub(crate) fn observe(image: Image, lines: &UncertainLines, recovery: &Recovery<'_>) -> Observed {
     let undecided: FxHashSet<LineId> = lines.iter().map(|line| line.id()).collect();
     let mut running = Running::new(image, undecided);
     let mut inners = Vec::new();
@@ -251,7 +255,8 @@ pub(crate) fn observe(image: Image, lines: &Lines, recovery: &Recovery<'_>) -> O
 }
 
 /// Is told of the crashes in a recovery.
-type Inside<'a> = &'a mut dyn FnMut(&Lines, &Choice, &[pmvet_engines::verify::Read], &Image, &[Inner]);
+type Inside<'a> =
+    &'a mut dyn FnMut(&UncertainLines, &ImageChoice, &[pmvet_engines::verify::UncertainRead], &Image, &[Inner]);
 
 struct Runner<'a> {
     newest: &'a Image,
@@ -265,7 +270,7 @@ impl Executor for Runner<'_> {
     type Outcome = u64;
     type Error = ();
 
-    fn run(&mut self, lines: &Lines, choice: &Choice) -> Result<Execution<u64>, ()> {
+    fn run(&mut self, lines: &UncertainLines, choice: &ImageChoice) -> Result<Execution<u64>, ()> {
         let mut image = *self.newest;
         for (id, first, bytes) in crash::patches(lines, choice) {
             let at = id.offset() as usize + first;
@@ -295,28 +300,31 @@ pub(crate) fn lazy(crash: &Crash, recovery: &Recovery<'_>, patience: u64) -> Fou
 pub(crate) fn lazy_twice(crash: &Crash, recovery: &Recovery<'_>, second: &Recovery<'_>) -> BTreeSet<Seen> {
     let mut all = BTreeSet::new();
     let mut known = FxHashSet::default();
-    let mut inner =
-        |lines: &Lines, choice: &Choice, reads: &[pmvet_engines::verify::Read], newest: &Image, inners: &[Inner]| {
-            for inner in inners {
-                let nested::Second { lines, patches } = nested::crash(lines, choice, reads, inner, 1);
-                let mut newest = *newest;
-                for (id, first, bytes) in patches {
-                    let at = id.offset() as usize + first;
-                    newest[at..at + bytes.len()].copy_from_slice(&bytes);
-                }
-                for line in &lines {
-                    let at = line.id().offset() as usize;
-                    assert_eq!(newest[at..at + 64], line.content(line.newest()).expect("it has one").bytes);
-                }
-                let certain = xxhash_rust::xxh3::xxh3_128(&newest);
-                if known.insert(crash::identity(certain, &lines)) {
-                    let found = lazy(&Crash { lines, newest }, second, u64::MAX);
-                    let set = found.set();
-                    assert_eq!(set.len(), found.seen.len());
-                    all.extend(set);
-                }
+    let mut inner = |lines: &UncertainLines,
+                     choice: &ImageChoice,
+                     reads: &[pmvet_engines::verify::UncertainRead],
+                     newest: &Image,
+                     inners: &[Inner]| {
+        for inner in inners {
+            let nested::Second { lines, patches } = nested::crash(lines, choice, reads, inner, 1);
+            let mut newest = *newest;
+            for (id, first, bytes) in patches {
+                let at = id.offset() as usize + first;
+                newest[at..at + bytes.len()].copy_from_slice(&bytes);
             }
-        };
+            for line in &lines {
+                let at = line.id().offset() as usize;
+                assert_eq!(newest[at..at + 64], line.content(line.newest()).expect("it has one").bytes);
+            }
+            let certain = xxhash_rust::xxh3::xxh3_128(&newest);
+            if known.insert(crash::identity(certain, &lines)) {
+                let found = lazy(&Crash { lines, newest }, second, u64::MAX);
+                let set = found.set();
+                assert_eq!(set.len(), found.seen.len());
+                all.extend(set);
+            }
+        }
+    };
     let mut explorer = Explorer::new(crash.lines.clone(), u64::MAX);
     let mut runner = Runner { newest: &crash.newest, recovery, inner: Some(&mut inner), seen: Vec::new() };
     explore(&mut explorer, &mut runner, u64::MAX, |_, _| {}).expect("never fails");

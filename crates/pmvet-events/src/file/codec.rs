@@ -1,7 +1,7 @@
 //! How one event becomes bytes: the layout that [`encode`](super::encode) and [`decode`](super::decode) share.
 //!
 //! An instruction mostly does the same thing at the next address, and after it mostly the same instruction follows. So
-//! both sides keep a [`Model`](super::model::Model) of what comes next, and the file holds where the model was wrong:
+//! both sides keep a [`Predictor`](super::predictor::Predictor) of what comes next, and the file holds where the model was wrong:
 //!
 //! ```text
 //! event = 1ccccccc  operands                                          all as predicted

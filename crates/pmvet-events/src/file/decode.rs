@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::codec::*;
-use super::model::{Model, Slot, Thread, expected_seq};
+use super::predictor::{Predictor, Slot, Thread, expected_seq};
 use crate::event::{AtomicKind, Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, What};
 use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
 use crate::places::{Context, Places, Site};
@@ -55,7 +55,7 @@ pub(super) type Numbers = [[u8; NUMBER]; 2];
 
 #[derive(Debug)]
 pub(super) struct Decoder {
-    model: Model,
+    model: Predictor,
     pub(super) definitions: Definitions,
     defined: HashSet<(u8, u64)>,
     last_site: u32,
@@ -65,7 +65,7 @@ pub(super) struct Decoder {
 impl Decoder {
     pub(super) fn new() -> Self {
         Decoder {
-            model: Model::new(),
+            model: Predictor::new(),
             definitions: Definitions::default(),
             defined: HashSet::new(),
             last_site: 0,

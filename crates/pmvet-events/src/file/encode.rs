@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::codec::*;
 use super::decode::Definitions;
-use super::model::{Model, Slot, Thread, expected_seq};
+use super::predictor::{Predictor, Slot, Thread, expected_seq};
 use crate::event::{Event, What};
 use crate::ids::{ContextId, SiteId, ThreadId};
 use crate::places::Places;
@@ -37,7 +37,7 @@ type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 #[derive(Debug)]
 pub(super) struct Encoder {
-    model: Model,
+    model: Predictor,
     threads: IdMap<ThreadId, u32>,
     contexts: IdMap<ContextId, u32>,
     /// By site, and one bit for loads.
@@ -52,7 +52,7 @@ pub(super) struct Encoder {
 impl Encoder {
     pub(super) fn new() -> Self {
         Encoder {
-            model: Model::new(),
+            model: Predictor::new(),
             threads: IdMap::from_iter([(ThreadId(0), 0)]),
             contexts: IdMap::from_iter([(ContextId(0), 0)]),
             slots: IdMap::from_iter([(0, 0)]),

@@ -26,7 +26,7 @@ mod codec;
 mod decode;
 mod encode;
 mod frame;
-mod model;
+mod predictor;
 mod reader;
 mod writer;
 

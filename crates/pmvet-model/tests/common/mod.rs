@@ -4,7 +4,7 @@
 
 use pmvet_events::event::{Event, FenceKind, FlushKind, StoreKind, SyncKind, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
-use pmvet_model::{Bytes, Content, LineId, Mode, Model};
+use pmvet_model::{LineContent, LineId, LineSource, Mode, Model};
 
 pub(crate) const FILE: FileId = FileId(1);
 /// Where thread 1's process has the file; see [`Run::new`].
@@ -22,10 +22,10 @@ pub(crate) struct Run {
 
 pub(crate) struct Image(pub(crate) Vec<u8>);
 
-impl Bytes for Image {
-    fn line(&self, line: LineId) -> Content {
+impl LineSource for Image {
+    fn line(&self, line: LineId) -> LineContent {
         let first = line.offset() as usize;
-        Content::new(self.0[first..first + 64].try_into().expect("a line"))
+        LineContent::new(self.0[first..first + 64].try_into().expect("a line"))
     }
 }
 
@@ -100,7 +100,7 @@ impl Run {
     /// What one byte may be after a crash now, oldest first.
     pub(crate) fn may_be(&self, offset: u64) -> Vec<u8> {
         let at = (offset % 64) as usize;
-        match self.model.line(LineId::of(FILE, offset)) {
+        match self.model.line(LineId::containing(FILE, offset)) {
             None => vec![self.image.0[offset as usize]],
             Some(line) => {
                 let mut all: Vec<u8> = line.states().iter().map(|(_, c)| c.bytes[at]).collect();

@@ -34,6 +34,7 @@ const STYLE_MARK: &str = "/*STYLE*/";
 const DATA_MARK: &str = "/*DATA*/";
 const SCRIPT_MARK: &str = "/*SCRIPT*/";
 
+/// One page that holds everything.
 #[derive(Debug, Clone, Copy)]
 pub struct Html {
     /// The first ones, which are the gravest. More make a page that browsers are slow to open.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use pmvet_findings::{
-    Access, Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery, Run, Sources, fingerprint::is_decisive, rules,
-    run::is_pedantic,
+    Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery, Run, Sources, TimelineStep, fingerprint::is_decisive,
+    rules, run::is_pedantic,
 };
 use serde_json::{Map, Value, json};
 
@@ -217,7 +217,7 @@ impl Tables<'_> {
     }
 
     /// Steps, and the cache lines that they have to do with.
-    fn timeline(&mut self, timeline: &[Access]) -> Value {
+    fn timeline(&mut self, timeline: &[TimelineStep]) -> Value {
         let mut lanes: Vec<(&std::path::Path, u64)> = Vec::new();
         let mut names: Vec<Vec<String>> = Vec::new();
         let mut steps = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write, os::unix::ffi::OsStrExt, path::Path};
 
-use pmvet_findings::{Access, Evidence, Finding, Frame, Place, Sources, stack::user_frames};
+use pmvet_findings::{Evidence, Finding, Frame, Place, Sources, TimelineStep, stack::user_frames};
 use serde_json::{Value, json};
 
 use crate::text::{clean, shorten};
@@ -50,7 +50,7 @@ impl Locations<'_> {
         (!flows.is_empty()).then(|| json!({ "threadFlows": flows }))
     }
 
-    fn step(&self, access: &Access) -> Value {
+    fn step(&self, access: &TimelineStep) -> Value {
         let object = access.pm.as_ref().map(|pm| match &pm.object {
             Some(object) => format!(" {object}"),
             None => format!(" {:#x}+{}", pm.offset, pm.len),

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     Exporter,
-    text::{command_line, is_timestamp, plural, shorten},
+    text::{command_line, plural, shorten, timestamp},
 };
 use location::Locations;
 
@@ -24,8 +24,10 @@ const MAX_HELP: usize = 8000;
 /// After so many results that did not fit, no other will.
 const MAX_REFUSED: usize = 20;
 
+/// For code scanning. Bounded, since readers refuse files that are too large.
 #[derive(Debug, Clone, Copy)]
 pub struct Sarif {
+    /// Findings of rules that are true of correct programs too.
     pub pedantic: bool,
     /// The first ones, which are the gravest.
     pub max_results: usize,
@@ -124,8 +126,7 @@ fn invocation(run: &Run, left_out: usize) -> Value {
         "commandLine": shorten(&command_line(&run.command), MAX_MESSAGE),
         "toolExecutionNotifications": notifications,
     });
-    let started = run.started.as_deref().and_then(|text| text.get(..19)).filter(|text| is_timestamp(text));
-    if let Some(started) = started {
+    if let Some(started) = run.started.as_deref().and_then(timestamp) {
         invocation["startTimeUtc"] = json!(format!("{started}Z"));
     }
     invocation

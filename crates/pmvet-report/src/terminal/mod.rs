@@ -24,8 +24,10 @@ const DEFAULT_WIDTH: usize = 100;
 /// Longer lines of text are hard to read.
 const MAX_WIDTH: usize = 120;
 
+/// For people, in the manner of rustc.
 #[derive(Debug, Clone, Copy)]
 pub struct Terminal {
+    /// With escape sequences for colours.
     pub color: bool,
     /// In characters.
     pub width: usize,
@@ -46,9 +48,12 @@ impl Default for Terminal {
 /// `--color`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Color {
+    /// On a terminal, unless `NO_COLOR` is set.
     #[default]
     Auto,
+    /// Also in a pipe.
     Always,
+    /// Plain text.
     Never,
 }
 
@@ -77,7 +82,7 @@ impl Terminal {
         let width = self.width().saturating_sub(snippets.line_digits() + 3);
         let mut labels = Vec::new();
         let group = snippets.add_to(Group::with_title(title), width, &mut labels);
-        let notes = notes::of(finding, &labels, self.full_stacks, width);
+        let notes = notes::messages(finding, &labels, self.full_stacks, width);
         let group = notes.into_iter().fold(group, Group::element);
         let renderer = if self.color { Renderer::styled() } else { Renderer::plain() };
         let mut text =
@@ -88,7 +93,7 @@ impl Terminal {
 
     /// The end of a report: how many of what, what was covered and what was not.
     pub fn summary(&self, run: &Run) -> String {
-        summary::of(run, self, self.width())
+        summary::text(run, self, self.width())
     }
 
     /// Whether it shows the finding at all.

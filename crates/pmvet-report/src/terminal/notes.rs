@@ -14,7 +14,7 @@ const OUTPUT_LINES: usize = 8;
 const MAX_STACKS: usize = 2;
 
 /// `labels` are those that have no room beside their lines.
-pub(super) fn of(finding: &Finding, labels: &[(u32, String)], full: bool, width: usize) -> Vec<Message<'static>> {
+pub(super) fn messages(finding: &Finding, labels: &[(u32, String)], full: bool, width: usize) -> Vec<Message<'static>> {
     let mut notes = Notes { width, messages: Vec::new() };
     labels.iter().for_each(|(line, label)| notes.clean_text(Level::NOTE, &format!("line {line}"), label));
     notes.text(Level::NOTE, "expected", &finding.expected);

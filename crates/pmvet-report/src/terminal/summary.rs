@@ -5,7 +5,7 @@ use pmvet_findings::{Counter, Run, Severity, run::is_pedantic};
 use super::Terminal;
 use crate::text::{clean, plural, seconds, wrap};
 
-pub(super) fn of(run: &Run, terminal: &Terminal, width: usize) -> String {
+pub(super) fn text(run: &Run, terminal: &Terminal, width: usize) -> String {
     let mut lines = Vec::new();
     let mut paragraph = |text: String| lines.extend(wrap(&text, width));
     paragraph(counts(run, terminal));

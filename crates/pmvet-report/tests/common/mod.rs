@@ -5,8 +5,8 @@
 use std::path::PathBuf;
 
 use pmvet_findings::{
-    Access, ByteDiff, CrashImage, Evidence, Finding, Frame, Outcome, Phase, Place, PmRange, Recovery, Role, Rule, Run,
-    Severity, Sources, dedup::Dedup, rules, suppress, tree,
+    ByteDiff, CrashImage, Evidence, Finding, Frame, Outcome, Phase, Place, PmRange, Recovery, Role, Rule, Run,
+    Severity, Sources, TimelineStep, dedup::Dedup, rules, suppress, tree,
 };
 
 pub(crate) const LIST_C: &str = include_str!("../fixtures/list.c");
@@ -70,11 +70,11 @@ pub(crate) fn place(role: Role, stack: Vec<Frame>, label: &str) -> Place {
     Place { role, stack, thread: Some(1), pm: None, seq: Some(100), label: label.into() }
 }
 
-fn access(seq: u64, thread: u32, what: &str, pm: Option<PmRange>, at: Frame) -> Access {
-    Access { seq, thread, what: what.into(), pm, at: Some(at) }
+fn access(seq: u64, thread: u32, what: &str, pm: Option<PmRange>, at: Frame) -> TimelineStep {
+    TimelineStep { seq, thread, what: what.into(), pm, at: Some(at) }
 }
 
-pub(crate) fn timeline() -> Vec<Access> {
+pub(crate) fn timeline() -> Vec<TimelineStep> {
     let push = |text: &str| frame("push", line_of(text, 0));
     vec![
         access(90, 1, "stored", pm(0x1048, 8, "node->value"), push("node->value = value")),
@@ -536,7 +536,7 @@ pub(crate) fn hostile(text: &str) -> Finding {
         recovery.outcome = Outcome::Oracle { status: -1, output: text.into() };
         recovery.expected = Outcome::Signal { signal: 1, name: text.into() };
         recovery.stack = vec![frame.clone()];
-        timeline[0] = Access { seq: u64::MAX, thread: u32::MAX, what: text.into(), pm, at: Some(frame) };
+        timeline[0] = TimelineStep { seq: u64::MAX, thread: u32::MAX, what: text.into(), pm, at: Some(frame) };
     }
     finding
 }

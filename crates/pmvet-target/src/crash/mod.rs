@@ -1,6 +1,6 @@
 //! Crash images, rebuilt from a recorded run instead of running the program again.
 //!
-//! * [`Replay`] — the PM files of a run while its events are applied to them one by one.
+//! * [`PmReplay`] — the PM files of a run while its events are applied to them one by one.
 //! * [`Versions`] — their content at chosen moments, as pages that changed from one to the next. Equal contents are one version.
 //! * [`Scratch`] — real files that become any version, for a recovery to work on.
 
@@ -8,7 +8,7 @@ mod replay;
 mod scratch;
 mod versions;
 
-pub use replay::{FileState, Replay, data};
+pub use replay::{FileState, PmReplay, data};
 pub use scratch::{Patch, Scratch, restore};
 pub use versions::{Version, VersionId, Versions};
 

@@ -27,15 +27,15 @@ pub struct FileState {
 }
 
 #[derive(Debug)]
-pub struct Replay {
+pub struct PmReplay {
     recording: Recording,
     spaces: AddressSpaces,
-    files: Vec<Option<Image>>,
+    files: Vec<Option<PmFile>>,
 }
 
 /// A PM file, as it is at this moment of the replay.
 #[derive(Debug)]
-pub(super) struct Image {
+pub(super) struct PmFile {
     pub(super) state: FileState,
     pub(super) content: MappedFile,
     /// Pages that may have changed since somebody last asked.
@@ -65,7 +65,7 @@ impl Dirty {
     }
 }
 
-impl Replay {
+impl PmReplay {
     pub fn new(recording: &Recording) -> Self {
         Self { recording: recording.clone(), spaces: AddressSpaces::default(), files: Vec::new() }
     }
@@ -130,7 +130,7 @@ impl Replay {
         if self.files.len() <= index {
             self.files.resize_with(index + 1, || None);
         }
-        self.files[index] = Some(Image { state, content, dirty });
+        self.files[index] = Some(PmFile { state, content, dirty });
         Ok(())
     }
 
@@ -144,11 +144,11 @@ impl Replay {
         });
     }
 
-    fn image_mut(&mut self, file: FileId) -> Option<&mut Image> {
+    fn image_mut(&mut self, file: FileId) -> Option<&mut PmFile> {
         self.files.get_mut(file.0 as usize)?.as_mut()
     }
 
-    pub(super) fn images_mut(&mut self) -> impl Iterator<Item = &mut Image> {
+    pub(super) fn images_mut(&mut self) -> impl Iterator<Item = &mut PmFile> {
         self.files.iter_mut().flatten()
     }
 

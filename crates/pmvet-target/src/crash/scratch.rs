@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use pmvet_events::ids::FileId;
+use rustix::fs::{FallocateFlags, fallocate};
 
 use super::PAGE;
 use super::replay::data;
@@ -104,12 +105,7 @@ pub fn restore<'a>(file: &File, size: u64, pages: impl Iterator<Item = (u64, &'a
 
 /// Gives a page back, so that it reads as zeros and takes no memory.
 fn clear(file: &File, index: u64, found: &[u8]) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-    let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let at = index * PAGE as u64;
-    // SAFETY: a system call on our own file.
-    match unsafe { libc::fallocate(file.as_raw_fd(), how, at as i64, PAGE as i64) } {
-        0 => Ok(()),
-        _ => file.write_all_at(&vec![0; found.len()], at),
-    }
+    fallocate(file, how, at, PAGE as u64).or_else(|_| file.write_all_at(&vec![0; found.len()], at))
 }

@@ -9,7 +9,7 @@ use std::io;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::PAGE;
-use super::replay::{FileState, Replay};
+use super::replay::{FileState, PmReplay};
 use crate::mapped::MappedFile;
 use crate::sparse;
 use pmvet_events::ids::FileId;
@@ -31,7 +31,7 @@ pub struct Versions {
     versions: Vec<Version>,
     by_hash: HashMap<u128, VersionId>,
     /// For each page, in which versions it changed, and where in `store` its content is.
-    pages: BTreeMap<(FileId, u64), Page>,
+    pages: BTreeMap<(FileId, u64), VersionedPage>,
     /// Pages that changed since the last version.
     unkept: Vec<(FileId, u64)>,
     /// Page after page.
@@ -41,7 +41,7 @@ pub struct Versions {
 }
 
 #[derive(Debug, Default)]
-struct Page {
+struct VersionedPage {
     /// Of the newest content seen; 0 for zeros.
     hash: u128,
     /// Of the newest content kept.
@@ -94,7 +94,7 @@ impl Versions {
     }
 
     /// The version that the files are in right now. Says whether it is a new one.
-    pub fn take(&mut self, replay: &mut Replay) -> io::Result<(VersionId, bool)> {
+    pub fn take(&mut self, replay: &mut PmReplay) -> io::Result<(VersionId, bool)> {
         for image in replay.images_mut() {
             let bytes = image.content.bytes();
             for index in image.dirty.take() {
@@ -119,7 +119,7 @@ impl Versions {
         Ok((id, true))
     }
 
-    fn keep_pages(&mut self, id: VersionId, replay: &Replay) -> io::Result<()> {
+    fn keep_pages(&mut self, id: VersionId, replay: &PmReplay) -> io::Result<()> {
         for (file, index) in self.unkept.drain(..) {
             let Some(page) = self.pages.get_mut(&(file, index)) else { continue };
             page.waiting = false;

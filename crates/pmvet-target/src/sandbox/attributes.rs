@@ -3,7 +3,8 @@
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
 
 /// A name and a value.
 pub(super) type Attribute = (CString, Vec<u8>);
@@ -14,24 +15,16 @@ const MOST: usize = 1 << 16;
 /// The attributes that the calling thread may see. A file system without attributes has none.
 pub(super) fn list(file: &File) -> Vec<Attribute> {
     let (mut names, mut value) = (vec![0u8; MOST], vec![0u8; MOST]);
-    // SAFETY: the buffer has this length.
-    let length = unsafe { libc::flistxattr(file.as_raw_fd(), names.as_mut_ptr().cast(), names.len()) };
-    let listed = names[..usize::try_from(length).unwrap_or(0)].split_inclusive(|&b| b == 0);
+    let length = flistxattr(file, &mut names[..]).unwrap_or(0);
     let mut get = |name: &CStr| {
-        // SAFETY: the name is a string, and the buffer has this length.
-        let length =
-            unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
-        Some((name.to_owned(), value[..usize::try_from(length).ok()?].to_vec()))
+        let length = fgetxattr(file, name, &mut value[..]).ok()?;
+        Some((name.to_owned(), value[..length].to_vec()))
     };
-    listed.filter_map(|name| get(CStr::from_bytes_with_nul(name).ok()?)).collect()
+    names[..length].split_inclusive(|&b| b == 0).filter_map(|name| get(CStr::from_bytes_with_nul(name).ok()?)).collect()
 }
 
 pub(super) fn set(file: &File, (name, value): &Attribute) -> io::Result<()> {
-    // SAFETY: the name is a string, and the value has this length.
-    match unsafe { libc::fsetxattr(file.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(fsetxattr(file, name.as_c_str(), value, XattrFlags::empty())?)
 }
 
 /// Gives a file the attributes of another that a user may set. A stand-in on a kernel that gives memory none goes without.

@@ -7,86 +7,77 @@
 
 use std::io;
 
-/// CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, IPC_LOCK, SYS_CHROOT, SYS_NICE,
-/// MKNOD (device nodes do not work in a view), AUDIT_WRITE, SETFCAP.
-const KEPT: u64 = 1 << 0
-    | 1 << 1
-    | 1 << 2
-    | 1 << 3
-    | 1 << 4
-    | 1 << 5
-    | 1 << 6
-    | 1 << 7
-    | 1 << 8
-    | 1 << 10
-    | 1 << 14
-    | 1 << 18
-    | 1 << 23
-    | 1 << 27
-    | 1 << 29
-    | 1 << 31;
+use rustix::process::geteuid;
+use rustix::thread::{CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities};
 
-const SYS_ADMIN: u32 = 21;
-const VERSION_3: u32 = 0x2008_0522;
-
-#[repr(C)]
-struct Header {
-    version: u32,
-    pid: i32,
-}
-
-#[repr(C)]
-#[derive(Debug, Default, Clone, Copy)]
-struct Data {
-    effective: u32,
-    permitted: u32,
-    inheritable: u32,
-}
-
-fn get() -> io::Result<[Data; 2]> {
-    let header = Header { version: VERSION_3, pid: 0 };
-    let mut data = [Data::default(); 2];
-    // SAFETY: both structures are those of this version.
-    match unsafe { libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) } {
-        0 => Ok(data),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
+/// Device nodes, which `MKNOD` is for, do not work in a view.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::IPC_LOCK)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::SYS_NICE)
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::AUDIT_WRITE)
+    .union(CapabilitySet::SETFCAP);
 
 /// Whether the calling thread may mount file systems.
 pub(super) fn may_mount() -> bool {
-    get().is_ok_and(|data| data[0].effective & 1 << SYS_ADMIN != 0)
+    capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
 /// Of an ordinary user nothing is kept.
-fn kept() -> u64 {
-    // SAFETY: has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } == 0 { KEPT } else { 0 }
+fn kept() -> CapabilitySet {
+    if geteuid().is_root() { KEPT } else { CapabilitySet::empty() }
 }
 
 /// The calling thread keeps only what a sandboxed program may have, and no program that it starts gets more. If root's programs got
 /// it back, the kernel would take them for ones that gain rights, and would not give them the same addresses in every run.
 pub(super) fn drop_for_good() -> io::Result<()> {
-    for capability in (0..64).filter(|capability| kept() & 1 << capability == 0) {
-        // SAFETY: a system call without pointers. It fails for numbers that the kernel has no capability for.
-        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) };
+    let kept = kept();
+    for capability in (0..64).map(|number| CapabilitySet::from_bits_retain(1 << number)) {
+        if !kept.contains(capability) {
+            // It fails for numbers that the kernel has no capability for.
+            let _ = remove_capability_from_bounding_set(capability);
+        }
     }
     drop_most()
 }
 
 /// The calling thread keeps only what a sandboxed program may have.
 pub(super) fn drop_most() -> io::Result<()> {
-    let kept = kept();
-    let mut data = get()?;
-    for (half, kept) in data.iter_mut().zip([kept as u32, (kept >> 32) as u32]) {
-        half.permitted &= kept;
-        half.effective &= kept;
-        half.inheritable &= kept;
+    let (kept, mut own) = (kept(), capabilities(None)?);
+    own.permitted &= kept;
+    own.effective &= kept;
+    own.inheritable &= kept;
+    Ok(set_capabilities(None, own)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kept_capabilities_have_the_numbers_of_the_kernel() {
+        let numbers = [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 18, 23, 27, 29, 31];
+        assert_eq!(KEPT.bits(), numbers.iter().fold(0, |bits, number| bits | 1 << number));
+        assert_eq!(CapabilitySet::SYS_ADMIN.bits(), 1 << 21);
     }
-    let header = Header { version: VERSION_3, pid: 0 };
-    // SAFETY: as in `get`.
-    match unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+
+    #[test]
+    fn a_thread_loses_the_rest() {
+        let dropped = std::thread::spawn(|| {
+            drop_most().unwrap();
+            capabilities(None).unwrap()
+        });
+        let own = dropped.join().unwrap();
+        assert!(KEPT.contains(own.effective) && KEPT.contains(own.permitted) && KEPT.contains(own.inheritable));
     }
 }

@@ -12,8 +12,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use regex::bytes::Regex;
+use rustix::process::Signal;
 
-use super::{End, Job, Overlay, Tracees, Unwinder};
+use super::tracee::send_signal;
+use super::{Overlay, SandboxedEnd, SandboxedProgram, Tracees, Unwinder};
 
 /// Who talks to a server, when, and how it is told to end.
 #[derive(Debug, Clone)]
@@ -87,7 +89,7 @@ pub(super) type Sign = (u64, u64, i64, i64);
 
 impl Driver {
     /// Waits for the server, lets the client talk to it, and stops it. Nothing if the server ended before the client did.
-    pub(super) fn drive(&self, server: &Server<'_>) -> Option<End> {
+    pub(super) fn drive(&self, server: &Server<'_>) -> Option<SandboxedEnd> {
         while !self.is_ready(server) {
             if server.is_over() {
                 return None;
@@ -100,9 +102,9 @@ impl Driver {
             return None;
         }
         let stopped = self.stop.as_deref().and_then(|stop| server.talk(stop));
-        if stopped != Some(End::Exit(0)) && !server.is_over() {
-            // SAFETY: the server is waited for by the supervisor, who has not said that it ended.
-            unsafe { libc::kill(server.pid, libc::SIGTERM) };
+        if stopped != Some(SandboxedEnd::Exit(0)) && !server.is_over() {
+            // The server is waited for by the supervisor, who has not said that it ended.
+            send_signal(server.pid, Signal::TERM);
         }
         end
     }
@@ -144,9 +146,13 @@ impl Server<'_> {
     }
 
     /// Runs a command beside the server, but not longer than the run lasts. Nothing if it could not end, or not start.
-    fn talk(&self, command: &[OsString]) -> Option<End> {
-        let job = Job { stop: Some(&self.signs.over), beside: Some(self.tracees), ..Job::new(command) };
+    fn talk(&self, command: &[OsString]) -> Option<SandboxedEnd> {
+        let job = SandboxedProgram {
+            stop: Some(&self.signs.over),
+            beside: Some(self.tracees),
+            ..SandboxedProgram::new(command)
+        };
         let run = super::run(&job, self.overlay, &mut Unwinder::default()).ok()?;
-        Some(run.end).filter(|end| *end != End::Interrupted)
+        Some(run.end).filter(|end| *end != SandboxedEnd::Interrupted)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use super::start_error::{StartError, Step};
+use super::start_error::{StartError, StartStep};
 
 /// Calls that take a path, each with where its paths are.
 ///
@@ -290,10 +290,10 @@ impl Filter {
         unsafe {
             // Without it an unprivileged process may not filter itself.
             if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
-                return Err(StartError::at(Step::Privileges)(io::Error::last_os_error()));
+                return Err(StartError::at(StartStep::Privileges)(io::Error::last_os_error()));
             }
             if libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) != 0 {
-                return Err(StartError::at(Step::Filter)(io::Error::last_os_error()));
+                return Err(StartError::at(StartStep::Filter)(io::Error::last_os_error()));
             }
         }
         Ok(())

@@ -12,6 +12,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::pivot_root;
+
 use super::mounts::{self, Mount, below};
 
 /// What went wrong on the way to a view: the step, which is a system call or a file, and the error.
@@ -32,7 +35,7 @@ pub(super) fn call(name: &str, result: libc::c_long) -> Result<libc::c_long, NoV
 
 /// What a view is made from.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct ViewGround {
     /// The whole tree is replaced. Otherwise it stays, read-only, but for some folders.
     pub(super) whole: bool,
     mounts: Vec<Mount>,
@@ -51,14 +54,14 @@ pub(super) struct Built {
     pub(super) changes: Vec<OwnedFd>,
 }
 
-/// Devices that a program may use: they keep nothing.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// Devices in `/dev` that a program may use: they keep nothing.
+pub(super) const HARMLESS_DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Parts of `/proc` that change the machine.
 const SETTINGS: [&str; 4] = ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"];
 /// A file that something is mounted on is copied for a view up to this size, and read-only above it.
 const COPIED_FILE_BYTES: u64 = 1 << 20;
 
-impl Ground {
+impl ViewGround {
     /// Makes the private file system, in a namespace of the calling thread's own, and looks at what there is to replace.
     pub(super) fn new(hints: &[PathBuf]) -> Result<Self, NoViews> {
         let mounts = step("/proc/thread-self/mountinfo", mounts::reachable())?;
@@ -251,7 +254,7 @@ fn own_mounts() -> Result<(), NoViews> {
 fn devices(root: &Path) -> Result<(), NoViews> {
     let dev = root.join("dev");
     mount(Some(Path::new("dev")), &dev, Some("tmpfs"), libc::MS_NOSUID, Some(b"mode=755,size=64k"))?;
-    for name in DEVICES {
+    for name in HARMLESS_DEVICES {
         let real = Path::new("/dev").join(name);
         if real.exists() {
             step("open", File::create(dev.join(name)))?;
@@ -278,11 +281,8 @@ fn devices(root: &Path) -> Result<(), NoViews> {
 fn enter_root(root: &Path) -> Result<(), NoViews> {
     step("chdir", std::env::set_current_dir(root))?;
     // The old root lies on the new one then, and is taken away.
-    // SAFETY: the pointers are valid.
-    unsafe {
-        call("pivot_root", libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()))?;
-        call("umount2", libc::umount2(c".".as_ptr(), libc::MNT_DETACH).into())?;
-    }
+    step("pivot_root", pivot_root(".", ".").map_err(io::Error::from))?;
+    detach(Path::new("."))?;
     step("chdir", std::env::set_current_dir("/"))
 }
 
@@ -312,9 +312,7 @@ pub(super) fn mount(
 }
 
 fn detach(target: &Path) -> Result<(), NoViews> {
-    let place = text(target)?;
-    // SAFETY: the pointer is valid.
-    call("umount2", unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH) }.into()).map(drop)
+    step("umount2", unmount(target, UnmountFlags::DETACH).map_err(io::Error::from))
 }
 
 /// Makes a mount, or a whole tree of them, read-only or writable.

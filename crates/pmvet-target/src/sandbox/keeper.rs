@@ -11,8 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, mpsc};
 
+use rustix::process::{
+    DumpableBehavior, Signal, getegid, geteuid, set_dumpable_behavior, set_parent_process_death_signal,
+};
+
 use super::capabilities;
-use super::ground::{Built, Ground, NoViews, call, mount, step};
+use super::ground::{Built, NoViews, ViewGround, call, mount, step};
 use super::mounts;
 use super::view;
 
@@ -22,7 +26,7 @@ type Work = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub(super) struct Keeper {
     work: Mutex<mpsc::Sender<Work>>,
-    ground: Ground,
+    ground: ViewGround,
     layers: AtomicU64,
 }
 
@@ -47,8 +51,8 @@ pub fn enter(words: Vec<OsString>) -> Result<(), NoViews> {
         return Err(NoViews { step: "start".into(), error: format!("pmvet has {threads} threads already") });
     }
     // A pmvet that root's pmvet starts gains rights, after which the kernel lets nobody trace what shares its memory.
-    // SAFETY: a system call without pointers.
-    call("prctl(PR_SET_DUMPABLE)", unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) }.into())?;
+    let set = set_dumpable_behavior(DumpableBehavior::Dumpable);
+    step("prctl(PR_SET_DUMPABLE)", set.map_err(io::Error::from))?;
     // Found with the user's own rights.
     let hints = mounts::hints(words.into_iter());
     try_out(&hints)?;
@@ -56,7 +60,7 @@ pub fn enter(words: Vec<OsString>) -> Result<(), NoViews> {
     let (ready, made) = mpsc::channel();
     let (work, received) = mpsc::channel::<Work>();
     let started = std::thread::Builder::new().name("pmvet-keeper".into()).spawn(move || {
-        let ground = Ground::new(&hints);
+        let ground = ViewGround::new(&hints);
         let works = ground.is_ok();
         if ready.send(ground).is_ok() && works {
             received.into_iter().for_each(|work| work());
@@ -76,9 +80,8 @@ fn try_out(hints: &[PathBuf]) -> Result<(), NoViews> {
     let child = call("fork", unsafe { libc::fork() }.into())? as libc::pid_t;
     if child == 0 {
         // It ends with pmvet, or, if pmvet has ended before, by itself.
-        // SAFETY: a system call without pointers.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        let result = isolate().and_then(|()| Ground::new(hints)).and_then(|ground| {
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        let result = isolate().and_then(|()| ViewGround::new(hints)).and_then(|ground| {
             let folder = step("getcwd", std::env::current_dir())?;
             let built = ground.build(0, &[], &folder)?;
             step("openat2", view::open_in(&built.root, Path::new("/"), libc::O_PATH, 0))
@@ -110,17 +113,15 @@ fn try_out(hints: &[PathBuf]) -> Result<(), NoViews> {
 /// Gives the process namespaces of its own.
 fn isolate() -> Result<(), NoViews> {
     let own = libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
-    // SAFETY: system calls without pointers, and with valid ones.
-    unsafe {
-        if capabilities::may_mount() && call("unshare", libc::unshare(own).into()).is_ok() {
-            // Root, who needs no other users.
-        } else {
-            let (user, group) = (libc::geteuid(), libc::getegid());
-            call("unshare", libc::unshare(own | libc::CLONE_NEWUSER).into())?;
-            step("/proc/self/setgroups", std::fs::write("/proc/self/setgroups", "deny"))?;
-            step("/proc/self/uid_map", std::fs::write("/proc/self/uid_map", format!("{user} {user} 1")))?;
-            step("/proc/self/gid_map", std::fs::write("/proc/self/gid_map", format!("{group} {group} 1")))?;
-        }
+    // SAFETY: a system call without pointers; open files stay shared.
+    let unshare = |what| call("unshare", unsafe { libc::unshare(what) }.into());
+    // Root needs no other users.
+    if !capabilities::may_mount() || unshare(own).is_err() {
+        let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+        unshare(own | libc::CLONE_NEWUSER)?;
+        step("/proc/self/setgroups", std::fs::write("/proc/self/setgroups", "deny"))?;
+        step("/proc/self/uid_map", std::fs::write("/proc/self/uid_map", format!("{user} {user} 1")))?;
+        step("/proc/self/gid_map", std::fs::write("/proc/self/gid_map", format!("{group} {group} 1")))?;
     }
     // What is mounted outside from now on appears here, but not the other way round.
     mount(None, Path::new("/"), None, libc::MS_REC | libc::MS_SLAVE, None)
@@ -144,7 +145,7 @@ impl Keeper {
     /// Does something in a thread that may mount, and waits for it.
     pub(super) fn call<T: Send + 'static>(
         &'static self,
-        work: impl FnOnce(&Ground) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(&ViewGround) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let (done, result) = mpsc::channel();
         self.spawn(move || drop(done.send(work(&self.ground))))?;

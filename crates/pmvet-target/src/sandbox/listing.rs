@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use super::tracee::{Registers, Tracee};
+use super::tracee::{Tracee, TraceeRegisters};
 
 /// How a folder differs from the real one.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) struct Told(HashMap<(libc::pid_t, i32), usize>);
 
 /// What a program sees of a listing.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum ListedAs {
     /// What is in its buffer.
     AsItIs,
     /// This many bytes.
@@ -48,7 +48,7 @@ pub(super) enum Seen {
 }
 
 impl Listing {
-    pub(super) fn new(tracee: Tracee, registers: &Registers, differences: Differences, told: &mut Told) -> Self {
+    pub(super) fn new(tracee: Tracee, registers: &TraceeRegisters, differences: Differences, told: &mut Told) -> Self {
         let form = if registers.orig_rax as i64 == libc::SYS_getdents { Form::Old } else { Form::New };
         let (process, fd) = (tracee.process(), registers.rdi as i32);
         let about = std::fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", tracee.tid)).unwrap_or_default();
@@ -59,7 +59,7 @@ impl Listing {
     }
 
     /// Makes the buffer right, after the kernel has put so many bytes there.
-    pub(super) fn finish(self, tracee: Tracee, bytes: usize, told: &mut Told) -> io::Result<Seen> {
+    pub(super) fn finish(self, tracee: Tracee, bytes: usize, told: &mut Told) -> io::Result<ListedAs> {
         let told = told.0.entry((self.process, self.fd)).or_default();
         let seen = if bytes == 0 {
             let (entries, count) = self.form.entries(&self.differences.added[*told..], self.room);
@@ -71,13 +71,13 @@ impl Listing {
             self.form.without(&found[..read], &self.differences.hidden)
         };
         if bytes > 0 && seen.is_empty() {
-            return Ok(Seen::Again);
+            return Ok(ListedAs::Again);
         }
         if seen.len() == bytes {
-            return Ok(Seen::AsItIs);
+            return Ok(ListedAs::AsItIs);
         }
         tracee.write(self.buffer, &seen)?;
-        Ok(Seen::Bytes(seen.len()))
+        Ok(ListedAs::Bytes(seen.len()))
     }
 }
 

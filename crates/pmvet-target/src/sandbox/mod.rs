@@ -56,13 +56,17 @@ pub use self::keeper::enter;
 pub use self::overlay::{Capture, Overlay};
 pub use self::stack::{RawFrame, Unwinder};
 pub use self::tracee::Tracees;
+pub(crate) use self::tracee::send_signal;
 
-use crate::launch::Exit;
-use crate::over;
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::process::Signal;
+
+use crate::launch::TargetExit;
+use crate::shutdown;
 
 use self::driver::{Driver, Ready, Server, Signs};
 use self::spawn::Spawn;
-use self::start_error::{StartError, Step};
+use self::start_error::{StartError, StartStep};
 use self::supervisor::{Sandbox, Status, Supervisor, ending};
 use self::waiting::Waiting;
 
@@ -71,7 +75,7 @@ const MOST_THREADS: usize = 10_000;
 
 /// What to run, and what it may use.
 #[derive(Debug, Clone)]
-pub struct Job<'a> {
+pub struct SandboxedProgram<'a> {
     /// The program, found in `PATH` if its name has no slash.
     pub executable: &'a OsStr,
     /// What it is called with, its own name first.
@@ -100,7 +104,7 @@ pub struct Job<'a> {
     pub beside: Option<&'a Tracees>,
 }
 
-impl<'a> Job<'a> {
+impl<'a> SandboxedProgram<'a> {
     /// A job with no input, whose output is thrown away and which may take as long and as much as it likes.
     pub fn new(arguments: &'a [OsString]) -> Self {
         Self {
@@ -132,8 +136,8 @@ pub enum Output {
 
 /// How a run went.
 #[derive(Debug, Clone)]
-pub struct Run {
-    pub end: End,
+pub struct SandboxedRun {
+    pub end: SandboxedEnd,
     /// The end of what it wrote to its standard output and error.
     pub output: Vec<u8>,
     /// Where it was when it failed.
@@ -142,7 +146,7 @@ pub struct Run {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum SandboxedEnd {
     Exit(i32),
     Signal(i32),
     /// It was still running when its time was over.
@@ -153,21 +157,24 @@ pub enum End {
     Interrupted,
 }
 
-impl End {
+impl SandboxedEnd {
     /// How the process itself ended, if it was let to.
-    pub fn exit(self) -> Exit {
+    pub fn exit(self) -> TargetExit {
         match self {
-            End::Exit(status) => Exit::Status(status),
-            End::Signal(signal) => Exit::Signal(signal),
-            End::Timeout | End::Runaway | End::Interrupted => Exit::Signal(libc::SIGKILL),
+            SandboxedEnd::Exit(status) => TargetExit::Status(status),
+            SandboxedEnd::Signal(signal) => TargetExit::Signal(signal),
+            SandboxedEnd::Timeout | SandboxedEnd::Runaway | SandboxedEnd::Interrupted => {
+                TargetExit::Signal(libc::SIGKILL)
+            }
         }
     }
 }
 
 /// Runs a command to its end. What it does to files stays in `overlay`.
-pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> io::Result<Run> {
-    let cut = || Run { end: End::Interrupted, output: Vec::new(), stack: Vec::new(), time: Duration::ZERO };
-    if over::is_over() {
+pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> io::Result<SandboxedRun> {
+    let cut =
+        || SandboxedRun { end: SandboxedEnd::Interrupted, output: Vec::new(), stack: Vec::new(), time: Duration::ZERO };
+    if shutdown::is_over() {
         return Ok(cut());
     }
     let input = match job.input {
@@ -180,14 +187,13 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
         Output::Tail(_) => {
             let (reader, writer) = io::pipe()?;
             // Whoever still has the other end when all are dead is not waited for.
-            // SAFETY: a flag of a descriptor of our own.
-            unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+            fcntl_setfl(&reader, OFlags::NONBLOCK)?;
             (Some(OwnedFd::from(reader)), Some(OwnedFd::from(writer)))
         }
     };
     adopt_orphans();
     let started = Instant::now();
-    let Job { executable, arguments, variables, most_memory, .. } = *job;
+    let SandboxedProgram { executable, arguments, variables, most_memory, .. } = *job;
     let (view, stale) = {
         let mut overlay = overlay.lock().unwrap_or_else(|e| e.into_inner());
         (overlay.enter_view()?, job.driver.and_then(|driver| driver.stale(&overlay)))
@@ -211,8 +217,7 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
                 // If memory runs out, no program of the user's is to be ended for it.
                 let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
             }
-            // SAFETY: has no preconditions.
-            let own = unsafe { libc::gettid() };
+            let own = rustix::thread::gettid().as_raw_pid();
             // Who asked waits for this.
             let _ = begun.send(pid.map(|pid| (pid, own)));
             let sandbox = Sandbox { overlay, tracees, beside: job.beside };
@@ -224,7 +229,7 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
         };
         // A target that has filled the table of processes is no reason to panic.
         let supervising = std::thread::Builder::new().spawn_scoped(scope, supervise);
-        let supervising = supervising.map_err(StartError::at(Step::Thread))?;
+        let supervising = supervising.map_err(StartError::at(StartStep::Thread))?;
         let (pid, supervisor) = process.recv().map_err(io::Error::other)??;
         let server = Server { pid, signs, tracees, overlay, stale };
         let driving = job.driver.map(|driver| scope.spawn(move || driver.drive(&server)));
@@ -258,7 +263,7 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
     });
     let (supervised, watchdog, driven) = match ran {
         // Whatever killed it before it had started.
-        Err(_) if over::is_over() => return Ok(cut()),
+        Err(_) if shutdown::is_over() => return Ok(cut()),
         ran => ran?,
     };
     let (status, stack) = supervised.ok_or_else(|| io::Error::other("the supervisor of a process has failed"))??;
@@ -271,10 +276,10 @@ pub fn run(job: &Job<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> 
         (Some(why), ..) => why,
         // It was told to end; how its client fared is what counts.
         (None, Some(driven), _) => driven,
-        (None, None, Status::Exited(status)) => End::Exit(status),
-        (None, None, Status::Killed(signal)) => End::Signal(signal),
+        (None, None, Status::Exited(status)) => SandboxedEnd::Exit(status),
+        (None, None, Status::Killed(signal)) => SandboxedEnd::Signal(signal),
     };
-    Ok(Run { end, output, stack, time })
+    Ok(SandboxedRun { end, output, stack, time })
 }
 
 /// The memory of the machine.
@@ -311,7 +316,7 @@ struct Watchdog<'a> {
     pipe: Option<OwnedFd>,
     keep: usize,
     output: Vec<u8>,
-    why: Option<End>,
+    why: Option<SandboxedEnd>,
 }
 
 impl Watchdog<'_> {
@@ -383,33 +388,35 @@ impl Watchdog<'_> {
         if self.why.is_none() {
             // Who has it may be busy with a large file.
             let is_full = || self.overlay.try_lock().is_ok_and(|overlay| overlay.exceeds(self.most_bytes));
-            self.why = if over::is_over() || self.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
-                Some(End::Interrupted)
+            self.why = if shutdown::is_over() || self.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
+                Some(SandboxedEnd::Interrupted)
             } else if self.is_late() {
-                Some(End::Timeout)
+                Some(SandboxedEnd::Timeout)
             } else if is_full() {
-                Some(End::Runaway)
+                Some(SandboxedEnd::Runaway)
             } else if self.tracees.count() > MOST_THREADS {
                 say(&format!("a run that had more than {MOST_THREADS} threads at a time was killed"));
-                Some(End::Signal(libc::SIGKILL))
+                Some(SandboxedEnd::Signal(libc::SIGKILL))
             } else {
                 None
             };
             let Some(why) = self.why else { return false };
             self.signs.over.store(true, Ordering::Release);
-            if why == End::Interrupted {
+            if why == SandboxedEnd::Interrupted {
                 // Nobody wants to know where it was.
                 self.ending.store(ending::KILL, Ordering::Release);
                 return true;
             }
             self.ending.store(ending::LOOK, Ordering::Release);
             // It stops, and the supervisor sees where.
-            // SAFETY: the supervisor has not waited for its end, or we would be done.
-            unsafe { libc::kill(self.pid, libc::SIGSTOP) };
+            // The supervisor has not waited for its end, or we would be done.
+            send_signal(self.pid, Signal::STOP);
             self.deadline = Some(Instant::now() + Self::PATIENCE);
             return false;
         }
-        self.why == Some(End::Interrupted) || over::is_over() || self.deadline.is_some_and(|at| Instant::now() >= at)
+        self.why == Some(SandboxedEnd::Interrupted)
+            || shutdown::is_over()
+            || self.deadline.is_some_and(|at| Instant::now() >= at)
     }
 
     /// Whether its time is over, not counting what it spent waiting for a processor. A thread that yields all the time also waits, so
@@ -420,8 +427,8 @@ impl Watchdog<'_> {
     }
 
     fn end(&mut self) {
-        // SAFETY: as above.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        // As above.
+        send_signal(self.pid, Signal::KILL);
     }
 }
 
@@ -451,12 +458,14 @@ fn say_refused(call: &'static str) {
     }
 }
 
-/// The path without symbolic links and dots, whether or not the last part exists.
-pub fn canonical(path: &Path, follow: bool) -> Option<PathBuf> {
+/// The path without symbolic links and dots, whether or not the last part exists, and whether there is a file.
+fn canonical(path: &Path, follow: bool) -> Option<(PathBuf, bool)> {
     if follow && let Ok(found) = path.canonicalize() {
-        return Some(found);
+        return Some((found, true));
     }
-    Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
+    let found = path.parent()?.canonicalize().ok()?.join(path.file_name()?);
+    let exists = !follow && found.symlink_metadata().is_ok();
+    Some((found, exists))
 }
 
 /// The path of a stand-in that any process can open.

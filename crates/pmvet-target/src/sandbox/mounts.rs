@@ -6,11 +6,14 @@
 //! folders that the user may write to.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD, StatxFlags, access, statx};
+use rustix::process::{getegid, geteuid};
 
 /// One mount, as `/proc/self/mountinfo` has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,14 +80,8 @@ pub(super) fn reachable() -> io::Result<Vec<Mount>> {
 
 /// Which mount a path leads to.
 fn mount_id(path: &Path) -> Option<u64> {
-    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all-zero is a valid statx, and the pointers are valid.
-    unsafe {
-        let mut found: libc::statx = std::mem::zeroed();
-        let flags = libc::AT_NO_AUTOMOUNT;
-        let done = libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_MNT_ID, &raw mut found) == 0;
-        (done && found.stx_mask & libc::STATX_MNT_ID != 0).then_some(found.stx_mnt_id)
-    }
+    let found = statx(CWD, path, AtFlags::NO_AUTOMOUNT, StatxFlags::MNT_ID).ok()?;
+    (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
 }
 
 impl Mount {
@@ -137,8 +134,7 @@ pub(super) fn writable_tops(mounts: &[Mount], hints: &[PathBuf]) -> Vec<PathBuf>
 
 /// Whether owner and group of a folder are the user's own.
 fn can_be_copied(folder: &Path) -> bool {
-    // SAFETY: they have no arguments and cannot fail.
-    let own = unsafe { (libc::geteuid(), libc::getegid()) };
+    let own = (geteuid().as_raw(), getegid().as_raw());
     folder.metadata().is_ok_and(|found| (found.uid(), found.gid()) == own)
 }
 
@@ -172,9 +168,7 @@ fn is_top(folder: &Path, mounts: &[Mount]) -> bool {
 }
 
 pub(super) fn is_writable(folder: &Path) -> bool {
-    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else { return false };
-    // SAFETY: the pointer is valid.
-    unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) == 0 }
+    access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
 /// Existing folders that words of a command line lead to: the folder itself, or the one that a file is or would be in.

@@ -4,9 +4,9 @@ use std::io;
 use std::path::Path;
 
 use super::filter::{self, Call, PathArgument};
-use super::overlay::{Answer, Effect, Overlay};
-use super::resolve::{Access, Named, resolve};
-use super::tracee::{Registers, Tracee, argument, set_argument};
+use super::overlay::{Answer, CallEffect, Overlay};
+use super::resolve::{Named, PathAccess, resolve};
+use super::tracee::{Tracee, TraceeRegisters, argument, set_argument};
 
 /// What becomes of a call that names files.
 pub(super) struct Decision {
@@ -14,20 +14,20 @@ pub(super) struct Decision {
     pub(super) place: PathArgument,
     pub(super) answer: Answer,
     /// What follows if the kernel carries it out.
-    pub(super) effect: Option<Effect>,
+    pub(super) effect: Option<CallEffect>,
 }
 
 /// Decides on a call, and makes its registers fit. Nothing if it names no file.
 pub(super) fn decide(
     tracee: Tracee,
-    now: &mut Registers,
+    now: &mut TraceeRegisters,
     call: Call,
     overlay: &mut Overlay,
 ) -> io::Result<Option<Decision>> {
     let Some((place, access)) = first(tracee, now, call)? else { return Ok(None) };
     let named = resolve(tracee, now, place, access, overlay.view())?;
     let other = match second(call) {
-        Some(to) => Some(resolve(tracee, now, to, Access { follow: false, writes: true }, overlay.view())?),
+        Some(to) => Some(resolve(tracee, now, to, PathAccess { follow: false, writes: true }, overlay.view())?),
         None => None,
     };
     let (answer, effect) = match (named, other) {
@@ -50,13 +50,13 @@ pub(super) fn decide(
 }
 
 /// The first path of a call, and what the call is about to do there.
-fn first(tracee: Tracee, now: &Registers, call: Call) -> io::Result<Option<(PathArgument, Access)>> {
-    let opens = |flags: i32| Access {
+fn first(tracee: Tracee, now: &TraceeRegisters, call: Call) -> io::Result<Option<(PathArgument, PathAccess)>> {
+    let opens = |flags: i32| PathAccess {
         follow: flags & libc::O_NOFOLLOW == 0 && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL,
         writes: flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_TRUNC | libc::O_CREAT) != 0,
     };
-    let looks = |follow| Access { follow, writes: false };
-    let writes = |follow| Access { follow, writes: true };
+    let looks = |follow| PathAccess { follow, writes: false };
+    let writes = |follow| PathAccess { follow, writes: true };
     Ok(Some(match call {
         Call::Open { path, flags } => (path, opens(argument(now, flags) as i32)),
         Call::Open2 { path, how } => (path, opens(open_how(tracee, argument(now, how))?.0)),
@@ -80,7 +80,13 @@ fn second(call: Call) -> Option<PathArgument> {
     }
 }
 
-fn on_two(now: &Registers, call: Call, from: &Path, to: &Path, overlay: &mut Overlay) -> (Answer, Option<Effect>) {
+fn on_two(
+    now: &TraceeRegisters,
+    call: Call,
+    from: &Path,
+    to: &Path,
+    overlay: &mut Overlay,
+) -> (Answer, Option<CallEffect>) {
     match call {
         Call::Rename { flags, .. } => overlay.rename(from, to, flags.map_or(0, |n| argument(now, n))),
         _ => overlay.link(from, to),
@@ -89,11 +95,11 @@ fn on_two(now: &Registers, call: Call, from: &Path, to: &Path, overlay: &mut Ove
 
 fn on_one(
     tracee: Tracee,
-    now: &mut Registers,
+    now: &mut TraceeRegisters,
     call: Call,
     path: &Path,
     overlay: &mut Overlay,
-) -> io::Result<(Answer, Option<Effect>)> {
+) -> io::Result<(Answer, Option<CallEffect>)> {
     let answer = match call {
         Call::Unlink { flags, .. } if flags.is_some_and(|n| argument(now, n) & libc::AT_REMOVEDIR as u64 != 0) => {
             overlay.change_view(path)
@@ -173,7 +179,7 @@ fn new_mode(tracee: Tracee, flags: i32, asked: u64) -> u32 {
 }
 
 /// Whether a call that changes a file follows a link at the end of its path.
-fn follows(registers: &Registers) -> bool {
+fn follows(registers: &TraceeRegisters) -> bool {
     let flags = match registers.orig_rax as i64 {
         libc::SYS_lchown | libc::SYS_lsetxattr | libc::SYS_lremovexattr => return false,
         libc::SYS_fchownat => registers.r8,
@@ -185,7 +191,7 @@ fn follows(registers: &Registers) -> bool {
 }
 
 /// A stand-in is reached through a link, so calls that change a link itself have to follow it.
-fn follow_stand_in(now: &mut Registers) {
+fn follow_stand_in(now: &mut TraceeRegisters) {
     match now.orig_rax as i64 {
         libc::SYS_lchown => now.orig_rax = libc::SYS_chown as u64,
         libc::SYS_lsetxattr => now.orig_rax = libc::SYS_setxattr as u64,

@@ -16,6 +16,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
 use super::attributes;
+use super::ground::HARMLESS_DEVICES;
 use super::keeper;
 use super::listing::Differences;
 use super::saved::{self, Saver};
@@ -75,7 +76,7 @@ pub(super) enum Answer {
 
 /// What is to become of the overlay when a call that names files has succeeded.
 #[derive(Debug)]
-pub(super) enum Effect {
+pub(super) enum CallEffect {
     Unlinked(PathBuf),
     Renamed { from: PathBuf, to: PathBuf, exchanged: bool },
     Linked { from: PathBuf, to: PathBuf },
@@ -251,7 +252,7 @@ impl Overlay {
         let full = std::path::absolute(path).ok()?;
         let real = match self.view() {
             Some(view) => view.canonical(&full, true)?.0,
-            None => super::canonical(&full, true)?,
+            None => super::canonical(&full, true)?.0,
         };
         match self.find(&real) {
             Some(Entry::Present(file)) => file.metadata().ok(),
@@ -408,13 +409,13 @@ impl Overlay {
     }
 
     /// Removes a name. With a view, the kernel removes it there, and the effect follows.
-    pub(super) fn unlink(&mut self, path: &Path) -> (Answer, Option<Effect>) {
+    pub(super) fn unlink(&mut self, path: &Path) -> (Answer, Option<CallEffect>) {
         if self.view.is_some() {
             self.sync_placeholders();
             if self.find(path).is_none() {
                 self.change_view(path);
             }
-            return (Answer::Real, Some(Effect::Unlinked(path.into())));
+            return (Answer::Real, Some(CallEffect::Unlinked(path.into())));
         }
         let answer = match self.find(path) {
             Some(Entry::Deleted) => Answer::Error(libc::ENOENT),
@@ -434,7 +435,7 @@ impl Overlay {
         Answer::Done
     }
 
-    pub(super) fn rename(&mut self, from: &Path, to: &Path, flags: u64) -> (Answer, Option<Effect>) {
+    pub(super) fn rename(&mut self, from: &Path, to: &Path, flags: u64) -> (Answer, Option<CallEffect>) {
         let exchanged = flags & u64::from(libc::RENAME_EXCHANGE) != 0;
         if self.view.is_some() {
             self.sync_placeholders();
@@ -454,7 +455,7 @@ impl Overlay {
             if !only_placeholders {
                 self.change_view(from);
             }
-            return (Answer::Real, Some(Effect::Renamed { from: from.into(), to: to.into(), exchanged }));
+            return (Answer::Real, Some(CallEffect::Renamed { from: from.into(), to: to.into(), exchanged }));
         }
         (self.rename_here(from, to, flags, exchanged).unwrap_or_else(|answer| answer), None)
     }
@@ -473,13 +474,13 @@ impl Overlay {
         Ok(Answer::Done)
     }
 
-    pub(super) fn link(&mut self, from: &Path, to: &Path) -> (Answer, Option<Effect>) {
+    pub(super) fn link(&mut self, from: &Path, to: &Path) -> (Answer, Option<CallEffect>) {
         if self.view.is_some() {
             self.sync_placeholders();
             if !self.entries.contains_key(from) {
                 self.change_view(to);
             }
-            return (Answer::Real, Some(Effect::Linked { from: from.into(), to: to.into() }));
+            return (Answer::Real, Some(CallEffect::Linked { from: from.into(), to: to.into() }));
         }
         // Stand-ins cannot be counted by their names, which is what many make links for.
         let answer = match (self.exists(from), self.exists(to)) {
@@ -502,15 +503,15 @@ impl Overlay {
     }
 
     /// Follows a call that the kernel carried out in the view.
-    pub(super) fn apply(&mut self, effect: Effect) {
+    pub(super) fn apply(&mut self, effect: CallEffect) {
         match effect {
-            Effect::Unlinked(path) => self.forget(&path),
-            Effect::Linked { from, to } => {
+            CallEffect::Unlinked(path) => self.forget(&path),
+            CallEffect::Linked { from, to } => {
                 if let Some(entry @ Entry::Present(_)) = self.entries.get(&from).cloned() {
                     self.put_below(&to, vec![(PathBuf::new(), entry)]);
                 }
             }
-            Effect::Renamed { from, to, exchanged } => {
+            CallEffect::Renamed { from, to, exchanged } => {
                 let (first, second) = (self.take_below(&from), self.take_below(&to));
                 self.put_below(&to, first);
                 if exchanged {
@@ -675,13 +676,15 @@ pub(super) fn is_kernels(path: &Path) -> bool {
 
 /// Files of the kernel's that may be written without a view: those of a process itself, and devices that keep nothing.
 fn is_harmless(path: &Path) -> bool {
-    const DEVICES: [&str; 8] = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];
+    // A view has pseudoterminals of its own.
+    const PSEUDOTERMINALS: [&str; 2] = ["ptmx", "pts"];
     let mut parts = path.components().skip(1).map(|part| part.as_os_str().to_str().unwrap_or_default());
     match (parts.next(), parts.next()) {
         (Some("proc"), Some(process)) => process.bytes().all(|b| b.is_ascii_digit()),
         (Some("dev"), Some(device)) => {
             let terminal = || path.symlink_metadata().is_ok_and(|m| m.file_type().is_char_device());
-            DEVICES.contains(&device) || device.starts_with("tty") && terminal()
+            let harmless = HARMLESS_DEVICES.contains(&device) || PSEUDOTERMINALS.contains(&device);
+            harmless || device.starts_with("tty") && terminal()
         }
         _ => false,
     }

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use super::{Capture, End, Job, Output, Overlay, Unwinder, run};
+use super::{Capture, Output, Overlay, SandboxedEnd, SandboxedProgram, Unwinder, run};
 use crate::sparse;
 
 /// The argument that makes pmvet the program in the sandbox.
@@ -44,7 +44,7 @@ pub fn prove() -> io::Result<()> {
     let mut overlay = Overlay::new(Capture::Named);
     overlay.put(image.clone(), Arc::new(stand_in));
     let arguments = ["/proc/self/exe".into(), COMMAND.into(), image.into(), new.clone().into_os_string()];
-    let job = Job { output: Output::Tail(1 << 10), ..Job::new(&arguments) };
+    let job = SandboxedProgram { output: Output::Tail(1 << 10), ..SandboxedProgram::new(&arguments) };
     let ended = run(&job, &Mutex::new(overlay), &mut Unwinder::default());
     let leaked = new.symlink_metadata().is_ok();
     if leaked {
@@ -53,8 +53,8 @@ pub fn prove() -> io::Result<()> {
     let ended = ended?;
     let problem = match ended.end {
         _ if leaked => "a file that was made in it appeared outside".to_owned(),
-        End::Exit(0) => return Ok(()),
-        End::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
+        SandboxedEnd::Exit(0) => return Ok(()),
+        SandboxedEnd::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
         end => format!("{}its probe ended with {}", String::from_utf8_lossy(&ended.output), end.exit()),
     };
     Err(io::Error::other(format!("the sandbox does not work: {problem}")))

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::filter::PathArgument;
-use super::tracee::{Registers, Tracee, argument};
+use super::tracee::{Tracee, TraceeRegisters, argument};
 use super::view::View;
 
 /// What a path argument of a call stands for.
@@ -24,7 +24,7 @@ pub(super) enum Named {
 
 /// What a call is about to do with the file that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Access {
+pub(super) struct PathAccess {
     /// A symbolic link at the end is followed.
     pub(super) follow: bool,
     pub(super) writes: bool,
@@ -35,9 +35,9 @@ const MOST_LINKS: usize = 40;
 
 pub(super) fn resolve(
     tracee: Tracee,
-    registers: &Registers,
+    registers: &TraceeRegisters,
     place: PathArgument,
-    access: Access,
+    access: PathAccess,
     view: Option<&View>,
 ) -> io::Result<Named> {
     let text = match tracee.string(argument(registers, place.path)) {
@@ -61,7 +61,7 @@ pub(super) fn resolve(
     Ok(name(tracee, full, access, view))
 }
 
-fn name(tracee: Tracee, mut path: PathBuf, access: Access, view: Option<&View>) -> Named {
+fn name(tracee: Tracee, mut path: PathBuf, access: PathAccess, view: Option<&View>) -> Named {
     for _ in 0..MOST_LINKS {
         path = of_process(tracee, path);
         if let Some((process, rest)) = process_path(&path) {
@@ -87,7 +87,7 @@ fn in_process(
     path: &Path,
     process: libc::pid_t,
     rest: &Path,
-    access: Access,
+    access: PathAccess,
     view: Option<&View>,
 ) -> Named {
     const DOORS: [&str; 4] = ["fd", "root", "cwd", "map_files"];
@@ -151,12 +151,7 @@ fn canonical(path: &Path, follow: bool, view: Option<&View>) -> Option<(PathBuf,
     if let Some(view) = view {
         return view.canonical(path, follow);
     }
-    if follow && let Ok(found) = path.canonicalize() {
-        return Some((found, true));
-    }
-    let found = path.parent()?.canonicalize().ok()?.join(path.file_name()?);
-    let exists = !follow && found.symlink_metadata().is_ok();
-    Some((found, exists))
+    super::canonical(path, follow)
 }
 
 fn read_link(path: &Path, view: Option<&View>) -> Option<PathBuf> {

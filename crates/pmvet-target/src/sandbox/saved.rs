@@ -7,17 +7,17 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::fs::{self, File, FileTimes, Metadata, Permissions};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde::{Deserialize, Serialize};
 use tar::{Archive, Builder, EntryType, Header};
 
 use super::attributes::{self, Attribute};
-use super::ground::Ground;
+use super::ground::ViewGround;
 use crate::sparse;
 
 const LAYERS: &str = "layers";
@@ -54,7 +54,7 @@ impl<W: Write> Saver<W> {
     pub(super) fn layer(
         &mut self,
         place: usize,
-        ground: &Ground,
+        ground: &ViewGround,
         layer: u64,
         skip: &HashSet<PathBuf>,
     ) -> io::Result<()> {
@@ -207,7 +207,7 @@ pub(super) fn stand_ins(from: &mut File) -> io::Result<(StandIns, usize)> {
 }
 
 /// Puts what an archive has of a layer into a new one.
-pub(super) fn restore(from: &mut File, place: usize, ground: &Ground, layer: u64) -> io::Result<()> {
+pub(super) fn restore(from: &mut File, place: usize, ground: &ViewGround, layer: u64) -> io::Result<()> {
     from.seek(SeekFrom::Start(0))?;
     let target = |name: &Path| -> io::Result<Option<PathBuf>> {
         let (top, rest) = split(name)?;
@@ -234,12 +234,8 @@ pub(super) fn restore(from: &mut File, place: usize, ground: &Ground, layer: u64
                 fs::hard_link(first, &path)?;
             }
             EntryType::Fifo | EntryType::Char => {
-                let kind = if kind == EntryType::Fifo { libc::S_IFIFO } else { libc::S_IFCHR };
-                let place = CString::new(path.as_os_str().as_bytes())?;
-                // SAFETY: the path is a string.
-                if unsafe { libc::mknod(place.as_ptr(), kind | mode & 0o7777, 0) } != 0 {
-                    return Err(io::Error::last_os_error());
-                }
+                let kind = if kind == EntryType::Fifo { FileType::Fifo } else { FileType::CharacterDevice };
+                mknodat(CWD, &path, kind, Mode::from_raw_mode(mode & 0o7777), 0)?;
             }
             _ => {
                 let about = about(&mut entry)?;

@@ -19,9 +19,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, mpsc};
 
+use rustix::thread::futex;
+
 use super::capabilities;
 use super::filter::Filter;
-use super::start_error::{StartError, Step};
+use super::start_error::{StartError, StartStep};
 use super::view::View;
 
 /// A program to start, as its own group of processes, traced by the calling thread, and stopped where it starts.
@@ -102,18 +104,18 @@ fn text_of(text: &OsStr) -> io::Result<CString> {
 /// ever started at a time.
 #[derive(Debug)]
 pub(super) struct Spawner {
-    orders: Mutex<mpsc::Sender<Order>>,
+    orders: Mutex<mpsc::Sender<SpawnOrder>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct SpawnOrder {
     prepared: *const Prepared,
     /// The program has started, or never will.
     over: mpsc::Sender<()>,
 }
 
 // SAFETY: who sends it waits until it is over.
-unsafe impl Send for Order {}
+unsafe impl Send for SpawnOrder {}
 
 static IDLE: Mutex<Vec<Spawner>> = Mutex::new(Vec::new());
 
@@ -134,7 +136,7 @@ impl Spawner {
     }
 
     fn fresh() -> io::Result<Self> {
-        let (orders, received) = mpsc::channel::<Order>();
+        let (orders, received) = mpsc::channel::<SpawnOrder>();
         let (ready, installed) = mpsc::channel();
         let started = std::thread::Builder::new().name("pmvet-spawner".into()).spawn(move || {
             let confined = Self::confine(false);
@@ -143,13 +145,13 @@ impl Spawner {
                 Self::serve(received);
             }
         });
-        started.map_err(StartError::at(Step::Thread))?;
+        started.map_err(StartError::at(StartStep::Thread))?;
         installed.recv().map_err(io::Error::other)??;
         Ok(Self::new(orders))
     }
 
     /// A spawner whose thread takes its orders from the other end.
-    pub(super) fn new(orders: mpsc::Sender<Order>) -> Self {
+    pub(super) fn new(orders: mpsc::Sender<SpawnOrder>) -> Self {
         Self { orders: Mutex::new(orders) }
     }
 
@@ -163,7 +165,7 @@ impl Spawner {
     }
 
     /// Starts the programs that it is told to, until nobody is left to tell.
-    pub(super) fn serve(orders: mpsc::Receiver<Order>) {
+    pub(super) fn serve(orders: mpsc::Receiver<SpawnOrder>) {
         let mut stack: Vec<u128> = Vec::with_capacity(STACK / size_of::<u128>());
         for order in orders {
             // SAFETY: who gave the order waits until it is over.
@@ -178,7 +180,7 @@ impl Spawner {
         let (over, is_over) = mpsc::channel();
         let gone = || io::Error::other("the thread that starts processes has ended");
         let orders = self.orders.lock().unwrap_or_else(|e| e.into_inner());
-        orders.send(Order { prepared, over }).map_err(|_| gone())?;
+        orders.send(SpawnOrder { prepared, over }).map_err(|_| gone())?;
         drop(orders);
         let process = match prepared.process.wait() {
             FAILED => None,
@@ -194,9 +196,11 @@ impl Spawner {
             None => Err(match prepared.error.load(Ordering::Acquire) {
                 0 => traced.err().map_or_else(
                     || io::Error::other("the process was killed before its program started"),
-                    StartError::at(Step::Trace),
+                    StartError::at(StartStep::Trace),
                 ),
-                error if process.is_none() => StartError::at(Step::Process)(io::Error::from_raw_os_error(error as i32)),
+                error if process.is_none() => {
+                    StartError::at(StartStep::Process)(io::Error::from_raw_os_error(error as i32))
+                }
                 error => {
                     let executable = OsStr::from_bytes(prepared.executable.as_bytes());
                     StartError::program(executable, io::Error::from_raw_os_error(error as i32))
@@ -334,7 +338,8 @@ unsafe fn reset_handlers() {
     }
 }
 
-/// A word that one process sets once and another one, in the same memory, waits for.
+/// A word that one process sets once and another one, in the same memory, waits for. rustix makes the system calls itself, without the
+/// C library, so the new process may use it.
 #[derive(Debug, Default)]
 struct Word(AtomicU32);
 
@@ -345,16 +350,13 @@ impl Word {
 
     fn set(&self, value: u32) {
         self.0.store(value, Ordering::Release);
-        // SAFETY: the word is valid.
-        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+        let _ = futex::wake(&self.0, futex::Flags::empty(), i32::MAX as u32);
     }
 
     fn wait(&self) -> u32 {
         while self.get() == 0 {
-            // SAFETY: the word is valid.
-            unsafe {
-                libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAIT, 0, ptr::null::<c_void>(), 0, 0)
-            };
+            // Whatever woke it, the word tells.
+            let _ = futex::wait(&self.0, futex::Flags::empty(), 0, None);
         }
         self.get()
     }

@@ -10,13 +10,15 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+use rustix::process::Signal;
+
 use super::filter::{self, Call, PathArgument, Target};
-use super::listing::{Listing, Seen, Told};
+use super::listing::{ListedAs, Listing, Told};
 use super::naming::{self, Decision};
 use super::network;
-use super::overlay::{Answer, Effect, Overlay};
+use super::overlay::{Answer, CallEffect, Overlay};
 use super::stack::{RawFrame, Unwinder};
-use super::tracee::{Registers, Tracee, Tracees, argument, set_argument};
+use super::tracee::{Tracee, TraceeRegisters, Tracees, argument, send_signal, set_argument};
 
 /// Room below the stack pointer that a function may use without saying so.
 const RED_ZONE: u64 = 128;
@@ -44,9 +46,9 @@ pub(super) mod ending {
 #[derive(Default)]
 struct Thread {
     /// The registers to put back when its system call returns.
-    before: Option<Registers>,
+    before: Option<TraceeRegisters>,
     /// What follows if that succeeds.
-    effect: Option<Effect>,
+    effect: Option<CallEffect>,
     /// A folder that it lists.
     listing: Option<Listing>,
     /// The process it belongs to, once somebody asked.
@@ -82,11 +84,11 @@ pub(super) struct Supervisor<'a> {
 }
 
 /// What becomes of a system call.
-enum Verdict {
+enum CallVerdict {
     /// It goes on as it is.
     Pass,
     /// It goes on with other registers, and has an effect here if it succeeds.
-    Changed(Box<Registers>, Option<Effect>),
+    Changed(Box<TraceeRegisters>, Option<CallEffect>),
     /// It goes on, and what it lists is put right.
     Listed(Listing),
 }
@@ -254,9 +256,9 @@ impl<'a> Supervisor<'a> {
         let mut now = tracee.registers()?;
         let Ok(bytes) = usize::try_from(now.rax as i64) else { return Ok(()) };
         match listing.finish(tracee, bytes, &mut self.told)? {
-            Seen::AsItIs => return Ok(()),
-            Seen::Bytes(bytes) => now.rax = bytes as u64,
-            Seen::Again => {
+            ListedAs::AsItIs => return Ok(()),
+            ListedAs::Bytes(bytes) => now.rax = bytes as u64,
+            ListedAs::Again => {
                 now.rip -= SYSCALL;
                 now.rax = now.orig_rax;
             }
@@ -278,12 +280,12 @@ impl<'a> Supervisor<'a> {
     fn called(&mut self, tracee: Tracee) {
         let result = tracee.registers().and_then(|before| Ok((before, self.system_call(tracee, &before)?)));
         match result {
-            Ok((_, Verdict::Pass)) => tracee.resume(0),
-            Ok((_, Verdict::Listed(listing))) => {
+            Ok((_, CallVerdict::Pass)) => tracee.resume(0),
+            Ok((_, CallVerdict::Listed(listing))) => {
                 self.threads.entry(tracee.tid).or_default().listing = Some(listing);
                 tracee.resume_to_return();
             }
-            Ok((before, Verdict::Changed(now, effect))) => match tracee.set_registers(&now) {
+            Ok((before, CallVerdict::Changed(now, effect))) => match tracee.set_registers(&now) {
                 Ok(()) => {
                     let thread = self.threads.entry(tracee.tid).or_default();
                     (thread.before, thread.effect) = (Some(before), effect);
@@ -305,33 +307,33 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Decides on a system call.
-    fn system_call(&mut self, tracee: Tracee, before: &Registers) -> io::Result<Verdict> {
-        let Some((call, name)) = filter::call(before.orig_rax as i64) else { return Ok(Verdict::Pass) };
+    fn system_call(&mut self, tracee: Tracee, before: &TraceeRegisters) -> io::Result<CallVerdict> {
+        let Some((call, name)) = filter::call(before.orig_rax as i64) else { return Ok(CallVerdict::Pass) };
         let mut now = *before;
-        let decided = |now: Registers| Ok(Verdict::Changed(Box::new(now), None));
+        let decided = |now: TraceeRegisters| Ok(CallVerdict::Changed(Box::new(now), None));
         match call {
             Call::Exit => {
                 let status = before.rdi as i32 & 0xff;
                 if self.usual_status != Some(status) && self.is_of_first(tracee) {
                     self.stack = self.unwinder.stack(tracee);
                 }
-                Ok(Verdict::Pass)
+                Ok(CallVerdict::Pass)
             }
             Call::Map => {
                 // Only a DAX file system grants it; here everything counts as one that does.
-                let Ok(file) = tracee.file(before.r8 as i32) else { return Ok(Verdict::Pass) };
+                let Ok(file) = tracee.file(before.r8 as i32) else { return Ok(CallVerdict::Pass) };
                 let overlay = self.overlay();
                 if overlay.view().is_none() && !overlay.is_own(file.dev(), file.ino()) || !file.is_file() {
-                    return Ok(Verdict::Pass);
+                    return Ok(CallVerdict::Pass);
                 }
                 let flags = before.r10 & !(libc::MAP_SYNC as u64) & !(libc::MAP_TYPE as u64);
                 now.r10 = flags | libc::MAP_SHARED as u64;
                 decided(now)
             }
             Call::Lock => {
-                let Ok(file) = tracee.file(before.rdi as i32) else { return Ok(Verdict::Pass) };
+                let Ok(file) = tracee.file(before.rdi as i32) else { return Ok(CallVerdict::Pass) };
                 if !file.is_file() || self.overlay().may_lock(file.dev(), file.ino()) {
-                    return Ok(Verdict::Pass);
+                    return Ok(CallVerdict::Pass);
                 }
                 skip(&mut now, Ok(()));
                 decided(now)
@@ -340,20 +342,20 @@ impl<'a> Supervisor<'a> {
                 let overlay = self.overlay();
                 if overlay.view().is_some() {
                     overlay.sync_placeholders();
-                    return Ok(Verdict::Pass);
+                    return Ok(CallVerdict::Pass);
                 }
-                let Ok(folder) = tracee.folder(Some(before.rdi as i32)) else { return Ok(Verdict::Pass) };
+                let Ok(folder) = tracee.folder(Some(before.rdi as i32)) else { return Ok(CallVerdict::Pass) };
                 let differences = overlay.differences(&folder);
                 drop(overlay);
                 Ok(match differences.is_empty() {
-                    true => Verdict::Pass,
-                    false => Verdict::Listed(Listing::new(tracee, before, differences, &mut self.told)),
+                    true => CallVerdict::Pass,
+                    false => CallVerdict::Listed(Listing::new(tracee, before, differences, &mut self.told)),
                 })
             }
             Call::Never => self.refused(name, now),
-            Call::Signal { signal: Some(n), .. } if argument(before, n) as i32 == 0 => Ok(Verdict::Pass),
+            Call::Signal { signal: Some(n), .. } if argument(before, n) as i32 == 0 => Ok(CallVerdict::Pass),
             Call::Signal { target, of, .. } => match self.is_own(tracee, argument(before, target) as i32, of) {
-                true => Ok(Verdict::Pass),
+                true => Ok(CallVerdict::Pass),
                 false => self.refused(name, now),
             },
             Call::Address { binds, address, length } => {
@@ -373,21 +375,27 @@ impl<'a> Supervisor<'a> {
                 let decision = naming::decide(tracee, &mut now, call, &mut self.overlay())?;
                 match decision {
                     Some(decision) => self.answer(tracee, name, now, decision),
-                    None => Ok(Verdict::Pass),
+                    None => Ok(CallVerdict::Pass),
                 }
             }
         }
     }
 
     /// A change of what is known of an open file.
-    fn change_open(&mut self, tracee: Tracee, name: &'static str, fd: i32, now: Registers) -> io::Result<Verdict> {
-        let Ok(file) = tracee.file(fd) else { return Ok(Verdict::Pass) };
+    fn change_open(
+        &mut self,
+        tracee: Tracee,
+        name: &'static str,
+        fd: i32,
+        now: TraceeRegisters,
+    ) -> io::Result<CallVerdict> {
+        let Ok(file) = tracee.file(fd) else { return Ok(CallVerdict::Pass) };
         let overlay = self.overlay();
         let kind = file.file_type();
         // Pipes, sockets and memory without a name are nobody else's.
         let named = tracee.folder(Some(fd)).is_ok_and(|path| path.is_absolute() && !path.starts_with("/memfd:"));
         if !named || overlay.is_own(file.dev(), file.ino()) || !kind.is_file() && !kind.is_dir() && name != "ioctl" {
-            return Ok(Verdict::Pass);
+            return Ok(CallVerdict::Pass);
         }
         let answer = match name {
             // Nothing a view could keep private.
@@ -395,7 +403,7 @@ impl<'a> Supervisor<'a> {
             _ => overlay.change_view("/".as_ref()),
         };
         drop(overlay);
-        if matches!(answer, Answer::Refused) { self.refused(name, now) } else { Ok(Verdict::Pass) }
+        if matches!(answer, Answer::Refused) { self.refused(name, now) } else { Ok(CallVerdict::Pass) }
     }
 
     fn address(
@@ -404,30 +412,30 @@ impl<'a> Supervisor<'a> {
         name: &'static str,
         binds: bool,
         address: network::Address,
-        mut now: Registers,
-    ) -> io::Result<Verdict> {
+        mut now: TraceeRegisters,
+    ) -> io::Result<CallVerdict> {
         match address {
             network::Address::File(path) if binds => {
                 let folder = tracee.folder(None).unwrap_or_default();
                 match self.overlay().change_view(&folder.join(path)) {
-                    Answer::Real => Ok(Verdict::Pass),
+                    Answer::Real => Ok(CallVerdict::Pass),
                     _ => self.refused(name, now),
                 }
             }
             network::Address::Abstract(name) if binds => {
                 self.overlay().add_socket(name);
-                Ok(Verdict::Pass)
+                Ok(CallVerdict::Pass)
             }
             // In a view the kernel connects only sockets that were made in it.
-            network::Address::File(_) if self.overlay().view().is_some() => Ok(Verdict::Pass),
-            network::Address::Abstract(name) if self.overlay().has_socket(&name) => Ok(Verdict::Pass),
+            network::Address::File(_) if self.overlay().view().is_some() => Ok(CallVerdict::Pass),
+            network::Address::Abstract(name) if self.overlay().has_socket(&name) => Ok(CallVerdict::Pass),
             // Services of the machine, such as a log or a name server, are not there in a sandbox.
             network::Address::File(_) | network::Address::Abstract(_) => {
                 skip(&mut now, Err(libc::ECONNREFUSED));
-                Ok(Verdict::Changed(Box::new(now), None))
+                Ok(CallVerdict::Changed(Box::new(now), None))
             }
             network::Address::Elsewhere if !binds => self.refused(name, now),
-            _ => Ok(Verdict::Pass),
+            _ => Ok(CallVerdict::Pass),
         }
     }
 
@@ -459,10 +467,10 @@ impl<'a> Supervisor<'a> {
     }
 
     /// The program gets an error, and the user is told, once for each call.
-    fn refused(&self, name: &'static str, mut now: Registers) -> io::Result<Verdict> {
+    fn refused(&self, name: &'static str, mut now: TraceeRegisters) -> io::Result<CallVerdict> {
         super::say_refused(name);
         skip(&mut now, Err(libc::EPERM));
-        Ok(Verdict::Changed(Box::new(now), None))
+        Ok(CallVerdict::Changed(Box::new(now), None))
     }
 
     /// Puts the stand-in's path, or the result, into the call.
@@ -470,11 +478,11 @@ impl<'a> Supervisor<'a> {
         &self,
         tracee: Tracee,
         name: &'static str,
-        mut now: Registers,
+        mut now: TraceeRegisters,
         Decision { place, answer, effect }: Decision,
-    ) -> io::Result<Verdict> {
+    ) -> io::Result<CallVerdict> {
         match answer {
-            Answer::Real if effect.is_none() => return Ok(Verdict::Pass),
+            Answer::Real if effect.is_none() => return Ok(CallVerdict::Pass),
             Answer::Real => {}
             Answer::Refused => return self.refused(name, now),
             Answer::Done => skip(&mut now, Ok(())),
@@ -486,12 +494,12 @@ impl<'a> Supervisor<'a> {
                 set_argument(&mut now, place.path, room);
             }
         }
-        Ok(Verdict::Changed(Box::new(now), effect))
+        Ok(CallVerdict::Changed(Box::new(now), effect))
     }
 }
 
 /// Makes the kernel do nothing, and the program see this result.
-fn skip(now: &mut Registers, result: Result<(), i32>) {
+fn skip(now: &mut TraceeRegisters, result: Result<(), i32>) {
     now.orig_rax = u64::MAX;
     now.rax = match result {
         Ok(()) => 0,
@@ -500,8 +508,8 @@ fn skip(now: &mut Registers, result: Result<(), i32>) {
 }
 
 fn kill(tid: libc::pid_t) {
-    // SAFETY: a tracee of ours; the kernel does not use its id again before we have waited for it.
-    unsafe { libc::kill(tid, libc::SIGKILL) };
+    // A tracee of ours; the kernel does not use its id again before we have waited for it.
+    send_signal(tid, Signal::KILL);
 }
 
 /// Signals that a process gets for what it did.

@@ -10,7 +10,10 @@ use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-pub(super) type Registers = libc::user_regs_struct;
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::gettid;
+
+pub(super) type TraceeRegisters = libc::user_regs_struct;
 
 /// A thread in a ptrace stop.
 #[derive(Debug, Clone, Copy)]
@@ -19,16 +22,16 @@ pub(super) struct Tracee {
 }
 
 impl Tracee {
-    pub(super) fn registers(self) -> io::Result<Registers> {
+    pub(super) fn registers(self) -> io::Result<TraceeRegisters> {
         // SAFETY: all-zero is a valid register set, and the kernel fills it.
         unsafe {
-            let mut registers: Registers = std::mem::zeroed();
+            let mut registers: TraceeRegisters = std::mem::zeroed();
             check(libc::ptrace(libc::PTRACE_GETREGS, self.tid, 0, &raw mut registers))?;
             Ok(registers)
         }
     }
 
-    pub(super) fn set_registers(self, registers: &Registers) -> io::Result<()> {
+    pub(super) fn set_registers(self, registers: &TraceeRegisters) -> io::Result<()> {
         // SAFETY: the pointer is valid; the thread is ours and stopped.
         check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, self.tid, 0, &raw const *registers) })
     }
@@ -139,8 +142,7 @@ impl Tracee {
     /// Whether a process, or a thread, is in the sandbox that the calling thread supervises.
     pub(super) fn shares_sandbox_with(self, process: libc::pid_t) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-        // SAFETY: has no preconditions.
-        field(&status, "TracerPid:").and_then(|v| v.parse().ok()) == Some(unsafe { libc::gettid() })
+        field(&status, "TracerPid:").and_then(|v| v.parse().ok()) == Some(gettid().as_raw_pid())
     }
 
     /// Whether a signal would end the process: it is neither caught nor ignored.
@@ -212,8 +214,8 @@ impl Tracees {
     pub fn kill(&self, tid: libc::pid_t) {
         let alive = self.alive();
         if alive.threads.contains(&tid) {
-            // SAFETY: as in `kill_others`.
-            unsafe { libc::kill(tid, libc::SIGKILL) };
+            // As in `kill_others`.
+            send_signal(tid, Signal::KILL);
         }
     }
 
@@ -229,10 +231,17 @@ impl Tracees {
         let alive = self.alive();
         let others: Vec<_> = alive.others(spared).collect();
         for &tid in &others {
-            // SAFETY: the id is in use until the tracer has waited for it, and the tracer takes it from the set right after.
-            unsafe { libc::kill(tid, libc::SIGKILL) };
+            // The id is in use until the tracer has waited for it, and the tracer takes it from the set right after.
+            send_signal(tid, Signal::KILL);
         }
         others.len()
+    }
+}
+
+/// Sends a signal to a process, if it is still there.
+pub(crate) fn send_signal(process: libc::pid_t, signal: Signal) {
+    if let Some(process) = Pid::from_raw(process) {
+        let _ = kill_process(process, signal);
     }
 }
 
@@ -241,7 +250,7 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// A system call's argument, by number.
-pub(super) fn argument(registers: &Registers, number: u8) -> u64 {
+pub(super) fn argument(registers: &TraceeRegisters, number: u8) -> u64 {
     match number {
         0 => registers.rdi,
         1 => registers.rsi,
@@ -252,7 +261,7 @@ pub(super) fn argument(registers: &Registers, number: u8) -> u64 {
     }
 }
 
-pub(super) fn set_argument(registers: &mut Registers, number: u8, value: u64) {
+pub(super) fn set_argument(registers: &mut TraceeRegisters, number: u8, value: u64) {
     let place = match number {
         0 => &mut registers.rdi,
         1 => &mut registers.rsi,

@@ -8,10 +8,10 @@
 //! become the ground of later ones: its layer is then a lower layer of their views. A view that nothing was changed in is used again.
 
 use std::collections::HashSet;
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,12 @@ use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fstatvfs, openat2, readlinkat, unlinkat};
+
 use super::capabilities;
 use super::ground::Built;
 use super::keeper::{self, Keeper};
-use super::spawn::{Order, Spawner};
+use super::spawn::{SpawnOrder, Spawner};
 use crate::sparse;
 
 /// What the runs in one view changed, as a folder in the private file system. It is removed with the last user.
@@ -107,7 +109,7 @@ fn untouched() -> MutexGuard<'static, Vec<View>> {
 
 impl View {
     fn new(keeper: &'static Keeper, lower: &[Arc<Layer>]) -> io::Result<Self> {
-        let (orders, received) = mpsc::channel::<Order>();
+        let (orders, received) = mpsc::channel::<SpawnOrder>();
         let (ready, made) = mpsc::channel();
         let folder = std::env::current_dir()?;
         let layer = Arc::new(Layer { number: keeper.next_layer() });
@@ -154,13 +156,8 @@ impl View {
 
     /// How much memory the changes in all views take.
     pub(super) fn bytes_of_all(&self) -> u64 {
-        // SAFETY: all-zero is a valid value, the pointer is valid, and the descriptor open.
-        let told = self.built.changes.first().map(|folder| unsafe {
-            let mut found: libc::statvfs = std::mem::zeroed();
-            libc::fstatvfs(folder.as_raw_fd(), &raw mut found);
-            (found.f_blocks - found.f_bfree) * found.f_frsize
-        });
-        told.unwrap_or(0)
+        let told = self.built.changes.first().and_then(|folder| fstatvfs(folder).ok());
+        told.map_or(0, |found| (found.f_blocks - found.f_bfree) * found.f_frsize)
     }
 
     /// How much memory the changes in this one take, as far as they can be seen.
@@ -193,11 +190,8 @@ impl View {
 
     pub(super) fn read_link(&self, path: &Path) -> Option<PathBuf> {
         let link = self.open(path, libc::O_PATH | libc::O_NOFOLLOW, 0).ok()?;
-        let mut text = vec![0; libc::PATH_MAX as usize];
-        // SAFETY: the buffer has this length.
-        let read = unsafe { libc::readlinkat(link.as_raw_fd(), c"".as_ptr(), text.as_mut_ptr().cast(), text.len()) };
-        text.truncate(usize::try_from(read).ok()?);
-        Some(OsStr::from_bytes(&text).into())
+        let target = readlinkat(link, c"", Vec::new()).ok()?;
+        Some(OsStr::from_bytes(target.as_bytes()).into())
     }
 
     pub(super) fn exists(&self, path: &Path) -> bool {
@@ -228,10 +222,7 @@ impl View {
             return Err(io::ErrorKind::NotFound.into());
         };
         let folder = self.open(folder, libc::O_PATH | libc::O_DIRECTORY, 0)?;
-        at(&folder, name, |fd, name| {
-            // SAFETY: both are valid.
-            unsafe { libc::unlinkat(fd, name, 0) }
-        })
+        Ok(unlinkat(folder, name, AtFlags::empty())?)
     }
 
     /// Puts an empty file where listings are to show one. Where the folder is missing there is nothing to show it.
@@ -308,19 +299,8 @@ pub(super) fn run_alone(
 
 /// Opens a file as a process would whose root this is.
 pub(super) fn open_in(root: &OwnedFd, path: &Path, flags: i32, mode: u32) -> io::Result<File> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: all-zero is a valid `open_how`, the pointers are valid, and the descriptor is new and ours.
-    unsafe {
-        let mut how: libc::open_how = std::mem::zeroed();
-        how.flags = (flags | libc::O_CLOEXEC) as u64;
-        how.mode = u64::from(mode);
-        how.resolve = libc::RESOLVE_IN_ROOT;
-        let (root, size) = (root.as_raw_fd(), size_of::<libc::open_how>());
-        match libc::syscall(libc::SYS_openat2, root, path.as_ptr(), &raw const how, size) {
-            fd if fd >= 0 => Ok(File::from_raw_fd(fd as i32)),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
+    let (flags, mode) = (OFlags::from_bits_retain(flags as u32) | OFlags::CLOEXEC, Mode::from_raw_mode(mode));
+    Ok(openat2(root, path, flags, mode, ResolveFlags::IN_ROOT)?.into())
 }
 
 fn bytes_below(folder: &Path) -> u64 {
@@ -354,13 +334,4 @@ fn move_content(old: &Path, new: &Path) -> io::Result<()> {
     std::fs::set_permissions(new, known.permissions())?;
     let times = std::fs::FileTimes::new().set_accessed(known.accessed()?).set_modified(known.modified()?);
     File::open(new)?.set_times(times)
-}
-
-/// Makes a system call on a name in a folder.
-fn at(folder: &File, name: &OsStr, call: impl FnOnce(i32, *const libc::c_char) -> i32) -> io::Result<()> {
-    let name = CString::new(name.as_bytes())?;
-    match call(folder.as_raw_fd(), name.as_ptr()) {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

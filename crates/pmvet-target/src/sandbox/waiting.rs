@@ -75,8 +75,7 @@ mod tests {
         let mut command = std::process::Command::new("/bin/sh");
         command.args(["-c", "read x; /bin/true"]).stdin(std::process::Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // SAFETY: has no preconditions.
-        let waiting = Waiting::new(child.id() as libc::pid_t, unsafe { libc::gettid() });
+        let waiting = Waiting::new(child.id() as libc::pid_t, rustix::thread::gettid().as_raw_pid());
         let waited = waiting.so_far();
         drop(child.stdin.take());
         child.wait().unwrap();

@@ -7,8 +7,9 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use data_encoding::HEXLOWER;
+
 use super::image::{Flavour, Image};
-use super::info::hex;
 
 /// The separate debug file of the module at `path`, if there is one that matches.
 pub(super) fn find(path: &Path, image: &Image, roots: &[PathBuf]) -> Option<(PathBuf, Image)> {
@@ -48,7 +49,7 @@ pub(super) fn find_alternate(path: &Path, image: &Image, roots: &[PathBuf]) -> O
 
 fn by_build_id(id: &[u8], roots: &[PathBuf]) -> Option<(PathBuf, Image)> {
     let (first, rest) = id.split_first().filter(|(_, rest)| !rest.is_empty())?;
-    let below = format!(".build-id/{first:02x}/{}.debug", hex(rest));
+    let below = format!(".build-id/{first:02x}/{}.debug", HEXLOWER.encode(rest));
     roots.iter().find_map(|root| {
         let place = root.join(&below);
         let debug = Image::open(&place, Flavour::Main).ok()?;

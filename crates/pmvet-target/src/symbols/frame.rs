@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// A function on the stack of a site: the one the instruction belongs to, or one it was inlined into.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
+pub struct SymbolizedFrame {
     /// Demangled.
     pub function: Option<String>,
     /// Distance of the instruction from the start of the function, where the symbol table tells. Unknown for an
@@ -24,10 +24,10 @@ pub struct Frame {
     pub offset: u64,
 }
 
-impl Frame {
+impl SymbolizedFrame {
     /// A frame that knows nothing but where it is.
     pub(super) fn bare(module: Option<Arc<Path>>, offset: u64) -> Self {
-        Frame {
+        SymbolizedFrame {
             function: None,
             function_offset: None,
             file: None,
@@ -49,7 +49,7 @@ impl Frame {
 
 /// Says the most that is known: `insert (btree.c:120)`, `insert+0x1c (libfoo.so)`, `libfoo.so+0x1234` or
 /// `0x7f3200001000`. The alternate form (`{:#}`) gives paths in full.
-impl fmt::Display for Frame {
+impl fmt::Display for SymbolizedFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let full = f.alternate();
         match (&self.function, self.function_offset) {

@@ -1,7 +1,8 @@
 //! How much is known about a module, and what its user can do to know more.
 
-use std::fmt::Write;
 use std::path::Path;
+
+use data_encoding::HEXLOWER;
 
 /// What a module's file, and the debug files that belong to it, can tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,17 +51,9 @@ impl DebugInfo {
         let mut advice = format!("{name} has {lacks}: compile it with -g, or install its debug package");
         if let Some(id) = build_id {
             advice.push_str(" (build id ");
-            advice.push_str(&hex(id));
+            advice.push_str(&HEXLOWER.encode(id));
             advice.push(')');
         }
         Some(advice)
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing into a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

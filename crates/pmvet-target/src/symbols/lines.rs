@@ -10,11 +10,11 @@ use std::sync::Arc;
 use addr2line::{Context, Location, LookupContinuation, LookupResult, SplitDwarfLoad};
 use gimli::{Dwarf, DwarfPackage, Reader as _};
 
-use super::frame::Frame;
+use super::frame::SymbolizedFrame;
 use super::image::{Flavour, Image, Reader};
 use super::types::Types;
 
-pub(super) struct Lines {
+pub(super) struct SourceLines {
     context: Context<Reader>,
     dwarf: Arc<Dwarf<Reader>>,
     /// The module, and its separate debug file: packages and split files are found beside either.
@@ -23,7 +23,7 @@ pub(super) struct Lines {
     packages: OnceCell<Vec<DwarfPackage<Reader>>>,
 }
 
-impl Lines {
+impl SourceLines {
     /// `paths` are the files that the module consists of; `alternate` is what `dwz` moved out of `image`.
     pub(super) fn new(image: &Image, alternate: Option<&Image>, paths: Vec<PathBuf>) -> Option<Self> {
         if !image.has_dwarf() {
@@ -36,11 +36,11 @@ impl Lines {
         dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
         let dwarf = Arc::new(dwarf);
         let context = Context::from_arc_dwarf(Arc::clone(&dwarf)).ok()?;
-        Some(Lines { context, dwarf, paths, packages: OnceCell::new() })
+        Some(SourceLines { context, dwarf, paths, packages: OnceCell::new() })
     }
 
     /// The functions around `address`, innermost first, each with the line it is at. Empty if unknown.
-    pub(super) fn frames(&self, address: u64, bare: &Frame) -> Vec<Frame> {
+    pub(super) fn frames(&self, address: u64, bare: &SymbolizedFrame) -> Vec<SymbolizedFrame> {
         let mut frames = self.try_frames(address, bare).unwrap_or_default();
         // Damage in the description of a function, or a split file that is gone, leaves the line table intact.
         if frames.iter().all(|frame| frame.line.is_none())
@@ -54,7 +54,7 @@ impl Lines {
         frames
     }
 
-    fn try_frames(&self, address: u64, bare: &Frame) -> Result<Vec<Frame>, gimli::Error> {
+    fn try_frames(&self, address: u64, bare: &SymbolizedFrame) -> Result<Vec<SymbolizedFrame>, gimli::Error> {
         let mut lookup = self.context.find_frames(address);
         let mut found = loop {
             match lookup {
@@ -126,7 +126,7 @@ fn path_of(bytes: &Reader) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(&bytes.to_slice().ok()?)))
 }
 
-fn at(bare: &Frame, location: Option<Location<'_>>) -> Frame {
+fn at(bare: &SymbolizedFrame, location: Option<Location<'_>>) -> SymbolizedFrame {
     let mut frame = bare.clone();
     if let Some(location) = location {
         // Removes what compilers leave in paths, as in `/src/./btree.c`.

@@ -1,6 +1,6 @@
 //! From instructions to functions and source lines.
 //!
-//! * [`Symbolizer`] — resolves a [`Site`] to its [`Frame`]s, reading each module's file when it is first needed.
+//! * [`Symbolizer`] — resolves a [`Site`] to its [`SymbolizedFrame`]s, reading each module's file when it is first needed.
 //! * `image` — what is read from an ELF file; `debugfile` — where the separate debug file of a module is.
 //! * [`types`] — what the program calls its variables, and the members of its structs.
 //! * `lines` — source lines and inlined calls; `table` — functions of modules that were built without `-g`.
@@ -28,7 +28,7 @@ use std::time::SystemTime;
 
 use pmvet_events::{ModuleId, Site};
 
-pub use self::frame::Frame;
+pub use self::frame::SymbolizedFrame;
 pub use self::info::{DebugInfo, Missing};
 
 use self::image::Stamp;
@@ -42,7 +42,7 @@ const DEBUG_ROOT: &str = "/usr/lib/debug";
 pub struct Symbolizer {
     modules: Modules,
     /// By module and address.
-    frames: HashMap<(ModuleId, u64), Box<[Frame]>>,
+    frames: HashMap<(ModuleId, u64), Box<[SymbolizedFrame]>>,
 }
 
 impl Symbolizer {
@@ -95,7 +95,7 @@ impl Symbolizer {
 
     /// The functions around an instruction: innermost inlined one first, the one with the stack frame last. There is
     /// always at least one frame, if only to say the address.
-    pub fn frames(&mut self, site: Site) -> &[Frame] {
+    pub fn frames(&mut self, site: Site) -> &[SymbolizedFrame] {
         match self.frames.entry((site.module, site.pc)) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(self.modules.frames(site).into_boxed_slice()),
@@ -184,9 +184,9 @@ impl Modules {
         Some((*base, module))
     }
 
-    fn frames(&mut self, site: Site) -> Vec<Frame> {
+    fn frames(&mut self, site: Site) -> Vec<SymbolizedFrame> {
         self.get(site.module)
             .and_then(|(base, module)| Some(module.frames(site.pc.checked_sub(base)?)))
-            .unwrap_or_else(|| vec![Frame::bare(None, site.pc)])
+            .unwrap_or_else(|| vec![SymbolizedFrame::bare(None, site.pc)])
     }
 }

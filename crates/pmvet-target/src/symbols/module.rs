@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::debugfile;
-use super::frame::Frame;
+use super::frame::SymbolizedFrame;
 use super::image::{Flavour, Image, Stamp};
 use super::info::{DebugInfo, Missing};
-use super::lines::{Lines, demangle};
+use super::lines::{SourceLines, demangle};
 use super::table::Table;
 use super::types::Types;
 
@@ -18,7 +18,7 @@ pub(super) struct Module {
     build_id: Option<Vec<u8>>,
     table: Table,
     variables: Table,
-    lines: Option<Lines>,
+    lines: Option<SourceLines>,
     info: DebugInfo,
 }
 
@@ -57,11 +57,11 @@ impl Module {
                 variables.append(&mut debug.variables);
                 let alternate = debugfile::find_alternate(&place, &debug, roots);
                 paths.push(place);
-                Lines::new(&debug, alternate.as_ref(), paths)
+                SourceLines::new(&debug, alternate.as_ref(), paths)
             }
             None => {
                 let alternate = debugfile::find_alternate(&path, &image, roots);
-                Lines::new(&image, alternate.as_ref(), paths)
+                SourceLines::new(&image, alternate.as_ref(), paths)
             }
         };
         let (table, variables) = (Table::new(symbols), Table::new(variables));
@@ -94,8 +94,8 @@ impl Module {
     }
 
     /// The frames at `offset` from the module's start, innermost first; at least one.
-    pub(super) fn frames(&self, offset: u64) -> Vec<Frame> {
-        let bare = Frame::bare(Some(Arc::clone(&self.path)), offset);
+    pub(super) fn frames(&self, offset: u64) -> Vec<SymbolizedFrame> {
+        let bare = SymbolizedFrame::bare(Some(Arc::clone(&self.path)), offset);
         let Some(address) = self.first_page.checked_add(offset) else { return vec![bare] };
         let mut frames = self.lines.as_ref().map(|lines| lines.frames(address, &bare)).unwrap_or_default();
         if frames.is_empty() {

@@ -67,7 +67,7 @@ pub struct Types {
 }
 
 /// Finds the rest of a unit that the compiler has left in a file of its own.
-pub(super) type Split<'a> = &'a dyn Fn(&Unit<Reader>) -> Option<Arc<Dwarf<Reader>>>;
+pub(super) type SplitUnit<'a> = &'a dyn Fn(&Unit<Reader>) -> Option<Arc<Dwarf<Reader>>>;
 
 /// Aliases of aliases, and parts of structs, up to here: damaged files have circles.
 const DEEPEST: usize = 32;
@@ -174,7 +174,7 @@ impl Types {
     }
 
     /// Takes in what a file describes. What is damaged is left out.
-    pub(super) fn add(&mut self, dwarf: &Dwarf<Reader>, split: Split<'_>) {
+    pub(super) fn add(&mut self, dwarf: &Dwarf<Reader>, split: SplitUnit<'_>) {
         let file = self.next_file();
         let mut headers = dwarf.units();
         while let Ok(Some(header)) = headers.next() {

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use pmvet_events::plan::Plan;
-use pmvet_events::shm::Shared;
+use pmvet_events::shm::SharedMemory;
 use pmvet_events::{Event, Places};
 use pmvet_target::collect::SinkError;
 use pmvet_target::install::Install;
-use pmvet_target::launch::{Exit as TargetExit, Private};
+use pmvet_target::launch::{Private, TargetExit};
 use pmvet_target::program::Program;
 use pmvet_target::sandbox::{Capture, Output, Overlay};
 use pmvet_target::{Launch, Sink, launch};
@@ -191,7 +191,7 @@ fn tracing() -> Vec<Check> {
 
 fn shared_memory() -> Check {
     const WHAT: &str = "shared memory";
-    match Shared::create(b"{}") {
+    match SharedMemory::create(b"{}") {
         Ok(_) => check(Grade::Ok, WHAT, "event buffers can be made"),
         Err(e) => {
             check(Grade::Fail, WHAT, format!("no event buffers: {e}; see `ulimit -f`, `ulimit -v` and memfd_create(2)"))

@@ -9,7 +9,7 @@ use pmvet_events::file::{TraceError, TraceReader};
 use crate::cli::{EventFormat, Events};
 use crate::exit::{Error, Exit};
 use crate::printing::filter::Filter;
-use crate::printing::{Printer, Seen, json, text};
+use crate::printing::{Printer, SeenSoFar, json, text};
 
 pub(crate) fn run(arguments: &Events) -> Result<Exit, Error> {
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
@@ -22,11 +22,11 @@ fn print(arguments: &Events, mut out: impl Write) -> Result<Exit, Error> {
     let mut reader = TraceReader::open(path).map_err(failed)?;
     // Programs that were built again since then would give wrong lines.
     let recorded = path.metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
-    let mut seen = Seen::new(recorded);
+    let mut seen = SeenSoFar::new(recorded);
     let filter = Filter::new(arguments);
     let mut printer: Box<dyn Printer> = match arguments.format {
         EventFormat::Text => Box::new(text::Text::new(arguments.stacks)),
-        EventFormat::Json => Box::new(json::Json::new(arguments.stacks)),
+        EventFormat::Json => Box::new(json::JsonLines::new(arguments.stacks)),
     };
     let mut left = arguments.limit.unwrap_or(u64::MAX);
     let mut line = Vec::new();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
-use pmvet_engines::inject::causes::{self, Failures};
+use pmvet_engines::causes::{self, Failures};
 use pmvet_findings::suppress::Suppress;
 use pmvet_findings::{Coverage, Finding, Run, rules};
 
@@ -11,8 +11,9 @@ use super::check::{OTHER_SHARDS, SHARD, Share, Shares};
 use crate::cli;
 use crate::exit::{Error, Exit};
 use crate::recovery;
-use crate::reporting::{self, Results, Witness};
+use crate::reporting::{self, Results};
 use crate::run_folder::{LEFT, RunFolder, RunInfo};
+use pmvet_engines::lab::Witness;
 
 /// What every shard counts as a whole: they all record the same run, and the same recoveries.
 const SHARED: &[&str] = &["failure points", "failure points in recovery"];
@@ -137,7 +138,8 @@ fn join_shares(shares: Vec<Share>) -> Vec<Finding> {
     }
     let mut all = causes::join_failures(failures);
     all.extend(by_rules);
-    all.extend(causes::join_lost_stores(lost));
+    let (lost, _) = causes::count_early(&mut all, causes::join_lost_stores(lost));
+    all.extend(lost);
     all
 }
 

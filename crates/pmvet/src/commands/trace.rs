@@ -13,7 +13,7 @@ use pmvet_events::{Event, Places, ThreadId, What};
 use pmvet_target::collect::{CollectError, SinkError};
 use pmvet_target::image::Images;
 use pmvet_target::install::Install;
-use pmvet_target::launch::{Exit as TargetExit, LaunchError, signal_name};
+use pmvet_target::launch::{LaunchError, TargetExit, signal_name};
 use pmvet_target::program::Program;
 use pmvet_target::{Ending, Launch, Sink, launch};
 
@@ -22,14 +22,14 @@ use crate::cli::{Color, SummaryFormat, Trace};
 use crate::config::Config;
 use crate::exit::{Error, Exit};
 use crate::files;
-use crate::summary::count::Counter;
+use crate::summary::count::EventCounter;
 use crate::summary::render::{self, Style};
-use crate::summary::{Image, Native, Run, Saved, Summary};
+use crate::summary::{ImageSummary, Native, RunFacts, SavedTrace, Summary};
 use crate::{pm, system};
 
 /// Everything that decides how a target is traced, in plain terms.
 #[derive(Debug, PartialEq, Eq)]
-struct Settings {
+struct TraceSettings {
     command: Vec<OsString>,
     plan: Plan,
     follow_forks: bool,
@@ -37,11 +37,11 @@ struct Settings {
     check_image: bool,
     measure_native: bool,
     save_trace: Option<PathBuf>,
-    output: Output,
+    output: TraceOutput,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Output {
+struct TraceOutput {
     format: SummaryFormat,
     file: Option<PathBuf>,
     top: usize,
@@ -49,7 +49,7 @@ struct Output {
     quiet: bool,
 }
 
-impl Settings {
+impl TraceSettings {
     fn new(arguments: Trace, config: Config, folder: &Path) -> Result<Self, Error> {
         if arguments.measure_native && arguments.quiet && arguments.summary.is_none() {
             return Err(Error::Usage(
@@ -87,7 +87,7 @@ impl Settings {
             check_image: arguments.check_image,
             measure_native: arguments.measure_native,
             save_trace: arguments.save_trace,
-            output: Output {
+            output: TraceOutput {
                 format: arguments.format,
                 file: arguments.summary,
                 top: arguments.top,
@@ -105,14 +105,14 @@ pub(crate) fn run(arguments: Trace) -> Result<Exit, Error> {
         source,
     })?;
     let config = Config::load(arguments.config.as_deref())?;
-    let settings = Settings::new(arguments, config, &folder)?;
+    let settings = TraceSettings::new(arguments, config, &folder)?;
     let program = Program::find(&settings.command)?;
     let install = Install::find()?;
     system::handle_signals();
     trace(&settings, program, &install)
 }
 
-fn trace(settings: &Settings, program: Program, install: &Install) -> Result<Exit, Error> {
+fn trace(settings: &TraceSettings, program: Program, install: &Install) -> Result<Exit, Error> {
     let mut sink = Recorder::new(settings)?;
     let input = Input::of_this_process();
     let how = Launch {
@@ -148,7 +148,7 @@ fn trace(settings: &Settings, program: Program, install: &Install) -> Result<Exi
     };
     let saw_pm = counter.saw_pm();
     let interrupted = launch::stopped_by();
-    let run = Run {
+    let run = RunFacts {
         command: &settings.command,
         ending: &ending,
         interrupted,
@@ -189,7 +189,7 @@ fn target_exit(ending: &Ending) -> Exit {
 }
 
 /// The exit code of the run, and what there is to say about it.
-fn judge(summary: &Summary, ending: &Ending, saw_pm: bool, settings: &Settings) -> (Exit, Vec<(Exit, String)>) {
+fn judge(summary: &Summary, ending: &Ending, saw_pm: bool, settings: &TraceSettings) -> (Exit, Vec<(Exit, String)>) {
     let mut all = Vec::new();
     match target_exit(ending) {
         Exit::Ok => {}
@@ -218,7 +218,9 @@ fn judge(summary: &Summary, ending: &Ending, saw_pm: bool, settings: &Settings) 
             pm::shown(&settings.plan.pm)
         );
         all.push((Exit::NothingAnalysed, message));
-    } else if settings.check_image && !summary.images().any(|(_, image)| !matches!(image, Image::NotChecked { .. })) {
+    } else if settings.check_image
+        && !summary.images().any(|(_, image)| !matches!(image, ImageSummary::NotChecked { .. }))
+    {
         all.push((Exit::NothingAnalysed, "no image could be compared with its file".into()));
     }
     let exit = all.iter().map(|(exit, _)| *exit).max().unwrap_or(Exit::Ok);
@@ -241,7 +243,7 @@ fn measure(program: &Program, input: &Input, ending: &Ending, notes: &mut Vec<St
     }
 }
 
-impl Output {
+impl TraceOutput {
     /// Writes the summary to where it belongs, if anywhere.
     fn write(&self, text: impl FnOnce(Style) -> String) -> Result<(), Error> {
         let terminal = self.file.is_none() && std::io::stderr().is_terminal();
@@ -268,18 +270,18 @@ impl Output {
 
 /// Passes each event on to whoever needs it.
 struct Recorder {
-    counter: Counter,
+    counter: EventCounter,
     writer: Option<Saver>,
     images: Option<Images>,
 }
 
 impl Recorder {
-    fn new(settings: &Settings) -> Result<Self, Error> {
+    fn new(settings: &TraceSettings) -> Result<Self, Error> {
         let writer = match &settings.save_trace {
             Some(path) if !settings.bare => Some(Saver::create(path, settings)?),
             _ => None,
         };
-        Ok(Self { counter: Counter::default(), writer, images: settings.check_image.then(Images::default) })
+        Ok(Self { counter: EventCounter::default(), writer, images: settings.check_image.then(Images::default) })
     }
 
     /// The run failed: an incomplete trace is of no use.
@@ -333,7 +335,7 @@ struct Saver {
 }
 
 impl Saver {
-    fn create(path: &Path, settings: &Settings) -> Result<Self, Error> {
+    fn create(path: &Path, settings: &TraceSettings) -> Result<Self, Error> {
         // A slip of the hand must not cost the user a pool.
         let is_filled = path.metadata().is_ok_and(|m| m.is_file() && m.len() > 0);
         if is_filled && matches!(TraceReader::open(path), Err(TraceError::NotATrace { .. })) {
@@ -363,7 +365,7 @@ impl Saver {
         })
     }
 
-    fn finish(self, ending: &Ending) -> Result<Saved, Error> {
+    fn finish(self, ending: &Ending) -> Result<SavedTrace, Error> {
         let end = TraceEnd {
             events: 0,
             complete: ending.interrupted.is_none() && ending.loss.is_none(),
@@ -373,7 +375,7 @@ impl Saver {
         match self.writer.finish(&end) {
             Ok(file) => {
                 let bytes = file.get_ref().metadata().map_or(0, |m| m.len());
-                Ok(Saved { path: paths::shown(&self.path).to_string(), events, bytes })
+                Ok(SavedTrace { path: paths::shown(&self.path).to_string(), events, bytes })
             }
             Err(e) => {
                 remove(&self.path);
@@ -399,13 +401,13 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
-    use pmvet_target::collect::Loss;
+    use pmvet_target::collect::LostEvents;
 
-    fn settings(words: &[&str]) -> Result<Settings, Error> {
+    fn settings(words: &[&str]) -> Result<TraceSettings, Error> {
         let words = ["pmvet", "trace"].into_iter().chain(words.iter().copied());
         let Command::Trace(arguments) = Cli::try_parse_from(words).unwrap().command else { panic!("not trace") };
         let config = Config { pm: vec!["/from/config".into()], ..Config::default() };
-        Settings::new(*arguments, config, Path::new("/no/such"))
+        TraceSettings::new(*arguments, config, Path::new("/no/such"))
     }
 
     #[test]
@@ -419,12 +421,12 @@ mod tests {
     }
 
     /// The exit code of a run that ended so.
-    fn code(exit: TargetExit, lost: u64, saw_pm: bool, image: Option<Image>) -> u8 {
+    fn code(exit: TargetExit, lost: u64, saw_pm: bool, image: Option<ImageSummary>) -> u8 {
         let settings = settings(&["--check-image", "--", "p"]).unwrap();
-        let loss = Loss { events: lost, interrupted: 0 };
+        let loss = LostEvents { events: lost, interrupted: 0 };
         let time = std::time::Duration::ZERO;
         let ending = Ending { exit, time, loss, places_lost: false, interrupted: None, output: Vec::new() };
-        let run = Run {
+        let run = RunFacts {
             command: &settings.command,
             ending: &ending,
             interrupted: None,
@@ -435,7 +437,7 @@ mod tests {
             notes: Vec::new(),
             top: 1,
         };
-        let mut counter = Counter::default();
+        let mut counter = EventCounter::default();
         let file = crate::summary::count::FileCount { path: Some("f".into()), mapped: 1, ..Default::default() };
         counter.files = vec![Default::default(), file];
         let mut summary = Summary::new(counter, run);
@@ -445,12 +447,12 @@ mod tests {
 
     #[test]
     fn the_exit_code_is_the_gravest() {
-        let same = || Some(Image::Same { bytes: 1 });
-        let size = || Some(Image::Size { image: 1, file: 2 });
+        let same = || Some(ImageSummary::Same { bytes: 1 });
+        let size = || Some(ImageSummary::Size { image: 1, file: 2 });
         let (ok, failed, killed) = (TargetExit::Status(0), TargetExit::Status(1), TargetExit::Signal(9));
         assert_eq!(code(ok, 0, true, same()), 0);
         assert_eq!(code(ok, 0, false, same()), 4);
-        assert_eq!(code(ok, 0, true, Some(Image::NotChecked { why: "gone".into() })), 4);
+        assert_eq!(code(ok, 0, true, Some(ImageSummary::NotChecked { why: "gone".into() })), 4);
         assert_eq!(code(failed, 0, false, same()), 3);
         assert_eq!(code(failed, 0, true, size()), 1);
         assert_eq!(code(ok, 1, true, size()), 70);

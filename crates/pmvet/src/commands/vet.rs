@@ -14,11 +14,11 @@ const BUDGET: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(arguments: &cli::Vet) -> Result<Exit, Error> {
     let config = Config::load(arguments.workload.config.as_deref())?;
-    let mut check = check::Check { settings: check::Settings::with_reorderings(arguments)? };
+    let mut check = check::CheckEngine { settings: check::CheckSettings::with_reorderings(arguments)? };
     let identity = check.settings.recovering.identity([(recovery::ENGINE, &"vet")]);
-    let mut races = race::Races::proven(arguments, &config);
+    let mut races = race::RaceEngine::proven(arguments, &config);
     let mut engines: Vec<&mut dyn Engine> = vec![&mut check, &mut races];
-    let mut verify = verify::Verify { settings: verify::Settings::by_default(arguments)? };
+    let mut verify = verify::VerifyEngine { settings: verify::VerifySettings::by_default(arguments)? };
     // It runs recoveries that end by themselves, which servers do not.
     if arguments.workload.client.is_none() {
         engines.push(&mut verify);

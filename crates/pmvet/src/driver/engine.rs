@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use pmvet_findings::{Coverage, FailurePointTree, Finding, Phase};
-use pmvet_target::live::Live;
+use pmvet_target::live_events::LiveEvents;
 
 use super::Session;
 use crate::exit::{Error, Exit};
-use crate::reporting::Witness;
 use crate::run_folder::RunInfo;
-use crate::workload::Workload;
+use pmvet_engines::lab::Witness;
+use pmvet_target::Workload;
 
 /// Looks for one kind of bug in a recorded run. It knows no other engine.
 pub(crate) trait Engine: Send {
@@ -33,7 +33,7 @@ pub(crate) trait Engine: Send {
     fn describe(&self, _workload: &Workload, _info: &mut RunInfo) {}
 
     /// Follows the run while it is recorded, if it needs to ([`Needs::live`]).
-    fn watch(&mut self, _live: Live) {}
+    fn watch(&mut self, _live: LiveEvents) {}
 
     /// Asks for another recording if the last one shows too little. The driver then makes one, and [`Engine::watch`] follows that.
     fn wants_another_recording(&self, _session: &Session) -> bool {

@@ -7,10 +7,12 @@ mod engine;
 
 use std::time::{Duration, Instant};
 
+use glob::Pattern;
 use pmvet_findings::{Coverage, Phase};
+use pmvet_target::Workload;
 use pmvet_target::install::Install;
-use pmvet_target::live::{Feed, live};
-use pmvet_target::{launch, over};
+use pmvet_target::live_events::{Feed, live};
+use pmvet_target::{launch, shutdown};
 
 pub(crate) use self::engine::{Engine, EngineReport, Needs, NoReport};
 use crate::budget;
@@ -21,7 +23,7 @@ use crate::isolation;
 use crate::recovery::{Identity, failed};
 use crate::reporting::{self, Results};
 use crate::run_folder::{RunFolder, RunInfo};
-use crate::workload::Workload;
+use crate::workload;
 
 /// What a command asks for.
 pub(crate) struct Job<'a> {
@@ -44,6 +46,8 @@ pub(crate) struct Resumable {
 /// What engines work on: a workload that was recorded, and the folder of the run.
 pub(crate) struct Session {
     pub(crate) workload: Workload,
+    /// Files that the user wants for real, as globs.
+    keep: Vec<Pattern>,
     pub(crate) folder: RunFolder,
     pub(crate) info: RunInfo,
     pub(crate) install: Install,
@@ -60,7 +64,7 @@ pub(crate) fn run(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit,
     let resumable = job.resumable.is_some();
     let exit = drive(job, engines)?;
     // What was found until then is reported; that there is no more to find is not.
-    let Some(signal) = over::stopped_by() else { return Ok(exit) };
+    let Some(signal) = shutdown::stopped_by() else { return Ok(exit) };
     let advice = if resumable { "; `--resume` goes on where this run ended" } else { "" };
     eprintln!("pmvet: interrupted by {}{advice}", launch::signal_name(signal));
     Ok(Exit::Interrupted)
@@ -68,7 +72,8 @@ pub(crate) fn run(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit,
 
 fn drive(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
     let folder = std::env::current_dir().map_err(|e| failed("find", "the current folder", e))?;
-    let mut workload = Workload::new(job.workload, &job.config, &folder)?;
+    let mut workload = workload::describe(job.workload, &job.config, &folder)?;
+    let keep = workload::wanted_outputs(job.workload, &folder)?;
     let needs = engines.iter().fold(Needs::default(), |needs, engine| needs.and(engine.needs()));
     (workload.races, workload.in_step, workload.branches) = (needs.races, needs.in_step, needs.branches);
     let install = Install::find()?;
@@ -80,6 +85,7 @@ fn drive(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
     let (folder, info) = open(&job, &workload, engines)?;
     let mut session = Session {
         workload,
+        keep,
         folder,
         info,
         install,
@@ -94,19 +100,19 @@ fn drive(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
     }
     let mut reports = Vec::new();
     for i in 0..engines.len() {
-        if over::is_over() && i > 0 {
+        if shutdown::is_over() && i > 0 {
             reports.push((engines[i].names(), EngineReport::nothing()));
             continue;
         }
         let weights: u32 = engines[i..].iter().map(|engine| engine.weight()).sum();
         let engine = &mut engines[i];
-        over::set_share(share(engine.weight(), weights));
+        shutdown::set_share(share(engine.weight(), weights));
         let report = engine.run(&mut session);
-        over::set_share(None);
+        shutdown::set_share(None);
         match report {
             Ok(report) => reports.push((engine.names(), report)),
             Err(NoReport::Error(error)) => return Err(error),
-            Err(NoReport::Exit(exit)) if i == 0 || over::stopped_by().is_some() => return Ok(exit),
+            Err(NoReport::Exit(exit)) if i == 0 || shutdown::stopped_by().is_some() => return Ok(exit),
             // What the engines before it found counts.
             Err(NoReport::Exit(_)) => reports.push((engine.names(), EngineReport::nothing())),
         }
@@ -117,7 +123,7 @@ fn drive(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
 /// The part of the remaining time that an engine with this weight gets. Nothing: all of it. An engine without weight needs no time to
 /// speak of.
 fn share(weight: u32, weights: u32) -> Option<Duration> {
-    let left = over::deadline()?.saturating_duration_since(Instant::now());
+    let left = shutdown::deadline()?.saturating_duration_since(Instant::now());
     (weight > 0 && weight < weights).then(|| left * weight / weights)
 }
 
@@ -145,16 +151,16 @@ impl Session {
     ) -> Result<Option<Exit>, Error> {
         let input = self.folder.file("input");
         if let Some(line) = setup
-            && let Some(exit) = self.workload.set_up(line)?
+            && let Some(exit) = workload::set_up(&mut self.workload, line)?
         {
             return Ok(Some(exit));
         }
         if self.info.recorded {
-            self.workload.known_input(&input);
+            workload::known_input(&mut self.workload, &input);
             self.workload.left = self.folder.left()?;
             return self.watch_recorded(engines);
         }
-        if let Some(exit) = self.workload.keep_input(&input)? {
+        if let Some(exit) = workload::keep_input(&mut self.workload, &input)? {
             return Ok(Some(exit));
         }
         loop {
@@ -162,7 +168,7 @@ impl Session {
                 return Ok(Some(exit));
             }
             self.recordings += 1;
-            if over::is_over() || !engines.iter().any(|engine| engine.wants_another_recording(self)) {
+            if shutdown::is_over() || !engines.iter().any(|engine| engine.wants_another_recording(self)) {
                 break;
             }
         }
@@ -183,11 +189,12 @@ impl Session {
     }
 
     fn record_once(&mut self, loads: bool, engines: &mut [&mut dyn Engine]) -> Result<Option<Exit>, Error> {
-        let Self { workload, folder, info, install, .. } = self;
+        let Self { workload, keep, folder, info, install, .. } = self;
         let Some(watcher) = engines.iter_mut().find(|engine| engine.needs().live) else {
-            return workload.record(folder, info, loads, install, None);
+            return workload::record(workload, keep, folder, info, loads, install, None);
         };
-        let ended = watched(*watcher, |feed| workload.record(folder, info, loads, install, Some(feed)))?;
+        let ended =
+            watched(*watcher, |feed| workload::record(workload, keep, folder, info, loads, install, Some(feed)))?;
         Ok(ended.or_else(budget::not_analysed))
     }
 
@@ -199,7 +206,7 @@ impl Session {
     /// Runs the workload once more, without pmvet, to know how long it takes by itself.
     fn time_natively(&mut self) {
         if let Ok(run) = self.workload.run_natively()
-            && run.end != pmvet_target::sandbox::End::Interrupted
+            && run.end != pmvet_target::sandbox::SandboxedEnd::Interrupted
         {
             self.info.native_seconds = Some(run.time.as_secs_f64());
             self.folder.keep_info(&self.info);
@@ -230,7 +237,7 @@ fn report(
     how: &cli::Reporting,
     require_complete: bool,
 ) -> Result<Exit, Error> {
-    session.info.complete = reports.iter().all(|(_, report)| report.complete) && !over::is_over();
+    session.info.complete = reports.iter().all(|(_, report)| report.complete) && !shutdown::is_over();
     session.folder.keep_info(&session.info);
     let phases = session.recording_phase();
     let suppress = std::mem::take(&mut session.config.suppress);
@@ -254,7 +261,7 @@ fn report(
         } else {
             results.coverage = report.coverage;
         }
-        let found = pmvet_engines::inject::causes::without_known(&results.findings, report.findings);
+        let found = pmvet_engines::causes::without_known(&results.findings, report.findings);
         results.findings.extend(found);
         results.witnesses.extend(report.witnesses);
         results.tree = results.tree.or(report.tree);

@@ -9,26 +9,26 @@ use std::io::Write;
 use pmvet_events::paths::shown;
 use pmvet_events::{Event, Places, What};
 
-use super::{Place, Printer, Seen, push_hex};
+use super::{PmPlace, Printer, SeenSoFar, push_hex};
 
 #[derive(Debug)]
-pub(crate) struct Json {
+pub(crate) struct JsonLines {
     stacks: bool,
 }
 
-impl Json {
+impl JsonLines {
     pub(crate) fn new(stacks: bool) -> Self {
         Self { stacks }
     }
 }
 
-impl Printer for Json {
+impl Printer for JsonLines {
     fn print(
         &mut self,
         out: &mut Vec<u8>,
         event: &Event<'_>,
-        place: Option<Place>,
-        seen: &mut Seen,
+        place: Option<PmPlace>,
+        seen: &mut SeenSoFar,
         places: &dyn Places,
     ) {
         let mut object = Object::start(out);

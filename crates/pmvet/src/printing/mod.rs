@@ -1,6 +1,6 @@
 //! Single events for people and programs.
 //!
-//! * [`Seen`] — what the events so far have said about files, mappings and modules.
+//! * [`SeenSoFar`] — what the events so far have said about files, mappings and modules.
 //! * [`text`], [`json`] — one file per format. * [`filter`] — which events are wanted.
 
 pub(crate) mod filter;
@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use data_encoding::HEXLOWER;
 use pmvet_events::{Event, FileId, Places, What};
 
 use crate::locate::Locator;
@@ -23,28 +24,28 @@ pub(crate) trait Printer {
         &mut self,
         out: &mut Vec<u8>,
         event: &Event<'_>,
-        place: Option<Place>,
-        seen: &mut Seen,
+        place: Option<PmPlace>,
+        seen: &mut SeenSoFar,
         places: &dyn Places,
     );
 }
 
 /// The PM file that an event is about, and where in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PmPlace {
     pub(crate) file: FileId,
     pub(crate) offset: Option<u64>,
 }
 
 /// What is known from the events before.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct SeenSoFar {
     locator: Locator,
     paths: HashMap<FileId, PathBuf>,
     pub(crate) sites: Sites,
 }
 
-impl Seen {
+impl SeenSoFar {
     /// Of a run that was recorded at `time`.
     pub(crate) fn new(time: SystemTime) -> Self {
         Self { locator: Locator::default(), paths: HashMap::new(), sites: Sites::new(time) }
@@ -67,8 +68,8 @@ impl Seen {
         self.paths.get(&file).map(PathBuf::as_path)
     }
 
-    pub(crate) fn place(&self, event: &Event<'_>) -> Option<Place> {
-        let at = |file, offset| Some(Place { file, offset: Some(offset) });
+    pub(crate) fn place(&self, event: &Event<'_>) -> Option<PmPlace> {
+        let at = |file, offset| Some(PmPlace { file, offset: Some(offset) });
         match event.what {
             What::Map { file, offset, .. }
             | What::FileWrite { file, offset, .. }
@@ -77,7 +78,7 @@ impl Seen {
             What::File { file, .. }
             | What::FileResize { file, .. }
             | What::FileRename { file, .. }
-            | What::FileUnlink { file } => Some(Place { file, offset: None }),
+            | What::FileUnlink { file } => Some(PmPlace { file, offset: None }),
             // The address of a flush is any in its line.
             What::Flush { addr, .. } => {
                 self.locator.find(event.thread, addr, 1).and_then(|(file, offset)| at(file, offset))
@@ -93,10 +94,9 @@ impl Seen {
 
 /// Bytes in the order in which they are in memory.
 pub(crate) fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for byte in bytes {
-        out.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-    }
+    let start = out.len();
+    out.resize(start + 2 * bytes.len(), 0);
+    HEXLOWER.encode_mut(bytes, &mut out[start..]);
 }
 
 #[cfg(test)]
@@ -122,8 +122,8 @@ mod tests {
     }
 
     /// A process with one file mapped at 0x1000.
-    fn seen() -> Seen {
-        let mut seen = Seen::new(SystemTime::now());
+    fn seen() -> SeenSoFar {
+        let mut seen = SeenSoFar::new(SystemTime::now());
         seen.update(&event(What::ProcessStart { process: 7, parent: 0, path: "/bin/prog".as_ref() }));
         seen.update(&event(What::File { file: FileId(1), size: 8192, device: 1, inode: 1, path: "/pm/pool".as_ref() }));
         seen.update(&event(What::Map { file: FileId(1), addr: 0x1000, len: 0x1000, offset: 0x40000, writable: true }));
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn every_kind_is_one_line_of_valid_json() {
         for what in every_kind() {
-            let line = print(&mut json::Json::new(true), &event(what));
+            let line = print(&mut json::JsonLines::new(true), &event(what));
             assert_eq!(line.matches('\n').count(), 1);
             let value: serde_json::Value = serde_json::from_str(&line).unwrap();
             assert_eq!((value["seq"].as_u64(), value["kind"].as_str()), (Some(3), Some(what.name())), "{line}");
@@ -154,7 +154,7 @@ mod tests {
         let mut store = event(What::Store { addr: 0x1010, value: &[1, 0, 0xff], how });
         store.site = SiteId(5);
         store.context = ContextId(2);
-        let line = print(&mut json::Json::new(true), &store);
+        let line = print(&mut json::JsonLines::new(true), &store);
         let expected = concat!(
             r#"{"seq":3,"thread":1,"kind":"store","addr":"0x1010","size":3,"value":"0100ff","file":"/pm/pool","#,
             r#""offset":262160,"site":{"pc":"0x1005"},"context":2,"stack":[{"pc":"0x1005"},{"pc":"0x1009"}]}"#,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use pmvet_events::{ModuleId, Places, SiteId};
-use pmvet_target::symbols::{Frame, Symbolizer};
+use pmvet_target::symbols::{SymbolizedFrame, Symbolizer};
 
 use super::json::Object;
 
@@ -52,7 +52,7 @@ impl Sites {
 }
 
 impl Rendered {
-    fn new(pc: u64, frames: &[Frame]) -> Self {
+    fn new(pc: u64, frames: &[SymbolizedFrame]) -> Self {
         let mut json = Vec::new();
         if let Some(frame) = frames.first() {
             frame_json(&mut json, pc, frame);
@@ -66,12 +66,12 @@ impl Rendered {
         }
         let frames_text: Vec<String> =
             frames.iter().map(|frame| format!("{frame}{}", if frame.inlined { " [inlined]" } else { "" })).collect();
-        let text = frames.first().map(Frame::to_string).unwrap_or_default();
+        let text = frames.first().map(SymbolizedFrame::to_string).unwrap_or_default();
         Self { text, json, frames_text, frames_json }
     }
 }
 
-fn frame_json(out: &mut Vec<u8>, pc: u64, frame: &Frame) {
+fn frame_json(out: &mut Vec<u8>, pc: u64, frame: &SymbolizedFrame) {
     let mut object = Object::start(out);
     if let Some(function) = &frame.function {
         object.text("function", function);

@@ -5,7 +5,7 @@ use std::io::Write;
 use pmvet_events::paths::shown;
 use pmvet_events::{Event, Places, What};
 
-use super::{Place, Printer, Seen, push_hex};
+use super::{PmPlace, Printer, SeenSoFar, push_hex};
 
 #[derive(Debug)]
 pub(crate) struct Text {
@@ -24,11 +24,11 @@ impl Text {
     }
 
     /// `pool+0x1240`, or the address outside of PM files.
-    fn place(&mut self, event: &Event<'_>, place: Option<Place>, seen: &Seen) {
+    fn place(&mut self, event: &Event<'_>, place: Option<PmPlace>, seen: &SeenSoFar) {
         let out = &mut self.place;
         out.clear();
         let _ = match (place, event.what) {
-            (Some(Place { file, offset }), _) => {
+            (Some(PmPlace { file, offset }), _) => {
                 let name = seen.path(file).map(|p| shown(p.file_name().unwrap_or(p.as_os_str())));
                 let _ = match name {
                     Some(name) => write!(out, "{name}"),
@@ -92,8 +92,8 @@ impl Printer for Text {
         &mut self,
         out: &mut Vec<u8>,
         event: &Event<'_>,
-        place: Option<Place>,
-        seen: &mut Seen,
+        place: Option<PmPlace>,
+        seen: &mut SeenSoFar,
         places: &dyn Places,
     ) {
         self.place(event, place, seen);

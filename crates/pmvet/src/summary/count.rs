@@ -21,7 +21,7 @@ const TOLD_APART: u32 = 1 << 14;
 const MAPPINGS: usize = 8;
 
 #[derive(Debug, Default)]
-pub(crate) struct Counter {
+pub(crate) struct EventCounter {
     pub(crate) threads: Vec<ThreadCount>,
     pub(crate) sites: Vec<SiteCount>,
     pub(crate) files: Vec<FileCount>,
@@ -107,7 +107,7 @@ pub(crate) struct Mapping {
     pub(crate) writable: bool,
 }
 
-impl Counter {
+impl EventCounter {
     #[inline]
     pub(crate) fn event(&mut self, event: &Event<'_>, places: &dyn Places) {
         let kind = kinds::index(&event.what);
@@ -290,13 +290,13 @@ mod tests {
         }
     }
 
-    fn feed(counter: &mut Counter, thread: u32, site: u32, what: What<'_>) {
+    fn feed(counter: &mut EventCounter, thread: u32, site: u32, what: What<'_>) {
         let (thread, site) = (ThreadId(thread), SiteId(site));
         counter.event(&Event { seq: 1, thread, site, context: ContextId(0), what }, &Sites);
     }
 
-    fn mapped() -> Counter {
-        let mut counter = Counter::default();
+    fn mapped() -> EventCounter {
+        let mut counter = EventCounter::default();
         feed(&mut counter, 1, 0, What::ProcessStart { process: 5, parent: 0, path: "".as_ref() });
         feed(&mut counter, 1, 0, What::File { file: FileId(1), size: 10, device: 0, inode: 0, path: "/pm/a".as_ref() });
         let map = What::Map { file: FileId(1), addr: 0x1000, len: 0x1000, offset: 0, writable: true };

@@ -10,18 +10,18 @@ use std::time::Duration;
 use pmvet_events::paths::shown;
 use pmvet_events::{ModuleId, Site};
 use pmvet_target::Ending;
-use pmvet_target::image::Verdict;
-use pmvet_target::launch::{Exit as TargetExit, signal_name};
+use pmvet_target::image::ImageComparison;
+use pmvet_target::launch::{TargetExit, signal_name};
 use serde::{Serialize, Serializer};
 
 use crate::kinds::{self, Class};
-use count::{Counter, FileCount, SiteCount, ThreadCount, Traffic};
+use count::{EventCounter, FileCount, SiteCount, ThreadCount, Traffic};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Summary {
     pub(crate) pmvet: &'static str,
     pub(crate) command: Vec<String>,
-    pub(crate) target: Target,
+    pub(crate) target: TargetSummary,
     /// The signal that asked pmvet to stop.
     pub(crate) interrupted: Option<&'static str>,
     pub(crate) exit_code: u8,
@@ -33,23 +33,23 @@ pub(crate) struct Summary {
     pub(crate) kinds: Vec<(&'static str, u64)>,
     pub(crate) files: Vec<File>,
     pub(crate) processes: u64,
-    pub(crate) threads: Vec<Thread>,
+    pub(crate) threads: Vec<ThreadSummary>,
     pub(crate) sites: Vec<HotSite>,
     pub(crate) lost_events: u64,
     pub(crate) interrupted_threads: u64,
-    pub(crate) trace: Option<Saved>,
+    pub(crate) trace: Option<SavedTrace>,
     pub(crate) notes: Vec<String>,
 }
 
 /// How the target's first process ended: one of the two.
 #[derive(Debug, Serialize)]
-pub(crate) struct Target {
+pub(crate) struct TargetSummary {
     pub(crate) ended: String,
     pub(crate) status: Option<i32>,
     pub(crate) signal: Option<i32>,
 }
 
-impl From<TargetExit> for Target {
+impl From<TargetExit> for TargetSummary {
     fn from(exit: TargetExit) -> Self {
         let (status, signal) = match exit {
             TargetExit::Status(status) => (Some(status), None),
@@ -80,7 +80,7 @@ pub(crate) struct File {
     pub(crate) mapped: u64,
     #[serde(flatten)]
     pub(crate) traffic: Traffic,
-    pub(crate) image: Option<Image>,
+    pub(crate) image: Option<ImageSummary>,
 }
 
 #[derive(Debug, Serialize)]
@@ -95,32 +95,32 @@ pub(crate) struct Mapping {
 /// What the comparison of a file with its rebuilt image found.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 #[serde(tag = "verdict", rename_all = "kebab-case")]
-pub(crate) enum Image {
+pub(crate) enum ImageSummary {
     Same { bytes: u64 },
     Differs { offset: u64, image: u8, file: u8 },
     Size { image: u64, file: u64 },
     NotChecked { why: String },
 }
 
-impl Image {
+impl ImageSummary {
     pub(crate) fn is_mismatch(&self) -> bool {
-        matches!(self, Image::Differs { .. } | Image::Size { .. })
+        matches!(self, ImageSummary::Differs { .. } | ImageSummary::Size { .. })
     }
 }
 
-impl From<Verdict> for Image {
-    fn from(verdict: Verdict) -> Self {
+impl From<ImageComparison> for ImageSummary {
+    fn from(verdict: ImageComparison) -> Self {
         match verdict {
-            Verdict::Same { bytes } => Image::Same { bytes },
-            Verdict::Differs { offset, image, file } => Image::Differs { offset, image, file },
-            Verdict::Size { image, file } => Image::Size { image, file },
-            Verdict::Unreadable(why) => Image::NotChecked { why },
+            ImageComparison::Same { bytes } => ImageSummary::Same { bytes },
+            ImageComparison::Differs { offset, image, file } => ImageSummary::Differs { offset, image, file },
+            ImageComparison::Size { image, file } => ImageSummary::Size { image, file },
+            ImageComparison::Unreadable(why) => ImageSummary::NotChecked { why },
         }
     }
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct Thread {
+pub(crate) struct ThreadSummary {
     pub(crate) thread: usize,
     pub(crate) process: u32,
     pub(crate) os_thread: u32,
@@ -139,11 +139,11 @@ pub(crate) struct HotSite {
     pub(crate) count: u64,
     #[serde(serialize_with = "as_map")]
     pub(crate) kinds: Vec<(&'static str, u64)>,
-    pub(crate) frames: Vec<Frame>,
+    pub(crate) frames: Vec<FrameSummary>,
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct Frame {
+pub(crate) struct FrameSummary {
     pub(crate) function: Option<String>,
     pub(crate) source: Option<String>,
     pub(crate) line: Option<u32>,
@@ -156,7 +156,7 @@ pub(crate) struct Frame {
 
 /// A trace file that was written.
 #[derive(Debug, Serialize)]
-pub(crate) struct Saved {
+pub(crate) struct SavedTrace {
     pub(crate) path: String,
     pub(crate) events: u64,
     pub(crate) bytes: u64,
@@ -164,21 +164,21 @@ pub(crate) struct Saved {
 
 /// What only whoever ran the target knows.
 #[derive(Debug)]
-pub(crate) struct Run<'a> {
+pub(crate) struct RunFacts<'a> {
     pub(crate) command: &'a [std::ffi::OsString],
     pub(crate) ending: &'a Ending,
     pub(crate) interrupted: Option<i32>,
     pub(crate) cpu: Duration,
     pub(crate) native: Option<Native>,
     /// In the order of the files' numbers.
-    pub(crate) verdicts: Option<Vec<Verdict>>,
-    pub(crate) trace: Option<Saved>,
+    pub(crate) verdicts: Option<Vec<ImageComparison>>,
+    pub(crate) trace: Option<SavedTrace>,
     pub(crate) notes: Vec<String>,
     pub(crate) top: usize,
 }
 
 impl Summary {
-    pub(crate) fn new(mut counter: Counter, run: Run<'_>) -> Self {
+    pub(crate) fn new(mut counter: EventCounter, run: RunFacts<'_>) -> Self {
         let kinds = named(&kinds::NAMES, &counter.kinds());
         let mut notes = run.notes;
         let sites = hottest(&mut counter, run.top, &mut notes);
@@ -201,7 +201,8 @@ impl Summary {
         }
         let files = with_verdicts(counter.files, run.verdicts);
         let threads = counter.threads.iter().enumerate();
-        let threads: Vec<Thread> = threads.map(|(id, t)| Thread::new(id, t)).filter(|t| t.events > 0).collect();
+        let threads: Vec<ThreadSummary> =
+            threads.map(|(id, t)| ThreadSummary::new(id, t)).filter(|t| t.events > 0).collect();
         Self {
             pmvet: env!("CARGO_PKG_VERSION"),
             command: run.command.iter().map(|word| shown(word).to_string()).collect(),
@@ -224,28 +225,28 @@ impl Summary {
         }
     }
 
-    pub(crate) fn images(&self) -> impl Iterator<Item = (&File, &Image)> {
+    pub(crate) fn images(&self) -> impl Iterator<Item = (&File, &ImageSummary)> {
         self.files.iter().filter_map(|file| Some((file, file.image.as_ref()?)))
     }
 }
 
 /// Files that are counted together share number 0, and the gravest of the verdicts that are left.
-fn with_verdicts(mut counts: Vec<FileCount>, verdicts: Option<Vec<Verdict>>) -> Vec<File> {
+fn with_verdicts(mut counts: Vec<FileCount>, verdicts: Option<Vec<ImageComparison>>) -> Vec<File> {
     let checked = verdicts.is_some();
-    let mut verdicts = verdicts.unwrap_or_default().into_iter().map(Image::from);
+    let mut verdicts = verdicts.unwrap_or_default().into_iter().map(ImageSummary::from);
     let together = if counts.is_empty() { FileCount::default() } else { counts.remove(0) };
     let known = counts.into_iter().filter(|count| count.path.is_some());
     let mut files: Vec<File> = known.map(|count| File::new(count, verdicts.next())).collect();
     if together.path.is_some() {
-        let mut rest: Vec<Image> = verdicts.collect();
-        rest.sort_by_key(Image::is_mismatch);
+        let mut rest: Vec<ImageSummary> = verdicts.collect();
+        rest.sort_by_key(ImageSummary::is_mismatch);
         files.push(File::new(together, rest.pop().filter(|_| checked)));
     }
     files
 }
 
 impl File {
-    fn new(count: FileCount, image: Option<Image>) -> Self {
+    fn new(count: FileCount, image: Option<ImageSummary>) -> Self {
         let mapping = |m: &count::Mapping| Mapping { addr: m.addr, len: m.len, offset: m.offset, writable: m.writable };
         Self {
             mappings: count.mappings.iter().map(mapping).collect(),
@@ -259,7 +260,7 @@ impl File {
     }
 }
 
-impl Thread {
+impl ThreadSummary {
     fn new(thread: usize, count: &ThreadCount) -> Self {
         let of = |class| (0..kinds::COUNT).filter(|&k| Class::of(k) == class).map(|k| count.kinds[k]).sum();
         Self {
@@ -278,8 +279,8 @@ impl Thread {
 }
 
 /// The sites with the most events, symbolised. Processes that run the same code share its sites.
-fn hottest(counter: &mut Counter, top: usize, notes: &mut Vec<String>) -> Vec<HotSite> {
-    let Counter { sites, modules, symbolizer, .. } = counter;
+fn hottest(counter: &mut EventCounter, top: usize, notes: &mut Vec<String>) -> Vec<HotSite> {
+    let EventCounter { sites, modules, symbolizer, .. } = counter;
     let mut merged: HashMap<(Option<&PathBuf>, u64), (Site, SiteCount)> = HashMap::new();
     for count in sites.iter() {
         let Some(site) = count.site else { continue };
@@ -301,13 +302,13 @@ fn hottest(counter: &mut Counter, top: usize, notes: &mut Vec<String>) -> Vec<Ho
     let site = |(site, count): (Site, SiteCount)| HotSite {
         count: total(&count),
         kinds: named(&Class::NAMES, &count.classes),
-        frames: symbolizer.frames(site).iter().map(Frame::from).collect(),
+        frames: symbolizer.frames(site).iter().map(FrameSummary::from).collect(),
     };
     order.into_iter().map(site).collect()
 }
 
-impl From<&pmvet_target::symbols::Frame> for Frame {
-    fn from(frame: &pmvet_target::symbols::Frame) -> Self {
+impl From<&pmvet_target::symbols::SymbolizedFrame> for FrameSummary {
+    fn from(frame: &pmvet_target::symbols::SymbolizedFrame) -> Self {
         Self {
             function: frame.function.clone(),
             source: frame.file.as_ref().map(|file| shown(file).to_string()),
@@ -343,25 +344,25 @@ mod tests {
 
     #[test]
     fn each_file_gets_its_own_verdict() {
-        let same = |bytes| Verdict::Same { bytes };
+        let same = |bytes| ImageComparison::Same { bytes };
         let counts = vec![count(None), count(Some("a")), count(None), count(Some("b"))];
         let files = with_verdicts(counts.clone(), Some(vec![same(1), same(2)]));
         let found: Vec<_> = files.iter().map(|f| (f.path.as_str(), f.image.as_ref().unwrap())).collect();
-        assert_eq!(found, [("a", &Image::Same { bytes: 1 }), ("b", &Image::Same { bytes: 2 })]);
+        assert_eq!(found, [("a", &ImageSummary::Same { bytes: 1 }), ("b", &ImageSummary::Same { bytes: 2 })]);
         assert!(with_verdicts(counts, None).iter().all(|f| f.image.is_none()));
     }
 
     #[test]
     fn a_mismatch_among_many_files_is_not_lost() {
         let verdicts = vec![
-            Verdict::Same { bytes: 1 },
-            Verdict::Size { image: 1, file: 2 },
-            Verdict::Same { bytes: 3 },
-            Verdict::Unreadable("gone".into()),
+            ImageComparison::Same { bytes: 1 },
+            ImageComparison::Size { image: 1, file: 2 },
+            ImageComparison::Same { bytes: 3 },
+            ImageComparison::Unreadable("gone".into()),
         ];
         let files = with_verdicts(vec![count(Some("rest")), count(Some("a"))], Some(verdicts));
-        assert_eq!(files[0].image, Some(Image::Same { bytes: 1 }));
-        assert_eq!(files[1].image, Some(Image::Size { image: 1, file: 2 }));
+        assert_eq!(files[0].image, Some(ImageSummary::Same { bytes: 1 }));
+        assert_eq!(files[1].image, Some(ImageSummary::Size { image: 1, file: 2 }));
     }
 
     #[test]
@@ -374,7 +375,7 @@ mod tests {
             interrupted: None,
             output: Vec::new(),
         };
-        let run = Run {
+        let run = RunFacts {
             command: &["p".into(), "".into()],
             ending: &ending,
             interrupted: Some(libc::SIGTERM),
@@ -385,7 +386,7 @@ mod tests {
             notes: Vec::new(),
             top: 3,
         };
-        let summary = Summary::new(Counter::default(), run);
+        let summary = Summary::new(EventCounter::default(), run);
         let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&summary).unwrap()).unwrap();
         assert_eq!(json["target"]["signal"], 9);
         assert_eq!(json["target"]["status"], serde_json::Value::Null);

@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Write};
 
-use super::{File, HotSite, Image, Summary, Thread};
+use pmvet_report::command_line;
+
+use super::{File, HotSite, ImageSummary, Summary, ThreadSummary};
 
 /// Of many threads, files or mappings so many are shown; JSON has all.
 const SHOWN: usize = 16;
@@ -53,7 +55,7 @@ pub(crate) fn render(summary: &Summary, style: Style) -> String {
 }
 
 fn write_all(out: &mut String, s: &Summary, style: Style) -> fmt::Result {
-    writeln!(out, "{} {}", style.bold("pmvet trace:"), shown_command(&s.command))?;
+    writeln!(out, "{} {}", style.bold("pmvet trace:"), command_line(&s.command))?;
     let ended = if s.target.status == Some(0) { style.good(&s.target.ended) } else { style.bad(&s.target.ended) };
     writeln!(out, "  {ended}, {:.2} s, CPU {:.2} s", s.wall_seconds, s.cpu_seconds)?;
     if let Some(signal) = s.interrupted {
@@ -128,27 +130,27 @@ fn write_file(out: &mut String, file: &File, style: Style) -> fmt::Result {
     }
 }
 
-fn verdict(image: &Image, style: Style) -> String {
+fn verdict(image: &ImageSummary, style: Style) -> String {
     let text = image_text(image);
     let painted = match image {
-        Image::Same { .. } => style.good(&text),
-        Image::NotChecked { .. } => style.warn(&text),
-        Image::Differs { .. } | Image::Size { .. } => style.bad(&text),
+        ImageSummary::Same { .. } => style.good(&text),
+        ImageSummary::NotChecked { .. } => style.warn(&text),
+        ImageSummary::Differs { .. } | ImageSummary::Size { .. } => style.bad(&text),
     };
     painted.to_string()
 }
 
 /// What the comparison found, in words.
-pub(crate) fn image_text(image: &Image) -> String {
+pub(crate) fn image_text(image: &ImageSummary) -> String {
     match image {
-        Image::Same { bytes } => format!("image: rebuilt from the events, equals the file ({bytes} bytes)"),
-        Image::Differs { offset, image, file } => {
+        ImageSummary::Same { bytes } => format!("image: rebuilt from the events, equals the file ({bytes} bytes)"),
+        ImageSummary::Differs { offset, image, file } => {
             format!("image: DIFFERS first at offset {offset:#x}: {image:#04x} by the events, {file:#04x} in the file")
         }
-        Image::Size { image, file } => {
+        ImageSummary::Size { image, file } => {
             format!("image: DIFFERS in size: {image} bytes by the events, {file} bytes in the file")
         }
-        Image::NotChecked { why } => format!("image: not checked: {why}"),
+        ImageSummary::NotChecked { why } => format!("image: not checked: {why}"),
     }
 }
 
@@ -160,7 +162,7 @@ fn write_threads(out: &mut String, s: &Summary, style: Style) -> fmt::Result {
         "  {:>4} {:>8} {:>9} {:>15} {:>13} {:>13} {:>11} {:>11} {:>9}",
         "id", "process", "OS thread", "events", "stores", "flushes", "fences", "locked ops", "locks"
     )?;
-    let mut busiest: Vec<&Thread> = s.threads.iter().collect();
+    let mut busiest: Vec<&ThreadSummary> = s.threads.iter().collect();
     busiest.sort_by_key(|t| std::cmp::Reverse(t.events));
     busiest.truncate(SHOWN);
     busiest.sort_by_key(|t| t.thread);
@@ -192,16 +194,6 @@ fn write_site(out: &mut String, site: &HotSite) -> fmt::Result {
     let place = frames.next().map_or("", |frame| &frame.text);
     writeln!(out, "  {:>13}  {:<12} {place}", grouped(site.count), mix.join(", "))?;
     frames.try_for_each(|frame| writeln!(out, "  {:>13}  {:<12}   inlined into {}", "", "", frame.text))
-}
-
-/// As it could be typed into a shell.
-fn shown_command(words: &[String]) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%^".contains(c);
-    let quote = |word: &String| match word.chars().all(plain) && !word.is_empty() {
-        true => word.clone(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    };
-    words.iter().map(quote).collect::<Vec<_>>().join(" ")
 }
 
 /// 1,234,567
@@ -240,12 +232,6 @@ mod tests {
             [0, 1023, 1024, 3 << 30, u64::MAX].map(bytes),
             ["0 bytes", "1023 bytes", "1.0 KiB", "3.0 GiB", "16777216.0 TiB"]
         );
-    }
-
-    #[test]
-    fn commands_can_be_typed_again() {
-        let words = ["./p", "a b", "", "it's", "--x=1"].map(String::from);
-        assert_eq!(shown_command(&words), r"./p 'a b' '' 'it'\''s' --x=1");
     }
 
     #[test]

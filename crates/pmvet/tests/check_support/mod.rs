@@ -6,6 +6,7 @@
 
 pub(crate) mod zoo;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{BufReader, Write};
@@ -36,11 +37,14 @@ pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Builds programs under `target/`, where `make test` puts them as well, and says where that is.
+/// Builds programs under `target/`, where `make test` puts them as well, and says where that is. Once is enough.
 pub(crate) fn make(makefile: &str, name: &str) -> PathBuf {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    static MADE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     let out = repository().join("target").join(name);
+    if made.contains(name) {
+        return out;
+    }
     let output = Command::new("make")
         .args(["-s", "-C"])
         .arg(repository().join(makefile))
@@ -49,6 +53,7 @@ pub(crate) fn make(makefile: &str, name: &str) -> PathBuf {
         .output()
         .unwrap();
     assert!(output.status.success(), "{makefile}: {}", String::from_utf8_lossy(&output.stderr));
+    made.insert(name.to_owned());
     out
 }
 
@@ -68,12 +73,21 @@ pub(crate) fn compile(source: &str, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let newest = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
     if newest(&program) < newest(&source) {
-        let mut command = Command::new("gcc");
-        command.args(["-O1", "-g", "-Wall", "-pthread"]).args(flags).arg("-o").arg(&program).arg(&source);
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
+        put_in_place(&program, |to| {
+            let mut command = Command::new("gcc");
+            command.args(["-O1", "-g", "-Wall", "-pthread"]).args(flags).arg("-o").arg(to).arg(&source);
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
+        });
     }
     program
+}
+
+/// Makes a program under another name first: tests of other files may make, or run, the same one.
+pub(crate) fn put_in_place(program: &Path, make: impl FnOnce(&Path)) {
+    let fresh = program.with_extension(std::process::id().to_string());
+    make(&fresh);
+    fs::rename(fresh, program).unwrap();
 }
 
 /// Compiles a program of the programs folder.

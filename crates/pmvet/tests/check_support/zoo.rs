@@ -1,10 +1,10 @@
 //! The zoo's manifests: which bugs there are, and who has to find them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pmvet_findings::stack::user_frame;
-use pmvet_findings::{Finding, Frame};
+use pmvet_findings::Finding;
 use serde::Deserialize;
 
 use super::repository;
@@ -89,49 +89,74 @@ pub(crate) fn manifests() -> Vec<Manifest> {
 
 // ---- Where a bug is
 
-/// How far from its marker a bug may be reported, if the function is another one.
-const NEAR: u32 = 15;
-/// How many callers a reader is asked to follow.
-const CALLERS: usize = 1;
-
-/// Whether a finding leads to the marker: one of its places, or a caller close by, is in that function or near that line.
-pub(crate) fn is_at_marker(finding: &Finding, source: &Path, bug: u32) -> bool {
-    let text = fs::read_to_string(source).unwrap();
-    let marker = format!("BUG({bug})");
-    let markers: Vec<usize> =
-        (0..).zip(text.lines()).filter(|(_, line)| line.contains(&marker)).map(|(i, _)| i).collect();
-    let leads_there = |frame: &Frame| {
-        let same_file = frame.file.as_deref().and_then(Path::file_name) == source.file_name();
-        let name = frame.function.as_deref().map(|name| name.split("::").last().unwrap_or(name));
-        same_file
-            && markers.iter().any(|&i| {
-                let near = frame.line.is_some_and(|line| line.abs_diff(i as u32 + 1) <= NEAR);
-                near || name.is_some() && name == function_around(&text, i)
-            })
-    };
-    finding.places.iter().any(|place| {
-        let shown = user_frame(&place.stack).unwrap_or(0);
-        place.stack.iter().skip(shown).take(1 + CALLERS).any(leads_there)
-    })
+/// The lines that a report of a bug may name: `file:line` of each line marked `BUG(n)` or `BLAME(.., n, ..)`. A mark on a line of its
+/// own is about the next one.
+pub(crate) fn marked(manifest: &Manifest, bug: u32) -> BTreeSet<String> {
+    let source = &manifest.source;
+    let (name, text) = (source.file_name().unwrap().to_str().unwrap(), fs::read_to_string(source).unwrap());
+    let mut lines = BTreeSet::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        if marks(line).contains(&bug) {
+            let alone = ["//", "/*"].iter().any(|comment| line.trim_start().starts_with(comment));
+            lines.insert(format!("{name}:{}", if alone { number + 1 } else { number }));
+        }
+    }
+    lines
 }
 
-/// The function that a line belongs to: what the last definition above it is called.
-fn function_around(text: &str, line: usize) -> Option<&str> {
-    let above: Vec<&str> = text.lines().take(line + 1).collect();
-    above.into_iter().rev().find_map(|line| {
-        let head = match line.split_once("fn ") {
-            Some((_, rest)) => rest,
-            None if line.starts_with(|c: char| c.is_alphabetic()) && !line.ends_with(';') => line,
-            None => return None,
-        };
-        let name = head.split(['(', '<']).next()?;
-        name.rsplit([' ', '*']).next().filter(|name| head.contains('(') && !name.is_empty())
-    })
+/// The bugs that a line is marked with.
+fn marks(line: &str) -> Vec<u32> {
+    let after = ["BUG(", "BLAME("].iter().flat_map(|word| line.split(word).skip(1));
+    let numbers = after.filter_map(|rest| rest.split_once(')')).flat_map(|(inside, _)| inside.split(", "));
+    numbers.filter_map(|number| number.parse().ok()).collect()
+}
+
+/// Where a finding says that the bug is: the line of its first place that a report shows.
+pub(crate) fn blamed(finding: &Finding) -> String {
+    let frame = finding.places[0].frame();
+    let file = frame.and_then(|frame| frame.file.as_deref()).and_then(Path::file_name).unwrap_or_default();
+    format!("{}:{}", file.to_string_lossy(), frame.and_then(|frame| frame.line).unwrap_or(0))
+}
+
+/// A bug that is found, but whose report names a line that has nothing to do with it, or too little.
+pub(crate) struct Elsewhere {
+    pub(crate) program: &'static str,
+    pub(crate) bug: u32,
+    /// A line that is named today.
+    pub(crate) at: &'static str,
+    /// Why not the right one.
+    pub(crate) why: &'static str,
+}
+
+/// Asserts that one of the findings names a marked line of the bug, or that the table says which one is named instead. Nothing is added
+/// to these tables: they are what is left to do. A row goes when its bug is reported where it is.
+pub(crate) fn is_at_its_line<'a>(
+    manifest: &Manifest,
+    bug: u32,
+    findings: impl Iterator<Item = &'a Finding>,
+    elsewhere: &[Elsewhere],
+) -> Result<(), String> {
+    let lines: Vec<String> = findings.map(blamed).collect();
+    let marked = marked(manifest, bug);
+    let row = elsewhere.iter().find(|row| row.program == manifest.program.name && row.bug == bug);
+    match (lines.iter().any(|line| marked.contains(line)), row) {
+        (true, None) => Ok(()),
+        (true, Some(row)) => {
+            Err(format!("named at its line now, no longer at {} ({}): remove the row", row.at, row.why))
+        }
+        (false, Some(row)) if lines.iter().any(|line| line == row.at) => Ok(()),
+        (false, Some(row)) => Err(format!("named at {lines:?}, and neither at {} nor at {marked:?}", row.at)),
+        (false, None) => Err(format!("named at {lines:?}, not at {marked:?}")),
+    }
 }
 
 #[test]
-fn functions_are_recognised() {
-    let text = "struct x {\n};\nstatic void put(int id)\n{\n\tif (x)\n}\nstatic struct x *get(void)\n{\n\n}\nimpl A {\n    fn new<T>(a: T) {\n        b\n";
-    let around = |line| function_around(text, line);
-    assert_eq!([around(4), around(8), around(12)], [Some("put"), Some("get"), Some("new")]);
+fn marks_are_read() {
+    assert_eq!(marks("\tx = 1; /* BUG(3): too early */ /* BLAME(4, 12) */"), [3, 4, 12]);
+    assert_eq!(marks("if (BUG == 3) // BLAME(5)"), [5]);
+    for manifest in manifests() {
+        for bug in &manifest.bug {
+            assert!(!marked(&manifest, bug.id).is_empty(), "{} has no mark of bug {}", manifest.program.name, bug.id);
+        }
+    }
 }

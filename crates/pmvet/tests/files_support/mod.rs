@@ -19,7 +19,7 @@ use outcome::{Outcome, Reports};
 use snapshot::Snapshot;
 use tempfile::TempDir;
 
-use crate::check_support::{PMVET, finish};
+use crate::check_support::{PMVET, finish, put_in_place};
 
 /// Who does it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,11 +117,13 @@ pub(crate) fn fileops() -> PathBuf {
     let sources: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     let newest = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
     if newest(&program) < sources.iter().filter_map(|path| newest(path)).max() {
-        let mut command = Command::new("gcc");
-        command.args(["-O1", "-g", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&program);
-        command.args(sources.iter().filter(|path| path.extension() == Some(OsStr::new("c"))));
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
+        put_in_place(&program, |to| {
+            let mut command = Command::new("gcc");
+            command.args(["-O1", "-g", "-Wall", "-Wextra", "-pthread", "-o"]).arg(to);
+            command.args(sources.iter().filter(|path| path.extension() == Some(OsStr::new("c"))));
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
+        });
     }
     program
 }

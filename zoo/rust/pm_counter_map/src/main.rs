@@ -218,26 +218,26 @@ impl<'p> Map<'p> {
         let at = self.slot_at(slot);
         // BUG(3): the counter runs ahead of the slot, which recovery does not expect
         if BUG == 3 {
-            self.count();
+            self.count(); // BLAME(3)
         }
-        self.pool.store(at, meta.encode());
-        self.pool.flush(at, WORD);
-        // BUG(14): without this fence the count may be durable before the slot
+        self.pool.store(at, meta.encode()); // BLAME(2, 14)
+        self.pool.flush(at, WORD); // BLAME(14)
+                                   // BUG(14): without this fence the count may be durable before the slot
         if BUG != 14 {
             self.pool.fence();
         }
         if BUG != 3 {
-            self.count();
+            self.count(); // BLAME(14)
         }
         // BUG(10): nothing is left to wait for
         if BUG == 10 {
-            self.pool.fence();
+            self.pool.fence(); // BLAME(10)
         }
     }
 
     fn count(&self) {
-        self.pool.store(COUNTER_AT, self.pool.load(COUNTER_AT) + 1);
-        // BUG(13): the count is persisted by `step` after the lock is released: another thread may commit in between
+        self.pool.store(COUNTER_AT, self.pool.load(COUNTER_AT) + 1); // BLAME(3, 13, 14)
+                                                                     // BUG(13): the count is persisted by `step` after the lock is released: another thread may commit in between
         if BUG != 13 {
             self.pool.persist(COUNTER_AT, WORD);
         }
@@ -246,29 +246,29 @@ impl<'p> Map<'p> {
     /// Stores the value of the slot's next version where no reader looks yet, and commits it.
     fn put(&self, slot: usize, key: u64, old: Meta) {
         // BUG(4): the value in use is overwritten, which no crash may interrupt
-        let buffer = if BUG == 4 { old.buffer } else { 1 - old.buffer };
+        let buffer = if BUG == 4 { old.buffer } else { 1 - old.buffer }; // BLAME(4)
         let new = Meta { version: old.version + 1, buffer, state: State::Live };
         let at = self.value_at(slot, buffer);
         // BUG(11): every word is stored twice before it is ever persisted
         if BUG == 11 {
-            (0..LINE / WORD).for_each(|i| self.pool.store(at + i * WORD, 0));
+            (0..LINE / WORD).for_each(|i| self.pool.store(at + i * WORD, 0)); // BLAME(11)
         }
         for i in 0..LINE / WORD {
-            self.pool.store(at + i * WORD, value_word(key, new.version, i));
+            self.pool.store(at + i * WORD, value_word(key, new.version, i)); // BLAME(1, 2, 4, 11)
         }
         // BUG(1): the value is not flushed before it is committed
         if BUG != 1 {
-            self.pool.flush(at, LINE);
+            self.pool.flush(at, LINE); // BLAME(2)
         }
         // BUG(9): a second flush of a line that did not change
         if BUG == 9 {
-            self.pool.flush(at, LINE);
+            self.pool.flush(at, LINE); // BLAME(9)
         }
         // BUG(2): without this fence the commit may be durable before the value
         if BUG != 2 {
             self.pool.fence();
         }
-        self.commit(slot, new);
+        self.commit(slot, new); // BLAME(2)
     }
 
     /// Inserts a key that is not live, if there is room; tells whether it did.
@@ -304,8 +304,8 @@ impl<'p> Map<'p> {
         let next = Meta { version: meta.version + 1, ..meta };
         // BUG(5): the version changes before the state: a removal in two steps
         if BUG == 5 {
-            self.pool.store(self.slot_at(slot), next.encode());
-            self.pool.persist(self.slot_at(slot), WORD);
+            self.pool.store(self.slot_at(slot), next.encode()); // BLAME(5)
+            self.pool.persist(self.slot_at(slot), WORD); // BLAME(5)
         }
         self.commit(slot, Meta { state: State::Dead, ..next });
         self.live -= 1;
@@ -317,7 +317,7 @@ impl<'p> Map<'p> {
         let (slot, meta) = self.find(key)?;
         // BUG(12): a statistic that nobody recovers has no place in persistent memory
         if BUG == 12 {
-            self.pool.store(HITS_AT, self.pool.load(HITS_AT) + 1);
+            self.pool.store(HITS_AT, self.pool.load(HITS_AT) + 1); // BLAME(12)
         }
         self.check_value(slot, meta)?;
         Ok(false)
@@ -353,7 +353,7 @@ impl<'p> Map<'p> {
         }
         // BUG(7): the new area is made active before it is filled
         if BUG == 7 {
-            to.activate();
+            to.activate(); // BLAME(7)
         }
         for (slot, planned) in plan.into_iter().enumerate() {
             let at = to.slot_at(slot);
@@ -372,8 +372,8 @@ impl<'p> Map<'p> {
             }
             pool.flush(at, LINE);
         }
-        pool.store(area_at(to.area), base);
-        // BUG(8): the base count is not flushed before the area is active
+        pool.store(area_at(to.area), base); // BLAME(8)
+                                            // BUG(8): the base count is not flushed before the area is active
         if BUG != 8 {
             pool.flush(area_at(to.area), WORD);
         }
@@ -386,7 +386,7 @@ impl<'p> Map<'p> {
     }
 
     fn activate(&self) {
-        self.pool.store(ACTIVE_AT, self.area as u64);
+        self.pool.store(ACTIVE_AT, self.area as u64); // BLAME(7)
         self.pool.persist(ACTIVE_AT, WORD);
     }
 }

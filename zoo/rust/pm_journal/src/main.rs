@@ -81,16 +81,16 @@ impl Super {
 
     fn write(&self, pool: &Pool) {
         // BUG(4): the superblock in use is overwritten
-        let place = if BUG == 4 { 1 } else { self.generation % 2 };
+        let place = if BUG == 4 { 1 } else { self.generation % 2 }; // BLAME(4)
         let at = Self::at(place);
         let words = self.encode();
         // BUG(10): every word is stored twice before it is ever persisted
         if BUG == 10 {
-            (0..SUPER_WORDS).for_each(|i| pool.store(at + i * WORD, 0));
+            (0..SUPER_WORDS).for_each(|i| pool.store(at + i * WORD, 0)); // BLAME(10)
         }
         for (n, line) in words.chunks(LINE / WORD).enumerate() {
             for (i, &word) in line.iter().enumerate() {
-                pool.store(at + n * LINE + i * WORD, word);
+                pool.store(at + n * LINE + i * WORD, word); // BLAME(2, 4, 10)
             }
             // BUG(2): the second line of a superblock is not flushed
             if BUG != 2 || n == 0 {
@@ -203,7 +203,7 @@ impl<'p> Journal<'p> {
         let first = Super { generation: 1, head: 0, head_seq: 1, synced: 0, digest: 0, tallies: [0; TALLIES] };
         // BUG(7): the pool claims to be a journal before it has a superblock
         if BUG == 7 {
-            Self::claim(pool);
+            Self::claim(pool); // BLAME(7)
         }
         first.write(pool);
         if BUG != 7 {
@@ -212,7 +212,7 @@ impl<'p> Journal<'p> {
     }
 
     fn claim(pool: &Pool) {
-        pool.store(MAGIC_AT, MAGIC);
+        pool.store(MAGIC_AT, MAGIC); // BLAME(7)
         pool.persist(MAGIC_AT, WORD);
     }
 
@@ -271,16 +271,16 @@ impl<'p> Journal<'p> {
             (start, room) = self.place(record.len());
         }
         if start != self.tail && self.tail != RING {
-            self.pool.store(ring_at(self.tail), self.next_seq << 16 | WRAP);
+            self.pool.store(ring_at(self.tail), self.next_seq << 16 | WRAP); // BLAME(3)
             self.pool.flush(ring_at(self.tail), WORD);
         }
-        self.write_record(start, &record);
+        self.write_record(start, &record); // BLAME(3)
         self.live.push_back(Extent { start, words: record.len() });
         self.tail = start + record.len();
         self.next_seq += 1;
         // BUG(11): a cursor that recovery finds by itself has no place in persistent memory
         if BUG == 11 {
-            self.pool.store(CURSOR_AT, self.tail as u64);
+            self.pool.store(CURSOR_AT, self.tail as u64); // BLAME(11)
         }
         if late {
             self.write_super()?;
@@ -295,9 +295,9 @@ impl<'p> Journal<'p> {
         let long = len > LINE;
         for (i, &word) in record.iter().enumerate() {
             if long {
-                self.pool.stream(at + i * WORD, word);
+                self.pool.stream(at + i * WORD, word); // BLAME(3)
             } else {
-                self.pool.store(at + i * WORD, word);
+                self.pool.store(at + i * WORD, word); // BLAME(3, 12, 13)
             }
         }
         // BUG(13): the flush comes in `step`, after the lock is released: another thread may vouch for the record
@@ -308,7 +308,7 @@ impl<'p> Journal<'p> {
         }
         // BUG(8): non-temporal stores need no flush
         if BUG == 8 && long {
-            self.pool.flush(at, len);
+            self.pool.flush(at, len); // BLAME(8)
         }
         // BUG(1): without this fence a superblock may be durable before the records it vouches for
         if BUG != 1 && (BUG != 13 || long) {
@@ -316,7 +316,7 @@ impl<'p> Journal<'p> {
         }
         // BUG(9): nothing is left to wait for
         if BUG == 9 {
-            self.pool.fence();
+            self.pool.fence(); // BLAME(9)
         }
     }
 

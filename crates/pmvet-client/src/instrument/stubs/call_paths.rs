@@ -3,7 +3,7 @@
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
-use crate::record::shadow_stack::{self, Frame, PathStep};
+use crate::record::shadow_stack::{self, PathStep, ShadowFrame};
 use crate::record::stable_ids;
 use crate::record::thread::Thread;
 
@@ -98,10 +98,10 @@ pub(super) extern "C" fn resolve() {
         mov edx, [rax + {path_node}]
         ",
         next_frame!(),
-        sp = const offset_of!(Frame, sp),
-        call = const offset_of!(Frame, call),
-        node = const offset_of!(Frame, node),
-        frame = const size_of::<Frame>(),
+        sp = const offset_of!(ShadowFrame, sp),
+        call = const offset_of!(ShadowFrame, call),
+        node = const offset_of!(ShadowFrame, node),
+        frame = const size_of::<ShadowFrame>(),
         parent = const offset_of!(PathStep, parent),
         path_call = const offset_of!(PathStep, call),
         path_node = const offset_of!(PathStep, node),
@@ -144,10 +144,10 @@ pub(super) extern "C" fn resolve_stable() {
         or edx, r9d
         ",
         next_frame!(),
-        sp = const offset_of!(Frame, sp),
-        call = const offset_of!(Frame, call),
-        node = const offset_of!(Frame, node),
-        frame = const size_of::<Frame>(),
+        sp = const offset_of!(ShadowFrame, sp),
+        call = const offset_of!(ShadowFrame, call),
+        node = const offset_of!(ShadowFrame, node),
+        frame = const size_of::<ShadowFrame>(),
         library = const stable_ids::LIBRARY_BIT,
         first = const stable_ids::MIX_FACTORS[0],
         second = const stable_ids::MIX_FACTORS[1],

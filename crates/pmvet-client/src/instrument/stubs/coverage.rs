@@ -3,12 +3,12 @@
 use std::mem::offset_of;
 
 use pmvet_events::shm::{RingControl, STRIPES};
-use pmvet_events::stage::Stop;
+use pmvet_events::stage::CrashTrigger;
 use pmvet_events::wire;
 
 use crate::coverage::coverage_map;
 use crate::record::lock_state::{AwaitedLock, HeldLock, HeldSpinLock, MAX_HELD_SPIN_LOCKS};
-use crate::record::shadow_stack::Frame;
+use crate::record::shadow_stack::ShadowFrame;
 use crate::record::thread::{Thread, mode, slot};
 
 /// Counts the operation at the site, by the call path in edx; see [`Thread::count`], which does the same.

@@ -14,7 +14,8 @@
 //! it read; a flush or fence before it, so that every store with a smaller number has been performed by then.
 //!
 //! Whatever is not the ordinary case (another mapping, two lines, a full ring, an unknown call path) is done in Rust by
-//! [`crate::record::slow_path`], at the price of saving all extended registers. Only general registers are used here.
+//! [`crate::record::slow_path`], at the price of saving the low halves of the vector registers, which is all that the client's
+//! Rust code changes (`docs/decisions/0007-stubs-in-machine-code.md`). Only general registers are used here.
 
 #[macro_use]
 mod pieces;

@@ -1,6 +1,6 @@
 //! Where a value that was read too early goes: byte-level data flow over the instructions of one thread.
 //!
-//! The client reports each instruction of a reader with its general registers ([`Step`]); everything else happens here, so that
+//! The client reports each instruction of a reader with its general registers ([`TracedInstruction`]); everything else happens here, so that
 //! every instruction class can be tested without a process.
 //!
 //! What is exact, byte by byte: moves of every width, extensions, byte swaps, shifts and rotates by a known count, bitwise
@@ -28,7 +28,7 @@ pub struct Registers {
 
 /// An instruction that a thread is about to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step<'a> {
+pub struct TracedInstruction<'a> {
     pub pc: u64,
     /// Its bytes, and perhaps some more.
     pub code: &'a [u8],

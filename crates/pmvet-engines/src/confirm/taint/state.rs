@@ -6,7 +6,7 @@ use iced_x86::{
     Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register, UsedMemory,
 };
 
-use super::{Effect, Registers, Step, classes};
+use super::{Effect, Registers, TracedInstruction, classes};
 
 /// One bit for each byte, the lowest first: of a register, or of an access to memory.
 pub type Mask = u64;
@@ -55,10 +55,10 @@ impl Taint {
     pub fn register(&self, register: Register) -> Mask {
         let (whole, first) = place(register);
         let all = match whole {
-            Place::General(i) => self.general[i],
-            Place::Vector(i) => self.vector[i],
-            Place::Opmask(i) => self.mask_registers[i],
-            Place::Other => 0,
+            RegisterPlace::General(i) => self.general[i],
+            RegisterPlace::Vector(i) => self.vector[i],
+            RegisterPlace::Opmask(i) => self.mask_registers[i],
+            RegisterPlace::Other => 0,
         };
         all >> first & bytes(register.size())
     }
@@ -114,10 +114,10 @@ impl Taint {
         let (whole, first) = place(register);
         let size = register.size();
         let slot = match whole {
-            Place::General(i) => &mut self.general[i],
-            Place::Vector(i) => &mut self.vector[i],
-            Place::Opmask(i) => &mut self.mask_registers[i],
-            Place::Other => return,
+            RegisterPlace::General(i) => &mut self.general[i],
+            RegisterPlace::Vector(i) => &mut self.vector[i],
+            RegisterPlace::Opmask(i) => &mut self.mask_registers[i],
+            RegisterPlace::Other => return,
         };
         let part = bytes(size) << first;
         let rest = if clears_above || register.is_gpr32() || register.is_k() { 0 } else { *slot & !part };
@@ -129,7 +129,7 @@ impl Taint {
     }
 
     /// Lets an instruction happen. Returns what it writes that depends on the value.
-    pub fn step(&mut self, step: &Step<'_>) -> Vec<Effect> {
+    pub fn step(&mut self, step: &TracedInstruction<'_>) -> Vec<Effect> {
         let mut decoder = Decoder::with_ip(64, step.code, step.pc, DecoderOptions::NONE);
         let instruction = decoder.decode();
         if instruction.is_invalid() {
@@ -268,7 +268,7 @@ impl Taint {
 }
 
 /// Where a register's bytes are kept.
-enum Place {
+enum RegisterPlace {
     General(usize),
     Vector(usize),
     Opmask(usize),
@@ -276,18 +276,18 @@ enum Place {
 }
 
 /// The place of the whole register, and the first byte of the part that has this name.
-fn place(register: Register) -> (Place, usize) {
+fn place(register: Register) -> (RegisterPlace, usize) {
     if register.is_gpr() {
         let high = matches!(register, Register::AH | Register::BH | Register::CH | Register::DH);
-        return (Place::General(register.full_register().number()), usize::from(high));
+        return (RegisterPlace::General(register.full_register().number()), usize::from(high));
     }
     if register.is_vector_register() {
-        return (Place::Vector(register.number()), 0);
+        return (RegisterPlace::Vector(register.number()), 0);
     }
     if register.is_k() {
-        return (Place::Opmask(register.number()), 0);
+        return (RegisterPlace::Opmask(register.number()), 0);
     }
-    (Place::Other, 0)
+    (RegisterPlace::Other, 0)
 }
 
 /// The value of a register that an address is made of.

@@ -4,27 +4,27 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use pmvet_engines::inject::findings::Names;
-use pmvet_engines::inject::windows::Verdict;
-use pmvet_engines::inject::{Scan, Scanner};
-use pmvet_engines::native::NativeStacks;
+use pmvet_engines::inject::windows::PointVerdict;
+use pmvet_engines::inject::{FailurePointScan, FailurePointScanner};
+use pmvet_engines::lab::StackLookup;
+use pmvet_engines::lab::native::NativeStacks;
 use pmvet_engines::rules::{self, RawFinding, RawFindings, Rules};
 use pmvet_engines::stacks::Symbols;
 use pmvet_events::What;
 use pmvet_events::file::Definitions;
 use pmvet_findings::{FailurePointTree, Finding, Tally};
 use pmvet_target::mapped::MappedFile;
-use pmvet_target::over;
 use pmvet_target::recording::Recording;
+use pmvet_target::shutdown;
 use pmvet_target::symbols::Symbolizer;
 
-use super::settings::Settings;
+use super::settings::CheckSettings;
 use crate::exit::Error;
 use crate::run_folder::RunFolder;
 
 /// What one pass over the events gave.
-pub(super) struct Analysis {
-    pub(super) scan: Scan,
+pub(super) struct CheckAnalysis {
+    pub(super) scan: FailurePointScan,
     /// It has seen all events: all was not over before.
     pub(super) is_whole: bool,
     pub(super) saw_pm: bool,
@@ -34,11 +34,11 @@ pub(super) struct Analysis {
     names: std::cell::RefCell<(Symbols, Definitions, NativeStacks)>,
 }
 
-impl Analysis {
+impl CheckAnalysis {
     /// `known` are call paths that need no more crashes.
     pub(super) fn run(
         recording: &Recording,
-        settings: &Settings,
+        settings: &CheckSettings,
         folder: &RunFolder,
         known: Arc<HashSet<u64>>,
     ) -> Result<Self, Error> {
@@ -52,12 +52,12 @@ impl Analysis {
         let bytes = recording.trace().metadata().map_or(u64::MAX, |m| m.len());
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
-        let mut scanner = Scanner::new(recording, settings.plan(bytes), MappedFile::new(store), known);
-        let mut rules = Rules::new(rules::Options { mode: settings.recovering.mode, pedantic: settings.pedantic });
+        let mut scanner = FailurePointScanner::new(recording, settings.plan(bytes), MappedFile::new(store), known);
+        let mut rules = Rules::new(rules::RuleOptions { mode: settings.recovering.mode, pedantic: settings.pedantic });
         let (mut saw_pm, mut events) = (false, 0);
-        let (mut now, mut is_whole) = (over::Now::default(), true);
+        let (mut clock, mut is_whole) = (shutdown::ClockCheck::default(), true);
         while let Some((event, places)) = reader.next_in_place().map_err(failed)? {
-            if now.and_then() && over::is_over() {
+            if clock.is_due() && shutdown::is_over() {
                 is_whole = false;
                 break;
             }
@@ -80,9 +80,9 @@ impl Analysis {
     }
 
     /// Lets `use_names` look up names.
-    pub(super) fn with_names<R>(&self, use_names: impl FnOnce(&mut Names<'_>) -> R) -> R {
+    pub(super) fn with_names<R>(&self, use_names: impl FnOnce(&mut StackLookup<'_>) -> R) -> R {
         let (symbols, places, natives) = &mut *self.names.borrow_mut();
-        use_names(&mut Names { stacks: &mut symbols.with(places), natives })
+        use_names(&mut StackLookup { stacks: &mut symbols.with(places), natives })
     }
 
     /// What the rules found, in words.
@@ -91,15 +91,15 @@ impl Analysis {
     }
 
     /// The failure points by their call paths, with what came of each.
-    pub(super) fn tree(&self, verdicts: &[Verdict]) -> FailurePointTree {
+    pub(super) fn tree(&self, verdicts: &[PointVerdict]) -> FailurePointTree {
         let mut tree = pmvet_findings::tree::Builder::default();
         self.with_names(|names| {
             for (point, verdict) in self.scan.points.iter().zip(verdicts) {
                 let stack = names.stacks.stack(point.site, point.context);
                 let tally = match verdict {
-                    Verdict::Good => Tally::OK,
-                    Verdict::Bad => Tally::FAILED,
-                    Verdict::NotTried => Tally::NOT_TRIED,
+                    PointVerdict::Good => Tally::OK,
+                    PointVerdict::Bad => Tally::FAILED,
+                    PointVerdict::NotTried => Tally::NOT_TRIED,
                 };
                 tree.add_stack(&stack, tally);
             }

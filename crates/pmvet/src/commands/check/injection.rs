@@ -4,41 +4,47 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use pmvet_engines::inject::campaign::Done;
-use pmvet_engines::inject::causes::Failures;
-use pmvet_engines::inject::findings::{self, Setting};
-use pmvet_engines::inject::refine::{self, Span};
-use pmvet_engines::inject::trial::Bench;
-use pmvet_engines::inject::windows::{Verdict, Window};
-use pmvet_engines::inject::{Campaign, Job, Journal, Recovery, Scan, State, Tried};
-use pmvet_engines::story;
+use pmvet_engines::causes::early_stores::{self, Decisive, FatalLoss};
+use pmvet_engines::causes::{self, Failures};
+use pmvet_engines::inject::findings;
+use pmvet_engines::inject::refine::{self, TurningPoint};
+use pmvet_engines::inject::windows::{PointVerdict, Window};
+use pmvet_engines::inject::{FailurePointScan, ReorderedState};
+use pmvet_engines::lab::Bench;
+use pmvet_engines::lab::TrialCounts;
+use pmvet_engines::lab::UsualRecovery;
+use pmvet_engines::lab::{RecoveryCommand, TrialImage, TrialJournal, TrialPool, Tried};
+use pmvet_engines::timeline;
+use pmvet_events::SiteId;
 use pmvet_findings::{Evidence, Finding, Outcome, Severity, rules};
 use pmvet_target::crash::Patch;
 use pmvet_target::mapped::MappedFile;
 
-use super::analysis::Analysis;
+use super::analysis::CheckAnalysis;
 use super::parts::Part;
-use super::settings::Settings;
+use super::settings::CheckSettings;
 use crate::exit::{Error, Exit};
-use crate::progress::Report;
+use crate::progress::ProgressReport;
 use crate::recovery::{self, Proven, failed};
-use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
-use crate::workload::Workload;
+use pmvet_engines::lab::Witness;
+use pmvet_target::Workload;
 
 /// How many failures are traced back to the store that caused them.
 const MOST_NARROWED: usize = 64;
+/// How many states that lose the same store at the same failure point are looked at for a store that came too early.
+const MOST_ALIKE: usize = 3;
 /// How many recoveries are timed alone, for the statistics.
 const TIMED: usize = 5;
 /// In the folder of a recording: the recoveries that were tried.
 const JOURNAL: &str = "tried.jsonl";
 
 pub(super) struct Injection<'a> {
-    settings: &'a Settings,
-    analysis: &'a Analysis,
+    settings: &'a CheckSettings,
+    analysis: &'a CheckAnalysis,
     folder: &'a RunFolder,
-    recovery: Recovery,
-    journal: Journal,
+    recovery: RecoveryCommand,
+    journal: TrialJournal,
     part: Part,
 }
 
@@ -46,14 +52,16 @@ pub(super) struct Injection<'a> {
 pub(super) struct Injected {
     /// First one for each of the causes of `failures`, then the others.
     pub(super) findings: Vec<Finding>,
+    /// Findings that are counted with one of these, for other shards to count.
+    pub(super) counted: Vec<Finding>,
     /// Failures in a row, with the position of the finding that the first of each kind has.
     pub(super) failures: Vec<(Failures, Option<usize>)>,
     /// Failure points, by position, from which the recoveries are to be crashed, too.
     pub(super) to_crash: Vec<usize>,
     /// What it takes to see each failing image again, by the hash of the image.
     pub(super) witnesses: HashMap<String, Witness>,
-    pub(super) verdicts: Vec<Verdict>,
-    pub(super) done: Done,
+    pub(super) verdicts: Vec<PointVerdict>,
+    pub(super) done: TrialCounts,
     pub(super) recovery_seconds: f64,
     pub(super) mean_recovery_seconds: Option<f64>,
     pub(super) images: usize,
@@ -62,15 +70,15 @@ pub(super) struct Injected {
 
 impl<'a> Injection<'a> {
     pub(super) fn new(
-        settings: &'a Settings,
+        settings: &'a CheckSettings,
         workload: &Workload,
-        analysis: &'a Analysis,
+        analysis: &'a CheckAnalysis,
         folder: &'a RunFolder,
     ) -> Result<Self, Error> {
         let driver = settings.driver.clone().or_else(|| workload.driver.clone());
         let recovery = settings.recovering.natively(workload, driver, &analysis.scan.versions, analysis.scan.last);
         let path = folder.file(JOURNAL);
-        let journal = Journal::open(&path).map_err(|e| recovery::journal_damaged(&path, e))?;
+        let journal = TrialJournal::open(&path).map_err(|e| recovery::journal_damaged(&path, e))?;
         if journal.was_torn() {
             recovery::say_torn(&path);
         }
@@ -99,26 +107,28 @@ impl<'a> Injection<'a> {
     ) -> Result<Injected, Error> {
         self.recovery.timeout = timeout;
         let scan = &self.analysis.scan;
-        let campaign = Campaign {
+        let campaign = TrialPool {
             recovery: &self.recovery,
             versions: &scan.versions,
             usual: &usual,
             workers: self.settings.recovering.jobs,
             deadline: None,
         };
-        let progress = Report::new(quiet);
-        let mut jobs: Vec<Job<'_>> =
-            self.part.own().map(|i| Job { version: scan.points[i].version, patches: &[] }).collect();
+        let progress = ProgressReport::of_crash_images(quiet);
+        let mut jobs: Vec<TrialImage<'_>> =
+            self.part.own().map(|i| TrialImage { version: scan.points[i].version, patches: &[] }).collect();
         let images = jobs.iter().map(|job| job.version).collect::<HashSet<_>>().len();
-        jobs.extend(self.chosen_states().map(|s| Job { version: scan.points[s.point].version, patches: &s.patches }));
+        jobs.extend(
+            self.chosen_states().map(|s| TrialImage { version: scan.points[s.point].version, patches: &s.patches }),
+        );
         let lost = self.lost_stores();
         let (mine, others): (Vec<_>, Vec<_>) = lost.iter().enumerate().partition(|(i, _)| self.part.owns_job(*i));
-        jobs.extend(mine.into_iter().map(|(_, (_, patches))| Job { version: scan.last, patches }));
+        jobs.extend(mine.into_iter().map(|(_, (_, patches))| TrialImage { version: scan.last, patches }));
         let started = Instant::now();
         let done = campaign.run(&jobs, &mut self.journal, &progress).map_err(|e| failed("run", "a recovery", e))?;
         // What other shards count. What is said about a store depends on all of these.
-        let others: Vec<Job<'_>> =
-            others.into_iter().map(|(_, (_, patches))| Job { version: scan.last, patches }).collect();
+        let others: Vec<TrialImage<'_>> =
+            others.into_iter().map(|(_, (_, patches))| TrialImage { version: scan.last, patches }).collect();
         campaign.run(&others, &mut self.journal, &()).map_err(|e| failed("run", "a recovery", e))?;
         let part = &self.part;
         try_more(scan, &campaign, &mut self.journal, |verdicts| part.neighbours(verdicts))?;
@@ -130,7 +140,7 @@ impl<'a> Injection<'a> {
         let mut witnesses = HashMap::new();
         let verdicts = findings::verdicts(scan, &self.journal, &usual);
         let to_crash = to_crash.finish(&verdicts);
-        let setting = Setting {
+        let setting = UsualRecovery {
             recovery: self.recovery.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
             usual: usual.clone(),
         };
@@ -147,22 +157,30 @@ impl<'a> Injection<'a> {
             let seq = scan.points[window.first].seq;
             witnesses.insert(tried.image.clone(), Witness { recording: None, seq: Some(seq), patches: Vec::new() });
         }
-        let bad = |image: &str| self.journal.get(image).filter(|tried| tried.outcome != usual);
-        let states: Vec<(&State, &Tried)> = self
+        let image_of = |state: &ReorderedState| {
+            TrialImage { version: scan.points[state.point].version, patches: &state.patches }.image(&scan.versions)
+        };
+        let is_bad = |image: &str| self.journal.get(image).is_some_and(|tried| tried.outcome != usual);
+        let failing: Vec<&ReorderedState> = self
             .chosen_states()
-            .filter(|state| verdicts[state.point] == Verdict::Good)
-            .filter_map(|state| {
-                let job = Job { version: scan.points[state.point].version, patches: &state.patches };
-                let tried = bad(&job.image(&scan.versions))?;
+            .filter(|state| verdicts[state.point] == PointVerdict::Good && is_bad(&image_of(state)))
+            .collect();
+        let early = early_stores(self.folder, scan, &failing, &campaign, &mut self.journal)?;
+        let bad = |image: &str| self.journal.get(image).filter(|tried| tried.outcome != usual);
+        let states: Vec<(&ReorderedState, &Tried, Option<Decisive>)> = failing
+            .into_iter()
+            .zip(early)
+            .filter_map(|(state, early)| {
+                let tried = bad(&image_of(state))?;
                 let seq = Some(scan.points[state.point].seq);
                 witnesses.insert(tried.image.clone(), Witness { recording: None, seq, patches: state.patches.clone() });
-                Some((state, tried))
+                Some((state, tried, early))
             })
             .collect();
         // By the number of the store whose loss is fatal.
         let mut fatal: HashMap<u64, &Tried> = HashMap::new();
         for (i, patches) in &lost {
-            if let Some(tried) = bad(&Job { version: scan.last, patches }.image(&scan.versions)) {
+            if let Some(tried) = bad(&TrialImage { version: scan.last, patches }.image(&scan.versions)) {
                 fatal.entry(self.analysis.raw.findings[*i].place.seq).or_insert(tried);
                 let witness = Witness { recording: None, seq: None, patches: patches.clone() };
                 witnesses.insert(tried.image.clone(), witness);
@@ -189,13 +207,16 @@ impl<'a> Injection<'a> {
         // The same store, found twice: the rule says more.
         let proven = |f: &&Finding| f.rule == rules::UNPERSISTED_STORE.id() && f.severity == Severity::Error;
         let known: Vec<Finding> = all.iter().filter(proven).cloned().collect();
-        all.extend(self.analysis.with_names(|names| findings::of_states(scan, &states, &known, &setting, names)));
-        self.analysis.with_names(|names| story::tell(&self.folder.recording(), &mut all, names.stacks))?;
+        let lost = self.analysis.with_names(|names| findings::of_states(scan, &states, &known, &setting, names));
+        let (lost, counted) = causes::count_early(&mut all, lost);
+        all.extend(lost);
+        self.analysis.with_names(|names| timeline::tell(&self.folder.recording(), &mut all, names.stacks))?;
         self.folder.kept(self.journal.take_failure().map_or(Ok(()), |e| Err(failed("write", JOURNAL, e))));
         let mean_recovery_seconds = self.time_alone(&usual);
         let states = self.chosen_states().count();
         Ok(Injected {
             findings: all,
+            counted,
             failures,
             to_crash,
             witnesses,
@@ -208,7 +229,7 @@ impl<'a> Injection<'a> {
         })
     }
 
-    fn chosen_states(&self) -> impl Iterator<Item = &'a State> + '_ {
+    fn chosen_states(&self) -> impl Iterator<Item = &'a ReorderedState> + '_ {
         self.analysis.scan.states.iter().filter(|state| self.part.owns(state.point))
     }
 
@@ -240,20 +261,60 @@ impl<'a> Injection<'a> {
     }
 }
 
+/// For each state that recovery fails on, the store that came too early, if that is the cause. Only some of the states that lose the same
+/// store are looked at, the others are like the first.
+fn early_stores(
+    folder: &RunFolder,
+    scan: &FailurePointScan,
+    failing: &[&ReorderedState],
+    campaign: &TrialPool<'_>,
+    journal: &mut TrialJournal,
+) -> Result<Vec<Option<Decisive>>, Error> {
+    let mut alike: HashMap<(SiteId, SiteId), Vec<usize>> = HashMap::new();
+    let mut losses = Vec::new();
+    for (i, state) in failing.iter().enumerate() {
+        let (first, last) = (state.lost.iter().min_by_key(|l| l.seq), state.lost.iter().max_by_key(|l| l.seq));
+        let Some((first, last)) = first.zip(last) else { continue };
+        let point = &scan.points[state.point];
+        let like = alike.entry((last.site, point.site)).or_default();
+        if like.len() < MOST_ALIKE {
+            let (thread, first, last) = (last.thread, first.seq, last.seq);
+            let loss =
+                FatalLoss { crash: point.seq, version: point.version, patches: &state.patches, thread, first, last };
+            losses.push((i, loss));
+        }
+        like.push(i);
+    }
+    let tried: Vec<FatalLoss<'_>> = losses.iter().map(|(_, loss)| *loss).collect();
+    let found = match tried.is_empty() {
+        true => Vec::new(),
+        false => early_stores::find(&folder.recording(), &tried, campaign, journal)?,
+    };
+    let found: HashMap<usize, Option<Decisive>> = losses.iter().map(|(i, _)| *i).zip(found).collect();
+    let mut early = vec![None; failing.len()];
+    for like in alike.into_values() {
+        let first = found.get(&like[0]).copied().flatten();
+        for i in like {
+            early[i] = found.get(&i).copied().unwrap_or(first);
+        }
+    }
+    Ok(early)
+}
+
 /// Findings, and the failures that they are about.
 type Worded = (Vec<Finding>, Vec<(Failures, Option<usize>)>);
 
 /// Tries crashes at failure points, by position, as long as `wanted` names such as nobody has tried.
 fn try_more(
-    scan: &Scan,
-    campaign: &Campaign<'_>,
-    journal: &mut Journal,
-    mut wanted: impl FnMut(&[Verdict]) -> Vec<usize>,
+    scan: &FailurePointScan,
+    campaign: &TrialPool<'_>,
+    journal: &mut TrialJournal,
+    mut wanted: impl FnMut(&[PointVerdict]) -> Vec<usize>,
 ) -> Result<(), Error> {
     loop {
         let points = wanted(&findings::verdicts(scan, journal, campaign.usual));
-        let jobs: Vec<Job<'_>> =
-            points.iter().map(|&i| Job { version: scan.points[i].version, patches: &[] }).collect();
+        let jobs: Vec<TrialImage<'_>> =
+            points.iter().map(|&i| TrialImage { version: scan.points[i].version, patches: &[] }).collect();
         let done = campaign.run(&jobs, journal, &()).map_err(|e| failed("run", "a recovery", e))?;
         // Nothing is left to try, or there is no time for it.
         if done.tried == 0 {
@@ -265,20 +326,20 @@ fn try_more(
 /// Traces failures back to stores, and words them.
 fn narrowed(
     folder: &RunFolder,
-    scan: &Scan,
+    scan: &FailurePointScan,
     windows: &[(Window, Tried)],
-    campaign: &Campaign<'_>,
-    journal: &mut Journal,
-    settings: &Settings,
+    campaign: &TrialPool<'_>,
+    journal: &mut TrialJournal,
+    settings: &CheckSettings,
     word: impl FnOnce(&[(Window, &Tried, refine::Culprit)]) -> Worded,
 ) -> Result<Worded, Error> {
     if windows.is_empty() {
         return Ok(Worded::default());
     }
     let recording = folder.recording();
-    let mut spans: Vec<Span> = windows
+    let mut spans: Vec<TurningPoint> = windows
         .iter()
-        .map(|(window, _)| Span {
+        .map(|(window, _)| TurningPoint {
             good: window.before.map_or(1, |before| scan.points[before].seq),
             bad: scan.points[window.first].seq,
         })

@@ -12,15 +12,15 @@ mod stats;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pmvet_engines::inject::causes;
-use pmvet_target::over;
+use pmvet_engines::causes;
+use pmvet_target::shutdown;
 
-use self::analysis::Analysis;
+use self::analysis::CheckAnalysis;
 use self::injection::Injection;
 use self::recoveries::{Recoveries, Twice};
-pub(super) use self::settings::Settings;
+pub(super) use self::settings::CheckSettings;
 pub(super) use self::share::{Share, Shares};
-use self::stats::Stats;
+use self::stats::CheckStats;
 use crate::budget;
 use crate::cli;
 use crate::config::Config;
@@ -29,10 +29,11 @@ use crate::exit::{Error, Exit};
 use crate::recovery::Proven;
 use crate::reporting;
 use crate::run_folder::{RunInfo, texts};
-use crate::workload::Workload;
+use crate::workload;
+use pmvet_target::Workload;
 
 pub(crate) fn run(arguments: &cli::Check) -> Result<Exit, Error> {
-    let settings = Settings::new(arguments)?;
+    let settings = CheckSettings::new(arguments)?;
     let job = Job {
         workload: &arguments.workload,
         reporting: &arguments.reporting,
@@ -41,7 +42,7 @@ pub(crate) fn run(arguments: &cli::Check) -> Result<Exit, Error> {
         require_complete: arguments.require_complete,
         resumable: Some(Resumable { resume: arguments.recovering.resume, identity: settings.identity() }),
     };
-    driver::run(job, &mut [&mut Check { settings }])
+    driver::run(job, &mut [&mut CheckEngine { settings }])
 }
 
 /// The name of the setting that tells shards of one run apart.
@@ -50,11 +51,11 @@ pub(super) const SHARD: &str = "shard";
 pub(super) const OTHER_SHARDS: &str = "the other shards of";
 
 /// The rules, and fault injection with recovery as the oracle.
-pub(super) struct Check {
-    pub(super) settings: Settings,
+pub(super) struct CheckEngine {
+    pub(super) settings: CheckSettings,
 }
 
-impl Engine for Check {
+impl Engine for CheckEngine {
     fn names(&self) -> Vec<String> {
         self.settings.engines()
     }
@@ -68,7 +69,7 @@ impl Engine for Check {
     }
 
     fn describe(&self, workload: &Workload, info: &mut RunInfo) {
-        let Settings { recovering, driver, .. } = &self.settings;
+        let CheckSettings { recovering, driver, .. } = &self.settings;
         info.recover = texts(&recovering.command(workload));
         info.oracle = recovering.oracle.as_deref().map(texts);
         info.server = driver.as_deref().or(workload.driver.as_deref()).map(Into::into);
@@ -79,7 +80,7 @@ impl Engine for Check {
         let Session { workload, folder, info, install, config, started, .. } = session;
         let began = Instant::now();
         let tried = settings.known_points.as_deref().map(known::read).unwrap_or_default();
-        let analysis = Analysis::run(&folder.recording(), settings, folder, Arc::new(tried.clone()))?;
+        let analysis = CheckAnalysis::run(&folder.recording(), settings, folder, Arc::new(tried.clone()))?;
         if !analysis.is_whole {
             return Err(NoReport::Exit(budget::not_analysed().unwrap_or(Exit::Interrupted)));
         }
@@ -107,7 +108,7 @@ impl Engine for Check {
             0 => Twice::default(),
             _ => recoveries.run(&analysis, &results),
         };
-        let mut stats = Stats::default();
+        let mut stats = CheckStats::default();
         stats.analysis_seconds = analysis_seconds;
         stats.take(info, &analysis, &results, &twice, settings.recovering.jobs, *started);
         let shares = settings.shard.map(|_| {
@@ -128,7 +129,7 @@ impl Engine for Check {
             coverage: stats.coverage(settings),
             tree: Some(analysis.tree(&results.verdicts)),
             phases: stats.phases(),
-            complete: stats.recoveries_left == 0 && !over::is_over(),
+            complete: stats.recoveries_left == 0 && !shutdown::is_over(),
             least: if stats.no_recovery_ended() { Exit::NothingAnalysed } else { Exit::Ok },
             findings: results.findings,
             witnesses: results.witnesses,
@@ -137,9 +138,9 @@ impl Engine for Check {
 }
 
 /// How pmvet ends if there is nothing to try.
-fn nothing(analysis: &Analysis, workload: &Workload) -> Option<Exit> {
+fn nothing(analysis: &CheckAnalysis, workload: &Workload) -> Option<Exit> {
     if !analysis.saw_pm {
-        return Some(workload.no_pm());
+        return Some(workload::no_pm(workload));
     }
     if analysis.scan.passed == 0 {
         eprintln!(

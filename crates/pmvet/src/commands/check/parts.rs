@@ -5,10 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use pmvet_engines::inject::windows::Verdict;
-use pmvet_engines::inject::{Point, Scan};
+use pmvet_engines::inject::windows::PointVerdict;
+use pmvet_engines::inject::{FailurePoint, FailurePointScan};
 
-use super::settings::Settings;
+use super::settings::CheckSettings;
 
 /// How far recovery from a later point is tried instead, if that from the one to crash fails.
 const MOST_STEPS: usize = 64;
@@ -22,13 +22,13 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub(super) fn new(scan: &Scan, settings: &Settings) -> Self {
+    pub(super) fn new(scan: &FailurePointScan, settings: &CheckSettings) -> Self {
         let total = scan.points.len();
         let step = settings.sample.map_or(1, |sample| total.div_ceil(sample.max(1)).max(1));
         Self::of(&scan.points, (0..total).step_by(step).collect(), settings.shard)
     }
 
-    fn of(points: &[Point], all: Vec<usize>, shard: Option<(usize, usize)>) -> Self {
+    fn of(points: &[FailurePoint], all: Vec<usize>, shard: Option<(usize, usize)>) -> Self {
         let mut ranks = HashMap::new();
         let mut own = HashSet::new();
         for &i in &all {
@@ -56,23 +56,23 @@ impl Part {
 
     /// Points of other shards that have to be tried next, given what is known, to see the whole of each window that opens at a point
     /// of ours.
-    pub(super) fn neighbours(&self, verdicts: &[Verdict]) -> Vec<usize> {
+    pub(super) fn neighbours(&self, verdicts: &[PointVerdict]) -> Vec<usize> {
         if self.shard.is_none() {
             return Vec::new();
         }
         let of = |at: usize| verdicts[self.all[at]];
         let mut wanted = HashSet::new();
-        for at in (0..self.all.len()).filter(|&at| self.owns(self.all[at]) && of(at) == Verdict::Bad) {
+        for at in (0..self.all.len()).filter(|&at| self.owns(self.all[at]) && of(at) == PointVerdict::Bad) {
             match at.checked_sub(1).map(of) {
-                Some(Verdict::NotTried) => drop(wanted.insert(at - 1)),
-                Some(Verdict::Bad) => {}
-                None | Some(Verdict::Good) => {
+                Some(PointVerdict::NotTried) => drop(wanted.insert(at - 1)),
+                Some(PointVerdict::Bad) => {}
+                None | Some(PointVerdict::Good) => {
                     // Twice as far each time: the longer it is already, the longer it may be.
-                    let open = (at..self.all.len()).take_while(|&next| of(next) == Verdict::Bad).count();
+                    let open = (at..self.all.len()).take_while(|&next| of(next) == PointVerdict::Bad).count();
                     let next = at + open;
-                    if next < self.all.len() && of(next) == Verdict::NotTried {
+                    if next < self.all.len() && of(next) == PointVerdict::NotTried {
                         let far = (next + open).min(self.all.len());
-                        wanted.extend((next..far).filter(|&next| of(next) == Verdict::NotTried));
+                        wanted.extend((next..far).filter(|&next| of(next) == PointVerdict::NotTried));
                     }
                 }
             }
@@ -83,7 +83,7 @@ impl Part {
     }
 
     /// The points of which the recoveries are to be crashed: some from everywhere, the same in all shards.
-    pub(super) fn to_crash(&self, points: &[Point], wanted: usize) -> ToCrash {
+    pub(super) fn to_crash(&self, points: &[FailurePoint], wanted: usize) -> ToCrash {
         let mut versions = HashSet::new();
         let all: Vec<usize> = self.all.iter().copied().filter(|&i| versions.insert(points[i].version)).collect();
         let at = spread(all.len(), wanted);
@@ -101,23 +101,23 @@ pub(super) struct ToCrash {
 
 impl ToCrash {
     /// Goes on from those that fail to the next. Returns points that have to be tried before it is known more.
-    pub(super) fn step(&mut self, verdicts: &[Verdict]) -> Vec<usize> {
+    pub(super) fn step(&mut self, verdicts: &[PointVerdict]) -> Vec<usize> {
         let mut open = Vec::new();
         for at in &mut self.at {
-            while let Some(Verdict::Bad) = self.all.get(*at).map(|&i| verdicts[i]) {
+            while let Some(PointVerdict::Bad) = self.all.get(*at).map(|&i| verdicts[i]) {
                 *at += 1;
             }
-            open.extend(self.all.get(*at).filter(|&&i| verdicts[i] == Verdict::NotTried));
+            open.extend(self.all.get(*at).filter(|&&i| verdicts[i] == PointVerdict::NotTried));
         }
         self.steps += 1;
         if self.steps > MOST_STEPS { Vec::new() } else { open }
     }
 
     /// Those that work.
-    pub(super) fn finish(self, verdicts: &[Verdict]) -> Vec<usize> {
+    pub(super) fn finish(self, verdicts: &[PointVerdict]) -> Vec<usize> {
         let mut taken = HashSet::new();
         let good = self.at.iter().filter_map(|&at| self.all.get(at).copied());
-        good.filter(|&i| verdicts[i] == Verdict::Good && taken.insert(i)).collect()
+        good.filter(|&i| verdicts[i] == PointVerdict::Good && taken.insert(i)).collect()
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
     use pmvet_events::{ContextId, SiteId, ThreadId};
     use pmvet_target::crash::VersionId;
 
-    use super::Verdict::{Bad, Good, NotTried};
+    use super::PointVerdict::{Bad, Good, NotTried};
     use super::*;
 
     #[test]
@@ -151,8 +151,8 @@ mod tests {
         assert_eq!(spread(1, 6), [0]);
     }
 
-    fn points(versions: &[u32]) -> Vec<Point> {
-        let point = |(seq, &version)| Point {
+    fn points(versions: &[u32]) -> Vec<FailurePoint> {
+        let point = |(seq, &version)| FailurePoint {
             seq,
             thread: ThreadId(1),
             site: SiteId(1),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     /// What a shard knows when it has tried its own points and what it asks for, and the windows that it reports.
-    fn shard(truth: &[Verdict], versions: &[u32], part: &Part) -> (usize, Vec<Window>) {
+    fn shard(truth: &[PointVerdict], versions: &[u32], part: &Part) -> (usize, Vec<Window>) {
         let mut verdicts = vec![NotTried; truth.len()];
         let mut tried = HashSet::new();
         let mut next: Vec<usize> = part.own().collect();
@@ -231,7 +231,7 @@ mod tests {
     fn all_shards_crash_the_same_recoveries() {
         let versions: Vec<u32> = (0..30).collect();
         let points = points(&versions);
-        let truth: Vec<Verdict> = (0..30).map(|i| if (10..20).contains(&i) { Bad } else { Good }).collect();
+        let truth: Vec<PointVerdict> = (0..30).map(|i| if (10..20).contains(&i) { Bad } else { Good }).collect();
         let chosen = |shard: Option<(usize, usize)>| {
             let part = Part::of(&points, (0..30).collect(), shard);
             let mut verdicts = vec![NotTried; 30];

@@ -9,20 +9,20 @@ use pmvet_events::file::TraceHeader;
 use pmvet_findings::{Finding, Outcome};
 use pmvet_target::crash::Scratch;
 use pmvet_target::install::Install;
-use pmvet_target::launch::Exit as TargetExit;
-use pmvet_target::over;
+use pmvet_target::launch::TargetExit;
 use pmvet_target::program::Program;
 use pmvet_target::recording::Recording;
 use pmvet_target::sandbox::Capture;
+use pmvet_target::shutdown;
 
-use super::analysis::Analysis;
+use super::analysis::CheckAnalysis;
 use super::injection::{Injected, Injection};
-use super::settings::Settings;
+use super::settings::CheckSettings;
 use super::share::Share;
 use crate::exit::Error;
-use crate::reporting::Witness;
 use crate::run_folder::RunFolder;
-use crate::workload::Workload;
+use pmvet_engines::lab::Witness;
+use pmvet_target::Workload;
 
 /// In how many recoveries a call path is crashed before it counts as known: whether a crash there does harm depends on what that
 /// recovery had to repair.
@@ -33,7 +33,7 @@ const SLOWER: u32 = 20;
 
 /// What every recovery has in common.
 pub(super) struct Recoveries<'a> {
-    pub(super) settings: &'a Settings,
+    pub(super) settings: &'a CheckSettings,
     pub(super) workload: &'a Workload,
     pub(super) folder: &'a RunFolder,
     pub(super) install: &'a Install,
@@ -56,7 +56,7 @@ pub(super) struct Twice {
 }
 
 /// Call paths, and in how many recoveries each was crashed.
-struct Seen {
+struct TriedPaths {
     known: Arc<HashSet<u64>>,
     tries: HashMap<u64, u32>,
 }
@@ -64,11 +64,11 @@ struct Seen {
 impl Recoveries<'_> {
     /// Crashes recoveries from images of the workload's run that recovery can handle. What cannot be done, for lack of room say, is
     /// left out and told after the findings.
-    pub(super) fn run(&self, first: &Analysis, injected: &Injected) -> Twice {
+    pub(super) fn run(&self, first: &CheckAnalysis, injected: &Injected) -> Twice {
         let mut twice = Twice::default();
-        let mut seen = Seen { known: Arc::new(first.scan.paths.clone()), tries: HashMap::new() };
+        let mut seen = TriedPaths { known: Arc::new(first.scan.paths.clone()), tries: HashMap::new() };
         for &point in &injected.to_crash {
-            if over::is_over() {
+            if shutdown::is_over() {
                 twice.left += 1;
                 continue;
             }
@@ -80,13 +80,19 @@ impl Recoveries<'_> {
     }
 
     /// Records one recovery and crashes it.
-    fn crash(&self, first: &Analysis, point: usize, seen: &mut Seen, twice: &mut Twice) -> Result<(), Error> {
+    fn crash(
+        &self,
+        first: &CheckAnalysis,
+        point: usize,
+        seen: &mut TriedPaths,
+        twice: &mut Twice,
+    ) -> Result<(), Error> {
         let name = format!("recovery-{}", twice.recorded + 1);
         let Some(folder) = self.record(&name, first, point)? else {
-            twice.left += usize::from(over::is_over());
+            twice.left += usize::from(shutdown::is_over());
             return Ok(());
         };
-        let analysis = Analysis::run(&folder.recording(), self.settings, &folder, Arc::clone(&seen.known))?;
+        let analysis = CheckAnalysis::run(&folder.recording(), self.settings, &folder, Arc::clone(&seen.known))?;
         if !analysis.is_whole {
             twice.left += 1;
             return Ok(());
@@ -115,7 +121,7 @@ impl Recoveries<'_> {
     }
 
     /// Records the recovery from the image at a failure point. Nothing if it did not go as it should.
-    fn record(&self, name: &str, first: &Analysis, point: usize) -> Result<Option<RunFolder>, Error> {
+    fn record(&self, name: &str, first: &CheckAnalysis, point: usize) -> Result<Option<RunFolder>, Error> {
         let folder = self.folder.within(name);
         let failed = |source| Error::Output { action: "make", what: folder.path.display().to_string(), source };
         let _ = std::fs::remove_dir_all(&folder.path);

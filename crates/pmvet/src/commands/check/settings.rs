@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pmvet_engines::inject::{At, Plan};
+use pmvet_engines::inject::{Granularity, InjectionPlan};
 use pmvet_target::sandbox::driver::Driver;
 
 use super::SHARD;
@@ -13,8 +13,8 @@ use crate::recovery::{self, Identity, Recovering};
 use crate::workload;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    pub(super) plan: Plan,
+pub(crate) struct CheckSettings {
+    pub(super) plan: InjectionPlan,
     pub(crate) recovering: Recovering,
     pub(super) pedantic: bool,
     /// How many recoveries are crashed, too.
@@ -31,30 +31,31 @@ pub(crate) struct Settings {
 const AUTOMATIC: u32 = 0;
 /// A recording of fewer bytes is short: nearly all visits can be tried.
 const SHORT: u64 = 1 << 20;
-/// What `vet` tries: as many as `check` does by default.
-const REORDER_STATES: usize = 256;
-const CRASHED_RECOVERIES: usize = 6;
 /// Visits in a short run, and in a long one.
 const VISITS: (u32, u32) = (64, 1);
 
-impl Settings {
+impl CheckSettings {
     /// What to try in a run whose recording has this size.
-    pub(super) fn plan(&self, bytes: u64) -> Plan {
+    pub(super) fn plan(&self, bytes: u64) -> InjectionPlan {
         let visits = match self.plan.visits {
             AUTOMATIC if bytes < SHORT => VISITS.0,
             AUTOMATIC => VISITS.1,
             visits => visits,
         };
-        Plan { visits, ..self.plan }
+        InjectionPlan { visits, ..self.plan }
     }
 
     /// The defaults, with reorderings, as `vet` wants them.
     pub(crate) fn with_reorderings(arguments: &cli::Vet) -> Result<Self, Error> {
         Ok(Self {
-            plan: Plan { at: At::Persist, visits: AUTOMATIC, reorder: Some(REORDER_STATES) },
+            plan: InjectionPlan {
+                at: Granularity::Persist,
+                visits: AUTOMATIC,
+                reorder: Some(cli::REORDER_STATES as usize),
+            },
             recovering: Recovering::new(&arguments.recovering, &arguments.workload)?,
             pedantic: arguments.reporting.pedantic,
-            recoveries: if arguments.workload.in_place { 0 } else { CRASHED_RECOVERIES },
+            recoveries: if arguments.workload.in_place { 0 } else { cli::CRASHED_RECOVERIES as usize },
             known_points: None,
             sample: None,
             shard: None,
@@ -65,10 +66,10 @@ impl Settings {
     pub(super) fn new(arguments: &cli::Check) -> Result<Self, Error> {
         let workload = &arguments.workload;
         Ok(Self {
-            plan: Plan {
+            plan: InjectionPlan {
                 at: match arguments.at {
-                    CrashAt::Persist => At::Persist,
-                    CrashAt::Store => At::Store,
+                    CrashAt::Persist => Granularity::Persist,
+                    CrashAt::Store => Granularity::Store,
                 },
                 visits: arguments.visits.unwrap_or(AUTOMATIC),
                 reorder: arguments.reorder.then_some(arguments.reorder_states as usize),

@@ -1,6 +1,6 @@
 //! What a shard keeps of its findings, so that `pmvet merge` can join them to those of one run: see [`Shares`].
 
-use pmvet_engines::inject::causes::Failures;
+use pmvet_engines::causes::Failures;
 use pmvet_findings::Finding;
 use pmvet_findings::dedup::Dedup;
 use pmvet_findings::suppress::Suppress;
@@ -42,7 +42,8 @@ impl Share {
             ..failures.clone()
         };
         let failures = injected.failures.iter().map(failure).collect();
-        Self { recording: recording.map(Into::into), failures, others: others.to_vec() }
+        let others = others.iter().chain(&injected.counted).cloned().collect();
+        Self { recording: recording.map(Into::into), failures, others }
     }
 
     pub(super) fn findings(&self) -> impl Iterator<Item = &Finding> {

@@ -3,20 +3,20 @@
 use std::time::Instant;
 
 use pmvet_findings::{Coverage, Phase};
-use pmvet_target::over;
+use pmvet_target::shutdown;
 use serde::Serialize;
 
 use super::OTHER_SHARDS;
-use super::analysis::Analysis;
+use super::analysis::CheckAnalysis;
 use super::injection::Injected;
 use super::recoveries::Twice;
-use super::settings::Settings;
+use super::settings::CheckSettings;
 use crate::budget;
 use crate::run_folder::RunInfo;
 use crate::system;
 
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Stats {
+pub(super) struct CheckStats {
     pub(super) wall_seconds: f64,
     /// The workload without pmvet.
     pub(super) native_seconds: Option<f64>,
@@ -48,11 +48,11 @@ pub(super) struct Stats {
     cut_short: usize,
 }
 
-impl Stats {
+impl CheckStats {
     pub(super) fn take(
         &mut self,
         info: &RunInfo,
-        analysis: &Analysis,
+        analysis: &CheckAnalysis,
         injected: &Injected,
         twice: &Twice,
         jobs: usize,
@@ -83,7 +83,7 @@ impl Stats {
         };
     }
 
-    pub(super) fn coverage(&self, settings: &Settings) -> Coverage {
+    pub(super) fn coverage(&self, settings: &CheckSettings) -> Coverage {
         let mut coverage = Coverage::default();
         coverage.count("failure points", self.failure_points as u64, None);
         if self.failure_points_in_recovery > 0 {
@@ -130,7 +130,7 @@ impl Stats {
     /// Says so if the budget ended before the first recovery did.
     pub(super) fn no_recovery_ended(&self) -> bool {
         let judged = self.recoveries + self.recoveries_known;
-        if judged > 0 || self.recoveries_left == 0 || over::stopped_by().is_some() {
+        if judged > 0 || self.recoveries_left == 0 || shutdown::stopped_by().is_some() {
             return false;
         }
         eprintln!(

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pmvet_engines::fuzz::case::{Case, parse_file_name};
-use pmvet_engines::fuzz::store::Store;
+use pmvet_engines::fuzz::store::ImageStore;
 use pmvet_target::sparse;
 
 use crate::cli;
@@ -58,7 +58,7 @@ impl Exchange {
     }
 
     /// Cases of others that were not there before, with their images.
-    pub(super) fn take(&mut self, store: &mut Store) -> io::Result<Vec<Case>> {
+    pub(super) fn take(&mut self, store: &mut ImageStore) -> io::Result<Vec<Case>> {
         if self.last.elapsed() < EVERY {
             return Ok(Vec::new());
         }
@@ -69,7 +69,7 @@ impl Exchange {
             if fresh.is_empty() {
                 continue;
             }
-            let mut other = match Store::open_for_reading(&corpus) {
+            let mut other = match ImageStore::open_for_reading(&corpus) {
                 Ok(other) => other,
                 Err(e) => {
                     // What is not there yet may be there next time.

@@ -2,29 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use pmvet_engines::fuzz::campaign::{Failure, FuzzError};
+use pmvet_engines::fuzz::campaign::{FailedCase, FuzzError};
 use pmvet_engines::fuzz::store::Origin;
-use pmvet_engines::native::NativeStacks;
+use pmvet_engines::lab::native::NativeStacks;
 use pmvet_engines::stacks::user_frame;
 use pmvet_findings::{CrashImage, Evidence, Finding, Outcome, Place, Recovery, Role, Severity, Stack, rules};
-use pmvet_target::forkserver::End;
-use pmvet_target::sandbox::{Run, Unwinder};
+use pmvet_target::forkserver::ForkedEnd;
+use pmvet_target::sandbox::{SandboxedRun, Unwinder};
 
-use super::native::{Native, name};
-use super::start::Start;
+use super::native::{NativeRuns, name};
+use super::start::FuzzStart;
 use crate::exit::Error;
 
 /// Failures that look new are tried until there are this many: most are the same.
 pub(super) const MOST: usize = 64;
 
 /// Crashes come first, since hangs take longest. Returns how many there was no time for, too.
-pub(super) fn findings(mut failures: Vec<Failure>, start: &mut Start) -> Result<(Vec<Finding>, usize), Error> {
-    failures.sort_by_key(|failure| failure.end == End::Timeout);
+pub(super) fn findings(mut failures: Vec<FailedCase>, start: &mut FuzzStart) -> Result<(Vec<Finding>, usize), Error> {
+    failures.sort_by_key(|failure| failure.end == ForkedEnd::Timeout);
     failures.truncate(MOST);
     let mut stacks = NativeStacks::default();
     let mut found: BTreeMap<String, Finding> = BTreeMap::new();
     let mut unwinder = Unwinder::default();
-    let native = Native::of(start);
+    let native = NativeRuns::of(start);
     let mut left = failures.len();
     for failure in &failures {
         // There may have been no room for it in the corpus.
@@ -53,12 +53,12 @@ pub(super) fn findings(mut failures: Vec<Failure>, start: &mut Start) -> Result<
 }
 
 fn finding(
-    failure: &Failure,
+    failure: &FailedCase,
     origin: Option<Origin>,
     outcome: Outcome,
     stack: Stack,
-    run: &Run,
-    start: &Start,
+    run: &SandboxedRun,
+    start: &FuzzStart,
 ) -> Finding {
     let crash = origin.as_ref().filter(|origin| origin.is_crash());
     let function = user_frame(&stack).and_then(|i| stack[i].function.clone());

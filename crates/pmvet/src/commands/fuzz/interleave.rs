@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pmvet_engines::interleave::alias::Covered;
+use pmvet_engines::alias_coverage::Covered;
 use pmvet_engines::interleave::corpus::{Corpus, Kept};
 use pmvet_engines::interleave::seeds::Seeds;
 use pmvet_findings::token::Token;
 use pmvet_findings::{Coverage, Finding, Place, Role, Severity, jsonl};
-use pmvet_target::{launch, over};
+use pmvet_target::{launch, shutdown};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::start::INPUT;
@@ -28,7 +28,7 @@ use crate::exit::{Error, Exit};
 use crate::reporting::{self, Results};
 use crate::run_folder::{RunFolder, RunInfo};
 use crate::system;
-use crate::workload::Workload;
+use pmvet_target::Workload;
 
 /// What one turn may take, and in how many forced runs. A worker that takes much longer is ended.
 const TURN: Duration = Duration::from_secs(8);
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &cli::Fuzz, config: Config, workload: &Workload, se
     let folder = RunFolder::create(&arguments.workload.runs)?;
     let mut info = RunInfo::new(&workload.command, &workload.program.arguments);
     folder.write_info(&info)?;
-    let mut campaign = Campaign::new(arguments, &folder, workload, corpus, (seeds, kept), started);
+    let mut campaign = InterleaveCampaign::new(arguments, &folder, workload, corpus, (seeds, kept), started);
     campaign.take_kept_findings().map_err(|e| unusable(&place, e))?;
     let ended = campaign.run();
     info.complete = ended.is_ok() && launch::stopped_by().is_none();
@@ -96,7 +96,7 @@ impl Drop for Worker {
     }
 }
 
-struct Campaign<'a> {
+struct InterleaveCampaign<'a> {
     arguments: &'a cli::Fuzz,
     workload: &'a Workload,
     /// Of all turns.
@@ -122,7 +122,7 @@ struct Campaign<'a> {
     failure: Option<(Option<i32>, String)>,
 }
 
-impl<'a> Campaign<'a> {
+impl<'a> InterleaveCampaign<'a> {
     fn new(
         arguments: &'a cli::Fuzz,
         folder: &RunFolder,
@@ -151,7 +151,7 @@ impl<'a> Campaign<'a> {
             covered: kept.covered,
             found: Vec::new(),
             known: HashSet::new(),
-            deadline: over::deadline().unwrap_or(started + BUDGET),
+            deadline: shutdown::deadline().unwrap_or(started + BUDGET),
             turns: 0,
             ended: 0,
             failed: 0,

@@ -6,31 +6,31 @@ use std::path::Path;
 use pmvet_engines::fuzz::campaign::FuzzError;
 use pmvet_engines::fuzz::case::{Case, file_name, parse_file_name};
 use pmvet_engines::fuzz::paths::{Favour, class};
-use pmvet_engines::fuzz::runner::{Order, Outcome, Runner};
-use pmvet_engines::fuzz::store::Store;
-use pmvet_target::forkserver::End;
+use pmvet_engines::fuzz::runner::{CaseOrder, CaseOutcome, Runner};
+use pmvet_engines::fuzz::store::ImageStore;
+use pmvet_target::forkserver::ForkedEnd;
 use pmvet_target::launch::stopped_by;
 
-use super::start::Start;
+use super::start::FuzzStart;
 use crate::exit::{Error, Exit};
 use crate::files;
 
 /// What a run covers: counters, with the class of each count.
-type Covered = HashSet<(u32, u8)>;
+type CoveredCounts = HashSet<(u32, u8)>;
 
-fn run(runner: &mut Runner, start: &mut Start, case: &Case, once: bool) -> Result<Outcome, FuzzError> {
+fn run(runner: &mut Runner, start: &mut FuzzStart, case: &Case, once: bool) -> Result<CaseOutcome, FuzzError> {
     let content = start.store.get(case.image).map_err(FuzzError::Corpus)?;
-    let order = Order { image: case.image, content: &content, input: &case.input, stop: (0, 0), keep: false, once };
+    let order = CaseOrder { image: case.image, content: &content, input: &case.input, stop: (0, 0), keep: false, once };
     Ok(runner.run(&order, None)?)
 }
 
-fn covered(outcome: &Outcome) -> Covered {
+fn covered(outcome: &CaseOutcome) -> CoveredCounts {
     let counted = outcome.counts.iter().enumerate().filter(|&(_, &count)| count != 0);
     counted.map(|(i, &count)| (i as u32, class(count))).collect()
 }
 
 /// Copies to another folder as few test cases as cover all that those of the corpus do, small ones first, as `afl-cmin` does.
-pub(super) fn corpus(start: &mut Start, to: &Path) -> Result<Exit, Error> {
+pub(super) fn corpus(start: &mut FuzzStart, to: &Path) -> Result<Exit, Error> {
     let failed = |source| Error::Output { action: "write", what: to.display().to_string(), source };
     if start.known.is_empty() {
         eprintln!("pmvet: nothing was done: there are no test cases in {}", start.corpus.display());
@@ -51,7 +51,7 @@ pub(super) fn corpus(start: &mut Start, to: &Path) -> Result<Exit, Error> {
         }
     }
     let kept = fewest(&covers);
-    let mut store = Store::open(to).map_err(failed)?;
+    let mut store = ImageStore::open(to).map_err(failed)?;
     if let Some(root) = start.store.root() {
         store.adopt(&mut start.store, root).map_err(failed)?;
     }
@@ -65,7 +65,7 @@ pub(super) fn corpus(start: &mut Start, to: &Path) -> Result<Exit, Error> {
 }
 
 /// Which of these, in the order of preference, to keep so that all that any covers is covered: what is rarest is seen to first.
-fn fewest(covers: &[Covered]) -> Vec<usize> {
+fn fewest(covers: &[CoveredCounts]) -> Vec<usize> {
     let mut by_item: HashMap<(u32, u8), (usize, usize)> = HashMap::new();
     for (i, cover) in covers.iter().enumerate() {
         for &item in cover {
@@ -74,7 +74,7 @@ fn fewest(covers: &[Covered]) -> Vec<usize> {
     }
     let mut items: Vec<_> = by_item.into_iter().map(|(item, (times, first))| (times, first, item)).collect();
     items.sort_unstable();
-    let (mut done, mut kept) = (Covered::new(), Vec::new());
+    let (mut done, mut kept) = (CoveredCounts::new(), Vec::new());
     for (_, first, item) in items {
         if !done.contains(&item) {
             done.extend(&covers[first]);
@@ -87,7 +87,7 @@ fn fewest(covers: &[Covered]) -> Vec<usize> {
 
 /// Makes the input of a test case smaller as long as the program fails in the same way or, if it does not fail, takes the same
 /// PM paths. The result is written beside the original.
-pub(super) fn case(start: &mut Start, file: &Path) -> Result<Exit, Error> {
+pub(super) fn case(start: &mut FuzzStart, file: &Path) -> Result<Exit, Error> {
     let unusable = |e: &dyn std::fmt::Display| Error::Usage(format!("--tmin: {}: {e}", file.display()));
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let (number, image) = parse_file_name(name).ok_or_else(|| unusable(&"not a test case of a corpus"))?;
@@ -96,11 +96,11 @@ pub(super) fn case(start: &mut Start, file: &Path) -> Result<Exit, Error> {
         return Err(unusable(&"the corpus does not have its image"));
     }
     let mut runner = Runner::new(start.target.clone()).map_err(FuzzError::from)?;
-    let mut essence = |input: &[u8]| -> Result<(Option<End>, Covered), FuzzError> {
+    let mut essence = |input: &[u8]| -> Result<(Option<ForkedEnd>, CoveredCounts), FuzzError> {
         let outcome = run(&mut runner, start, &Case { image, input: input.to_vec() }, false)?;
-        let ended = matches!(outcome.end, End::Exit(pmvet_target::launch::Exit::Status(_)));
+        let ended = matches!(outcome.end, ForkedEnd::Exit(pmvet_target::launch::TargetExit::Status(_)));
         let paths = covered(&outcome).into_iter().filter(|&(i, _)| (i as usize) < pmvet_events::stage::MAP);
-        Ok(if ended { (None, paths.map(|(i, _)| (i, 0)).collect()) } else { (Some(outcome.end), Covered::new()) })
+        Ok(if ended { (None, paths.map(|(i, _)| (i, 0)).collect()) } else { (Some(outcome.end), CoveredCounts::new()) })
     };
     let wanted = essence(&input)?;
     let before = input.len();
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_rarest_is_seen_to_first() {
-        let cover = |items: &[u32]| items.iter().map(|&i| (i, 1)).collect::<Covered>();
+        let cover = |items: &[u32]| items.iter().map(|&i| (i, 1)).collect::<CoveredCounts>();
         assert_eq!(fewest(&[cover(&[1]), cover(&[2]), cover(&[1, 2, 3])]), [2]);
         assert_eq!(fewest(&[cover(&[1, 2]), cover(&[2, 3]), cover(&[3, 4])]), [0, 2]);
         assert!(fewest(&[]).is_empty());

@@ -14,12 +14,13 @@ mod watch;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use pmvet_engines::fuzz::campaign::{self, FuzzError, Settings, Stats};
-use pmvet_engines::fuzz::operations::Operations;
+use pmvet_engines::fuzz::campaign::{self, CampaignStats, FuzzError, FuzzSettings};
 use pmvet_engines::fuzz::runner::Runner;
 use pmvet_engines::fuzz::tokens;
 use pmvet_engines::interleave::seeds::Seeds;
+use pmvet_engines::operations::Operations;
 use pmvet_findings::Coverage;
+use pmvet_target::Workload;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
 
@@ -27,17 +28,18 @@ pub(super) use self::native::{has_case, replay};
 
 use self::exchange::Helpers;
 use self::native::Cases;
-use self::start::Start;
+use self::start::FuzzStart;
 use self::then::Checks;
-use self::watch::Watch;
+use self::watch::FuzzWatch;
 use crate::budget;
 use crate::cli;
 use crate::config::Config;
 use crate::exit::{Error, Exit};
 use crate::isolation;
-use crate::reporting::{self, Results, Witness};
+use crate::reporting::{self, Results};
 use crate::run_folder::{RunFolder, RunInfo};
-use crate::workload::{InTime, Workload};
+use crate::workload::{self, InTime};
+use pmvet_engines::lab::Witness;
 
 pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let here = std::env::current_dir().map_err(|source| Error::Output {
@@ -54,7 +56,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
         ));
     }
     let config = Config::load(arguments.workload.config.as_deref())?;
-    let mut workload = Workload::new(&arguments.workload, &config, &here)?;
+    let mut workload = workload::describe(&arguments.workload, &config, &here)?;
     let install = Install::find()?;
     isolation::start(workload.pm.iter().map(Into::into).collect())?;
     let started = budget::begin(arguments.budget);
@@ -65,13 +67,13 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
         return interleave::run(arguments, config, &workload, seeds);
     }
     if let Some(line) = &arguments.workload.setup
-        && let Some(exit) = workload.set_up(line)?
+        && let Some(exit) = workload::set_up(&mut workload, line)?
     {
         return Ok(exit);
     }
     let corpus = corpus(arguments, &workload)?;
     let seeds = seeds(arguments)?;
-    let mut start = match Start::new(arguments, workload, &seeds, &corpus, install)? {
+    let mut start = match FuzzStart::new(arguments, workload, &seeds, &corpus, install)? {
         Ok(start) => start,
         Err(exit) => return Ok(exit),
     };
@@ -98,7 +100,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let settings = settings(arguments, &start, seeds)?;
     let runner = Runner::new(start.target.clone()).map_err(FuzzError::from)?;
     if arguments.helper.is_some() {
-        let mut watch = Watch::new(arguments, &corpus, None, &start, started)?;
+        let mut watch = FuzzWatch::new(arguments, &corpus, None, &start, started)?;
         campaign::run(runner, &mut start.store, &mut watch, settings)?;
         return Ok(Exit::Ok);
     }
@@ -107,7 +109,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     folder.write_info(&info)?;
     let checks = (!arguments.then.is_empty())
         .then(|| Checks::new(&arguments.then, &folder, &start, arguments.workload.config.as_deref()));
-    let mut watch = Watch::new(arguments, &corpus, checks, &start, started)?;
+    let mut watch = FuzzWatch::new(arguments, &corpus, checks, &start, started)?;
     let stats = match campaign::run(runner, &mut start.store, &mut watch, settings) {
         // What was found before there was no more room is reported all the same.
         Err(error @ FuzzError::Corpus(_)) => {
@@ -259,7 +261,7 @@ fn operations(arguments: &cli::Fuzz, seeds: &[Vec<u8>]) -> Result<Option<Operati
     parsed.map(Some).map_err(|e| Error::Usage(format!("--ops: {}: {e}", path.display())))
 }
 
-fn settings(arguments: &cli::Fuzz, start: &Start, seeds: Vec<Vec<u8>>) -> Result<Settings, Error> {
+fn settings(arguments: &cli::Fuzz, start: &FuzzStart, seeds: Vec<Vec<u8>>) -> Result<FuzzSettings, Error> {
     let operations = operations(arguments, &seeds)?;
     let mut words =
         std::fs::read(&start.workload.program.executable).map_or_else(|_| Vec::new(), |b| tokens::of_binary(&b));
@@ -267,7 +269,7 @@ fn settings(arguments: &cli::Fuzz, start: &Start, seeds: Vec<Vec<u8>>) -> Result
         let parsed = tokens::of_dictionary(&read(path, "--dict")?);
         words.extend(parsed.map_err(|e| Error::Usage(format!("--dict: {}: {e}", path.display())))?);
     }
-    Ok(Settings {
+    Ok(FuzzSettings {
         seed: arguments.seed.wrapping_add(u64::from(arguments.helper.unwrap_or(0)) << 32),
         seeds,
         known: start.known.clone(),
@@ -279,7 +281,7 @@ fn settings(arguments: &cli::Fuzz, start: &Start, seeds: Vec<Vec<u8>>) -> Result
     })
 }
 
-fn coverage(stats: &Stats) -> Coverage {
+fn coverage(stats: &CampaignStats) -> Coverage {
     let mut coverage = Coverage::default();
     coverage.count("runs", stats.runs, None);
     coverage.count("runs that were cut where their input ended", stats.cut, None);

@@ -8,18 +8,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pmvet_engines::fuzz::campaign::Failure;
+use pmvet_engines::fuzz::campaign::FailedCase;
 use pmvet_engines::fuzz::case::Case;
-use pmvet_engines::fuzz::content::Content;
+use pmvet_engines::fuzz::content::PmContent;
 use pmvet_engines::fuzz::runner::lay_out;
-use pmvet_engines::fuzz::store::Store;
+use pmvet_engines::fuzz::store::ImageStore;
 use pmvet_findings::{Finding, Outcome, Recovery};
 use pmvet_target::launch::{pm_variables, signal_name};
-use pmvet_target::sandbox::{self, Capture, End, Job, Output, Overlay, Run, Unwinder};
+use pmvet_target::sandbox::{self, Capture, Output, Overlay, SandboxedEnd, SandboxedProgram, SandboxedRun, Unwinder};
 use pmvet_target::sparse;
 use serde::{Deserialize, Serialize};
 
-use super::start::Start;
+use super::start::FuzzStart;
 use crate::exit::{Error, Exit};
 use crate::run_folder::{RunFolder, Text, texts, words};
 
@@ -30,7 +30,7 @@ const FILE: &str = "cases.json";
 
 /// How a test case is run.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Native {
+pub(super) struct NativeRuns {
     executable: Text,
     arguments: Vec<Text>,
     #[serde(with = "pmvet_events::paths::as_text")]
@@ -41,8 +41,8 @@ pub(super) struct Native {
     bytes: u64,
 }
 
-impl Native {
-    pub(super) fn of(start: &Start) -> Self {
+impl NativeRuns {
+    pub(super) fn of(start: &FuzzStart) -> Self {
         let target = &start.target;
         Self {
             executable: Text(start.workload.program.executable.clone().into()),
@@ -57,16 +57,16 @@ impl Native {
     pub(super) fn run(
         &self,
         files: &Overlay,
-        content: &Content,
+        content: &PmContent,
         bytes: &[u8],
         unwinder: &mut Unwinder,
-    ) -> io::Result<Run> {
+    ) -> io::Result<SandboxedRun> {
         let input = Arc::new(sparse::input()?);
         input.write_all_at(bytes, 0)?;
         let mut overlay = files.above(Capture::Named);
         lay_out(&self.files, self.input.as_deref(), &mut overlay, content, &input)?;
         let (variables, arguments): (Vec<_>, _) = (pm_variables().collect(), words(&self.arguments));
-        let job = Job {
+        let job = SandboxedProgram {
             executable: &self.executable.0,
             variables: &variables,
             input: Some(&input),
@@ -75,19 +75,19 @@ impl Native {
             most_bytes: self.bytes,
             most_memory: Some(self.bytes),
             usual_status: None,
-            ..Job::new(&arguments)
+            ..SandboxedProgram::new(&arguments)
         };
         sandbox::run(&job, &Mutex::new(overlay), unwinder)
     }
 
     /// Nothing if pmvet was interrupted.
-    pub(super) fn outcome(&self, run: &Run) -> Option<Outcome> {
+    pub(super) fn outcome(&self, run: &SandboxedRun) -> Option<Outcome> {
         Some(match run.end {
-            End::Exit(status) => Outcome::Exit { status },
-            End::Signal(signal) => Outcome::Signal { signal, name: signal_name(signal).into() },
-            End::Timeout => Outcome::Hang { seconds: self.timeout.as_secs_f64().ceil() as u64 },
-            End::Runaway => Outcome::Signal { signal: libc::SIGXFSZ, name: signal_name(libc::SIGXFSZ).into() },
-            End::Interrupted => return None,
+            SandboxedEnd::Exit(status) => Outcome::Exit { status },
+            SandboxedEnd::Signal(signal) => Outcome::Signal { signal, name: signal_name(signal).into() },
+            SandboxedEnd::Timeout => Outcome::Hang { seconds: self.timeout.as_secs_f64().ceil() as u64 },
+            SandboxedEnd::Runaway => Outcome::Signal { signal: libc::SIGXFSZ, name: signal_name(libc::SIGXFSZ).into() },
+            SandboxedEnd::Interrupted => return None,
         })
     }
 }
@@ -96,7 +96,7 @@ impl Native {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Cases {
     corpus: Text,
-    program: Native,
+    program: NativeRuns,
     cases: BTreeMap<String, Case>,
 }
 
@@ -107,14 +107,14 @@ pub(super) fn name(case: &Case) -> String {
 
 impl Cases {
     /// Keeps the cases that failed. Returns the names of those that can be run again.
-    pub(super) fn save(start: &Start, failures: &[Failure], folder: &RunFolder) -> Vec<String> {
+    pub(super) fn save(start: &FuzzStart, failures: &[FailedCase], folder: &RunFolder) -> Vec<String> {
         let cases: BTreeMap<String, Case> = failures.iter().map(|f| (name(&f.case), f.case.clone())).collect();
         let names = cases.keys().cloned().collect();
         if cases.is_empty() {
             return names;
         }
         let corpus = Text(start.corpus.clone().into());
-        let kept = folder.keep_json(FILE, &Self { corpus, program: Native::of(start), cases });
+        let kept = folder.keep_json(FILE, &Self { corpus, program: NativeRuns::of(start), cases });
         if kept { names } else { Vec::new() }
     }
 }
@@ -143,7 +143,7 @@ pub(crate) fn replay(
     let corpus = PathBuf::from(&saved.corpus.0);
     let lost = |e: io::Error| Error::Run(format!("the corpus in {} does not have this image: {e}", corpus.display()));
     // Somebody may be fuzzing there.
-    let content = Store::open_for_reading(&corpus).and_then(|mut store| store.get(case.image)).map_err(lost)?;
+    let content = ImageStore::open_for_reading(&corpus).and_then(|mut store| store.get(case.image)).map_err(lost)?;
     let files = Overlay::new(Capture::Writable);
     let run = saved.program.run(&files, &content, &case.input, &mut Unwinder::default());
     let run = run.map_err(|source| Error::Output { action: "run", what: "the test case".into(), source })?;

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use pmvet_engines::fuzz::campaign::FuzzError;
-use pmvet_engines::fuzz::content::{Content, ImageId};
-use pmvet_engines::fuzz::runner::{Order, Runner};
+use pmvet_engines::fuzz::content::{ImageId, PmContent};
+use pmvet_engines::fuzz::runner::{CaseOrder, Runner};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::start::Start;
+use super::start::FuzzStart;
 use crate::exit::{Error, Exit};
 
 /// Makes some cases again and runs each twice. Exit code 1 if any image or any count differs.
-pub(super) fn run(start: &mut Start, count: usize, seed: u64) -> Result<Exit, Error> {
+pub(super) fn run(start: &mut FuzzStart, count: usize, seed: u64) -> Result<Exit, Error> {
     let mut cases = start.known.clone();
     // In an order that looks random and is the same every time.
     cases.sort_by_key(|case| xxh3_64(&[&case.image.0.to_le_bytes()[..], &case.input, &seed.to_le_bytes()].concat()));
@@ -30,8 +30,14 @@ pub(super) fn run(start: &mut Start, count: usize, seed: u64) -> Result<Exit, Er
             images += 1;
             continue;
         }
-        let order =
-            Order { image: case.image, content: &content, input: &case.input, stop: (0, 0), keep: true, once: false };
+        let order = CaseOrder {
+            image: case.image,
+            content: &content,
+            input: &case.input,
+            stop: (0, 0),
+            keep: true,
+            once: false,
+        };
         let outcomes = [rebuilt.runner.run(&order, None), rebuilt.runner.run(&order, None)];
         let [first, second] = outcomes.map(|o| o.map(|o| (o.counts, o.content)).map_err(FuzzError::from));
         counts += usize::from(first? != second?);
@@ -45,14 +51,14 @@ pub(super) fn run(start: &mut Start, count: usize, seed: u64) -> Result<Exit, Er
 
 struct Rebuilt<'a> {
     runner: Runner,
-    start: &'a mut Start,
+    start: &'a mut FuzzStart,
     /// What was made again so far.
-    contents: HashMap<ImageId, Arc<Content>>,
+    contents: HashMap<ImageId, Arc<PmContent>>,
 }
 
 impl Rebuilt<'_> {
     /// An image, made by running everything that led to it.
-    fn content(&mut self, image: ImageId) -> Result<Arc<Content>, FuzzError> {
+    fn content(&mut self, image: ImageId) -> Result<Arc<PmContent>, FuzzError> {
         let mut line = Vec::new();
         let mut at = image;
         let mut content = loop {
@@ -71,7 +77,7 @@ impl Rebuilt<'_> {
             }
         };
         for (id, origin) in line.into_iter().rev() {
-            let order = Order {
+            let order = CaseOrder {
                 image: origin.parent.unwrap_or(id),
                 content: &content,
                 input: &origin.input,

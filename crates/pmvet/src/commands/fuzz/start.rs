@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex};
 
 use pmvet_engines::fuzz::campaign::FuzzError;
 use pmvet_engines::fuzz::case::{Case, parse_file_name};
-use pmvet_engines::fuzz::content::{Content, FileContent};
-use pmvet_engines::fuzz::runner::Target;
-use pmvet_engines::fuzz::store::{Origin, Store};
+use pmvet_engines::fuzz::content::{FileContent, PmContent};
+use pmvet_engines::fuzz::runner::FuzzTarget;
+use pmvet_engines::fuzz::store::{ImageStore, Origin};
 use pmvet_events::{Event, Places, What};
 use pmvet_target::collect::{Sink, SinkError};
-use pmvet_target::forkserver::Limits;
+use pmvet_target::forkserver::RunLimits;
 use pmvet_target::install::Install;
 use pmvet_target::launch::{self, Launch};
-use pmvet_target::over;
 use pmvet_target::sandbox::{Capture, Overlay};
+use pmvet_target::shutdown;
 use pmvet_target::sparse;
 
 use super::exchange::Exchange;
@@ -25,12 +25,13 @@ use super::{say_torn, unusable};
 use crate::budget;
 use crate::cli;
 use crate::exit::{Error, Exit};
-use crate::workload::Workload;
+use crate::workload;
+use pmvet_target::Workload;
 
-pub(super) struct Start {
+pub(super) struct FuzzStart {
     pub(super) workload: Workload,
-    pub(super) target: Target,
-    pub(super) store: Store,
+    pub(super) target: FuzzTarget,
+    pub(super) store: ImageStore,
     /// Test cases of earlier campaigns.
     pub(super) known: Vec<Case>,
     pub(super) corpus: PathBuf,
@@ -39,7 +40,7 @@ pub(super) struct Start {
 /// What stands for the input file in a command line.
 pub(super) const INPUT: &str = "@@";
 
-impl Start {
+impl FuzzStart {
     /// Runs the target once to learn which files are PM. Returns how pmvet ends if there is nothing to fuzz.
     pub(super) fn new(
         arguments: &cli::Fuzz,
@@ -49,7 +50,7 @@ impl Start {
         install: Install,
     ) -> Result<Result<Self, Exit>, Error> {
         // First of all: nothing runs on a corpus that somebody else is using.
-        let mut store = Store::open(corpus).map_err(|e| unusable(corpus, e))?;
+        let mut store = ImageStore::open(corpus).map_err(|e| unusable(corpus, e))?;
         if store.was_torn() && arguments.helper.is_none() {
             say_torn(corpus);
         }
@@ -64,19 +65,19 @@ impl Start {
         launch.plan.snapshots = false;
         let found = discover(&mut launch, &overlay, seeds.first(), input.as_deref(), arguments, &install)?;
         let files = match found {
-            Some((files, ended @ launch::Exit::Signal(_))) if files.is_empty() => {
+            Some((files, ended @ launch::TargetExit::Signal(_))) if files.is_empty() => {
                 eprintln!("pmvet: the target ended ({ended}) on its first input before it mapped a PM file");
                 return Ok(Err(Exit::TargetFailed));
             }
-            Some((files, _)) if files.is_empty() => return Ok(Err(workload.no_pm())),
+            Some((files, _)) if files.is_empty() => return Ok(Err(workload::no_pm(&workload))),
             Some((files, _)) => files,
             None => {
                 return Ok(Err(budget::did_not_end("the target, on its first input,").unwrap_or(Exit::Interrupted)));
             }
         };
-        let limits = Limits { time: arguments.timeout, bytes: arguments.memory << 20 };
+        let limits = RunLimits { time: arguments.timeout, bytes: arguments.memory << 20 };
         let content = start_content(&overlay, &files).map_err(FuzzError::Corpus)?;
-        let target = Target { launch, install, files, input, overlay, limits, short: !arguments.whole_runs };
+        let target = FuzzTarget { launch, install, files, input, overlay, limits, short: !arguments.whole_runs };
         first_image(&mut store, content, arguments, corpus)?;
         let (known, lost) = known(&corpus.join("queue"), &store).map_err(FuzzError::Corpus)?;
         if lost > 0 && arguments.helper.is_none() {
@@ -98,7 +99,7 @@ fn discover(
     input: Option<&Path>,
     arguments: &cli::Fuzz,
     install: &Install,
-) -> Result<Option<(Vec<PathBuf>, launch::Exit)>, Error> {
+) -> Result<Option<(Vec<PathBuf>, launch::TargetExit)>, Error> {
     let failed = |source| Error::Output { action: "make", what: "an input".into(), source };
     let file = Arc::new(sparse::input().map_err(failed)?);
     file.write_all_at(seed.map_or(&[], Vec::as_slice), 0).map_err(failed)?;
@@ -116,7 +117,7 @@ fn discover(
         private.timeout = None;
         private.input = None;
     }
-    Ok((!over::is_over()).then_some((files.0, ending.exit)))
+    Ok((!shutdown::is_over()).then_some((files.0, ending.exit)))
 }
 
 #[derive(Default)]
@@ -135,8 +136,8 @@ impl Sink for Files {
 }
 
 /// The PM files as the user has them, or as the set-up made them.
-fn start_content(overlay: &Overlay, files: &[PathBuf]) -> io::Result<Content> {
-    let mut content = Content::default();
+fn start_content(overlay: &Overlay, files: &[PathBuf]) -> io::Result<PmContent> {
+    let mut content = PmContent::default();
     for path in files {
         match overlay.open_file(path) {
             Ok(file) => drop(content.files.insert(path.clone(), FileContent::read(&file)?)),
@@ -149,11 +150,11 @@ fn start_content(overlay: &Overlay, files: &[PathBuf]) -> io::Result<Content> {
 
 /// Sees to it that the store starts from the PM files as they are. What a set-up makes may differ from time to time, by a UUID say:
 /// then what it once made for this corpus counts, or for another one that test cases are exchanged with.
-fn first_image(store: &mut Store, content: Content, arguments: &cli::Fuzz, corpus: &Path) -> Result<(), Error> {
+fn first_image(store: &mut ImageStore, content: PmContent, arguments: &cli::Fuzz, corpus: &Path) -> Result<(), Error> {
     let setup = arguments.workload.setup.clone().unwrap_or_default().into_bytes();
     let id = content.id();
     let files: BTreeSet<PathBuf> = content.files.keys().cloned().collect();
-    let serves = |store: &mut Store| -> io::Result<bool> {
+    let serves = |store: &mut ImageStore| -> io::Result<bool> {
         let Some(root) = store.root() else { return Ok(false) };
         let same_setup = !setup.is_empty() && store.origin(root).is_some_and(|origin| origin.input == setup);
         Ok(root == id || same_setup && store.get(root)?.files.keys().eq(&files))
@@ -168,7 +169,7 @@ fn first_image(store: &mut Store, content: Content, arguments: &cli::Fuzz, corpu
         };
     }
     for other in Exchange::of(arguments, corpus)?.iter().flat_map(Exchange::others) {
-        if let Ok(mut other) = Store::open_for_reading(&other)
+        if let Ok(mut other) = ImageStore::open_for_reading(&other)
             && let (Ok(true), Some(root)) = (serves(&mut other), other.root())
         {
             return Ok(store.adopt(&mut other, root).map_err(FuzzError::Corpus)?);
@@ -180,7 +181,7 @@ fn first_image(store: &mut Store, content: Content, arguments: &cli::Fuzz, corpu
 }
 
 /// The test cases in a folder whose images are there, and how many others there are.
-fn known(queue: &Path, store: &Store) -> io::Result<(Vec<Case>, usize)> {
+fn known(queue: &Path, store: &ImageStore) -> io::Result<(Vec<Case>, usize)> {
     let (mut cases, mut lost) = (Vec::new(), 0);
     for entry in std::fs::read_dir(queue)?.flatten() {
         let Some((number, image)) = entry.file_name().to_str().and_then(parse_file_name) else { continue };

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use pmvet_engines::fuzz::case::Case;
 use pmvet_engines::fuzz::paths::Favour;
-use pmvet_engines::fuzz::store::Store;
+use pmvet_engines::fuzz::store::ImageStore;
 use pmvet_findings::{Finding, Severity, jsonl};
 use pmvet_target::program::Program;
 
-use super::start::Start;
+use super::start::FuzzStart;
 use crate::cli;
 use crate::exit::Exit;
 use crate::run_folder::RunFolder;
@@ -81,7 +81,7 @@ const MOST_WAITING: usize = 4096;
 const CRASH_EVERY: u64 = 4;
 
 impl Checks {
-    pub(super) fn new(engines: &[cli::Then], folder: &RunFolder, start: &Start, config: Option<&Path>) -> Self {
+    pub(super) fn new(engines: &[cli::Then], folder: &RunFolder, start: &FuzzStart, config: Option<&Path>) -> Self {
         let target = &start.target;
         let arguments = arguments(config, &target.files, &start.workload.program);
         Self {
@@ -140,7 +140,7 @@ impl Checks {
     }
 
     /// Takes what has come, and starts the next.
-    pub(super) fn look(&mut self, store: &mut Store) {
+    pub(super) fn look(&mut self, store: &mut ImageStore) {
         if let Some((child, started)) = &mut self.child {
             let ended = child.try_wait();
             if matches!(ended, Ok(None)) && started.elapsed() < PATIENCE {
@@ -173,7 +173,7 @@ impl Checks {
         self.folder.join("runs")
     }
 
-    fn start(&self, next: &Waiting, store: &mut Store) -> io::Result<Child> {
+    fn start(&self, next: &Waiting, store: &mut ImageStore) -> io::Result<Child> {
         std::fs::create_dir_all(&self.folder)?;
         let input = self.folder.join("input");
         std::fs::write(&input, &next.case.input)?;

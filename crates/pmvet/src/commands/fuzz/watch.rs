@@ -1,63 +1,59 @@
 //! Keeps what a campaign finds, and says how it goes.
 
 use std::collections::HashSet;
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pmvet_engines::fuzz::campaign::{Failure, Stats, Watcher};
+use pmvet_engines::fuzz::campaign::{CampaignStats, CampaignWatcher, FailedCase};
 use pmvet_engines::fuzz::case::{Case, file_name};
 use pmvet_engines::fuzz::paths::Favour;
-use pmvet_engines::fuzz::store::Store;
+use pmvet_engines::fuzz::store::ImageStore;
 use pmvet_findings::{Outcome, Severity};
-use pmvet_target::forkserver::End;
-use pmvet_target::over::{budget, deadline, is_over};
+use pmvet_target::forkserver::ForkedEnd;
 use pmvet_target::sandbox::{Overlay, Unwinder};
+use pmvet_target::shutdown::{budget, deadline, is_over};
 
 use super::exchange::Exchange;
 use super::failures::MOST;
-use super::native::Native;
-use super::start::Start;
+use super::native::NativeRuns;
+use super::start::FuzzStart;
 use super::then::Checks;
 use crate::cli;
 use crate::exit::Error;
+use crate::progress::{ProgressReport, Stand};
 use crate::reporting::severity;
 
-pub(super) struct Watch {
+pub(super) struct FuzzWatch {
     corpus: PathBuf,
     /// The number of the next case.
     next: usize,
     /// Cases that have a file already.
     kept: HashSet<Case>,
-    failures: Vec<Failure>,
+    failures: Vec<FailedCase>,
     exchange: Option<Exchange>,
     checks: Option<Checks>,
     /// How long a run may take.
     limit: Duration,
     executions: Option<u64>,
     /// With `--until-finding`: what counts as one, and how a failure is confirmed.
-    until: Option<(Severity, Native, Overlay)>,
+    until: Option<(Severity, NativeRuns, Overlay)>,
     /// There was one.
     found: bool,
     started: Instant,
     fuzzing: Instant,
     last_kept: Instant,
-    last_said: Instant,
     quiet: bool,
-    screen: bool,
-    last: Stats,
+    progress: ProgressReport,
+    last: CampaignStats,
 }
 
-/// How often a pipe, and how often a terminal, is told.
-const LINES: Duration = Duration::from_secs(10);
-const SCREEN: Duration = Duration::from_millis(500);
-
-impl Watch {
+impl FuzzWatch {
     pub(super) fn new(
         arguments: &cli::Fuzz,
         corpus: &Path,
         checks: Option<Checks>,
-        start: &Start,
+        start: &FuzzStart,
         started: Instant,
     ) -> Result<Self, Error> {
         let queue = corpus.join("queue");
@@ -76,6 +72,7 @@ impl Watch {
             }
         }
         let now = Instant::now();
+        let quiet = arguments.reporting.quiet || arguments.helper.is_some();
         Ok(Self {
             corpus: corpus.into(),
             next,
@@ -86,20 +83,19 @@ impl Watch {
             limit: start.target.limits.time,
             executions: arguments.executions,
             until: (arguments.until_finding && arguments.helper.is_none())
-                .then(|| (severity(arguments.reporting.fail_on), Native::of(start), start.target.overlay.clone())),
+                .then(|| (severity(arguments.reporting.fail_on), NativeRuns::of(start), start.target.overlay.clone())),
             found: false,
             started,
             fuzzing: now,
             last_kept: now,
-            last_said: now,
-            quiet: arguments.reporting.quiet || arguments.helper.is_some(),
-            screen: io::stderr().is_terminal(),
-            last: Stats::default(),
+            quiet,
+            progress: ProgressReport::endless(quiet),
+            last: CampaignStats::default(),
         })
     }
 
     /// What was last heard of the campaign.
-    pub(super) fn last(&self) -> Stats {
+    pub(super) fn last(&self) -> CampaignStats {
         self.last
     }
 
@@ -112,22 +108,14 @@ impl Watch {
         std::fs::rename(fresh, self.corpus.join(folder).join(name))
     }
 
-    fn say(&mut self, stats: &Stats) {
-        let every = if self.screen { SCREEN } else { LINES };
-        if self.quiet || self.last_said.elapsed() < every {
-            return;
-        }
-        self.last_said = Instant::now();
-        let line = self.line(stats);
-        let mut out = io::stderr().lock();
-        let _ = match self.screen {
-            true => write!(out, "\r\x1b[K{line}"),
-            false => writeln!(out, "pmvet: {line}"),
-        };
-        let _ = out.flush();
+    fn say(&self, stats: &CampaignStats) {
+        self.progress.show(|_| {
+            let line = self.line(stats);
+            Stand { message: line.clone(), line, ..Stand::default() }
+        });
     }
 
-    fn line(&self, stats: &Stats) -> String {
+    fn line(&self, stats: &CampaignStats) -> String {
         let seconds = self.fuzzing.elapsed().as_secs_f64().max(0.001);
         let stable = if stats.repeated == 0 { 100.0 } else { stats.stable as f64 * 100.0 / stats.repeated as f64 };
         let checks = self.checks.as_ref().map_or(String::new(), |checks| format!(", {checks}"));
@@ -151,16 +139,16 @@ impl Watch {
     /// What it takes to see the failures again without pmvet: as long as they may take, but no more than half of the budget.
     fn time_to_confirm(&self) -> Duration {
         const CRASH: Duration = Duration::from_millis(50);
-        let one = |failure: &Failure| if failure.end == End::Timeout { self.limit } else { CRASH };
+        let one = |failure: &FailedCase| if failure.end == ForkedEnd::Timeout { self.limit } else { CRASH };
         let all: Duration = self.failures.iter().take(MOST).map(one).sum();
         all.min(budget().map_or(Duration::MAX, |budget| budget.whole / 2))
     }
 
     /// The campaign is over: the checks under way, and what failed.
-    pub(super) fn finish(self, stats: &Stats) -> (Option<Checks>, Vec<Failure>) {
+    pub(super) fn finish(self, stats: &CampaignStats) -> (Option<Checks>, Vec<FailedCase>) {
+        self.progress.finish();
         if !self.quiet {
-            let start = if self.screen { "\r\x1b[K" } else { "" };
-            eprintln!("{start}pmvet: {}", self.line(stats));
+            eprintln!("pmvet: {}", self.line(stats));
             if stats.repeated > 20 && stats.stable * 20 < stats.repeated * 19 {
                 eprintln!(
                     "pmvet: the target is not stable: only {} of {} test cases did the same when they were run again",
@@ -177,7 +165,7 @@ impl Watch {
     }
 }
 
-impl Watcher for Watch {
+impl CampaignWatcher for FuzzWatch {
     fn kept(&mut self, case: &Case, favour: Favour) -> io::Result<()> {
         self.last_kept = Instant::now();
         if self.kept.insert(case.clone()) {
@@ -197,8 +185,8 @@ impl Watcher for Watch {
         }
     }
 
-    fn failed(&mut self, failure: &Failure, store: &mut Store) -> io::Result<()> {
-        let folder = if failure.end == End::Timeout { "hangs" } else { "crashes" };
+    fn failed(&mut self, failure: &FailedCase, store: &mut ImageStore) -> io::Result<()> {
+        let folder = if failure.end == ForkedEnd::Timeout { "hangs" } else { "crashes" };
         self.write(folder, &failure.case, Favour::None)?;
         self.failures.push(failure.clone());
         if let Some((_, native, overlay)) = &self.until {
@@ -209,11 +197,11 @@ impl Watcher for Watch {
         Ok(())
     }
 
-    fn arrived(&mut self, store: &mut Store) -> io::Result<Vec<Case>> {
+    fn arrived(&mut self, store: &mut ImageStore) -> io::Result<Vec<Case>> {
         self.exchange.as_mut().map_or(Ok(Vec::new()), |exchange| exchange.take(store))
     }
 
-    fn goes_on(&mut self, stats: &Stats, store: &mut Store) -> bool {
+    fn goes_on(&mut self, stats: &CampaignStats, store: &mut ImageStore) -> bool {
         self.last = *stats;
         self.say(stats);
         if let Some(checks) = &mut self.checks {

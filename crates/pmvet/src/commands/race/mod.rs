@@ -1,32 +1,32 @@
 //! `pmvet race`: races in which a thread acts on data that a crash may still take back, predicted from one recorded run.
 
-pub(crate) mod confirm;
 mod inferred;
-mod locks;
-mod restart;
-mod verdicts;
+mod replay;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, SystemTime};
 
-use pmvet_engines::confirm::shared::{Nth, SharedStore, SharedStores};
+use pmvet_engines::alias_coverage::Covered;
+use pmvet_engines::confirm::attempts::attempts;
+use pmvet_engines::confirm::merge;
+use pmvet_engines::confirm::replay::Schedules;
+use pmvet_engines::confirm::search::{Confirmation, Wanted};
+use pmvet_engines::confirm::shared::{SharedStore, SharedStores};
 use pmvet_engines::confirm::sync_names::Declared;
 use pmvet_engines::confirm::sync_variables::{Update, Updates, Variables};
-use pmvet_engines::interleave::alias::Covered;
-use pmvet_engines::lockset::pm_locks::HeldLock;
-use pmvet_engines::lockset::{self, Code, Edges, Options, Unmatched};
+use pmvet_engines::lab::Lab;
+use pmvet_engines::lockset::pm_locks::LockLeftHeld;
+use pmvet_engines::lockset::restarts::Restarts;
+use pmvet_engines::lockset::{self, Code, Edges, LocksetOptions, Unmatched};
 use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
-use pmvet_events::{ContextId, SiteId, What};
-use pmvet_findings::Coverage;
-use pmvet_target::live::Live;
-use pmvet_target::over;
+use pmvet_events::{ContextId, What};
+use pmvet_findings::{Coverage, Finding};
+use pmvet_target::live_events::LiveEvents;
+use pmvet_target::shutdown;
 use pmvet_target::symbols::Symbolizer;
 use serde::{Deserialize, Serialize};
 
-use self::confirm::{Attempt, Chain, Confirm, Promise, Schedules, Spot, Stop};
-use self::locks::Restarts;
+pub(super) use self::replay::again;
 use crate::budget;
 use crate::cli::{self, RaceSwitch};
 use crate::config::{self, Config};
@@ -35,6 +35,8 @@ use crate::exit::{Error, Exit};
 use crate::files;
 use crate::recovery::{failed, one_at_a_time};
 use crate::reporting;
+use crate::run_folder::texts;
+use crate::workload;
 
 /// What the runs for one input have covered, for `pmvet fuzz --interleave`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,7 +57,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     one_at_a_time(arguments.workload.client.as_deref(), arguments.confirm.jobs)?;
     let config = Config::load(arguments.workload.config.as_deref())?;
     let options = options(arguments, &config.race);
-    let mut races = Races::new(arguments.confirm.clone(), options, &arguments.workload, &config);
+    let mut races = RaceEngine::new(arguments.confirm.clone(), options, &arguments.workload, &config);
     let job = Job {
         workload: &arguments.workload,
         reporting: &arguments.reporting,
@@ -68,9 +70,9 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
 }
 
 /// Races, predicted by locksets, and proven if that is wanted.
-pub(super) struct Races {
+pub(super) struct RaceEngine {
     confirm: cli::Confirm,
-    options: Options,
+    options: LocksetOptions,
     setup: Option<String>,
     /// Places of synchronisation variables that the configuration declares.
     watched: Vec<u64>,
@@ -80,8 +82,8 @@ pub(super) struct Races {
     analysed: Option<Analysed>,
 }
 
-impl Races {
-    fn new(confirm: cli::Confirm, options: Options, workload: &cli::Workload, config: &Config) -> Self {
+impl RaceEngine {
+    fn new(confirm: cli::Confirm, options: LocksetOptions, workload: &cli::Workload, config: &Config) -> Self {
         let watched = config.sync_variables.iter().filter_map(|declared| declared.offset).collect();
         Self { confirm, options, setup: workload.setup.clone(), watched, threads_only: false, analysed: None }
     }
@@ -97,16 +99,16 @@ impl Races {
             jobs: *jobs,
             ..cli::Confirm::default()
         };
-        let options = Options {
+        let options = LocksetOptions {
             deny: config.race.deny_lock.clone(),
             declare: config.race.declare_lock.clone(),
-            ..Options::default()
+            ..LocksetOptions::default()
         };
         Self { threads_only: true, ..Self::new(confirm, options, &arguments.workload, config) }
     }
 }
 
-impl Engine for Races {
+impl Engine for RaceEngine {
     fn names(&self) -> Vec<String> {
         vec!["race".into()]
     }
@@ -130,7 +132,7 @@ impl Engine for Races {
         }
     }
 
-    fn watch(&mut self, live: Live) {
+    fn watch(&mut self, live: LiveEvents) {
         let updates = self.confirm.confirm.then(|| Updates::new(self.watched.clone()));
         self.analysed = Some(Analysed::new(live, self.options.clone(), updates));
     }
@@ -149,7 +151,7 @@ impl Engine for Races {
         };
         let Session { workload, folder, info, install, config, started, recordings, quiet, .. } = session;
         if !analysed.saw_pm {
-            return Err(NoReport::Exit(workload.no_pm()));
+            return Err(NoReport::Exit(workload::no_pm(workload)));
         }
         let alone = self.threads_only && analysed.threads < 2;
         let confirms = self.confirm.confirm && !alone;
@@ -157,8 +159,8 @@ impl Engine for Races {
             true => variables(&config.sync_variables, &mut analysed)?,
             false => Variables::default(),
         };
-        let recording = folder.recording();
-        let restarts = Restarts { workload, folder, recording: &recording, install };
+        let lab = Lab { workload, install, folder: &folder.path };
+        let restarts = Restarts { lab };
         let (held, unknown) = restarts.left_held(&analysed.outcome.held, &analysed.symbols)?;
         let outcome = &analysed.outcome;
         let listed = inferred::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
@@ -170,16 +172,15 @@ impl Engine for Races {
         let mut stacks = analysed.symbols.with(&analysed.places);
         let sources = reporting::sources();
         let mut findings = lockset::findings::findings(outcome, &mut stacks, &sources);
-        let worded =
-            |lock: HeldLock| lockset::findings::held_lock(&lock, &mut stacks, &sources).map(|finding| (lock, finding));
-        let mut held: Vec<_> = held.into_iter().filter_map(worded).collect();
+        let worded = |lock: LockLeftHeld| {
+            lockset::findings::held_lock(&lock, &mut stacks, &sources).map(|finding| (lock.crash_at, finding))
+        };
+        let mut held: Vec<(u64, Finding)> = held.into_iter().filter_map(worded).collect();
         let mut confirmed = None;
-        if confirms && !over::is_over() {
-            let confirm = Confirm {
-                workload,
-                folder,
-                install,
-                arguments: &self.confirm,
+        if confirms && !shutdown::is_over() {
+            let confirm = Confirmation {
+                lab,
+                wanted: &wanted(&self.confirm),
                 traced: Duration::from_secs_f64(info.traced_seconds.unwrap_or_default()),
                 before: started.elapsed(),
                 predicted: !analysed.outcome.races.is_empty(),
@@ -188,17 +189,23 @@ impl Engine for Races {
                 recordings: *recordings,
                 variables: &variables,
             };
-            let attempts = attempts(&mut analysed);
+            let races = analysed.outcome.races.iter();
+            let predicted: Vec<_> = races.map(|race| (race.store.site, race.load.site)).collect();
+            let attempts = attempts(&predicted, &analysed.shared, &mut analysed.symbols.with(&analysed.places));
             let symbols = std::mem::take(&mut analysed.symbols);
             // What was predicted is told even if it cannot be confirmed, for lack of room say.
-            match confirm.run(attempts, &mut held, symbols, info) {
+            match confirm.run(attempts, &mut held, symbols).map_err(Error::from) {
                 Ok(found) => confirmed = Some(found),
                 Err(error) if error.exit() == Exit::Internal => drop(folder.kept(Err(error))),
                 Err(error) => return Err(error.into()),
             }
         }
         if let Some(found) = &mut confirmed {
-            findings = verdicts::merge(findings, found);
+            if let Some((recovery, usual)) = found.judged_by.take() {
+                (info.recover, info.oracle) = (texts(&recovery.command), recovery.oracle.as_deref().map(texts));
+                (info.usual, info.timeout) = (Some(usual), Some(recovery.timeout));
+            }
+            findings = merge::merge(findings, found);
             if let Some(path) = &self.confirm.explored {
                 let explored = Explored { runs: found.runs, covered: std::mem::take(&mut found.covered) };
                 files::replace_json(path, &explored).map_err(|e| failed("write", &path.display().to_string(), e))?;
@@ -218,7 +225,7 @@ impl Engine for Races {
             coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
         }
         match &confirmed {
-            Some(confirmed) => verdicts::cover(confirmed, &mut coverage),
+            Some(confirmed) => merge::cover(confirmed, &mut coverage),
             None if alone => coverage.not_covered.push("races between threads: only one ran".into()),
             None => {
                 if !config.sync_variables.is_empty() {
@@ -236,71 +243,25 @@ impl Engine for Races {
             coverage,
             tree: None,
             phases: Vec::new(),
-            complete: outcome.stats.refused == 0 && confirmed_all && !over::is_over(),
+            complete: outcome.stats.refused == 0 && confirmed_all && !shutdown::is_over(),
             least: Exit::Ok,
         })
     }
 }
 
-/// How many reads of one store are worth an attempt.
-const MOST_READS: usize = 8;
-
-/// Where races may be: what the locksets say, and every store that other threads read. What is not proven of the latter is not
-/// reported, so there may be many.
-fn attempts(analysed: &mut Analysed) -> Vec<Attempt> {
-    let mut stacks = analysed.symbols.with(&analysed.places);
-    let mut spots: HashMap<SiteId, Option<Spot>> = HashMap::new();
-    let mut spot = |site| spots.entry(site).or_insert_with(|| Spot::of(site, &mut stacks)).clone();
-    let races = analysed.outcome.races.iter();
-    let pairs: BTreeSet<(Spot, Spot)> =
-        races.filter_map(|race| Some((spot(race.store.site)?, spot(race.load.site)?))).collect();
-    let stores: BTreeSet<&Spot> = pairs.iter().map(|(store, _)| store).collect();
-    let mut attempts = Vec::new();
-    for shared in &analysed.shared {
-        let stop = |nth: Nth, at: Spot| Stop { at, nth: nth.nth };
-        let Some(at) = spot(shared.store.site) else { continue };
-        let (store, end) =
-            (stop(shared.store, at), shared.fence.and_then(|fence| Some(stop(fence, spot(fence.site)?))));
-        let attempt = |reader, load: Spot, path, reads, (sees_change, likeness)| {
-            let pair = (store.at.clone(), load);
-            let (store_is, pair_is) = (stores.contains(&store.at), pairs.contains(&pair));
-            let promise = Promise { store: store_is, pair: pair_is, sees_change, likeness };
-            Attempt {
-                thread: shared.thread,
-                store: store.clone(),
-                end: end.clone(),
-                reader,
-                load: pair.1,
-                path,
-                reads,
-                seq: shared.seq,
-                until: shared.seq,
-                promise,
-                change: None,
-            }
-        };
-        let mut reads: Vec<Attempt> = Vec::new();
-        for read in &shared.reads {
-            let Some(load) = spot(read.site) else { continue };
-            let promise = (read.sees_change, read.likeness);
-            let attempt = attempt(read.thread, load, read.context, read.operations, promise);
-            reads.push(Attempt { until: read.seq, ..attempt });
-        }
-        for change in &shared.changes {
-            let Some(load) = spot(change.site) else { continue };
-            let chain = Chain::new(change, |fence| Some(stop(fence, spot(fence.site)?)));
-            let promise = (true, change.likeness);
-            let attempt = attempt(change.reader, load, change.context, change.reads, promise);
-            attempts.extend(chain.map(|chain| Attempt { change: Some(chain), ..attempt }));
-        }
-        // The first of those that promise the same, in each thread and on each call path.
-        reads.sort_by_key(|attempt| (Reverse(attempt.promise), attempt.until));
-        let mut known = HashSet::new();
-        reads.retain(|attempt| known.insert((attempt.promise, attempt.reader, attempt.path)));
-        reads.truncate(MOST_READS);
-        attempts.extend(reads);
+/// What the command line wants of `--confirm`.
+fn wanted(arguments: &cli::Confirm) -> Wanted {
+    Wanted {
+        budget: arguments.budget,
+        rounds: arguments.rounds,
+        until_finding: arguments.until_finding,
+        only_news: arguments.explored.is_some(),
+        delay_injection: arguments.delay_injection,
+        recover: arguments.recover.clone(),
+        oracle: arguments.oracle.clone(),
+        recover_timeout: arguments.recover_timeout,
+        jobs: arguments.jobs.map(usize::from),
     }
-    attempts
 }
 
 /// What declared variables are. A name that means nothing is an error, which no run can make good.
@@ -312,8 +273,8 @@ fn variables(declared: &[Declared], analysed: &mut Analysed) -> Result<Variables
     Ok(Variables { all, types, updates: std::mem::take(&mut analysed.updates) })
 }
 
-fn options(arguments: &cli::Race, config: &config::Race) -> Options {
-    let mut options = Options::default();
+fn options(arguments: &cli::Race, config: &config::RaceConfig) -> LocksetOptions {
+    let mut options = LocksetOptions::default();
     for switch in &arguments.without {
         match switch {
             RaceSwitch::InitRemoval => options.init_removal = false,
@@ -345,7 +306,7 @@ fn without_effect(unmatched: &Unmatched) -> Vec<String> {
 
 /// What the pass over the events gave.
 struct Analysed {
-    outcome: lockset::Outcome,
+    outcome: lockset::LocksetAnalysis,
     symbols: Symbols,
     places: Definitions,
     shared: Vec<SharedStore>,
@@ -358,9 +319,9 @@ struct Analysed {
 
 impl Analysed {
     /// Analyses a run while it is recorded. `updates`: stores that other threads read are wanted, too, and those to variables.
-    fn new(live: Live, options: Options, mut updates: Option<Updates>) -> Self {
+    fn new(live: LiveEvents, options: LocksetOptions, mut updates: Option<Updates>) -> Self {
         let mut symbols = Symbols::new(Symbolizer::of_recording(SystemTime::now()));
-        let mut engine = lockset::Engine::new(options);
+        let mut engine = lockset::LocksetEngine::new(options);
         let mut saw_pm = false;
         let mut shared = SharedStores::default();
         let mut threads = 0;

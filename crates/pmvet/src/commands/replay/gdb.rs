@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::io;
 use std::process::Command;
 
-use pmvet_engines::inject::Job;
+use pmvet_engines::lab::TrialImage;
 use pmvet_target::crash::{Scratch, Versions};
 use pmvet_target::launch::pm_variables;
 use pmvet_target::sandbox::Capture;
@@ -16,7 +16,12 @@ use super::failed;
 use crate::exit::{Error, Exit};
 use crate::run_folder::RunFolder;
 
-pub(super) fn run(folder: &RunFolder, command: &[OsString], versions: &Versions, job: &Job<'_>) -> Result<Exit, Error> {
+pub(super) fn run(
+    folder: &RunFolder,
+    command: &[OsString],
+    versions: &Versions,
+    job: &TrialImage<'_>,
+) -> Result<Exit, Error> {
     let mut files = folder.left()?.above(Capture::Named);
     let made = Scratch::default().become_version(versions, job.version, job.patches, &mut files);
     made.map_err(|e| failed("make", "the crash image", e))?;

@@ -7,9 +7,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pmvet_engines::inject::refine;
-use pmvet_engines::inject::trial::{Bench, room};
-use pmvet_engines::inject::{Job, Recovery};
+use pmvet_engines::confirm::replay::Again;
+use pmvet_engines::lab;
+use pmvet_engines::lab::{Bench, room};
+use pmvet_engines::lab::{RecoveryCommand, TrialImage};
 use pmvet_findings::Evidence;
 use pmvet_target::crash::Scratch;
 use pmvet_target::launch::pm_variables;
@@ -18,7 +19,7 @@ use pmvet_target::recording::Recording;
 use pmvet_target::sandbox::{Capture, Overlay};
 use pmvet_target::sparse;
 
-use super::race::{self, confirm::Again};
+use super::race;
 use crate::cli;
 use crate::exit::{Error, Exit};
 use crate::isolation;
@@ -57,8 +58,8 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         None => folder.recording(),
     };
     let store = MappedFile::new(folder.temporary().map_err(|e| failed("make", "a temporary file", e))?);
-    let (versions, version) = refine::version_at(&recording, witness.seq, store)?;
-    let job = Job { version, patches: &witness.patches };
+    let (versions, version) = lab::version_at(&recording, witness.seq, store)?;
+    let job = TrialImage { version, patches: &witness.patches };
     if job.image(&versions) != image.hash {
         return Err(Error::Run("the crash image cannot be made again: the run's recording has changed".into()));
     }
@@ -68,7 +69,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
     if arguments.gdb {
         return gdb::run(&folder, &words(&info.recover), &versions, &job);
     }
-    let recovery = Recovery {
+    let recovery = RecoveryCommand {
         command: words(&info.recover),
         input: File::open(folder.file("input")).ok().map(Arc::new),
         variables: pm_variables().collect(),
@@ -78,7 +79,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         most_bytes: room(versions.get(version).iter().flat_map(|v| &v.files).map(|f| f.size).sum()),
         driver: info.server.as_ref().map(|server| server.driver().map(Arc::new)).transpose()?,
     };
-    let again = race::confirm::again(&folder, &image.hash, &info, &recovery)?;
+    let again = race::again(&folder, &image.hash, &info, &recovery)?;
     if again == Some(Again::Interrupted) {
         return Ok(Exit::Interrupted);
     }
@@ -118,7 +119,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
 }
 
 /// Writes the crash image where the user wants it.
-fn keep(path: &std::path::Path, versions: &pmvet_target::crash::Versions, job: &Job<'_>) -> Result<(), Error> {
+fn keep(path: &std::path::Path, versions: &pmvet_target::crash::Versions, job: &TrialImage<'_>) -> Result<(), Error> {
     let mut overlay = Overlay::new(Capture::Writable);
     let made = Scratch::default().become_version(versions, job.version, job.patches, &mut overlay);
     made.map_err(|e| failed("make", "the crash image", e))?;

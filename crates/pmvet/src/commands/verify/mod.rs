@@ -6,11 +6,11 @@ mod stats;
 
 use std::time::Instant;
 
-use pmvet_target::over;
+use pmvet_target::shutdown;
 
-use self::search::{Analysis, Search};
-pub(super) use self::settings::Settings;
-use self::stats::Stats;
+use self::search::{Search, VerifyAnalysis};
+pub(super) use self::settings::VerifySettings;
+use self::stats::VerifyStats;
 use crate::budget;
 use crate::cli;
 use crate::config::Config;
@@ -18,10 +18,11 @@ use crate::driver::{self, Engine, EngineReport, Job, Needs, NoReport, Resumable,
 use crate::exit::{Error, Exit};
 use crate::recovery::Proven;
 use crate::run_folder::{RunInfo, texts};
-use crate::workload::Workload;
+use crate::workload;
+use pmvet_target::Workload;
 
 pub(crate) fn run(arguments: &cli::Verify) -> Result<Exit, Error> {
-    let settings = Settings::new(arguments)?;
+    let settings = VerifySettings::new(arguments)?;
     let job = Job {
         workload: &arguments.workload,
         reporting: &arguments.reporting,
@@ -31,15 +32,15 @@ pub(crate) fn run(arguments: &cli::Verify) -> Result<Exit, Error> {
         require_complete: true,
         resumable: Some(Resumable { resume: arguments.recovering.resume, identity: settings.identity() }),
     };
-    driver::run(job, &mut [&mut Verify { settings }])
+    driver::run(job, &mut [&mut VerifyEngine { settings }])
 }
 
 /// The recovery on everything that a crash can leave and it can tell apart.
-pub(super) struct Verify {
-    pub(super) settings: Settings,
+pub(super) struct VerifyEngine {
+    pub(super) settings: VerifySettings,
 }
 
-impl Engine for Verify {
+impl Engine for VerifyEngine {
     fn names(&self) -> Vec<String> {
         vec!["verify".into()]
     }
@@ -62,13 +63,13 @@ impl Engine for Verify {
         let (settings, quiet, stats_file) = (&self.settings, session.quiet, session.stats_file("verify"));
         let Session { workload, folder, info, install, started, .. } = session;
         let began = Instant::now();
-        let mut analysis = Analysis::run(&folder.recording(), settings, folder)?;
+        let mut analysis = VerifyAnalysis::run(&folder.recording(), settings, folder)?;
         if !analysis.is_whole {
             return Err(NoReport::Exit(budget::not_analysed().unwrap_or(Exit::Interrupted)));
         }
         let analysis_seconds = began.elapsed().as_secs_f64();
         if !analysis.scan.saw_pm {
-            return Err(NoReport::Exit(workload.no_pm()));
+            return Err(NoReport::Exit(workload::no_pm(workload)));
         }
         let search = Search::new(settings, workload, install, folder, &analysis.scan);
         let (usual, timeout) = match (&info.usual, info.timeout) {
@@ -81,7 +82,7 @@ impl Engine for Verify {
         (info.usual, info.timeout) = (Some(usual.clone()), Some(timeout));
         folder.keep_info(info);
         let searched = search.run(&mut analysis, &usual, timeout, quiet)?;
-        let mut stats = Stats::default();
+        let mut stats = VerifyStats::default();
         stats.analysis_seconds = analysis_seconds;
         stats.take(info, &analysis.scan, &searched.done, searched.seconds, settings.recovering.jobs);
         stats.wall_seconds = started.elapsed().as_secs_f64();
@@ -95,7 +96,7 @@ impl Engine for Verify {
             coverage,
             tree: None,
             phases: stats.phases(),
-            complete: complete && !over::is_over(),
+            complete: complete && !shutdown::is_over(),
             least: Exit::Ok,
         })
     }

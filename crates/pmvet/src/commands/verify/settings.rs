@@ -4,12 +4,8 @@ use crate::cli;
 use crate::exit::Error;
 use crate::recovery::{self, Identity, Recovering};
 
-/// How many executions after one crash `vet` makes before it leaves out choices that seem to make no difference: as many as `verify`
-/// does by default.
-const PATIENCE_EXECUTIONS: u64 = 1000;
-
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct VerifySettings {
     pub(super) recovering: Recovering,
     pub(super) failures: u8,
     pub(super) keep_going: bool,
@@ -18,7 +14,7 @@ pub(crate) struct Settings {
     pub(super) checksums: bool,
 }
 
-impl Settings {
+impl VerifySettings {
     /// The defaults, as `vet` wants them.
     pub(crate) fn by_default(arguments: &cli::Vet) -> Result<Self, Error> {
         Ok(Self {
@@ -26,7 +22,7 @@ impl Settings {
             failures: 1,
             keep_going: false,
             most: u64::MAX,
-            patience: PATIENCE_EXECUTIONS,
+            patience: cli::PATIENCE_EXECUTIONS,
             checksums: false,
         })
     }

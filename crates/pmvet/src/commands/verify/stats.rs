@@ -1,14 +1,14 @@
 //! `stats.json`: what a verification did, what it left, and how long it took.
 
-use pmvet_engines::verify::{Done, Scan};
+use pmvet_engines::verify::{CrashScan, SearchResult};
 use pmvet_findings::{Coverage, Phase};
 use serde::Serialize;
 
-use super::settings::Settings;
+use super::settings::VerifySettings;
 use crate::run_folder::RunInfo;
 
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Stats {
+pub(super) struct VerifyStats {
     pub(super) wall_seconds: f64,
     /// The workload, recorded.
     pub(super) traced_seconds: Option<f64>,
@@ -43,8 +43,8 @@ pub(super) struct Stats {
     unsupported: u64,
 }
 
-impl Stats {
-    pub(super) fn take(&mut self, info: &RunInfo, scan: &Scan, done: &Done, seconds: f64, jobs: usize) {
+impl VerifyStats {
+    pub(super) fn take(&mut self, info: &RunInfo, scan: &CrashScan, done: &SearchResult, seconds: f64, jobs: usize) {
         self.traced_seconds = info.traced_seconds;
         self.search_seconds = seconds;
         self.failure_points = scan.passed;
@@ -72,7 +72,7 @@ impl Stats {
         self.unsupported = scan.unsupported;
     }
 
-    pub(super) fn coverage(&self, settings: &Settings) -> Coverage {
+    pub(super) fn coverage(&self, settings: &VerifySettings) -> Coverage {
         let mut coverage = Coverage::default();
         let all = self.crashes_explored + self.crashes_left;
         coverage.count("failure points", self.failure_points, None);

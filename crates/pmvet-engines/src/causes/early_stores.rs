@@ -1,0 +1,252 @@
+//! Which store came too early.
+//!
+//! A crash loses a store, and recovery fails. Two bugs look like that: the lost store should have been made persistent by then, or another
+//! one, made before it, should have come after it. Experiments tell, on images in which one more store is missing. If recovery copes
+//! without a store that was made after the lost one, the lost one should have been persistent by then. If it copes only without a store
+//! that was made before, and the thread has not yet waited for the lost one, it is that other store that is to blame.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use pmvet_events::event::{Event, What};
+use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
+use pmvet_target::crash::{Patch, PmReplay, VersionId};
+use pmvet_target::recording::Recording;
+use pmvet_target::shutdown;
+
+use crate::lab::{ScanError, TrialImage, TrialJournal, TrialPool};
+
+/// How many instructions before the lost store are looked at.
+const CANDIDATES: usize = 16;
+/// How many stores that one instruction makes in a row are one: a copy.
+const IN_A_ROW: usize = 64;
+
+/// A crash that recovery does not survive, since stores are lost.
+#[derive(Debug, Clone, Copy)]
+pub struct FatalLoss<'a> {
+    /// The crash comes before the event with this number.
+    pub crash: u64,
+    pub version: VersionId,
+    pub patches: &'a [Patch],
+    pub thread: ThreadId,
+    /// The first and the last store that are lost.
+    pub first: u64,
+    pub last: u64,
+}
+
+/// What recovery could have done without, so that the loss would have done no harm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decisive {
+    /// A store made before the lost one, which may be in PM too early.
+    Early(PmStore),
+    /// The same, but its thread had waited for it before it made the lost one. It may have come too early, or only be what makes
+    /// recovery look at the lost one at all: a crash in program order tells.
+    Before(PmStore),
+    /// A store made after the lost one, which should have been persistent by then.
+    Later(PmStore),
+}
+
+impl Decisive {
+    /// The store to blame in place of the lost one, if it is certain.
+    pub fn blamed(self) -> Option<PmStore> {
+        match self {
+            Self::Early(store) => Some(store),
+            Self::Before(_) | Self::Later(_) => None,
+        }
+    }
+}
+
+/// A store to PM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PmStore {
+    pub seq: u64,
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
+    pub file: FileId,
+    pub offset: u64,
+    pub len: u64,
+    /// How often its thread has waited since, up to the lost store.
+    fences: u32,
+}
+
+/// The store that makes the difference in each of these crashes, if there is one.
+pub fn find(
+    recording: &Recording,
+    losses: &[FatalLoss<'_>],
+    pool: &TrialPool<'_>,
+    journal: &mut TrialJournal,
+) -> Result<Vec<Option<Decisive>>, ScanError> {
+    let candidates = candidates(recording, losses)?;
+    let images: Vec<Vec<Images>> = losses
+        .iter()
+        .zip(&candidates)
+        .map(|(loss, candidates)| candidates.iter().map(|candidate| Images::new(loss, candidate)).collect())
+        .collect();
+    let jobs: Vec<TrialImage<'_>> =
+        losses.iter().zip(&images).flat_map(|(loss, all)| all.iter().flat_map(|images| images.jobs(loss))).collect();
+    pool.run(&jobs, journal, &())?;
+    let copes =
+        |job: TrialImage<'_>| journal.get(&job.image(pool.versions)).is_some_and(|tried| tried.outcome == *pool.usual);
+    let decisive = |((loss, candidates), images): ((&FatalLoss<'_>, &Vec<Candidate>), &Vec<Images>)| {
+        let rescuing = candidates.iter().zip(images).filter(|(_, images)| images.jobs(loss).all(copes));
+        let rescuing: Vec<PmStore> = rescuing.map(|(candidate, _)| candidate.store).collect();
+        let (later, before): (Vec<PmStore>, Vec<PmStore>) = rescuing.into_iter().partition(|s| s.seq > loss.last);
+        // The last one: without the first ones, such as a mark that the file is in use, recovery would not even look.
+        let last = |fences: u32| before.iter().filter(|s| s.fences == fences).max_by_key(|s| s.seq).copied();
+        let early = last(1).map(Decisive::Before).or(last(0).map(Decisive::Early));
+        later.into_iter().min_by_key(|store| store.seq).map(Decisive::Later).or(early)
+    };
+    Ok(losses.iter().zip(&candidates).zip(&images).map(decisive).collect())
+}
+
+/// What is tried for one candidate.
+struct Images {
+    /// The fatal image without it.
+    without: Vec<Patch>,
+    /// If it is a later one: with nothing lost but it. Two stores that only make sense together, such as data and its checksum, are no
+    /// reason to make one of them persistent first.
+    alone: Option<Vec<Patch>>,
+}
+
+impl Images {
+    fn new(loss: &FatalLoss<'_>, candidate: &Candidate) -> Self {
+        let without = loss.patches.iter().chain(&candidate.before).cloned().collect();
+        Self { without, alone: (candidate.store.seq > loss.last).then(|| candidate.before.clone()) }
+    }
+
+    fn jobs<'a>(&'a self, loss: &FatalLoss<'_>) -> impl Iterator<Item = TrialImage<'a>> {
+        let version = loss.version;
+        let all = std::iter::once(&self.without).chain(&self.alone);
+        all.map(move |patches| TrialImage { version, patches })
+    }
+}
+
+/// A store that may be to blame, and what makes it undone.
+#[derive(Debug, Clone)]
+struct Candidate {
+    store: PmStore,
+    before: Vec<Patch>,
+}
+
+/// One store, or several that one instruction made in a row.
+#[derive(Debug, Clone)]
+struct Made {
+    store: PmStore,
+    /// What was there before, the oldest first.
+    changes: Vec<Patch>,
+}
+
+/// What a thread has stored lately.
+#[derive(Debug, Default)]
+struct Thread {
+    made: VecDeque<Made>,
+    last_fence: u64,
+}
+
+/// For each loss, the stores before and after it that may matter. None if its thread has waited for it: then it should be persistent.
+fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec<Candidate>>, ScanError> {
+    let mut found: Vec<Vec<Candidate>> = vec![Vec::new(); losses.len()];
+    // By the moment: just before the last lost store, and at the crash.
+    let mut stops: Vec<(u64, usize, bool)> = Vec::new();
+    for (i, loss) in losses.iter().enumerate() {
+        stops.extend([(loss.last, i, false), (loss.crash, i, true)]);
+    }
+    stops.sort_unstable();
+    let mut stops = stops.into_iter().peekable();
+    let mut threads: HashMap<ThreadId, Thread> = HashMap::new();
+    let mut waiting: HashMap<usize, Vec<Made>> = HashMap::new();
+    let mut replay = PmReplay::new(recording);
+    let mut reader = recording.read()?;
+    let mut now = shutdown::ClockCheck::default();
+    while stops.peek().is_some()
+        && let Some(event) = reader.next()?
+    {
+        if now.is_due() && shutdown::is_over() {
+            return Ok(vec![Vec::new(); losses.len()]);
+        }
+        if !event.what.is_numbered() {
+            continue;
+        }
+        while let Some((_, i, at_crash)) = stops.next_if(|(moment, ..)| *moment <= event.seq) {
+            let thread = threads.get(&losses[i].thread);
+            if !at_crash {
+                // What is older is what the program relied on all the time: without a mark that the file is in use, recovery would not
+                // even look.
+                let made = thread.into_iter().flat_map(|thread| &thread.made).filter(|made| made.store.fences <= 1);
+                waiting.insert(i, made.cloned().collect());
+                continue;
+            }
+            let before = waiting.remove(&i).unwrap_or_default();
+            if let Some(thread) = thread.filter(|thread| thread.last_fence < losses[i].first) {
+                let later = thread.made.iter().filter(|made| made.store.seq > losses[i].last);
+                let all = before.iter().chain(later);
+                found[i] = all.filter_map(|made| made.undone(losses[i].patches)).collect();
+            }
+        }
+        note(&event, threads.entry(event.thread).or_default(), &replay);
+        replay.apply(&event)?;
+    }
+    Ok(found)
+}
+
+/// Takes notice of a store or a fence.
+fn note(event: &Event<'_>, thread: &mut Thread, replay: &PmReplay) {
+    let fences = matches!(event.what, What::Fence { .. } | What::Rmw { .. });
+    if fences {
+        thread.last_fence = event.seq;
+        thread.made.iter_mut().for_each(|made| made.store.fences += 1);
+    }
+    let (What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. }) = event.what else {
+        return;
+    };
+    let mut changed = Vec::new();
+    replay.spaces().locate(event.thread, addr, value.len() as u64, |part| {
+        let bytes = replay.bytes(part.file);
+        let start = (part.offset as usize).min(bytes.len());
+        let before = bytes[start..bytes.len().min(start + part.len)].to_vec();
+        changed.push(Patch { file: part.file, offset: part.offset, bytes: before });
+    });
+    let Some(first) = changed.first() else { return };
+    let (file, offset) = (first.file, first.offset);
+    let last = thread.made.back_mut().filter(|made| made.store.site == event.site && made.changes.len() < IN_A_ROW);
+    if let Some(made) = last {
+        made.changes.extend(changed);
+        return;
+    }
+    thread.made.retain(|made| made.store.site != event.site);
+    if thread.made.len() == CANDIDATES {
+        thread.made.pop_front();
+    }
+    let Event { seq, thread: id, site, context, .. } = *event;
+    let len = value.len() as u64;
+    let store = PmStore { seq, thread: id, site, context, file, offset, len, fences: 0 };
+    thread.made.push_back(Made { store, changes: changed });
+}
+
+impl Made {
+    /// What makes it undone at this moment, with what has been stored there since. Nothing if it is lost anyway.
+    fn undone(&self, lost: &[Patch]) -> Option<Candidate> {
+        let mut bytes: BTreeMap<(FileId, u64), u8> = BTreeMap::new();
+        for before in &self.changes {
+            for (offset, &old) in (before.offset..).zip(&before.bytes) {
+                bytes.entry((before.file, offset)).or_insert(old);
+            }
+        }
+        let is_lost = |(file, offset): &(FileId, u64)| {
+            lost.iter().any(|p| p.file == *file && (p.offset..p.offset + p.bytes.len() as u64).contains(offset))
+        };
+        if bytes.is_empty() || bytes.keys().any(is_lost) {
+            return None;
+        }
+        let mut before: Vec<Patch> = Vec::new();
+        for ((file, offset), byte) in bytes {
+            match before.last_mut() {
+                Some(patch) if patch.file == file && patch.offset + patch.bytes.len() as u64 == offset => {
+                    patch.bytes.push(byte);
+                }
+                _ => before.push(Patch { file, offset, bytes: vec![byte] }),
+            }
+        }
+        Some(Candidate { store: self.store, before })
+    }
+}

@@ -1,0 +1,247 @@
+//! What makes failures one finding: a cause in common. Also across the shards of a run, each of which has seen a part of the failures.
+
+pub mod early_stores;
+
+use std::collections::{HashMap, HashSet};
+
+use pmvet_findings::{Evidence, Finding, Outcome, Place, Role};
+use serde::{Deserialize, Serialize};
+
+/// One of the user's lines, and what recovery did.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cause {
+    function: Option<String>,
+    file: Option<String>,
+    line: Option<u32>,
+    /// Of the instruction, where no line is known.
+    offset: u64,
+    outcome: u8,
+}
+
+/// Where it does not matter what recovery did.
+const ANY_OUTCOME: u8 = u8::MAX;
+
+impl Cause {
+    pub(crate) fn of(place: &Place, outcome: &Outcome) -> Option<Self> {
+        let outcome = match outcome {
+            Outcome::Exit { .. } => 0,
+            Outcome::Signal { .. } => 1,
+            Outcome::Hang { .. } => 2,
+            Outcome::Oracle { .. } => 3,
+        };
+        Self::new(place, outcome)
+    }
+
+    fn new(place: &Place, outcome: u8) -> Option<Self> {
+        let frame = place.frame()?;
+        Some(Self {
+            function: frame.function.clone(),
+            file: frame.file.as_ref().map(|file| file.to_string_lossy().into_owned()),
+            line: frame.line,
+            offset: if frame.has_line() { 0 } else { frame.offset },
+            outcome,
+        })
+    }
+}
+
+/// The causes that places stand for.
+pub(crate) fn causes(places: &[Place], outcome: &Outcome) -> Vec<Cause> {
+    let decisive = places.iter().filter(|place| matches!(place.role, Role::Store | Role::FailurePoint));
+    decisive.filter_map(|place| Cause::of(place, outcome)).collect()
+}
+
+/// Findings by their causes, of which each may have several.
+#[derive(Debug, Default)]
+pub(crate) struct Merged {
+    index: HashMap<Cause, usize>,
+    pub(crate) findings: Vec<Finding>,
+}
+
+impl Merged {
+    /// Adds failures to the finding that has one of the causes, or to a new one. Returns its position if it is new.
+    pub(crate) fn add(
+        &mut self,
+        causes: impl IntoIterator<Item = Cause>,
+        count: u64,
+        make: impl FnOnce() -> Finding,
+    ) -> Option<usize> {
+        let causes: Vec<Cause> = causes.into_iter().collect();
+        let known = self.find(&causes);
+        let at = known.unwrap_or_else(|| self.push(make()));
+        self.count(at, causes, count);
+        known.is_none().then_some(at)
+    }
+
+    pub(crate) fn knows(&self, cause: &Cause) -> bool {
+        self.index.contains_key(cause)
+    }
+
+    fn find(&self, causes: &[Cause]) -> Option<usize> {
+        causes.iter().find_map(|cause| self.index.get(cause).copied())
+    }
+
+    fn push(&mut self, finding: Finding) -> usize {
+        self.findings.push(Finding { count: 0, ..finding });
+        self.findings.len() - 1
+    }
+
+    fn count(&mut self, at: usize, causes: Vec<Cause>, count: u64) {
+        self.findings[at].count += count;
+        for cause in causes {
+            self.index.entry(cause).or_insert(at);
+        }
+    }
+}
+
+/// Failures in a row, as far as it takes to join them with those of other shards.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Failures {
+    /// Where the first crash comes.
+    pub seq: u64,
+    pub causes: Vec<Cause>,
+    pub count: u64,
+    /// In words, if it was the first with these causes. The first in all shards is also the first in its own.
+    pub finding: Option<Finding>,
+}
+
+/// One finding for each cause of its own among the failures of all shards, as one run would have found them.
+pub fn join_failures(mut failures: Vec<Failures>) -> Vec<Finding> {
+    failures.sort_by_key(|failure| failure.seq);
+    let mut merged = Merged::default();
+    for Failures { causes, count, finding, .. } in failures {
+        // One without words follows another of its shard, with which it has a cause in common.
+        let at = merged.find(&causes).or_else(|| finding.map(|finding| merged.push(finding)));
+        if let Some(at) = at {
+            merged.count(at, causes, count);
+        }
+    }
+    merged.findings
+}
+
+/// In the words of a finding about lost stores: one line was written back early, and all others are lost.
+pub(crate) const EARLY: &str = "one cache line has been written back early, the other pending ones have not";
+
+/// The findings about lost stores of all shards: where several are lost together, one that is fatal alone is to blame.
+pub fn join_lost_stores(mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.sort_by_key(|finding| match &finding.evidence {
+        Evidence::Crash { image, .. } => (image.choice == EARLY, image.seq),
+        _ => (true, u64::MAX),
+    });
+    let mut merged = Merged::default();
+    for finding in findings {
+        let Evidence::Crash { image, recovery, .. } = &finding.evidence else { continue };
+        let cause = |place: &Place| Cause::of(place, &recovery.outcome);
+        let to_blame = image.lost.iter().filter_map(cause).find(|cause| merged.knows(cause));
+        let cause = to_blame.or_else(|| finding.places.first().and_then(cause));
+        let count = finding.count;
+        merged.add(cause, count, || finding);
+    }
+    merged.findings
+}
+
+/// Stores of a finding that were made before those that the crash loses: without them, recovery would cope.
+fn early_stores(finding: &Finding) -> impl Iterator<Item = &Place> {
+    let last = match &finding.evidence {
+        Evidence::Crash { image, .. } => image.lost.iter().filter_map(|lost| lost.seq).max(),
+        _ => None,
+    };
+    let is_lost = move |place: &Place| match &finding.evidence {
+        Evidence::Crash { image, .. } => image.lost.iter().any(|lost| lost.seq == place.seq),
+        _ => true,
+    };
+    finding.places.iter().filter(move |p| p.role == Role::Store && p.seq.is_some() && p.seq < last && !is_lost(p))
+}
+
+/// Counts findings about lost stores with one that blames a store made before them, if recovery would cope without that: it came too
+/// early, whatever recovery did there. Returns the others, and those that were counted.
+pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Finding>, Vec<Finding>) {
+    let line = |place: &Place| Cause::new(place, ANY_OUTCOME);
+    let blamed = |finding: &Finding| finding.places.first().filter(|place| place.role == Role::Store).and_then(line);
+    let (mut left, mut counted) = (Vec::new(), Vec::new());
+    for finding in findings {
+        let explains = |other: &&mut Finding| {
+            blamed(other)
+                .is_some_and(|blamed| early_stores(&finding).any(|place| line(place).as_ref() == Some(&blamed)))
+        };
+        match known.iter_mut().find(explains) {
+            Some(known) => {
+                known.count += finding.count;
+                counted.push(finding);
+            }
+            None => left.push(finding),
+        }
+    }
+    (left, counted)
+}
+
+/// Leaves out what has the same cause as something in `known`.
+pub fn without_known(known: &[Finding], findings: Vec<Finding>) -> Vec<Finding> {
+    let crash = |finding: &Finding| match &finding.evidence {
+        Evidence::Crash { recovery, .. } => causes(&finding.places, &recovery.outcome),
+        _ => Vec::new(),
+    };
+    let known: HashSet<Cause> = known.iter().flat_map(crash).collect();
+    findings.into_iter().filter(|finding| !crash(finding).iter().any(|cause| known.contains(cause))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use pmvet_findings::{Frame, Severity, rules};
+
+    use super::*;
+
+    fn place(role: Role, line: u32) -> Place {
+        let frame = Frame {
+            function: Some("f".into()),
+            file: Some("/src/f.c".into()),
+            line: Some(line),
+            module: Some("/bin/f".into()),
+            ..Frame::default()
+        };
+        Place { role, stack: vec![frame], thread: None, pm: None, seq: None, label: String::new() }
+    }
+
+    /// A row of failures between a store and a failure point, as one shard saw it.
+    fn failures(seq: u64, store: u32, point: u32, with_words: bool) -> Failures {
+        let places = vec![place(Role::Store, store), place(Role::FailurePoint, point)];
+        let causes = causes(&places, &Outcome::Exit { status: 1 });
+        let finding = Finding {
+            rule: rules::RECOVERY_FAILURE.id(),
+            severity: Severity::Error,
+            title: format!("{store} {point}"),
+            places,
+            expected: String::new(),
+            happened: String::new(),
+            fix: String::new(),
+            caveat: None,
+            evidence: Evidence::Trace { timeline: Vec::new() },
+            count: 1,
+            fingerprint: String::new(),
+            replay: None,
+        };
+        Failures { seq, causes, count: 2, finding: with_words.then_some(finding) }
+    }
+
+    #[test]
+    fn shards_join_to_what_one_run_would_have_found() {
+        // One run sees them in this order: the third has a cause in common with the second, the fourth with the third.
+        let all = [(10, 1, 101), (20, 2, 102), (30, 2, 103), (40, 4, 103), (50, 5, 101)];
+        let found = |parts: &[&[usize]]| {
+            let mut joined = Vec::new();
+            for part in parts {
+                let mut merged = Merged::default();
+                for &(seq, store, point) in part.iter().map(|&i| &all[i]) {
+                    let new = failures(seq, store, point, true);
+                    let leads = merged.add(new.causes, 1, || new.finding.unwrap()).is_some();
+                    joined.push(failures(seq, store, point, leads));
+                }
+            }
+            join_failures(joined).iter().map(|f| (f.title.clone(), f.count)).collect::<Vec<_>>()
+        };
+        let whole = found(&[&[0, 1, 2, 3, 4]]);
+        assert_eq!(whole, [("1 101".into(), 4), ("2 102".into(), 6)]);
+        for parts in [&[&[0, 2, 4][..], &[1, 3]][..], &[&[3, 4], &[0], &[1, 2]], &[&[4], &[3], &[2], &[1], &[0]]] {
+            assert_eq!(found(parts), whole, "{parts:?}");
+        }
+    }
+}

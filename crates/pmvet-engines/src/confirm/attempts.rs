@@ -1,0 +1,69 @@
+//! Where races may be.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use pmvet_events::SiteId;
+
+use super::chains::Chain;
+use super::instruction::Instruction;
+use super::policy::POLICY;
+use super::schedule_picker::{Arrival, Attempt, Promise};
+use super::shared::{Nth, SharedStore};
+use crate::stacks::Stacks;
+
+/// Where races may be: the pairs of a store and a load that are predicted, and every store that other threads read. What is not proven of the latter is not
+/// reported, so there may be many.
+pub fn attempts(predicted: &[(SiteId, SiteId)], shared: &[SharedStore], stacks: &mut dyn Stacks) -> Vec<Attempt> {
+    let mut spots: HashMap<SiteId, Option<Instruction>> = HashMap::new();
+    let mut spot = |site| spots.entry(site).or_insert_with(|| Instruction::of(site, stacks)).clone();
+    let pairs: BTreeSet<(Instruction, Instruction)> =
+        predicted.iter().filter_map(|&(store, load)| Some((spot(store)?, spot(load)?))).collect();
+    let stores: BTreeSet<&Instruction> = pairs.iter().map(|(store, _)| store).collect();
+    let mut attempts = Vec::new();
+    for shared in shared {
+        let stop = |nth: Nth, at: Instruction| Arrival { at, nth: nth.nth };
+        let Some(at) = spot(shared.store.site) else { continue };
+        let (store, end) =
+            (stop(shared.store, at), shared.fence.and_then(|fence| Some(stop(fence, spot(fence.site)?))));
+        let attempt = |reader, load: Instruction, path, reads, (sees_change, similarity)| {
+            let pair = (store.at.clone(), load);
+            let (store_is, pair_is) = (stores.contains(&store.at), pairs.contains(&pair));
+            let promise = Promise { store: store_is, pair: pair_is, sees_change, similarity };
+            Attempt {
+                thread: shared.thread,
+                store: store.clone(),
+                end: end.clone(),
+                reader,
+                load: pair.1,
+                path,
+                reads,
+                seq: shared.seq,
+                until: shared.seq,
+                promise,
+                change: None,
+            }
+        };
+        let mut reads: Vec<Attempt> = Vec::new();
+        for read in &shared.reads {
+            let Some(load) = spot(read.site) else { continue };
+            let promise = (read.sees_change, read.similarity);
+            let attempt = attempt(read.thread, load, read.context, read.operations, promise);
+            reads.push(Attempt { until: read.seq, ..attempt });
+        }
+        for change in &shared.changes {
+            let Some(load) = spot(change.site) else { continue };
+            let chain = Chain::new(change, |fence| Some(stop(fence, spot(fence.site)?)));
+            let promise = (true, change.similarity);
+            let attempt = attempt(change.reader, load, change.context, change.reads, promise);
+            attempts.extend(chain.map(|chain| Attempt { change: Some(chain), ..attempt }));
+        }
+        // The first of those that promise the same, in each thread and on each call path.
+        reads.sort_by_key(|attempt| (Reverse(attempt.promise), attempt.until));
+        let mut known = HashSet::new();
+        reads.retain(|attempt| known.insert((attempt.promise, attempt.reader, attempt.path)));
+        reads.truncate(POLICY.reads_per_store);
+        attempts.extend(reads);
+    }
+    attempts
+}

@@ -1,0 +1,531 @@
+//! Lets recoveries judge what happened in a run.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use pmvet_events::file::Definitions;
+use pmvet_events::{ContextId, Event, SiteId};
+use pmvet_findings::{Finding, Outcome};
+use pmvet_model::Mode;
+use pmvet_target::crash::{Patch, VersionId, Versions};
+use pmvet_target::launch::pm_variables;
+use pmvet_target::recording::Recording;
+use pmvet_target::sandbox;
+use pmvet_target::shutdown;
+use pmvet_target::symbols::Symbolizer;
+
+use super::findings::Proof;
+use super::instruction::Instruction;
+use super::meetings::MeetingScanner;
+use super::overwritten::Overwritten;
+use super::policy::POLICY;
+use super::replay::Forced;
+use super::search::{Confirmation, Confirmed};
+use super::sync_variables::{Restarted, SyncVariable, Update};
+use super::verdict::{self, Controls, RaceVerdict, RecoveryOutcome};
+use super::{Flows, Meeting, MeetingCrash, Meetings, allowed, findings};
+use crate::alias_coverage::{Aliases, Covered};
+use crate::lab::restart::{Restart, RestartWatch};
+use crate::lab::{
+    self, Bench, Lab, LabError, NativeStacks, PATIENCE, RecoveryCommand, StackLookup, TrialImage, TrialJournal,
+    TrialPool, UsualRecovery, Witness, files, room, usual_timeout, with_paths,
+};
+use crate::stacks::{Stacks, Symbols};
+
+/// A recorded run, read.
+pub(super) struct JudgedRun {
+    pub(super) meetings: Meetings,
+    covered: Covered,
+    recording: Recording,
+    pub(super) symbols: Symbols,
+    pub(super) places: Definitions,
+}
+
+impl JudgedRun {
+    /// Reads all of it, unless all is over before.
+    pub(super) fn read(recording: &Recording, lab: Lab<'_>) -> Result<Self, LabError> {
+        let failed = |source| LabError::Trace { path: recording.trace(), source };
+        let store = lab.temporary()?;
+        let mut reader = recording.read().map_err(failed)?;
+        let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
+        let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
+        let mut scanner = MeetingScanner::new(recording, Mode::Adr, store);
+        let (mut flows, mut aliases) = (Flows::default(), Aliases::default());
+        let mut clock = shutdown::ClockCheck::default();
+        while let Some(event) = reader.next().map_err(failed)? {
+            if clock.is_due() && shutdown::is_over() {
+                break;
+            }
+            symbols.event(&event);
+            flows.event(&event);
+            aliases.event(&event);
+            scanner.event(&event)?;
+        }
+        let mut meetings = scanner.finish()?;
+        flows.attach(&mut meetings.meetings);
+        let places = reader.into_places();
+        let branches = recording.branches().into_iter().collect();
+        let covered = Covered { branches, ..aliases.finish(&places) };
+        Ok(Self { meetings, covered, recording: recording.clone(), symbols, places })
+    }
+}
+
+/// A crash that may prove a race.
+struct RaceCase<'a> {
+    meeting: &'a Meeting,
+    crash: &'a MeetingCrash,
+    pair: &'a (Instruction, Instruction),
+}
+
+impl<'a> RaceCase<'a> {
+    fn job(&self) -> TrialImage<'a> {
+        TrialImage { version: self.crash.version, patches: &self.crash.patches }
+    }
+
+    /// With nothing lost.
+    fn whole(&self) -> TrialImage<'a> {
+        TrialImage { version: self.crash.version, patches: &[] }
+    }
+
+    /// With only that lost which other threads have stored into the same lines later. Nothing: nobody has.
+    fn others(&self) -> Option<TrialImage<'a>> {
+        let MeetingCrash { version, others, .. } = self.crash;
+        (!others.is_empty()).then_some(TrialImage { version: *version, patches: others })
+    }
+
+    /// The reader has just acted, and nobody doubts that this has to do with the store.
+    fn is_of_reader(&self, confirmed: &Confirmed) -> bool {
+        let Meeting { load, read, .. } = self.meeting;
+        let predicted = confirmed.predicted.is_empty() || confirmed.predicted.contains(self.pair);
+        *read && !self.meeting.is_intra() && self.crash.act.thread == load.thread && predicted
+    }
+
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self.crash).addr()
+    }
+}
+
+/// All crashes in the order in which they are tried: predicted pairs first, readers that see a change first, fences before single
+/// stores, and all pairs in turn, with all call paths to the load.
+fn in_order<'a>(meetings: &'a [(Meeting, (Instruction, Instruction))], confirmed: &Confirmed) -> Vec<RaceCase<'a>> {
+    let mut order: Vec<usize> = (0..meetings.len()).collect();
+    order.sort_by_key(|&i| (!meetings[i].0.sees_change, Reverse(meetings[i].0.acts)));
+    let mut seen: HashMap<(&(Instruction, Instruction), ContextId), usize> = HashMap::new();
+    let mut cases = Vec::new();
+    for (meeting, pair) in order.into_iter().map(|i| &meetings[i]) {
+        let nth = seen.entry((pair, meeting.load.context)).or_insert(0);
+        let mut crashes: Vec<&MeetingCrash> = meeting.crashes.iter().collect();
+        crashes.sort_by_key(|crash| !crash.fenced);
+        for (later, crash) in crashes.into_iter().enumerate() {
+            let turn = *nth + POLICY.meetings_before_second_crash * later;
+            let predicted = match meeting.read {
+                true if meeting.is_intra() => false,
+                true => confirmed.predicted.contains(pair),
+                false => confirmed.predicted.iter().any(|(store, _)| *store == pair.0),
+            };
+            cases.push(((!predicted, turn), RaceCase { meeting, crash, pair }));
+        }
+        *nth += 1;
+    }
+    cases.sort_by_key(|(turn, _)| *turn);
+    let predicted = cases.iter().take_while(|((other, _), _)| !other).count();
+    let others = if confirmed.predicted.is_empty() { POLICY.images_per_run } else { POLICY.unpredicted_images_per_run };
+    cases.into_iter().take(predicted + others).map(|(_, case)| case).collect()
+}
+
+/// The instructions of all meetings.
+pub(super) fn spots(meetings: &[Meeting], run: &mut JudgedRun) -> HashMap<SiteId, Option<Instruction>> {
+    let mut spots: HashMap<SiteId, Option<Instruction>> = HashMap::new();
+    let mut stacks = run.symbols.with(&run.places);
+    for site in meetings.iter().flat_map(|meeting| [meeting.store.site, meeting.load.site]) {
+        spots.entry(site).or_insert_with(|| Instruction::of(site, &mut stacks));
+    }
+    spots
+}
+
+/// Lets recoveries judge.
+pub(super) struct Judge<'a> {
+    pub(super) lab: Lab<'a>,
+    pub(super) recovery: RecoveryCommand,
+    pub(super) usual: Outcome,
+    pub(super) journal: TrialJournal,
+    workers: Option<usize>,
+    pub(super) deadline: Option<Instant>,
+    named_timeout: Option<Duration>,
+    pub(super) natives: NativeStacks,
+    /// What is known of the program's files, unless a run has it.
+    symbols: Option<Symbols>,
+    /// To see what a recovery does. Nothing: that is not wanted.
+    restart: Option<Restart<'a>>,
+}
+
+impl RestartWatch for Overwritten {
+    fn event(&mut self, event: &Event<'_>) {
+        Overwritten::event(self, event);
+    }
+
+    fn is_decided(&self) -> bool {
+        Overwritten::is_decided(self)
+    }
+}
+
+impl<'a> Judge<'a> {
+    pub(super) fn new(confirm: &Confirmation<'a>, symbols: Symbols) -> Result<Self, LabError> {
+        let (workload, wanted) = (confirm.lab.workload, confirm.wanted);
+        let recovery = RecoveryCommand {
+            command: workload.recovery_command(wanted.recover.as_deref()),
+            input: workload.input.clone(),
+            variables: pm_variables().collect(),
+            timeout: wanted.recover_timeout.unwrap_or(PATIENCE),
+            oracle: wanted.oracle.as_deref().map(sandbox::shell),
+            files: workload.left.clone(),
+            most_bytes: 0,
+            driver: workload.driver.clone(),
+        };
+        let journal = journal(confirm.lab.folder)?;
+        Ok(Self {
+            workers: wanted.jobs,
+            deadline: Some(match shutdown::budget() {
+                Some(budget) => budget.deadline - (budget.whole / POLICY.grace_divisor).min(POLICY.grace),
+                None => Instant::now() + confirm.budget(),
+            }),
+            named_timeout: wanted.recover_timeout,
+            symbols: Some(symbols),
+            restart: Some(Restart { lab: confirm.lab, timeout: PATIENCE }),
+            ..Self::with(confirm.lab, recovery, Outcome::Exit { status: 0 }, journal)
+        })
+    }
+
+    /// With a recovery that is known to work.
+    pub(super) fn with(lab: Lab<'a>, recovery: RecoveryCommand, usual: Outcome, journal: TrialJournal) -> Self {
+        let natives = NativeStacks::default();
+        Self {
+            lab,
+            recovery,
+            usual,
+            journal,
+            workers: None,
+            deadline: None,
+            named_timeout: None,
+            natives,
+            symbols: None,
+            restart: None,
+        }
+    }
+
+    /// Whether recovery works on what the undisturbed run left. If it does not, it cannot judge: says why.
+    pub(super) fn prove(&mut self, run: &JudgedRun) -> Result<Result<(), String>, LabError> {
+        let Meetings { versions, last, .. } = &run.meetings;
+        let paths = files(versions, *last);
+        self.recovery.oracle = self.recovery.oracle.take().map(|oracle| with_paths(&oracle, &paths));
+        let bytes = versions.get(*last).iter().flat_map(|v| &v.files).map(|f| f.size).sum();
+        self.recovery.most_bytes = room(bytes);
+        let trial = self.recovery.run(&mut Bench::default(), versions, *last, &[], None);
+        let Some(trial) = trial.map_err(|e| LabError::output("use", "the recovery", e))? else {
+            return Ok(Err("there was no time to see whether recovery works".into()));
+        };
+        self.recovery.timeout = self.named_timeout.unwrap_or(usual_timeout(trial.time));
+        if trial.outcome == self.usual {
+            return Ok(Ok(()));
+        }
+        Ok(Err(format!("recovery {} though nothing was lost", trial.outcome)))
+    }
+
+    /// Lets recoveries judge what happened in a run, the most promising crashes first.
+    pub(super) fn judge(
+        &mut self,
+        mut run: JudgedRun,
+        forced: &Forced,
+        confirmed: &mut Confirmed,
+    ) -> Result<(), LabError> {
+        self.lend_symbols(&mut run);
+        let judged = self.judge_run(&mut run, forced, confirmed);
+        self.symbols = Some(run.symbols);
+        judged
+    }
+
+    /// What is known of the program's files does not have to be read again.
+    pub(super) fn lend_symbols(&mut self, run: &mut JudgedRun) {
+        if let Some(known) = self.symbols.take() {
+            let own = std::mem::replace(&mut run.symbols, known);
+            run.symbols.go_on_with(own);
+        }
+    }
+
+    fn judge_run(&mut self, run: &mut JudgedRun, forced: &Forced, confirmed: &mut Confirmed) -> Result<(), LabError> {
+        confirmed.covered.add(std::mem::take(&mut run.covered));
+        if shutdown::is_over() {
+            return Ok(());
+        }
+        let meetings = std::mem::take(&mut run.meetings.meetings);
+        let spots = spots(&meetings, run);
+        let spot = |site: SiteId| spots.get(&site).cloned().flatten();
+        let known = |m: &Meeting| Some((spot(m.store.site)?, spot(m.load.site)?));
+        let mut meetings: Vec<(Meeting, (Instruction, Instruction))> =
+            meetings.into_iter().filter_map(|m| known(&m).map(|pair| (m, pair))).collect();
+        let mut stacks = run.symbols.with(&run.places);
+        meetings.retain(|(meeting, _)| {
+            let [store, load] = [meeting.store, meeting.load].map(|end| stacks.stack(end.site, end.context));
+            let reason = allowed::reason(&store, &load);
+            reason.map(|reason| *confirmed.allowed.entry(reason).or_default() += 1).is_none()
+        });
+        for (meeting, pair) in meetings.iter().filter(|(meeting, _)| meeting.read && !meeting.is_intra()) {
+            let tally = confirmed.tallies.entry(pair.clone()).or_default();
+            tally.meetings += 1;
+            let Some(flow) = &meeting.flow else { continue };
+            tally.followed += 1;
+            tally.branched |= flow.branched;
+            if let (None, Some(effect)) = (&tally.effect, flow.effects.first()) {
+                let mut stacks = run.symbols.with(&run.places);
+                let place = findings::side_effect(effect, &mut stacks);
+                tally.effect = Some((place, findings::describe(effect, &mut stacks)));
+            }
+        }
+        if confirmed.no_oracle.is_some() {
+            return Ok(());
+        }
+        let cases = in_order(&meetings, confirmed);
+        let mut left = POLICY.images_per_run;
+        let mut cases = cases.into_iter();
+        while left > 0 && !self.is_over() {
+            let open = |case: &RaceCase<'_>| !confirmed.findings.contains_key(&case.pair.0);
+            let batch: Vec<RaceCase<'_>> =
+                cases.by_ref().filter(open).take(POLICY.images_per_batch.min(left)).collect();
+            if batch.is_empty() {
+                break;
+            }
+            left -= batch.len();
+            self.judge_batch(&batch, run, forced, confirmed)?;
+        }
+        for case in cases {
+            confirmed.tallies.entry(case.pair.clone()).or_default().left_out += 1;
+        }
+        // What is the writer's own fault is reported only where nothing better was found in the same run.
+        for (store, finding) in std::mem::take(&mut confirmed.alone) {
+            confirmed.findings.entry(store).or_insert(finding);
+        }
+        Ok(())
+    }
+
+    fn judge_batch(
+        &mut self,
+        batch: &[RaceCase<'_>],
+        run: &mut JudgedRun,
+        forced: &Forced,
+        confirmed: &mut Confirmed,
+    ) -> Result<(), LabError> {
+        let versions = &run.meetings.versions;
+        let jobs: Vec<TrialImage<'_>> = batch.iter().map(RaceCase::job).collect();
+        confirmed.images += self.recover(versions, &jobs, self.deadline)?;
+        let bad: Vec<&RaceCase<'_>> = batch
+            .iter()
+            .filter(|case| self.went(versions, &case.job()) == RecoveryOutcome::Badly)
+            .take(POLICY.failures_per_batch)
+            .collect();
+        // What fails is looked at even if time is just up: that is what all was done for.
+        let less: Vec<TrialImage<'_>> =
+            bad.iter().flat_map(|case| [Some(case.whole()), case.others()]).flatten().collect();
+        confirmed.images += self.recover(versions, &less, self.grace())?;
+        let controls = self.controls(&bad, run, confirmed)?;
+        for case in batch {
+            let versions = &run.meetings.versions;
+            let controls = controls.get(&case.id()).copied().unwrap_or(Controls::NOT_TRIED);
+            let verdict = verdict::judge(self.went(versions, &case.job()), controls);
+            let tally = confirmed.tallies.entry(case.pair.clone()).or_default();
+            match verdict {
+                RaceVerdict::Recovered => {
+                    tally.images += 1;
+                    if tally.inconsistent.is_none() && confirmed.predicted.contains(case.pair) {
+                        tally.inconsistent = self.survivors(case, run)?;
+                    }
+                }
+                RaceVerdict::Elsewhere => tally.images += 1,
+                RaceVerdict::Unfinished => tally.left_out += 1,
+                RaceVerdict::Confirmed | RaceVerdict::WriterAlone | RaceVerdict::TakenBack => {
+                    let proof = if verdict == RaceVerdict::TakenBack { case.whole() } else { case.job() };
+                    let Some(tried) = self.journal.get(&proof.image(versions)) else { continue };
+                    let setting = self.setting();
+                    let RaceCase { meeting, crash, .. } = case;
+                    let mut stacks = run.symbols.with(&run.places);
+                    let how = Proof { forced: forced.name.is_some(), verdict };
+                    let schedule = forced.schedule(meeting, case.pair, &run.meetings.fences, &mut stacks);
+                    let mut names = StackLookup { stacks: &mut stacks, natives: &mut self.natives };
+                    let finding = findings::confirmed(meeting, crash, tried, how, &setting, &mut names);
+                    let witness = Witness {
+                        recording: forced.name.clone(),
+                        seq: Some(crash.seq),
+                        patches: proof.patches.to_vec(),
+                    };
+                    confirmed.witnesses.insert(tried.image.clone(), witness);
+                    confirmed.schedules.insert(tried.image.clone(), schedule);
+                    let found = if verdict == RaceVerdict::WriterAlone {
+                        &mut confirmed.alone
+                    } else {
+                        &mut confirmed.findings
+                    };
+                    found.entry(case.pair.0.clone()).or_insert(finding);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many bytes of a crash image depend on the value that is lost there, and how many of those recovery leaves as they are.
+    /// Nothing if none are known, or time is up.
+    fn survivors(&self, case: &RaceCase<'_>, run: &JudgedRun) -> Result<Option<(usize, usize)>, LabError> {
+        let effects = case.meeting.flow.iter().flat_map(|flow| &flow.effects);
+        let stores: Vec<_> = effects.filter(|e| !e.output && e.end.seq < case.crash.seq).map(|e| e.end).collect();
+        let Some(restart) = self.restart.as_ref().filter(|_| !stores.is_empty() && !self.is_over()) else {
+            return Ok(None);
+        };
+        let ranges = stores.iter().map(|end| (run.symbols.path(end.line.file), end.offset, end.len));
+        let mut watch = Overwritten::new(ranges);
+        let image = (&run.meetings.versions, case.crash.version, &case.crash.patches[..]);
+        let ended = restart.run(Some(&self.recovery.command), image, &mut watch)?;
+        Ok(ended.filter(|_| !shutdown::is_over()).map(|_| watch.result()))
+    }
+
+    /// What a variable holds after a restart that goes by it and never sets it to its initial value.
+    pub(super) fn left_in(
+        &self,
+        variable: &SyncVariable,
+        update: &Update,
+        run: &JudgedRun,
+        image: (&Versions, VersionId, &[Patch]),
+    ) -> Result<Option<u64>, LabError> {
+        let Some(restart) = &self.restart else { return Ok(None) };
+        let mut watch = Restarted::new(&run.symbols.path(update.end.line.file), variable, update);
+        let ended = restart.run(Some(&self.recovery.command), image, &mut watch)?;
+        Ok(ended.filter(|_| !shutdown::is_over()).and_then(|_| watch.kept()))
+    }
+
+    /// What crashes that recovery does not survive are compared with, by the ids of the cases.
+    fn controls(
+        &mut self,
+        bad: &[&RaceCase<'_>],
+        run: &JudgedRun,
+        confirmed: &mut Confirmed,
+    ) -> Result<HashMap<usize, Controls>, LabError> {
+        if bad.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let store = self.lab.temporary()?;
+        let moments = bad.iter().flat_map(|case| [case.crash.control_at, case.meeting.store.seq]).collect();
+        let (versions, found) = lab::versions_at(&run.recording, &[moments], store)?;
+        let at = |moment: u64| found.iter().find(|(known, _)| *known == moment).map(|&(_, version)| version);
+        let mut jobs = Vec::new();
+        for case in bad {
+            let moments = (at(case.crash.control_at), at(case.meeting.store.seq));
+            let (Some(load), Some(store)) = moments else { continue };
+            let lost = TrialImage { version: load, patches: &case.crash.control };
+            let [none, before] = [load, store].map(|version| TrialImage { version, patches: &[] });
+            let whole = self.went(&run.meetings.versions, &case.whole());
+            let none = Some(none).filter(|_| whole == RecoveryOutcome::Badly && case.is_of_reader(confirmed));
+            let others = case.others().map(|job| self.went(&run.meetings.versions, &job));
+            jobs.push((case.id(), (whole, others), lost, before, none));
+        }
+        let all: Vec<TrialImage<'_>> =
+            jobs.iter().flat_map(|(_, _, lost, before, none)| [*lost, *before].into_iter().chain(*none)).collect();
+        confirmed.images += self.recover(&versions, &all, self.grace())?;
+        // Whether the act matters is asked only if it may.
+        let is_well =
+            |none: &Option<TrialImage<'_>>| none.is_some_and(|job| self.went(&versions, &job) == RecoveryOutcome::Well);
+        let asked: HashSet<usize> = jobs.iter().filter(|(.., none)| is_well(none)).map(|(id, ..)| *id).collect();
+        let unacted: HashMap<usize, TrialImage<'_>> = bad
+            .iter()
+            .filter(|case| asked.contains(&case.id()))
+            .filter_map(|case| {
+                Some((case.id(), TrialImage { version: case.crash.version, patches: case.crash.unacted.as_ref()? }))
+            })
+            .collect();
+        let all: Vec<TrialImage<'_>> = unacted.values().copied().collect();
+        confirmed.images += self.recover(&run.meetings.versions, &all, self.grace())?;
+        let went = |job: &TrialImage<'_>| self.went(&versions, job);
+        let controls = jobs.iter().map(|(id, (whole, others), lost, before, none)| {
+            let at_load = none.as_ref().map_or(RecoveryOutcome::NotTried, went);
+            let unacted =
+                unacted.get(id).map_or(RecoveryOutcome::NotTried, |job| self.went(&run.meetings.versions, job));
+            let (lost_at_load, before) = (went(lost), went(before));
+            (*id, Controls { whole: *whole, others: *others, lost_at_load, at_load, unacted, before })
+        });
+        Ok(controls.collect())
+    }
+
+    /// What has been begun may be done until then.
+    pub(super) fn grace(&self) -> Option<Instant> {
+        self.deadline.map(|deadline| deadline + POLICY.grace)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.left().is_zero() || shutdown::is_over()
+    }
+
+    /// How much time is left.
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    pub(super) fn recover(
+        &mut self,
+        versions: &Versions,
+        jobs: &[TrialImage<'_>],
+        deadline: Option<Instant>,
+    ) -> Result<usize, LabError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let campaign = TrialPool {
+            recovery: &self.recovery,
+            versions,
+            usual: &self.usual,
+            // Two servers cannot have one port.
+            workers: if self.recovery.driver.is_some() { 1 } else { self.workers.unwrap_or(cores) },
+            deadline,
+        };
+        Ok(campaign.run(jobs, &mut self.journal, &()).map_err(|e| LabError::output("use", "a recovery", e))?.tried)
+    }
+
+    pub(super) fn went(&self, versions: &Versions, job: &TrialImage<'_>) -> RecoveryOutcome {
+        match self.journal.get(&job.image(versions)) {
+            Some(tried) if tried.outcome == self.usual => RecoveryOutcome::Well,
+            Some(_) => RecoveryOutcome::Badly,
+            None => RecoveryOutcome::NotTried,
+        }
+    }
+
+    pub(super) fn setting(&self) -> UsualRecovery {
+        UsualRecovery {
+            recovery: self.recovery.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
+            usual: self.usual.clone(),
+        }
+    }
+
+    /// Whether recovery, or what comes after it, fails because a crash left a lock in PM held. Makes an error of the
+    /// finding then.
+    pub(super) fn lock(
+        &mut self,
+        crash_at: u64,
+        finding: &mut Finding,
+        witnesses: &mut HashMap<String, Witness>,
+    ) -> Result<(), LabError> {
+        let store = self.lab.temporary()?;
+        let moments = [vec![crash_at]];
+        let (versions, found) = lab::versions_at(&self.lab.recording(), &moments, store)?;
+        let Some(&(_, version)) = found.first() else { return Ok(()) };
+        let job = TrialImage { version, patches: &[] };
+        self.recover(&versions, &[job], self.deadline)?;
+        let setting = self.setting();
+        let Some(tried) = self.journal.get(&job.image(&versions)).filter(|t| t.outcome != self.usual) else {
+            return Ok(());
+        };
+        findings::lock_left_held(finding, crash_at, tried, &setting, &mut self.natives);
+        let witness = Witness { recording: None, seq: Some(crash_at), patches: Vec::new() };
+        witnesses.insert(tried.image.clone(), witness);
+        Ok(())
+    }
+}
+
+/// What recoveries gave so far, in the folder of a run.
+pub(super) fn journal(folder: &Path) -> Result<TrialJournal, LabError> {
+    TrialJournal::open(&folder.join("tried.jsonl")).map_err(|e| LabError::output("use", "tried.jsonl", e))
+}

@@ -1,0 +1,115 @@
+//! Predictions and proofs, put together.
+
+use pmvet_findings::{Coverage, Finding, Place, Role};
+
+use super::instruction::Instruction;
+use super::search::{Confirmed, PairTally};
+
+/// A place in the source, as a reader would look for it.
+type VerdictLine<'a> = (Option<&'a str>, Option<&'a std::path::Path>, Option<u32>, u64);
+
+fn line(place: &Place) -> Option<VerdictLine<'_>> {
+    let frame = place.frame()?;
+    let offset = if frame.line.is_some() { 0 } else { frame.offset };
+    Some((frame.function.as_deref(), frame.file.as_deref(), frame.line, offset))
+}
+
+fn end(finding: &Finding, role: Role) -> Option<&Place> {
+    finding.places.iter().find(|place| place.role == role)
+}
+
+/// What is reported: a proven race once for each line that stores, and of the predictions those that are not proven, with
+/// what trying them gave.
+pub fn merge(predicted: Vec<Finding>, confirmed: &Confirmed) -> Vec<Finding> {
+    let mut proven: Vec<Finding> = Vec::new();
+    for finding in confirmed.findings.values() {
+        let same =
+            |known: &&mut Finding| end(known, Role::Store).and_then(line) == end(finding, Role::Store).and_then(line);
+        match proven.iter_mut().find(same) {
+            Some(known) => known.count += finding.count,
+            None => proven.push(finding.clone()),
+        }
+    }
+    let mut left = Vec::new();
+    for mut finding in predicted {
+        let store = end(&finding, Role::Store).and_then(line);
+        if let Some(known) = proven.iter_mut().find(|known| end(known, Role::Store).and_then(line) == store) {
+            known.count += finding.count;
+            continue;
+        }
+        let tally = tally(&finding, confirmed);
+        finding.caveat = Some(caveat(tally, confirmed));
+        finding.places.extend(tally.and_then(|tally| Some(tally.effect.as_ref()?.0.clone())));
+        left.push(finding);
+    }
+    proven.extend(left);
+    proven
+}
+
+fn tally<'a>(finding: &Finding, confirmed: &'a Confirmed) -> Option<&'a PairTally> {
+    let spot = |role| end(finding, role).and_then(|place| Instruction::of_frame(place.stack.first()?));
+    let tally = spot(Role::Store).zip(spot(Role::Load)).and_then(|pair| confirmed.tallies.get(&pair));
+    tally.filter(|tally| tally.meetings > 0)
+}
+
+fn caveat(tally: Option<&PairTally>, confirmed: &Confirmed) -> String {
+    let Some(tally) = tally else {
+        return format!(
+            "Not reproduced: in {} runs in which the writer was stopped after its store, the reader did not come before the \
+             value was persistent and act on it. Something that leaves no trace in persistent memory may keep the two apart.",
+            confirmed.runs
+        );
+    };
+    let acted = match (&tally.effect, tally.followed) {
+        (Some((_, effect)), _) => format!("the reader acted on the value before it was persistent. {effect}"),
+        (None, 0) => "the reader went on with the value before it was persistent.".into(),
+        (None, followed) => format!(
+            "the reader read the value before it was persistent. In {followed} times that it was followed, nothing that it \
+             stored depended on the value by data{}.",
+            if tally.branched { ", though a branch did" } else { "" }
+        ),
+    };
+    if let Some(why) = &confirmed.no_oracle {
+        return format!("Observed: {acted} Whether that does harm cannot be told: {why}.");
+    }
+    if tally.left_out >= tally.images {
+        return format!("Observed: {acted} Not all recoveries that would show whether that does harm were tried.");
+    }
+    let bytes = match tally.inconsistent {
+        None => String::new(),
+        Some((all, 0)) => format!(" Recovery overwrites all {all} bytes that depend on it."),
+        Some((all, left)) if confirmed.has_oracle => {
+            format!(
+                " Of {all} bytes that depend on it, recovery leaves {left} as they are, and the oracle accepts them."
+            )
+        }
+        Some((all, left)) => {
+            return format!(
+                "Observed: {acted} Recovery works on all images that were tried, but of {all} bytes that depend on the lost \
+                 value it leaves {left} as they are, and no --oracle says whether they are right."
+            );
+        }
+    };
+    let left_out = match tally.left_out {
+        0 => String::new(),
+        left_out => format!(" {left_out} more were not tried."),
+    };
+    let (meetings, images) = (tally.meetings, tally.images);
+    format!(
+        "Benign (recovered): {acted} That happened {meetings} times, and recovery works on all {images} images in which what the \
+         reader did survives a crash and the value does not.{left_out}{bytes}"
+    )
+}
+
+/// What was tried, for the summary.
+pub fn cover(confirmed: &Confirmed, coverage: &mut Coverage) {
+    coverage.count("forced runs", u64::from(confirmed.runs), None);
+    let met = confirmed.tallies.values().filter(|tally| tally.meetings > 0).count();
+    coverage.count("pairs that met", met as u64, None);
+    coverage.count("crash images", confirmed.images as u64, None);
+    coverage.count("confirmed races", confirmed.findings.len() as u64, None);
+    if let Some(why) = &confirmed.no_oracle {
+        coverage.not_covered.push(format!("whether races do harm: {why}"));
+    }
+    coverage.not_covered.extend(confirmed.notes.iter().cloned());
+}

@@ -1,0 +1,123 @@
+//! What `race --confirm` may spend, and on what: all numbers in one place. `docs/tuning.md` has the same table.
+
+use std::time::Duration;
+
+/// How much is tried, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ConfirmPolicy {
+    /// A forced run may take this many times as long as the recorded one, and `run_slack` on top: stopped threads may lock it up.
+    pub run_slowdown: u32,
+    pub run_slack: Duration,
+    /// The last run gets at least this long.
+    pub shortest_run: Duration,
+
+    /// Without `--budget`: this many times the recorded run, or `budget_times_before` times everything before, which tells how slow the
+    /// machine is, whichever is more; but within these bounds.
+    pub budget_runs: u32,
+    pub budget_times_before: u32,
+    pub shortest_budget: Duration,
+    pub longest_budget: Duration,
+    /// ... and enough for this many runs as long as the recorded one.
+    pub fewest_runs: u32,
+    /// With everything before, it may always take this long.
+    pub shortest_whole: Duration,
+    /// If no race is predicted: this long with everything before, but at least `shortest_unpredicted`, and enough for
+    /// `fewest_unpredicted_runs`.
+    pub unpredicted_whole: Duration,
+    pub shortest_unpredicted: Duration,
+    pub fewest_unpredicted_runs: u32,
+
+    /// It gives up after this many rounds in a row without anything new.
+    pub fruitless_rounds: u32,
+    /// ... if other inputs are waiting for their turn.
+    pub fruitless_rounds_of_a_turn: u32,
+    /// ... if something was proven that was not predicted.
+    pub fruitless_rounds_after_proof: u32,
+
+    /// A stopped thread lets others make at least this many stores, and at most one in `patience_divisor` of the whole run.
+    pub shortest_patience_stores: u32,
+    pub patience_divisor: u64,
+    /// One in this many threads may be stopped at a time.
+    pub threads_per_stop: u32,
+    /// A run makes this many attempts: each may cost some milliseconds for nothing.
+    pub attempts_per_run: usize,
+    /// ... or this many, if threads wait for each other: each may hold something that others need.
+    pub chains_per_run: usize,
+    /// An attempt is made this often in each way: the reader may come too late the first time.
+    pub tries_per_way: u8,
+    /// A long stop lasts for one in this many events of the run.
+    pub long_stop_divisor: u64,
+    /// A reader may come this many events later than expected.
+    pub reader_slack_events: u64,
+    /// This many reads of one store are worth an attempt.
+    pub reads_per_store: usize,
+
+    /// This many runs are under way at a time beside the one that is judged, unless they have more threads than `threads_at_once`.
+    pub runs_at_once: usize,
+    pub threads_at_once: usize,
+
+    /// This many images are tried before their outcomes are looked at.
+    pub images_per_batch: usize,
+    /// This many images of one run are tried,
+    pub images_per_run: usize,
+    /// ... and this many of meetings that were not predicted, if others were.
+    pub unpredicted_images_per_run: usize,
+    /// This many failing images of a batch are compared with others.
+    pub failures_per_batch: usize,
+    /// The first crash of this many meetings of a pair is tried before the second crash of the first one.
+    pub meetings_before_second_crash: usize,
+    /// What was begun may take this much longer; one in `grace_divisor` of the user's budget, if that is less.
+    pub grace: Duration,
+    pub grace_divisor: u32,
+
+    /// This many instructions after a load of a value that may be lost are followed.
+    pub followed_instructions: u32,
+    /// One in this many runs is followed: that takes time.
+    pub runs_per_followed: u32,
+    /// This many proven races are followed once more, in this many runs each.
+    pub followed_again: usize,
+    /// `replay` forces a schedule this often before it gives up.
+    pub replays: usize,
+}
+
+/// What is used. Where a value was measured, the comment says on what; the others keep a search within its budget and want a measurement.
+pub const POLICY: ConfirmPolicy = ConfirmPolicy {
+    run_slowdown: 8,
+    run_slack: Duration::from_secs(2),
+    shortest_run: Duration::from_millis(500),
+    // The 41 concurrency bugs of the zoo are proven within this, on two cores (docs/race.md).
+    budget_runs: 30,
+    budget_times_before: 3,
+    shortest_budget: Duration::from_secs(7),
+    longest_budget: Duration::from_secs(30),
+    fewest_runs: 10,
+    shortest_whole: Duration::from_secs(9),
+    unpredicted_whole: Duration::from_secs(8),
+    shortest_unpredicted: Duration::from_secs(4),
+    fewest_unpredicted_runs: 3,
+    fruitless_rounds: 40,
+    fruitless_rounds_of_a_turn: 3,
+    fruitless_rounds_after_proof: 4,
+    shortest_patience_stores: 200,
+    patience_divisor: 2,
+    threads_per_stop: 2,
+    attempts_per_run: 48,
+    chains_per_run: 16,
+    tries_per_way: 6,
+    long_stop_divisor: 2,
+    reader_slack_events: 8,
+    reads_per_store: 8,
+    runs_at_once: 3,
+    threads_at_once: 24,
+    images_per_batch: 24,
+    images_per_run: 160,
+    unpredicted_images_per_run: 16,
+    failures_per_batch: 6,
+    meetings_before_second_crash: 4,
+    grace: Duration::from_secs(3),
+    grace_divisor: 10,
+    followed_instructions: 2000,
+    runs_per_followed: 4,
+    followed_again: 3,
+    replays: 40,
+};

@@ -1,0 +1,177 @@
+//! A schedule that proved a race, forced again.
+//!
+//! The plan of a forced run says where threads stop and whom they wait for; the rest is left to the machine. So the same plan
+//! gives the same meeting mostly, not always, and is tried some times.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use pmvet_events::plan::{Plan, Stall, Stop};
+use pmvet_findings::{Evidence, Outcome};
+use pmvet_target::shutdown;
+use serde::{Deserialize, Serialize};
+
+use super::instruction::Instruction;
+use super::judge::{Judge, JudgedRun, journal, spots};
+use super::meeting::Meeting;
+use super::policy::POLICY;
+use super::search::Confirmed;
+use super::shared::Nth;
+use crate::lab::{Lab, LabError, RecoveryCommand};
+use crate::stacks::Stacks;
+
+/// The schedules of a run's proven races, by the names of their crash images.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Schedules {
+    /// The command that makes the files that the workload starts with.
+    pub setup: Option<String>,
+    pub schedules: HashMap<String, Schedule>,
+}
+
+impl Schedules {
+    /// In the run's folder.
+    pub const FILE: &str = "schedules.json";
+}
+
+/// All that it takes to make a race happen again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// To be tried in turn.
+    plans: Vec<Plan>,
+    store: Instruction,
+    /// Nothing: nobody reads the store, and it does not matter who goes on.
+    load: Option<Instruction>,
+    timeout: Duration,
+}
+
+impl Schedule {
+    /// The store is read by somebody.
+    pub(super) fn is_read(&self) -> bool {
+        self.load.is_some()
+    }
+
+    /// In the order in which they are tried.
+    pub(super) fn plans(&self) -> impl Iterator<Item = &Plan> {
+        self.plans.iter()
+    }
+}
+
+impl JudgedRun {
+    /// The meetings, taken out of a run, that a schedule is for.
+    pub(super) fn meetings_of(&mut self, schedule: &Schedule) -> Vec<Meeting> {
+        let mut meetings = std::mem::take(&mut self.meetings.meetings);
+        let spots = spots(&meetings, self);
+        let is = |site, spot: &Instruction| spots.get(&site).is_some_and(|known| known.as_ref() == Some(spot));
+        meetings.retain(|m| {
+            let loads = schedule.load.as_ref().is_none_or(|load| m.read && is(m.load.site, load));
+            is(m.store.site, &schedule.store) && loads
+        });
+        meetings
+    }
+}
+
+/// A run that is judged, and how it came about.
+pub(super) struct Forced {
+    /// Nothing: the recorded run, in which nobody was stopped.
+    pub(super) name: Option<String>,
+    pub(super) plan: Plan,
+    pub(super) timeout: Duration,
+}
+
+impl Forced {
+    /// How to make a meeting happen again: the whole plan of its run, or only the writer is stopped, for this reader.
+    pub(super) fn schedule(
+        &self,
+        meeting: &Meeting,
+        (store, load): &(Instruction, Instruction),
+        fences: &HashMap<u64, Nth>,
+        stacks: &mut dyn Stacks,
+    ) -> Schedule {
+        let plan = |at: &Instruction, nth: u32, before: bool| {
+            let (thread, reader) = (meeting.store.thread.0, meeting.load.thread.0);
+            let stop = Stop { thread, nth, reader, reads: 1, ..Stop::default() };
+            let module = at.module.clone();
+            let stall = Stall { module, offset: at.offset, before, stops: vec![stop] };
+            Plan { stalls: vec![stall], delays: false, in_step: true, ..self.plan.clone() }
+        };
+        let fence = fences.get(&meeting.store.seq);
+        let late = fence.and_then(|fence| Some(plan(&Instruction::of(fence.site, stacks)?, fence.nth, true)));
+        let early = meeting.nth.map(|nth| plan(store, nth, false));
+        let whole = self.name.is_some().then(|| self.plan.clone());
+        let mut plans: Vec<Plan> = [whole.clone(), whole, late, early].into_iter().flatten().collect();
+        if plans.is_empty() {
+            plans.push(self.plan.clone());
+        }
+        Schedule { plans, store: store.clone(), load: meeting.read.then(|| load.clone()), timeout: self.timeout }
+    }
+}
+
+/// What forcing a schedule again gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Again {
+    /// The race is proven once more, by this run, and recovery ended like this.
+    Proven {
+        run: usize,
+        outcome: Outcome,
+    },
+    /// Not in so many runs.
+    NotProven {
+        runs: usize,
+    },
+    Interrupted,
+}
+
+/// Forces a schedule until its race is proven once more. `usual`: how the recovery ends when nothing was lost.
+pub fn again(
+    lab: Lab<'_>,
+    schedule: &Schedule,
+    recovery: &RecoveryCommand,
+    usual: &Outcome,
+) -> Result<Again, LabError> {
+    let scratch = ScratchFolder::new(lab.folder.join("replayed"));
+    for (nth, plan) in schedule.plans.iter().cycle().take(POLICY.replays).enumerate() {
+        let _ = fs::remove_dir_all(scratch.path());
+        let (recording, ending) = lab.record(plan, schedule.timeout, scratch.path(), None)?;
+        if shutdown::stopped_by().is_some() {
+            return Ok(Again::Interrupted);
+        }
+        if !ending.loss.is_none() {
+            continue;
+        }
+        let mut run = JudgedRun::read(&recording, lab)?;
+        run.meetings.meetings = run.meetings_of(schedule);
+        let mut judge = Judge::with(lab, recovery.clone(), usual.clone(), journal(scratch.path())?);
+        let mut confirmed = Confirmed::default();
+        let forced = Forced { name: None, plan: plan.clone(), timeout: schedule.timeout };
+        judge.judge(run, &forced, &mut confirmed)?;
+        let outcome = confirmed.findings.values().find_map(|finding| match &finding.evidence {
+            Evidence::Crash { recovery, .. } => Some(recovery.outcome.clone()),
+            _ => None,
+        });
+        if let Some(outcome) = outcome {
+            return Ok(Again::Proven { run: nth + 1, outcome });
+        }
+    }
+    Ok(Again::NotProven { runs: POLICY.replays })
+}
+
+/// A folder that is removed at the end.
+pub(super) struct ScratchFolder(std::path::PathBuf);
+
+impl ScratchFolder {
+    pub(super) fn new(path: std::path::PathBuf) -> Self {
+        Self(path)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ScratchFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

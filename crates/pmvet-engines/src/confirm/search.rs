@@ -1,0 +1,327 @@
+//! Predicted races are made to happen, one forced run after the other, and recovery judges each run.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use pmvet_events::plan::{Plan, Stall};
+use pmvet_findings::{Evidence, Finding, Outcome, Place, Role};
+use pmvet_target::{launch, shutdown};
+
+use super::forced_runs::{ForcedRuns, MadeRun, RunOrder};
+use super::instruction::Instruction;
+use super::judge::{Judge, JudgedRun};
+use super::policy::POLICY;
+use super::replay::{Forced, Schedule, ScratchFolder};
+use super::schedule_picker::{Attempt, RunPlan, SchedulePicker};
+use super::sync_variables::Variables;
+use crate::alias_coverage::Covered;
+use crate::lab::{Lab, LabError, RecoveryCommand, Witness};
+use crate::stacks::Symbols;
+
+/// What became of a pair of instructions, over all runs.
+#[derive(Debug, Clone, Default)]
+pub struct PairTally {
+    pub meetings: usize,
+    pub images: usize,
+    /// Images that were not tried.
+    pub left_out: usize,
+    /// Meetings whose reader was followed; a branch of it depended on the value.
+    pub followed: usize,
+    pub branched: bool,
+    /// A side effect that was seen, and in a sentence.
+    pub effect: Option<(Place, String)>,
+    /// How many bytes depend on the value, and how many of those recovery leaves as they are.
+    pub inconsistent: Option<(usize, usize)>,
+}
+
+/// What confirming gave.
+#[derive(Debug, Default)]
+pub struct Confirmed {
+    /// Proven races, by their store.
+    pub findings: BTreeMap<Instruction, Finding>,
+    /// Those in which the writer itself is at fault, of the run that is being judged.
+    pub(super) alone: BTreeMap<Instruction, Finding>,
+    pub witnesses: HashMap<String, Witness>,
+    /// Synchronisation variables that keep their value over a crash.
+    pub sync: Vec<Finding>,
+    /// What led to the images that prove races.
+    pub schedules: HashMap<String, Schedule>,
+    /// What the locksets predict.
+    pub predicted: HashSet<(Instruction, Instruction)>,
+    /// Everything else that happened.
+    pub tallies: BTreeMap<(Instruction, Instruction), PairTally>,
+    /// How many meetings were left out, and why.
+    pub(super) allowed: BTreeMap<&'static str, usize>,
+    /// What all runs have covered.
+    pub covered: Covered,
+    pub runs: u32,
+    pub images: usize,
+    /// The recovery that judged, and how it ends when nothing was lost.
+    pub judged_by: Option<(RecoveryCommand, Outcome)>,
+    /// Somebody beside recovery looks at what it leaves.
+    pub has_oracle: bool,
+    /// Why races could not be judged, if so.
+    pub no_oracle: Option<String>,
+    pub notes: Vec<String>,
+    /// Forced runs in which the target failed, or took too long and was ended, and how.
+    failed: Vec<(String, String)>,
+}
+
+impl Confirmed {
+    /// Whether of a predicted pair that met nobody knows where the value went.
+    fn any_not_followed(&self) -> bool {
+        let open = |tally: &PairTally| tally.meetings > 0 && tally.followed == 0;
+        self.predicted.iter().filter_map(|pair| self.tallies.get(pair)).any(open)
+    }
+}
+
+/// What the user wants of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// How long it may all take, the recorded run included.
+    pub budget: Option<Duration>,
+    /// How many runs are forced at most.
+    pub rounds: u32,
+    /// Stop as soon as something is proven.
+    pub until_finding: bool,
+    /// Go on only while runs cover something new: other inputs are waiting for their turn.
+    pub only_news: bool,
+    /// Threads wait at random instead of being stopped, for comparison.
+    pub delay_injection: bool,
+    /// How the program recovers, as a shell command. Nothing: by its own command line.
+    pub recover: Option<String>,
+    pub oracle: Option<String>,
+    pub recover_timeout: Option<Duration>,
+    /// How many recoveries run at the same time. Nothing: one per core.
+    pub jobs: Option<usize>,
+}
+
+/// Forces predicted races and lets recovery judge.
+#[derive(Debug)]
+pub struct Confirmation<'a> {
+    pub lab: Lab<'a>,
+    pub wanted: &'a Wanted,
+    /// How long the recorded run took.
+    pub traced: Duration,
+    /// How long everything took before, and whether it has given predicted races.
+    pub before: Duration,
+    pub predicted: bool,
+    /// How many threads and stores the recorded run had.
+    pub threads: u32,
+    pub stores: u64,
+    /// How often it was recorded until threads shared something.
+    pub recordings: u32,
+    /// Synchronisation variables that the configuration declares.
+    pub variables: &'a Variables,
+}
+
+impl Confirmation<'_> {
+    /// How long it may all take.
+    pub(super) fn budget(&self) -> Duration {
+        let policy = POLICY;
+        let usual = if self.predicted || self.wanted.delay_injection {
+            let shortest = policy.shortest_budget.max(policy.shortest_whole.saturating_sub(self.before));
+            let usual = (self.traced * policy.budget_runs).max(self.before * policy.budget_times_before);
+            usual.clamp(shortest, policy.longest_budget).max(self.traced * policy.fewest_runs)
+        } else {
+            let left = policy.unpredicted_whole.saturating_sub(self.before);
+            let usual = left.clamp(policy.shortest_unpredicted, policy.shortest_budget);
+            usual.max(self.traced * policy.fewest_unpredicted_runs)
+        };
+        self.wanted.budget.unwrap_or(usual)
+    }
+
+    /// Tries to prove races of these stores, and that locks stay held that these findings are about, each with the moment of a crash that
+    /// leaves it held. `symbols`: what is known of the program's files.
+    pub fn run(
+        &self,
+        attempts: Vec<Attempt>,
+        held: &mut [(u64, Finding)],
+        symbols: Symbols,
+    ) -> Result<Confirmed, LabError> {
+        let nothing_shared = attempts.is_empty();
+        let mut confirmed = Confirmed { has_oracle: self.wanted.oracle.is_some(), ..Confirmed::default() };
+        let pairs = attempts.iter().filter(|attempt| attempt.promise.pair);
+        confirmed.predicted = pairs.map(|attempt| (attempt.store.at.clone(), attempt.load.clone())).collect();
+        let mut judge = Judge::new(self, symbols)?;
+        let mut base = JudgedRun::read(&self.lab.recording(), self.lab)?;
+        judge.lend_symbols(&mut base);
+        confirmed.no_oracle = judge.prove(&base)?.err();
+        confirmed.judged_by = Some((judge.recovery.clone(), judge.usual.clone()));
+        if confirmed.no_oracle.is_none() {
+            for (crash_at, finding) in held.iter_mut().take_while(|_| !shutdown::is_over()) {
+                judge.lock(*crash_at, finding, &mut confirmed.witnesses)?;
+            }
+        }
+        if confirmed.no_oracle.is_none() && !self.variables.all.is_empty() {
+            confirmed.sync = judge.sync_variables(self.variables, &mut base, &mut confirmed)?;
+        }
+        let forced = Forced { name: None, plan: self.plan(Vec::new()), timeout: self.timeout() };
+        judge.judge(base, &forced, &mut confirmed)?;
+        let picker = SchedulePicker::new(attempts, self.threads);
+        std::thread::scope(|scope| self.explore(ForcedRuns::new(scope, self), picker, &mut judge, &mut confirmed))?;
+        if self.has_what_it_wants(&confirmed) {
+            confirmed.notes.push("what comes after the first proof: --until-finding".into());
+        } else {
+            self.follow(&mut judge, &mut confirmed)?;
+        }
+        if nothing_shared {
+            let runs = match self.recordings {
+                1 => "the recorded run".to_owned(),
+                recordings => format!("{recordings} recorded runs"),
+            };
+            confirmed.notes.push(format!(
+                "races of stores that others read: in {runs} no thread read what another had stored while that one lived. Perhaps \
+                 they did not overlap; run it again, or with more to do"
+            ));
+        }
+        let allowed = confirmed.allowed.iter().map(|(reason, count)| format!("{count} meetings of threads: {reason}"));
+        confirmed.notes.extend(allowed);
+        if let Some((name, how)) = confirmed.failed.first() {
+            let (failed, runs) = (confirmed.failed.len(), confirmed.runs);
+            let note =
+                format!("what comes after the end of {failed} of {runs} forced runs: in {name} the target {how}");
+            confirmed.notes.push(note);
+        }
+        Ok(confirmed)
+    }
+
+    /// The user wants no more than something proven.
+    fn has_what_it_wants(&self, confirmed: &Confirmed) -> bool {
+        self.wanted.until_finding && !confirmed.witnesses.is_empty()
+    }
+
+    /// Forces one schedule after the other, and lets recovery judge what happens.
+    fn explore(
+        &self,
+        mut forced_runs: ForcedRuns<'_, '_>,
+        mut picker: SchedulePicker,
+        judge: &mut Judge<'_>,
+        confirmed: &mut Confirmed,
+    ) -> Result<(), LabError> {
+        let any_predicted = picker.any_predicted(|_| true);
+        let most = if self.wanted.only_news { POLICY.fruitless_rounds_of_a_turn } else { POLICY.fruitless_rounds };
+        let (mut begun, mut fruitless) = (0, 0);
+        loop {
+            let open = |attempt: &Attempt| !confirmed.findings.contains_key(&attempt.store.at);
+            let nothing_left = match any_predicted {
+                true => !picker.any_predicted(open),
+                false => !confirmed.findings.is_empty() && fruitless >= POLICY.fruitless_rounds_after_proof,
+            };
+            let enough =
+                nothing_left || self.has_what_it_wants(confirmed) || fruitless >= most && !self.wanted.delay_injection;
+            if enough || shutdown::stopped_by().is_some() {
+                return Ok(());
+            }
+            if judge.is_over() {
+                let (runs, budget) = (confirmed.runs, self.budget());
+                confirmed
+                    .notes
+                    .push(format!("what more than {runs} forced runs show: the budget of {budget:?} is used up"));
+                return Ok(());
+            }
+            while begun < self.wanted.rounds && forced_runs.has_room() {
+                let RunPlan { stalls, in_step } = picker.next(open);
+                if stalls.is_empty() && !self.wanted.delay_injection {
+                    break;
+                }
+                begun += 1;
+                let mut plan = self.plan(stalls);
+                plan.in_step &= in_step;
+                let follows = !self.wanted.delay_injection
+                    && begun % POLICY.runs_per_followed == 0
+                    && confirmed.any_not_followed();
+                plan.follow = if follows { POLICY.followed_instructions } else { 0 };
+                let time = self.timeout().min(judge.left().max(POLICY.shortest_run));
+                forced_runs.begin(RunOrder { name: format!("forced-{begun}"), plan, time });
+            }
+            let Some(made) = forced_runs.next()? else { return Ok(()) };
+            let news = self.take(made, judge, confirmed)?;
+            fruitless = if news { 0 } else { fruitless + 1 };
+        }
+    }
+
+    /// Judges a forced run. Whether anything new was seen.
+    fn take(&self, made: MadeRun, judge: &mut Judge<'_>, confirmed: &mut Confirmed) -> Result<bool, LabError> {
+        let MadeRun { order, recording, ending, run } = made;
+        if shutdown::is_over() {
+            recording.remove();
+            return Ok(false);
+        }
+        let Some(run) = run else {
+            confirmed.notes.push(format!("run {} lost {} events and was not used", order.name, ending.loss.events));
+            recording.remove();
+            return Ok(false);
+        };
+        if ending.exit != launch::TargetExit::Status(0) {
+            // It is pmvet that ends a run that takes too long. One that had less time than it might need has not failed.
+            let how = match ending.time >= order.time {
+                true if order.time < self.timeout() => None,
+                true => {
+                    Some(format!("was ended after {:.1} s; perhaps it has locked itself up", order.time.as_secs_f64()))
+                }
+                false => Some(format!("ended with {}", ending.exit)),
+            };
+            confirmed.failed.extend(how.map(|how| (order.name.clone(), how)));
+        }
+        confirmed.runs += 1;
+        let known = |confirmed: &Confirmed| {
+            let covered = if self.wanted.only_news { confirmed.covered.len() } else { 0 };
+            (confirmed.findings.len(), confirmed.tallies.len(), covered)
+        };
+        let before = known(confirmed);
+        let forced = Forced { name: Some(order.name), plan: order.plan, timeout: self.timeout() };
+        judge.judge(run, &forced, confirmed)?;
+        if confirmed.witnesses.values().all(|witness| witness.recording != forced.name) {
+            recording.remove();
+        }
+        Ok(before != known(confirmed))
+    }
+
+    /// Makes proven races happen once more to see where their values go, as far as that is not known and time is left.
+    fn follow(&self, judge: &mut Judge<'_>, confirmed: &mut Confirmed) -> Result<(), LabError> {
+        let open = |finding: &&mut Finding| !finding.places.iter().any(|place| place.role == Role::SideEffect);
+        for finding in confirmed.findings.values_mut().filter(open).take(POLICY.followed_again) {
+            let Evidence::Crash { image, .. } = &finding.evidence else { continue };
+            let Some(schedule) = confirmed.schedules.get(&image.hash).filter(|schedule| schedule.is_read()) else {
+                continue;
+            };
+            if judge.is_over() || self.wanted.delay_injection {
+                break;
+            }
+            for plan in schedule.plans().take(POLICY.followed_again) {
+                let folder = ScratchFolder::new(self.lab.folder.join("followed"));
+                let plan = Plan { follow: POLICY.followed_instructions, ..plan.clone() };
+                let time = self.timeout().min(judge.left());
+                let (recording, ending) = self.lab.record(&plan, time, folder.path(), None)?;
+                if !ending.loss.is_none() {
+                    continue;
+                }
+                let mut run = JudgedRun::read(&recording, self.lab)?;
+                let meetings = run.meetings_of(schedule);
+                let mut stacks = run.symbols.with(&run.places);
+                let mut flows = meetings.iter().filter_map(|meeting| meeting.flow.as_ref());
+                if flows.any(|flow| super::findings::add_flow(finding, flow, u64::MAX, &mut stacks)) || judge.is_over()
+                {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn plan(&self, stalls: Vec<Stall>) -> Plan {
+        let patience = u32::try_from(self.stores / POLICY.patience_divisor)
+            .unwrap_or(u32::MAX)
+            .max(POLICY.shortest_patience_stores);
+        let delays = self.wanted.delay_injection;
+        let stalls = if delays { Vec::new() } else { stalls };
+        Plan { threads: self.threads, patience, delays, stalls, ..self.lab.workload.launch(true).plan }
+    }
+
+    /// How long a forced run may take.
+    fn timeout(&self) -> Duration {
+        let longer = if self.wanted.delay_injection { 100 * POLICY.run_slack } else { POLICY.run_slack };
+        self.traced * POLICY.run_slowdown + longer
+    }
+}

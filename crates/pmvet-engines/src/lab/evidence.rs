@@ -1,0 +1,49 @@
+//! A recovery as evidence: how findings tell of it.
+
+use pmvet_findings::{Outcome, Recovery, Stack};
+use pmvet_target::crash::Patch;
+
+use super::native::NativeStacks;
+use super::tried::Tried;
+use crate::stacks::Stacks;
+
+/// Who knows the names of places, in the run and in its recoveries.
+pub struct StackLookup<'a> {
+    pub stacks: &'a mut dyn Stacks,
+    pub natives: &'a mut NativeStacks,
+}
+
+impl std::fmt::Debug for StackLookup<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StackLookup").finish_non_exhaustive()
+    }
+}
+
+/// How to make a crash image again from the recorded run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Witness {
+    /// The recording it is made from, if that is not the workload's: a folder in the run's.
+    pub recording: Option<String>,
+    /// The crash is before the event with this number; nothing: at the end.
+    pub seq: Option<u64>,
+    pub patches: Vec<Patch>,
+}
+
+/// What every finding of a run has in common.
+#[derive(Debug, Clone)]
+pub struct UsualRecovery {
+    pub recovery: Vec<String>,
+    pub usual: Outcome,
+}
+
+/// What a recovery did, and what it should have done.
+pub(crate) fn recovered(tried: &Tried, setting: &UsualRecovery, stack: Stack) -> Recovery {
+    Recovery {
+        command: setting.recovery.clone(),
+        outcome: tried.outcome.clone(),
+        expected: setting.usual.clone(),
+        stack,
+        output: tried.output.clone(),
+        seconds: tried.seconds,
+    }
+}

@@ -1,0 +1,111 @@
+//! Many trials, several at a time.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use pmvet_findings::Outcome;
+use pmvet_target::crash::{Patch, VersionId, Versions};
+use pmvet_target::shutdown::is_over;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::recovery::{Bench, RecoveryCommand};
+use super::tried::{TrialJournal, Tried};
+
+/// An image to try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrialImage<'a> {
+    pub version: VersionId,
+    pub patches: &'a [Patch],
+}
+
+impl TrialImage<'_> {
+    /// Of the whole image: the same image has the same name in every run.
+    pub fn image(&self, versions: &Versions) -> String {
+        let mut hash = Xxh3::new();
+        hash.update(&versions.get(self.version).map_or(0, |v| v.hash).to_le_bytes());
+        for patch in self.patches {
+            hash.update(&patch.file.0.to_le_bytes());
+            hash.update(&patch.offset.to_le_bytes());
+            hash.update(&patch.bytes);
+        }
+        format!("{:032x}", hash.digest128())
+    }
+}
+
+/// Who wants to know how it goes.
+pub trait TrialProgress: Sync {
+    fn done(&self, done: usize, total: usize, failed: usize);
+}
+
+impl TrialProgress for () {
+    fn done(&self, _done: usize, _total: usize, _failed: usize) {}
+}
+
+#[derive(Debug)]
+pub struct TrialPool<'a> {
+    pub recovery: &'a RecoveryCommand,
+    pub versions: &'a Versions,
+    /// What the recovery does when nothing was injected.
+    pub usual: &'a Outcome,
+    pub workers: usize,
+    pub deadline: Option<Instant>,
+}
+
+/// How many of the jobs were done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TrialCounts {
+    pub tried: usize,
+    /// Those known from an earlier run.
+    pub known: usize,
+    pub left: usize,
+}
+
+impl TrialPool<'_> {
+    /// Tries all jobs that the journal does not know yet, and notes the results in it.
+    pub fn run(
+        &self,
+        jobs: &[TrialImage<'_>],
+        journal: &mut TrialJournal,
+        progress: &dyn TrialProgress,
+    ) -> io::Result<TrialCounts> {
+        let named: Vec<(String, &TrialImage<'_>)> = jobs.iter().map(|job| (job.image(self.versions), job)).collect();
+        let mut open: Vec<&(String, &TrialImage<'_>)> = Vec::new();
+        let mut names = std::collections::HashSet::new();
+        for job in &named {
+            if journal.get(&job.0).is_none() && names.insert(&job.0) {
+                open.push(job);
+            }
+        }
+        let total = open.len();
+        let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        let journal = Mutex::new(journal);
+        let work = || -> io::Result<()> {
+            let mut bench = Bench::default();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+                let Some((name, job)) = open.get(at).filter(|_| !late && !is_over()) else {
+                    return Ok(());
+                };
+                let trial = self.recovery.run(&mut bench, self.versions, job.version, job.patches, Some(self.usual))?;
+                let Some(trial) = trial else { return Ok(()) };
+                let good = trial.outcome == *self.usual;
+                let tried = Tried::new(name.clone(), trial, good);
+                journal.lock().unwrap_or_else(|e| e.into_inner()).add(tried)?;
+                let failed = failed.fetch_add(usize::from(!good), Ordering::Relaxed) + usize::from(!good);
+                progress.done(done.fetch_add(1, Ordering::Relaxed) + 1, total, failed);
+            }
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.workers.clamp(1, total.max(1))).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap_or_else(|_| Err(io::Error::other("a worker of pmvet died"))))
+                .collect::<io::Result<Vec<()>>>()
+        })?;
+        let tried = done.into_inner();
+        Ok(TrialCounts { tried, known: named.len() - total, left: total - tried })
+    }
+}

@@ -1,0 +1,168 @@
+//! One trial: a crash image, the recovery on it, and what came of it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pmvet_findings::Outcome;
+use pmvet_target::crash::{Patch, Scratch, VersionId, Versions};
+use pmvet_target::launch::signal_name;
+use pmvet_target::sandbox::driver::Driver;
+use pmvet_target::sandbox::{
+    self, Capture, Output, Overlay, RawFrame, SandboxedEnd, SandboxedProgram, SandboxedRun, Unwinder,
+};
+
+/// A recovery that is only to be seen to work may take this long.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+/// A recovery hangs if it takes this many times as long as without a crash ...
+const SLOW: u32 = 10;
+/// ... but not before this.
+const LEAST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How the program recovers, and how one knows that it did.
+#[derive(Debug, Clone)]
+pub struct RecoveryCommand {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    pub input: Option<Arc<File>>,
+    pub variables: Vec<(OsString, OsString)>,
+    pub timeout: Duration,
+    /// Looks at the recovered image; 0 means consistent.
+    pub oracle: Option<Vec<OsString>>,
+    /// The files beside PM, as the recorded run left them.
+    pub files: Overlay,
+    /// How much memory the files of one recovery may take.
+    pub most_bytes: u64,
+    /// For servers: who talks to it.
+    pub driver: Option<Arc<Driver>>,
+}
+
+/// What a recovery did.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    pub outcome: Outcome,
+    pub output: Vec<u8>,
+    pub stack: Vec<RawFrame>,
+    pub time: Duration,
+}
+
+/// How much memory the files of a recovery may take that starts with so many bytes of PM.
+pub fn room(bytes: u64) -> u64 {
+    bytes.saturating_mul(2).saturating_add(1 << 30)
+}
+
+/// How long a recovery may take, given how long it takes without a crash.
+pub fn usual_timeout(undisturbed: Duration) -> Duration {
+    (undisturbed * SLOW).max(LEAST_TIMEOUT)
+}
+
+/// The PM files that there are in a version.
+pub fn files(versions: &Versions, version: VersionId) -> Vec<OsString> {
+    let files = versions.get(version).into_iter().flat_map(|v| &v.files);
+    files.filter(|f| f.exists).map(|f| f.path.clone().into()).collect()
+}
+
+/// A shell command that gets paths as its last arguments.
+pub fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
+    let mut command = command.to_vec();
+    if let Some(line) = command.last_mut() {
+        line.push(" \"$@\"");
+    }
+    command.push("oracle".into());
+    command.extend(paths.iter().cloned());
+    command
+}
+
+/// How much of a recovery's output is kept.
+const TAIL: usize = 8 << 10;
+
+/// What a worker keeps from one trial to the next.
+#[derive(Debug, Default)]
+pub struct Bench {
+    scratch: Scratch,
+    unwinder: Unwinder,
+}
+
+impl RecoveryCommand {
+    /// Runs the recovery on a version of PM with some bytes changed. Nothing if pmvet was asked to stop.
+    pub fn run(
+        &self,
+        bench: &mut Bench,
+        versions: &Versions,
+        version: VersionId,
+        patches: &[Patch],
+        usual: Option<&Outcome>,
+    ) -> io::Result<Option<Trial>> {
+        let mut overlay = self.files.above(Capture::Named);
+        bench.scratch.become_version(versions, version, patches, &mut overlay)?;
+        let overlay = Mutex::new(overlay);
+        let usual_status = match usual {
+            Some(Outcome::Exit { status }) => Some(*status),
+            _ => None,
+        };
+        let driver = self.driver.as_deref();
+        let run = self.command(&self.command, self.input.as_deref(), driver, usual_status, &overlay, bench)?;
+        let mut trial = match self.outcome(run.end) {
+            Some(outcome) => Trial { outcome, output: run.output, stack: run.stack, time: run.time },
+            None => return Ok(None),
+        };
+        if usual.is_some_and(|usual| *usual == trial.outcome) {
+            // Whatever it did on its way, it ended as it should.
+            trial.stack.clear();
+        }
+        if let Some(oracle) = &self.oracle
+            && usual.is_none_or(|usual| *usual == trial.outcome)
+        {
+            let verdict = self.command(oracle, None, None, Some(0), &overlay, bench)?;
+            match verdict.end {
+                SandboxedEnd::Exit(0) => {}
+                SandboxedEnd::Interrupted => return Ok(None),
+                end => {
+                    let status = match end {
+                        SandboxedEnd::Exit(status) => status,
+                        SandboxedEnd::Signal(signal) => 128 + signal,
+                        _ => -1,
+                    };
+                    let output = String::from_utf8_lossy(&verdict.output).into_owned();
+                    trial.outcome = Outcome::Oracle { status, output };
+                }
+            }
+            trial.time += verdict.time;
+        }
+        Ok(Some(trial))
+    }
+
+    fn command(
+        &self,
+        command: &[OsString],
+        input: Option<&File>,
+        driver: Option<&Driver>,
+        usual_status: Option<i32>,
+        overlay: &Mutex<Overlay>,
+        bench: &mut Bench,
+    ) -> io::Result<SandboxedRun> {
+        let job = SandboxedProgram {
+            variables: &self.variables,
+            input,
+            output: Output::Tail(TAIL),
+            timeout: Some(self.timeout),
+            most_bytes: self.most_bytes,
+            usual_status,
+            driver,
+            ..SandboxedProgram::new(command)
+        };
+        sandbox::run(&job, overlay, &mut bench.unwinder)
+    }
+
+    fn outcome(&self, end: SandboxedEnd) -> Option<Outcome> {
+        Some(match end {
+            SandboxedEnd::Exit(status) => Outcome::Exit { status },
+            SandboxedEnd::Signal(signal) => Outcome::Signal { signal, name: signal_name(signal).into() },
+            SandboxedEnd::Timeout => Outcome::Hang { seconds: self.timeout.as_secs_f64().ceil() as u64 },
+            SandboxedEnd::Runaway => Outcome::Signal { signal: libc::SIGXFSZ, name: signal_name(libc::SIGXFSZ).into() },
+            SandboxedEnd::Interrupted => return None,
+        })
+    }
+}

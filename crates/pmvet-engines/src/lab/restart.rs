@@ -1,0 +1,133 @@
+//! A traced run that starts from a crash image.
+
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pmvet_events::{Event, Places};
+use pmvet_target::collect::{CollectError, SinkError};
+use pmvet_target::crash::{Patch, Scratch, VersionId, Versions};
+use pmvet_target::launch::{Ending, LaunchError, TargetExit, stopped_by};
+use pmvet_target::program::Program;
+use pmvet_target::sandbox::Capture;
+use pmvet_target::{Sink, launch as launch_target};
+
+use super::{Lab, LabError};
+
+/// How to restart.
+#[derive(Debug)]
+pub struct Restart<'a> {
+    pub lab: Lab<'a>,
+    pub timeout: Duration,
+}
+
+/// Looks at the events of a restart.
+pub trait RestartWatch {
+    fn event(&mut self, event: &Event<'_>);
+    /// Whatever comes now changes nothing.
+    fn is_decided(&self) -> bool;
+}
+
+impl Restart<'_> {
+    /// Runs the workload, or another command, on a version of PM with some bytes changed. Whether it ended well; nothing if that is not
+    /// known: it cannot be run on private files, pmvet was told to stop, or events were lost.
+    pub fn run(
+        &self,
+        command: Option<&[OsString]>,
+        (versions, version, patches): (&Versions, VersionId, &[Patch]),
+        watch: &mut impl RestartWatch,
+    ) -> Result<Option<bool>, LabError> {
+        let mut overlay = self.lab.workload.left.above(Capture::Named);
+        Scratch::default()
+            .become_version(versions, version, patches, &mut overlay)
+            .map_err(|e| LabError::output("make", "a crash image", e))?;
+        let mut how = self.lab.workload.launch(true);
+        if let Some(command) = command {
+            how.program = Program::find(command)?;
+        }
+        let Some(private) = &mut how.sandbox else { return Ok(None) };
+        private.overlay = Arc::new(Mutex::new(overlay));
+        (private.timeout, private.by_the_clock) = (Some(self.timeout), false);
+        let ended = launch_target(&how, self.lab.install, &mut Watched(watch));
+        ended_well(ended, watch.is_decided(), stopped_by().is_some())
+    }
+}
+
+/// What a restart's end says about the program.
+fn ended_well(ended: Result<Ending, LaunchError>, decided: bool, stopped: bool) -> Result<Option<bool>, LabError> {
+    match ended {
+        // It was ended early, since all is known.
+        Err(LaunchError::Sink(_) | LaunchError::Collect(CollectError::Sink(_))) if decided => Ok(Some(false)),
+        // pmvet killed it: its end is none of its own.
+        _ if stopped => Ok(None),
+        Err(error) => Err(error.into()),
+        Ok(Ending { exit: TargetExit::Status(0), loss, .. }) => Ok((loss.events == 0).then_some(true)),
+        // One that is killed loses what it was about to report; that it did not end by itself is known all the same.
+        Ok(_) => Ok(Some(false)),
+    }
+}
+
+/// Ends the run as soon as all is known.
+struct Watched<'a, W>(&'a mut W);
+
+impl<W: RestartWatch> Sink for Watched<'_, W> {
+    fn event(&mut self, event: &Event<'_>, _places: &dyn Places) -> Result<(), SinkError> {
+        self.0.event(event);
+        match self.0.is_decided() {
+            true => Err(SinkError("all that is wanted is known".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmvet_target::collect::LostEvents;
+
+    fn ending(exit: TargetExit, loss: LostEvents) -> Ending {
+        Ending { exit, time: Duration::ZERO, loss, places_lost: false, interrupted: None, output: Vec::new() }
+    }
+
+    fn enough() -> LaunchError {
+        LaunchError::Collect(CollectError::Sink(SinkError("all that is wanted is known".into())))
+    }
+
+    #[test]
+    fn only_the_end_of_the_program_is_a_verdict() {
+        let whole = LostEvents::default();
+        let exit = |status| Ok(ending(TargetExit::Status(status), whole));
+        assert_eq!(ended_well(exit(0), false, false).unwrap(), Some(true));
+        assert_eq!(ended_well(exit(1), false, false).unwrap(), Some(false));
+        assert_eq!(
+            ended_well(Ok(ending(TargetExit::Signal(libc::SIGKILL), whole)), false, false).unwrap(),
+            Some(false)
+        );
+        assert_eq!(ended_well(Err(enough()), true, false).unwrap(), Some(false), "decided by what was seen");
+    }
+
+    #[test]
+    fn what_pmvet_fails_at_is_no_verdict() {
+        let not_started = LaunchError::NotStarted {
+            path: "/no/drrun".into(),
+            source: std::io::Error::from_raw_os_error(libc::EPERM),
+        };
+        for error in [not_started, LaunchError::GuardDied, LaunchError::ClientFailed("no memory".into())] {
+            let told = error.to_string();
+            let error = ended_well(Err(error), false, false).unwrap_err();
+            assert!(matches!(error, LabError::Launch(_)), "{told}");
+            assert!(error.to_string().contains(&told));
+        }
+        assert!(ended_well(Err(enough()), false, false).is_err(), "nobody asked for that end");
+    }
+
+    #[test]
+    fn an_end_that_pmvet_made_is_no_verdict() {
+        let killed = || Ok(ending(TargetExit::Signal(libc::SIGKILL), LostEvents::default()));
+        assert_eq!(ended_well(killed(), false, true).unwrap(), None);
+        assert_eq!(ended_well(Err(LaunchError::GuardDied), false, true).unwrap(), None);
+        let lost = LostEvents { events: 3, interrupted: 0 };
+        assert_eq!(ended_well(Ok(ending(TargetExit::Status(0), lost)), false, false).unwrap(), None);
+        assert_eq!(ended_well(Ok(ending(TargetExit::Signal(libc::SIGKILL), lost)), false, false).unwrap(), Some(false));
+    }
+}

@@ -1,0 +1,71 @@
+//! What has been tried, kept on disk line by line, so that an interrupted run can go on.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+
+use pmvet_findings::Outcome;
+use serde::{Deserialize, Serialize};
+
+use super::recovery::Trial;
+use crate::json_lines::JournalLines;
+use pmvet_target::sandbox::RawFrame;
+
+/// A trial that was made, under the hash of its image.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    pub image: String,
+    pub outcome: Outcome,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub output: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<RawFrame>,
+    pub seconds: f64,
+}
+
+impl Tried {
+    /// What a good recovery printed is of no use to anybody.
+    pub fn new(image: String, trial: Trial, good: bool) -> Self {
+        let output = if good { String::new() } else { String::from_utf8_lossy(&trial.output).into_owned() };
+        Self { image, outcome: trial.outcome, output, stack: trial.stack, seconds: trial.time.as_secs_f64() }
+    }
+}
+
+#[derive(Debug)]
+pub struct TrialJournal {
+    lines: JournalLines,
+    tried: HashMap<String, Tried>,
+}
+
+impl TrialJournal {
+    /// Opens or makes it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let (lines, known) = JournalLines::open::<Tried>(path)?;
+        Ok(Self { lines, tried: known.into_iter().map(|tried| (tried.image.clone(), tried)).collect() })
+    }
+
+    pub fn get(&self, image: &str) -> Option<&Tried> {
+        self.tried.get(image)
+    }
+
+    pub fn add(&mut self, tried: Tried) -> io::Result<()> {
+        self.lines.add(&tried)?;
+        self.tried.insert(tried.image.clone(), tried);
+        Ok(())
+    }
+
+    /// Why trials are missing on disk, if any are.
+    pub fn take_failure(&mut self) -> Option<io::Error> {
+        self.lines.take_failure()
+    }
+
+    /// Whether the last line was torn by a kill. That trial is to be made again.
+    pub fn was_torn(&self) -> bool {
+        self.lines.was_torn()
+    }
+
+    /// All trials, in no order.
+    pub fn all(&self) -> impl Iterator<Item = &Tried> {
+        self.tried.values()
+    }
+}

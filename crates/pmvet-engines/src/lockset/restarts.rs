@@ -1,0 +1,96 @@
+//! Locks that live in PM: what a restart makes of one that a crash left held.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pmvet_events::Event;
+use pmvet_target::crash::{VersionId, Versions};
+use pmvet_target::shutdown;
+
+use super::pm_locks::{Aftermath, Afterwards, LockLeftHeld};
+use crate::lab::restart::{Restart, RestartWatch};
+use crate::lab::{self, Lab, LabError};
+use crate::stacks::Symbols;
+
+/// A restart that hangs on a lock is given up after this time.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Restarts the program from crashes that leave a lock held.
+#[derive(Debug)]
+pub struct Restarts<'a> {
+    pub lab: Lab<'a>,
+}
+
+impl Restarts<'_> {
+    /// The locks that stay held, and how many could not be tried.
+    pub fn left_held(&self, locks: &[LockLeftHeld], symbols: &Symbols) -> Result<(Vec<LockLeftHeld>, usize), LabError> {
+        let (mut held, mut unknown) = (Vec::new(), 0);
+        if locks.is_empty() {
+            return Ok((held, unknown));
+        }
+        let store = self.lab.temporary()?;
+        let moments = [locks.iter().map(|lock| lock.crash_at).collect()];
+        let (versions, moments) = lab::versions_at(&self.lab.recording(), &moments, store)?;
+        let tries: Vec<_> = locks
+            .iter()
+            .map(|lock| {
+                let found = moments.iter().find(|(moment, _)| *moment == lock.crash_at);
+                Some((lock, symbols.path(lock.word.file), found?.1))
+            })
+            .collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            while let Some(one) = tries.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let tried = one.as_ref().filter(|_| !shutdown::is_over());
+                let outcome = tried.map(|(lock, path, version)| self.restart(lock, path, &versions, *version));
+                done.push((one.as_ref().map(|(lock, ..)| *lock), outcome.transpose()?.flatten()));
+            }
+            Ok::<_, LabError>(done)
+        };
+        // Two servers would want the same port.
+        let alone = self.lab.workload.driver.is_some();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = if alone { 1 } else { cores.min(tries.len()) };
+        let done: Vec<Result<_, LabError>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().map(|w| w.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        });
+        for done in done {
+            for (lock, outcome) in done? {
+                match outcome {
+                    Some(Afterwards::LeftHeld) => held.extend(lock.cloned()),
+                    Some(Afterwards::Freed | Afterwards::Unused) => {}
+                    None => unknown += 1,
+                }
+            }
+        }
+        held.sort_by_key(|lock| lock.crash_at);
+        Ok((held, unknown))
+    }
+
+    fn restart(
+        &self,
+        lock: &LockLeftHeld,
+        path: &Path,
+        versions: &Versions,
+        version: VersionId,
+    ) -> Result<Option<Afterwards>, LabError> {
+        let mut aftermath = Aftermath::new(lock, path);
+        let restart = Restart { lab: self.lab, timeout: PATIENCE };
+        let ended_well = restart.run(None, (versions, version, &[]), &mut aftermath)?;
+        // One that was cut short hangs on nothing.
+        Ok(ended_well.filter(|_| !shutdown::is_over()).map(|ended_well| aftermath.verdict(!ended_well)))
+    }
+}
+
+impl RestartWatch for Aftermath {
+    fn event(&mut self, event: &Event<'_>) {
+        Aftermath::event(self, event);
+    }
+
+    fn is_decided(&self) -> bool {
+        Aftermath::is_decided(self)
+    }
+}
