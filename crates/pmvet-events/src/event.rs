@@ -106,6 +106,12 @@ pub enum What<'a> {
         offset: u64,
         data: &'a [u8],
     },
+    /// A system call reads these bytes of a file, or maps them privately. Reported only if loads are.
+    FileRead {
+        file: FileId,
+        offset: u64,
+        len: u64,
+    },
     /// A system call filled a range with zeros (or punched a hole).
     FileZero {
         file: FileId,
@@ -306,6 +312,7 @@ impl What<'_> {
             What::File { .. } => "file",
             What::Map { .. } => "map",
             What::Unmap { .. } => "unmap",
+            What::FileRead { .. } => "file-read",
             What::FileWrite { .. } => "file-write",
             What::FileZero { .. } => "file-zero",
             What::FileResize { .. } => "file-resize",

@@ -245,6 +245,7 @@ fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
         What::Marker { how, addr, len, text: t } => (23, [how as u64, addr, len, 0], text(t)),
         What::Interrupted { addr, size } => (24, [addr, size.into(), 0, 0], &[]),
         What::ThreadDetach { child } => (26, [child.0.into(), 0, 0, 0], &[]),
+        What::FileRead { file, offset, len } => (28, [file.0.into(), offset, len, 0], &[]),
         What::Step { addr, len, state } => (27, [addr, len, 0, 0], state),
         What::Allocate { addr, len } => (25, [addr, len, 0, 0], &[]),
         What::Store { .. }
@@ -291,6 +292,7 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
         23 => What::Marker { how: MarkerKind::from_number(a as u8)?, addr: b, len: c, text: text() },
         24 => What::Interrupted { addr: a, size: b as u32 },
         26 => What::ThreadDetach { child: ThreadId(a as u32) },
+        28 => What::FileRead { file, offset: b, len: c },
         27 => What::Step { addr: a, len: b, state: data },
         25 => What::Allocate { addr: a, len: b },
         _ => return None,
@@ -429,6 +431,7 @@ mod tests {
         round_trip(What::Unmap { addr: 4096, len: 8192 });
         round_trip(What::FileWrite { file: FileId(1), offset: 4096, data: &long });
         round_trip(What::FileZero { file: FileId(1), offset: 4096, len: 5 });
+        round_trip(What::FileRead { file: FileId(1), offset: 3, len: 9 });
         round_trip(What::FileResize { file: FileId(1), size: 1 });
         for &how in SyncKind::ALL {
             round_trip(What::FileSync { file: FileId(1), offset: 0, len: 9, how });

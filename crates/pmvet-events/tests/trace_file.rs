@@ -67,6 +67,7 @@ impl Seed {
             7 => What::Map { file, addr: a, len: c, offset: d, writable: flag },
             8 => What::Unmap { addr: a, len: b },
             9 => What::FileWrite { file, offset: a, data: &self.bytes },
+            10 if flag => What::FileRead { file, offset: a, len: c },
             10 => What::FileZero { file, offset: a, len: c },
             11 => What::FileResize { file, size: a },
             12 => What::FileSync { file, offset: a, len: c, how: pick(SyncKind::ALL, self.how) },

@@ -389,6 +389,7 @@ impl Files {
             }
             What::Map { file, .. }
             | What::FileWrite { file, .. }
+            | What::FileRead { file, .. }
             | What::FileZero { file, .. }
             | What::FileResize { file, .. }
             | What::FileSync { file, .. }

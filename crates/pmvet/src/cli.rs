@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::kinds;
 use crate::printing::filter::{FilterSpan, parse_address_span, parse_offset_span};
 
-/// Reordered states at one failure point: the default of `check --reorder`, and what `vet` tries.
+/// Crashes with lines in another order, at one failure point: the default of `check`, and what `vet` tries.
 pub(crate) const REORDER_STATES: u32 = 256;
 /// Recoveries that are recorded and crashed, too: the default of `check`, and what `vet` does.
 pub(crate) const CRASHED_RECOVERIES: u32 = 6;
@@ -270,12 +270,12 @@ pub(crate) struct Check {
     #[arg(long, value_name = "N", default_value_t = CRASHED_RECOVERIES, conflicts_with = "in_place")]
     pub(crate) crash_recoveries: u32,
 
-    /// Try crashes in which lines were written back in another order, too
+    /// Try all crashes in which one line was written back earlier or later than the others, not only the most likely ones
     #[arg(long)]
     pub(crate) reorder: bool,
 
-    /// With --reorder: how many such states are tried at one failure point
-    #[arg(long, value_name = "N", default_value_t = REORDER_STATES, value_parser = clap::value_parser!(u32).range(1..), requires = "reorder")]
+    /// How many such crashes are tried at one failure point; 0 for none
+    #[arg(long, value_name = "N", default_value_t = REORDER_STATES)]
     pub(crate) reorder_states: u32,
 
     /// Exit with 5 if the budget ended before everything was tried

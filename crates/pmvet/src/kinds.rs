@@ -55,9 +55,10 @@ pub(crate) const NAMES: [&str; COUNT] = [
     "allocate",
     "thread-detach",
     "step",
+    "file-read",
 ];
 
-pub(crate) const COUNT: usize = 51;
+pub(crate) const COUNT: usize = 52;
 
 /// The number of an event's kind.
 #[inline]
@@ -95,6 +96,7 @@ pub(crate) fn index(what: &What<'_>) -> usize {
         What::Allocate { .. } => 48,
         What::ThreadDetach { .. } => 49,
         What::Step { .. } => 50,
+        What::FileRead { .. } => 51,
     }
 }
 
@@ -179,6 +181,7 @@ pub(crate) mod tests {
             What::Map { file: FileId(1), addr: 0x1000, len: 0x1000, offset: 0, writable: true },
             What::Unmap { addr: 0x1000, len: 0x1000 },
             What::FileWrite { file: FileId(1), offset: 16, data: b"data" },
+            What::FileRead { file: FileId(1), offset: 16, len: 4 },
             What::FileZero { file: FileId(1), offset: 0, len: 8 },
             What::FileResize { file: FileId(1), size: 8192 },
             What::FileRename { file: FileId(1), to: "/pm/other".as_ref() },

@@ -12,7 +12,6 @@ const CASES: &[(&str, &[&str])] = &[
     ("check --in-place --setup true", &["--setup", "--in-place", "leave one out"]),
     ("verify --in-place --setup true", &["--setup", "--in-place", "leave one out"]),
     ("check --in-place --crash-recoveries 2", &["--crash-recoveries", "--in-place"]),
-    ("check --reorder-states 5", &["--reorder"]),
     ("check --stop true", &["--stop", "--client"]),
     ("race --stop true", &["--stop", "--client"]),
     ("check --recover-client true", &["--client"]),

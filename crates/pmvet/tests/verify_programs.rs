@@ -5,7 +5,7 @@
 mod check_support;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use check_support::{CLEAN, Check, Checked, FOUND, INCOMPLETE, Place, USAGE, compile, turn, wait_until};
 use serde::Deserialize;
@@ -31,10 +31,15 @@ fn program() -> PathBuf {
 
 /// A verification of `program.c`, on a pool of zeroes.
 fn verify<'a>(place: &'a Place, workload: &[&str], recovery: &str) -> Check<'a> {
+    verify_by(place, workload, &program(), recovery)
+}
+
+/// The same, with the recovery of another program.
+fn verify_by<'a>(place: &'a Place, workload: &[&str], recovering: &Path, recovery: &str) -> Check<'a> {
     let (program, pool) = (program(), place.pool());
     fs::write(&pool, vec![0; 64 << 10]).unwrap();
     let (program, pool) = (program.to_str().unwrap(), pool.to_str().unwrap());
-    let recover = format!("{program} {pool} {recovery}");
+    let recover = format!("{} {pool} {recovery}", recovering.display());
     let command: Vec<&str> = [program, pool].into_iter().chain(workload.iter().copied()).collect();
     place.verify(&["-j1", "--recover", &recover], &command)
 }
@@ -94,6 +99,44 @@ fn a_checksum_does_not_explode() {
     let place = Place::new();
     let cautious = verify(&place, &["summed"], "sum-up").option(&["--patience", "150"]).run();
     says(cautious.expect(INCOMPLETE, &[]), "choices that seemed to make no difference");
+}
+
+#[test]
+fn what_is_read_without_loads_counts() {
+    let _turn = turn();
+    let unmapped = compile("tests/verify_support/unmapped.c", "verify-unmapped", &[]);
+    for how in ["read", "pread", "preadv", "private", "sendfile", "write"] {
+        let place = Place::new();
+        let found = verify_by(&place, &["unordered"], &unmapped, how).run();
+        assert_eq!(found.code, Some(FOUND), "{how}: {}", found.text());
+        assert_eq!(found.errors().count(), 1, "{how}: {}", found.text());
+        says(&found, "recovery fails if a store in `unordered` is lost");
+    }
+}
+
+#[test]
+fn what_only_the_oracle_reads_counts() {
+    let _turn = turn();
+    let place = Place::new();
+    let oracle = format!("{} {} check", program().display(), place.pool().display());
+    let found = verify(&place, &["unordered"], "nothing").option(&["--oracle", &oracle]).run();
+    assert_eq!(found.code, Some(FOUND), "{}", found.text());
+    says(&found, "the oracle");
+    // The one that is satisfied with everything: nothing is left out.
+    let place = Place::new();
+    let oracle = format!("{} {} read-x", program().display(), place.pool().display());
+    verify(&place, &["unordered"], "nothing").option(&["--oracle", &oracle]).run().expect(CLEAN, &[]);
+}
+
+#[test]
+fn a_recovery_with_persistent_caches_keeps_the_order_of_its_stores() {
+    let _turn = turn();
+    for (persistency, code) in [("adr", FOUND), ("eadr", CLEAN)] {
+        let place = Place::new();
+        let options = ["--failures", "2", "--persistency", persistency];
+        let found = verify(&place, &["elsewhere"], "repair").option(&options).run();
+        assert_eq!(found.code, Some(code), "{persistency}: {}", found.text());
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use dynamorio_sys::*;
 
+use super::ffi::reg_get_value;
 use super::read_c_string;
 
 /// Arguments and result of a system call.
@@ -52,6 +53,18 @@ impl Syscall {
     pub(crate) fn set_result(&self, result: i64) {
         // SAFETY: as above; before a call this is only used if the event skips it.
         unsafe { dr_syscall_set_result(self.0, result as u64) }
+    }
+
+    /// The target's stack pointer.
+    pub(crate) fn stack_pointer(&self) -> u64 {
+        // SAFETY: all-zero is a valid value; size and flags are set as DynamoRIO wants them, and this is within a system call event.
+        unsafe {
+            let mut context: dr_mcontext_t = std::mem::zeroed();
+            context.size = size_of::<dr_mcontext_t>();
+            context.flags = dr_mcontext_flags_t::DR_MC_CONTROL;
+            dr_get_mcontext(self.0, &raw mut context);
+            reg_get_value(DR_REG_RSP as reg_id_t, &raw mut context)
+        }
     }
 
     /// A path argument, made absolute.

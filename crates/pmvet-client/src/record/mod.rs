@@ -15,7 +15,7 @@ pub(crate) mod module_events;
 pub(crate) mod open_file;
 pub(crate) mod pm;
 pub(crate) mod process_end;
-pub(crate) mod range_stores;
+pub(crate) mod range_accesses;
 mod ring;
 mod ring_claim;
 pub(crate) mod shadow_stack;

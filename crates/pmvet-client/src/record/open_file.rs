@@ -32,6 +32,15 @@ impl OpenFile {
         (regular || device).then(|| Self { inode: (stat.st_dev, stat.st_ino), size: stat.st_size as u64, path: path() })
     }
 
+    /// The device that a descriptor's file lies on.
+    pub(crate) fn device(fd: i32) -> Option<u64> {
+        // SAFETY: all-zero is a valid `stat`, and the pointer is valid.
+        unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            (libc::syscall(libc::SYS_fstat, fd, &raw mut stat) == 0).then_some(stat.st_dev)
+        }
+    }
+
     /// Whether it lies on a DAX file system.
     pub(crate) fn is_dax(fd: i32) -> bool {
         // SAFETY: all-zero is a valid `statx`, and the pointers are valid.

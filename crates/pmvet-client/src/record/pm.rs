@@ -199,6 +199,11 @@ impl Pm {
         file
     }
 
+    /// The PM files that were announced and are `wanted`.
+    pub(crate) fn known_files(&self, wanted: impl Fn(Inode) -> bool) -> Vec<FileId> {
+        self.files().known.iter().filter(|(inode, _)| wanted(**inode)).map(|(_, &file)| file).collect()
+    }
+
     /// An inode that is deleted may be used again for another file.
     pub(crate) fn forget_file(&self, inode: Inode) {
         let mut files = self.files();

@@ -4,6 +4,8 @@
 //! one, made before it, should have come after it. Experiments tell, on images in which one more store is missing. If recovery copes
 //! without a store that was made after the lost one, the lost one should have been persistent by then. If it copes only without a store
 //! that was made before, and the thread has not yet waited for the lost one, it is that other store that is to blame.
+//!
+//! The same experiments tell which store a crash in program order comes too late after: the last one that recovery could do without.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -19,18 +21,38 @@ use crate::lab::{ScanError, TrialImage, TrialJournal, TrialPool};
 const CANDIDATES: usize = 16;
 /// How many stores that one instruction makes in a row are one: a copy.
 const IN_A_ROW: usize = 64;
+/// How many losses of the same store at the same failure point are looked at.
+const MOST_ALIKE: usize = 3;
 
-/// A crash that recovery does not survive, since stores are lost.
+/// A crash that recovery does not survive.
 #[derive(Debug, Clone, Copy)]
 pub struct FatalLoss<'a> {
-    /// The crash comes before the event with this number.
-    pub crash: u64,
+    /// The crash comes before this.
+    pub crash: EventSite,
     pub version: VersionId,
+    /// What makes the stores that are lost undone. Nothing: the crash is in program order.
     pub patches: &'a [Patch],
+    /// Who made the lost stores, or crashes.
     pub thread: ThreadId,
-    /// The first and the last store that are lost.
-    pub first: u64,
-    pub last: u64,
+    /// The first and the last store that are lost, if any.
+    pub lost: Option<(EventSite, EventSite)>,
+}
+
+/// One event of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventSite {
+    pub seq: u64,
+    pub site: SiteId,
+}
+
+impl FatalLoss<'_> {
+    fn first(&self) -> u64 {
+        self.lost.map_or(self.crash.seq, |(first, _)| first.seq)
+    }
+
+    fn last(&self) -> u64 {
+        self.lost.map_or(self.crash.seq, |(_, last)| last.seq)
+    }
 }
 
 /// What recovery could have done without, so that the loss would have done no harm.
@@ -69,8 +91,36 @@ pub struct PmStore {
     fences: u32,
 }
 
-/// The store that makes the difference in each of these crashes, if there is one.
+/// The store that makes the difference in each of these crashes, if there is one. Of crashes that lose the same store at the same place,
+/// some are looked at, and the others are like the first.
 pub fn find(
+    recording: &Recording,
+    losses: &[FatalLoss<'_>],
+    pool: &TrialPool<'_>,
+    journal: &mut TrialJournal,
+) -> Result<Vec<Option<Decisive>>, ScanError> {
+    let mut alike: HashMap<(Option<SiteId>, SiteId), Vec<usize>> = HashMap::new();
+    for (i, loss) in losses.iter().enumerate() {
+        alike.entry((loss.lost.map(|(_, last)| last.site), loss.crash.site)).or_default().push(i);
+    }
+    let mut looked_at: Vec<usize> = alike.values().flat_map(|like| like.iter().take(MOST_ALIKE).copied()).collect();
+    looked_at.sort_unstable();
+    if looked_at.is_empty() {
+        return Ok(Vec::new());
+    }
+    let some: Vec<FatalLoss<'_>> = looked_at.iter().map(|&i| losses[i]).collect();
+    let found = find_in_each(recording, &some, pool, journal)?;
+    let found: HashMap<usize, Option<Decisive>> = looked_at.into_iter().zip(found).collect();
+    let mut decisive = vec![None; losses.len()];
+    for like in alike.into_values() {
+        for &i in &like {
+            decisive[i] = found.get(&i).or_else(|| found.get(&like[0])).copied().flatten();
+        }
+    }
+    Ok(decisive)
+}
+
+fn find_in_each(
     recording: &Recording,
     losses: &[FatalLoss<'_>],
     pool: &TrialPool<'_>,
@@ -90,7 +140,10 @@ pub fn find(
     let decisive = |((loss, candidates), images): ((&FatalLoss<'_>, &Vec<Candidate>), &Vec<Images>)| {
         let rescuing = candidates.iter().zip(images).filter(|(_, images)| images.jobs(loss).all(copes));
         let rescuing: Vec<PmStore> = rescuing.map(|(candidate, _)| candidate.store).collect();
-        let (later, before): (Vec<PmStore>, Vec<PmStore>) = rescuing.into_iter().partition(|s| s.seq > loss.last);
+        if loss.lost.is_none() {
+            return rescuing.into_iter().max_by_key(|store| store.seq).map(Decisive::Early);
+        }
+        let (later, before): (Vec<PmStore>, Vec<PmStore>) = rescuing.into_iter().partition(|s| s.seq > loss.last());
         // The last one: without the first ones, such as a mark that the file is in use, recovery would not even look.
         let last = |fences: u32| before.iter().filter(|s| s.fences == fences).max_by_key(|s| s.seq).copied();
         let early = last(1).map(Decisive::Before).or(last(0).map(Decisive::Early));
@@ -111,7 +164,7 @@ struct Images {
 impl Images {
     fn new(loss: &FatalLoss<'_>, candidate: &Candidate) -> Self {
         let without = loss.patches.iter().chain(&candidate.before).cloned().collect();
-        Self { without, alone: (candidate.store.seq > loss.last).then(|| candidate.before.clone()) }
+        Self { without, alone: (candidate.store.seq > loss.last()).then(|| candidate.before.clone()) }
     }
 
     fn jobs<'a>(&'a self, loss: &FatalLoss<'_>) -> impl Iterator<Item = TrialImage<'a>> {
@@ -149,12 +202,28 @@ fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec
     // By the moment: just before the last lost store, and at the crash.
     let mut stops: Vec<(u64, usize, bool)> = Vec::new();
     for (i, loss) in losses.iter().enumerate() {
-        stops.extend([(loss.last, i, false), (loss.crash, i, true)]);
+        stops.extend([(loss.last(), i, false), (loss.crash.seq, i, true)]);
     }
     stops.sort_unstable();
     let mut stops = stops.into_iter().peekable();
     let mut threads: HashMap<ThreadId, Thread> = HashMap::new();
     let mut waiting: HashMap<usize, Vec<Made>> = HashMap::new();
+    let mut stop = |i: usize, at_crash: bool, threads: &HashMap<ThreadId, Thread>| {
+        let loss = &losses[i];
+        let thread = threads.get(&loss.thread);
+        if !at_crash {
+            // What is older is what the program relied on all the time: without a mark that the file is in use, recovery would not
+            // even look.
+            let made = thread.into_iter().flat_map(|thread| &thread.made).filter(|made| made.store.fences <= 1);
+            waiting.insert(i, made.cloned().collect());
+            return;
+        }
+        let before = waiting.remove(&i).unwrap_or_default();
+        if let Some(thread) = thread.filter(|thread| thread.last_fence < loss.first()) {
+            let later = thread.made.iter().filter(|made| made.store.seq > loss.last());
+            found[i] = before.iter().chain(later).filter_map(|made| made.undone(loss.patches)).collect();
+        }
+    };
     let mut replay = PmReplay::new(recording);
     let mut reader = recording.read()?;
     let mut now = shutdown::ClockCheck::default();
@@ -168,24 +237,13 @@ fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec
             continue;
         }
         while let Some((_, i, at_crash)) = stops.next_if(|(moment, ..)| *moment <= event.seq) {
-            let thread = threads.get(&losses[i].thread);
-            if !at_crash {
-                // What is older is what the program relied on all the time: without a mark that the file is in use, recovery would not
-                // even look.
-                let made = thread.into_iter().flat_map(|thread| &thread.made).filter(|made| made.store.fences <= 1);
-                waiting.insert(i, made.cloned().collect());
-                continue;
-            }
-            let before = waiting.remove(&i).unwrap_or_default();
-            if let Some(thread) = thread.filter(|thread| thread.last_fence < losses[i].first) {
-                let later = thread.made.iter().filter(|made| made.store.seq > losses[i].last);
-                let all = before.iter().chain(later);
-                found[i] = all.filter_map(|made| made.undone(losses[i].patches)).collect();
-            }
+            stop(i, at_crash, &threads);
         }
         note(&event, threads.entry(event.thread).or_default(), &replay);
         replay.apply(&event)?;
     }
+    // Crashes at the end of the run.
+    stops.for_each(|(_, i, at_crash)| stop(i, at_crash, &threads));
     Ok(found)
 }
 

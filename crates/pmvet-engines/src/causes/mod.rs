@@ -1,6 +1,7 @@
 //! What makes failures one finding: a cause in common. Also across the shards of a run, each of which has seen a part of the failures.
 
 pub mod early_stores;
+pub(crate) mod words;
 
 use std::collections::{HashMap, HashSet};
 
@@ -172,6 +173,16 @@ pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Findin
         }
     }
     (left, counted)
+}
+
+/// Counts findings about lost stores with those of crashes that lose nothing, where [`count_early`] says so.
+pub fn count_lost_stores(findings: Vec<Finding>) -> Vec<Finding> {
+    let loses =
+        |finding: &Finding| matches!(&finding.evidence, Evidence::Crash { image, .. } if !image.lost.is_empty());
+    let (lost, mut others): (Vec<Finding>, Vec<Finding>) = findings.into_iter().partition(loses);
+    let (left, _) = count_early(&mut others, lost);
+    others.extend(left);
+    others
 }
 
 /// Leaves out what has the same cause as something in `known`.

@@ -9,8 +9,9 @@ use pmvet_model::states::Reordering;
 use super::points::FailurePoint;
 use super::refine::Culprit;
 use super::scan::{FailurePointScan, PendingStore, ReorderedState};
-use super::windows::{PointVerdict, Window, windows};
-use crate::causes::early_stores::{Decisive, PmStore};
+use super::windows::{FailureMode, PointVerdict, Window, windows};
+use crate::causes::early_stores::Decisive;
+use crate::causes::words::{self, FindingText, function_of, store_place, too_early, where_of};
 use crate::causes::{Cause, EARLY, Failures, Merged, causes};
 use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
 use crate::lab::{TrialImage, TrialJournal, Tried};
@@ -34,11 +35,30 @@ pub fn verdicts(scan: &FailurePointScan, journal: &TrialJournal, usual: &Outcome
 
 /// Windows of failing points, and what the recovery did at the first point of each.
 pub fn failures<'a>(scan: &FailurePointScan, journal: &'a TrialJournal, usual: &Outcome) -> Vec<(Window, &'a Tried)> {
-    let first = |window: Window| {
-        let job = TrialImage { version: scan.points[window.first].version, patches: &[] };
-        Some((window, journal.get(&job.image(&scan.versions))?))
+    let tried = |point: usize| {
+        let job = TrialImage { version: scan.points[point].version, patches: &[] };
+        journal.get(&job.image(&scan.versions))
     };
-    windows(&verdicts(scan, journal, usual)).into_iter().filter_map(first).collect()
+    let mode = |point: usize| tried(point).filter(|t| t.outcome != *usual).map(|t| FailureMode::from(&t.outcome));
+    let windows = windows(&verdicts(scan, journal, usual)).into_iter().flat_map(|window| window.by_mode(mode));
+    windows.filter_map(|window| Some((window, tried(window.first)?))).collect()
+}
+
+/// Whether a fatal reordering only prolongs a window of failures. The store that it loses has closed the window, and comes after the last
+/// failure point: nothing can have made it persistent yet. No store is to blame beside the one that opened the window.
+pub fn prolongs_a_window(
+    scan: &FailurePointScan,
+    journal: &TrialJournal,
+    usual: &Outcome,
+    state: &ReorderedState,
+    outcome: &Outcome,
+) -> bool {
+    let Some(previous) = state.point.checked_sub(1).map(|point| &scan.points[point]) else { return false };
+    let job = TrialImage { version: previous.version, patches: &[] };
+    let fails_alike =
+        |tried: &Tried| tried.outcome != *usual && FailureMode::from(&tried.outcome) == FailureMode::from(outcome);
+    journal.get(&job.image(&scan.versions)).is_some_and(fails_alike)
+        && state.lost.iter().any(|lost| lost.seq >= previous.seq)
 }
 
 /// A finding for each window that has a cause of its own, and for each window what it is about, with the position of its finding if it
@@ -53,49 +73,23 @@ pub fn of_windows(
     let mut all = Vec::new();
     for (window, tried, culprit) in found {
         let first = &scan.points[window.first];
-        let mut places = Vec::new();
-        if let Some(store) = &culprit.store {
-            places.push(place_of(Role::Store, store, "a crash after this store is fatal", names.stacks));
-        }
-        let label = format!("a crash before this: recovery {}", tried.outcome);
-        places.push(point_place(Role::FailurePoint, first, label, names.stacks));
-        if let Some(after) = window.after {
-            let label = "from here on recovery works again";
-            places.push(point_place(Role::NextGood, &scan.points[after], label.into(), names.stacks));
-        }
+        let mut places = window_places(scan, window, tried, culprit, names);
         let causes = causes(&places, &tried.outcome);
         let count = window.bad as u64;
         let failures = Failures { seq: first.seq, causes: causes.clone(), count, finding: None };
         let new = merged.add(causes, count, || {
-            let where_ = where_of(&places[0]);
-            let library = called(&places[0]).map(str::to_owned);
-            let inside = library.as_ref().map_or(String::new(), |name| format!(", inside `{name}`"));
-            let until = match places.iter().find(|p| p.role == Role::NextGood).map(where_of) {
-                Some(next) if next == where_ => "There".to_owned(),
-                Some(next) => format!("From there until the program is {next}"),
-                None => "From there until the end of the run".into(),
+            let FindingText { title, happened, fix } = match window.follows_another() {
+                true => unfinished(&places, window, &tried.outcome),
+                false => fatal_window(&places, window, &tried.outcome),
             };
             places.extend(recovery_place(tried, names));
             Finding {
                 rule: rule(pmvet_findings::rules::RECOVERY_FAILURE),
                 severity: Severity::Error,
-                title: format!("recovery fails after a crash in {}{inside}", function_of(&places[0])),
+                title,
                 expected: format!("After a crash at any moment, recovery {}.", setting.usual),
-                happened: format!(
-                    "A crash {where_}{inside} leaves a state that recovery cannot handle: it {}. {until}, {}.",
-                    tried.outcome,
-                    match window.bad {
-                        1 => "one failure point fails".to_owned(),
-                        n => format!("{n} failure points fail one after the other"),
-                    }
-                ),
-                fix: match library.filter(|name| name.contains("create")) {
-                    Some(create) => format!(
-                        "Until `{create}` returns, the file is there and cannot be opened. Make it under another name \
-                         and rename it when it is complete, or let recovery begin anew if it finds it unfinished."
-                    ),
-                    None => repair(&places, &where_),
-                },
+                happened,
+                fix,
                 caveat: None,
                 evidence: evidence(
                     tried,
@@ -115,6 +109,88 @@ pub fn of_windows(
         all.push((failures, new));
     }
     (merged.findings, all)
+}
+
+/// What a window of failures is about, the place to blame first.
+fn window_places(
+    scan: &FailurePointScan,
+    window: &Window,
+    tried: &Tried,
+    culprit: &Culprit,
+    names: &mut StackLookup<'_>,
+) -> Vec<Place> {
+    let first = &scan.points[window.first];
+    let mut places = Vec::new();
+    if let Some(after) = window.after.filter(|_| window.follows_another()) {
+        let label = format!("until this is done, recovery {}", tried.outcome);
+        places.push(point_place(Role::FailurePoint, &scan.points[after], label, names.stacks));
+        let since = "since here; before, it fails in another way";
+        places.push(point_place(Role::LastGood, first, since.into(), names.stacks));
+        return places;
+    }
+    if let Some(store) = &culprit.store {
+        places.push(place_of(Role::Store, store, words::FATAL_AFTER, names.stacks));
+    }
+    let label = format!("a crash before this: recovery {}", tried.outcome);
+    places.push(point_place(Role::FailurePoint, first, label, names.stacks));
+    if let Some(after) = window.after {
+        let label = match window.fails_on {
+            true => "from here on recovery fails in another way",
+            false => "from here on recovery works again",
+        };
+        places.push(point_place(Role::NextGood, &scan.points[after], label.into(), names.stacks));
+    }
+    places
+}
+
+/// A window that opens with a store.
+fn fatal_window(places: &[Place], window: &Window, outcome: &Outcome) -> FindingText {
+    let where_ = where_of(&places[0]);
+    let library = called(&places[0]).map(str::to_owned);
+    let inside = library.as_ref().map_or(String::new(), |name| format!(", inside `{name}`"));
+    let until = match places.iter().find(|p| p.role == Role::NextGood).map(where_of) {
+        Some(next) if next == where_ => "There".to_owned(),
+        Some(next) => format!("From there until the program is {next}"),
+        None => "From there until the end of the run".into(),
+    };
+    FindingText {
+        title: format!("recovery fails after a crash in {}{inside}", function_of(&places[0])),
+        happened: format!(
+            "A crash {where_}{inside} leaves a state that recovery cannot handle: it {outcome}. {until}, {}.",
+            failing_points(window)
+        ),
+        fix: match library.filter(|name| name.contains("create")) {
+            Some(create) => format!(
+                "Until `{create}` returns, the file is there and cannot be opened. Make it under another name and rename it when it \
+                 is complete, or let recovery begin anew if it finds it unfinished."
+            ),
+            None => repair(places, &where_),
+        },
+    }
+}
+
+/// A window that opens where another one closes: something that recovery relies on has not been done yet.
+fn unfinished(places: &[Place], window: &Window, outcome: &Outcome) -> FindingText {
+    let (done, since) = (where_of(&places[0]), where_of(&places[1]));
+    FindingText {
+        title: format!("recovery fails after a crash before {} is done", function_of(&places[0])),
+        happened: format!(
+            "From the moment that the program is {since} until it is {done}, a crash leaves a state that recovery cannot handle: it \
+             {outcome}. There, {}. What recovery relies on has not been stored yet.",
+            failing_points(window)
+        ),
+        fix: format!(
+            "Make recovery cope without what is stored {done}, for example by doing that if it finds it undone; or let the file \
+             count as complete only when that is done, too."
+        ),
+    }
+}
+
+fn failing_points(window: &Window) -> String {
+    match window.bad {
+        1 => "one failure point fails".to_owned(),
+        n => format!("{n} failure points fail one after the other"),
+    }
 }
 
 /// What to change, given the store that opens a window of failures and the place that closes it.
@@ -162,64 +238,51 @@ pub fn of_states(
         if known.contains(&function_name(&lost)) {
             continue;
         }
-        let blamed = early.map_or(lost, |early| store_place(&early, "this store may be in PM too early", names.stacks));
+        let blamed = early.map_or(lost, |early| store_place(&early, words::TOO_EARLY, names.stacks));
         // Only the store: what is lost, or came too early, is the cause, wherever the crash comes.
         let cause = match decisive {
             // One missing fence, however many lines wait for it.
-            Some(Decisive::Later(later)) if last.flushing => cause(&store_place(&later, LATER, names.stacks)),
+            Some(Decisive::Later(later)) if last.flushing => cause(&store_place(&later, words::LATER, names.stacks)),
             _ => cause(&blamed),
         };
         let label = format!("a crash before this, with that store lost: recovery {}", tried.outcome);
         let mut places = vec![blamed];
         match decisive {
             Some(Decisive::Early(_)) => {
-                places.push(place_of(Role::Store, last, "this one, made after it, may be lost", names.stacks));
+                places.push(place_of(Role::Store, last, words::LOST_AFTER, names.stacks));
             }
-            Some(Decisive::Before(store)) => places.push(store_place(&store, BEFORE, names.stacks)),
-            Some(Decisive::Later(later)) => places.push(store_place(&later, LATER, names.stacks)),
+            Some(Decisive::Before(store)) => places.push(store_place(&store, words::BEFORE, names.stacks)),
+            Some(Decisive::Later(later)) => places.push(store_place(&later, words::LATER, names.stacks)),
             None => {}
         }
         places.push(point_place(Role::FailurePoint, point, label, names.stacks));
         merged.add(cause, 1, || {
-            let lost = where_of(&places[usize::from(early.is_some())]);
             let (store, crash) = (where_of(&places[0]), where_of(&places[places.len() - 1]));
-            let title = match early {
-                Some(_) => format!("recovery fails if a store in {} is persistent before later ones", function_of(&places[0])),
-                None => format!("recovery fails if a store in {} is lost", function_of(&places[0])),
-            };
-            let happened = match early {
-                Some(_) => format!(
-                    "The store {store} may be in PM while the one {lost}, which is made after it, is not. If a crash comes {crash} \
-                     then, recovery {}; without the first store it copes.",
-                    tried.outcome
-                ),
-                None => format!(
-                    "Nothing forces the store {store} into PM before the program goes on to where a crash comes {crash}. \
-                     If the crash loses it, recovery {}.",
-                    tried.outcome
-                ),
+            let FindingText { title, happened, fix } = match early {
+                Some(_) => too_early(&places[0], &places[1], &crash, &tried.outcome),
+                None => FindingText {
+                    title: format!("recovery fails if a store in {} is lost", function_of(&places[0])),
+                    happened: format!(
+                        "Nothing forces the store {store} into PM before the program goes on to where a crash comes {crash}. \
+                         If the crash loses it, recovery {}.",
+                        tried.outcome
+                    ),
+                    fix: match last.flushing {
+                        true => format!("Put a fence (`sfence`) after the flush of {}, which is stored {store}, before the program goes on to depend on it.", Finding::DATA),
+                        false => format!("Flush {} after the store {store}, and fence, before the program goes on to depend on it.", Finding::DATA),
+                    },
+                },
             };
             places.extend(recovery_place(tried, names));
-            let missing = match early {
-                Some(_) => format!("Make {} persistent last: store it after what is stored {lost} has been flushed and fenced.", Finding::DATA),
-                None if last.flushing => format!("Put a fence (`sfence`) after the flush of {}, which is stored {store}, before the program goes on to depend on it.", Finding::DATA),
-                None => format!("Flush {} after the store {store}, and fence, before the program goes on to depend on it.", Finding::DATA),
-            };
-            let culprit = Culprit {
-                span: super::refine::TurningPoint { good: point.seq, bad: point.seq },
-                store: None,
-                pending: Vec::new(),
-                pending_total: 0,
-            };
             Finding {
                 rule: rule(pmvet_findings::rules::REORDERED_CRASH),
                 severity: Severity::Error,
                 title,
                 expected: format!("Whatever the processor has written back by the time of a crash, recovery {}.", setting.usual),
                 happened,
-                fix: missing,
+                fix,
                 caveat: None,
-                evidence: evidence(tried, setting, &culprit, point.seq, &state.lost, choice(state), names),
+                evidence: evidence(tried, setting, &Culprit::default(), point.seq, &state.lost, choice(state), names),
                 places,
                 count: 0,
                 fingerprint: String::new(),
@@ -258,13 +321,6 @@ fn function_name(place: &Place) -> Option<String> {
     place.frame()?.function.clone()
 }
 
-fn function_of(place: &Place) -> String {
-    match place.frame().and_then(|frame| frame.function.as_ref()) {
-        Some(function) => format!("`{function}`"),
-        None => "code without a name".into(),
-    }
-}
-
 /// The function of a library that the user's line called and that does more than flush or copy for it.
 fn called(place: &Place) -> Option<&str> {
     let line = place.frame()?;
@@ -274,11 +330,6 @@ fn called(place: &Place) -> Option<&str> {
     callee.function.as_deref().filter(|name| !helpers.iter().any(|helper| name.contains(helper)))
 }
 
-/// `at list.c:42`, or as much of that as is known.
-fn where_of(place: &Place) -> String {
-    place.frame().map_or_else(|| "at an unknown place".into(), |frame| format!("in {frame}"))
-}
-
 fn place_of(role: Role, loss: &PendingStore, label: &str, stacks: &mut dyn Stacks) -> Place {
     Place {
         role,
@@ -286,21 +337,6 @@ fn place_of(role: Role, loss: &PendingStore, label: &str, stacks: &mut dyn Stack
         thread: Some(loss.thread.0),
         pm: Some(PmRange { file: stacks.file(loss.line.file), offset: loss.offset, len: loss.len, object: None }),
         seq: Some(loss.seq),
-        label: label.into(),
-    }
-}
-
-/// The labels of stores that make a difference, beside the one that is blamed.
-const LATER: &str = "this store, made after it, may be in PM first";
-const BEFORE: &str = "this store is in PM already; without it, recovery would cope";
-
-fn store_place(store: &PmStore, label: &str, stacks: &mut dyn Stacks) -> Place {
-    Place {
-        role: Role::Store,
-        stack: stacks.stack(store.site, store.context),
-        thread: Some(store.thread.0),
-        pm: Some(PmRange { file: stacks.file(store.file), offset: store.offset, len: store.len, object: None }),
-        seq: Some(store.seq),
         label: label.into(),
     }
 }
@@ -357,14 +393,8 @@ pub fn witnessed(
     names: &mut StackLookup<'_>,
 ) -> Evidence {
     let seq = scan.points.last().map_or(0, |point| point.seq);
-    let nothing = Culprit {
-        span: super::refine::TurningPoint { good: seq, bad: seq },
-        store: None,
-        pending: Vec::new(),
-        pending_total: 0,
-    };
     let choice = "the run has ended; this store is lost, and what was stored to its cache line later".to_owned();
-    match evidence(tried, setting, &nothing, seq, &[], choice, names) {
+    match evidence(tried, setting, &Culprit::default(), seq, &[], choice, names) {
         Evidence::Crash { image, recovery, .. } => Evidence::Crash { image, recovery, timeline },
         other => other,
     }

@@ -9,8 +9,8 @@
 //!   rebuilt ([`scan`]), and images with equal content are tried once.
 //! * A failing image is narrowed down to the store that broke it ([`refine`]), and failures that follow each other without a
 //!   good image between them are one finding ([`windows`]).
-//! * Besides the newest value of everything, states in which the processor wrote lines back in another order are tried where asked
-//!   for (`InjectionPlan::reorder`).
+//! * Besides the newest value of everything, states in which the processor wrote lines back in another order are tried
+//!   (`InjectionPlan::reorder`): the likely ones, or all.
 //!
 //! What it misses: states that only a later visit to the same call path would show (`InjectionPlan::visits` tries more of them), states in
 //! which several lines are kept back at once, and whatever the recovery does not notice.
@@ -22,7 +22,7 @@ pub mod scan;
 pub mod windows;
 
 pub use points::{FailurePoint, Granularity};
-pub use scan::{FailurePointScan, FailurePointScanner, ReorderedState};
+pub use scan::{FailurePointScan, FailurePointScanner, PendingStore, ReorderedState};
 
 /// What to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,15 @@ pub struct InjectionPlan {
     pub at: Granularity,
     /// How many visits to the same call path are tried.
     pub visits: u32,
-    /// Try states that the order of write-backs allows, at most so many for one failure point.
-    pub reorder: Option<usize>,
+    /// Try states in which lines were written back in another order.
+    pub reorder: Option<Reorder>,
+}
+
+/// Which states with lines in another order are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reorder {
+    /// At most so many for one failure point.
+    pub states: usize,
+    /// All of these. If not, about as many as there are images in program order, the likely ones first.
+    pub all: bool,
 }

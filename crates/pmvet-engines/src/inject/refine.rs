@@ -12,6 +12,7 @@ use pmvet_target::recording::Recording;
 use pmvet_target::shutdown;
 
 use super::scan::PendingStore;
+use super::windows::FailureMode;
 use crate::lab::{ScanError, TrialImage, TrialJournal, TrialPool, versions_at};
 
 /// How many crashes are tried for one window in one pass over the run.
@@ -19,17 +20,17 @@ const STEPS: u64 = 12;
 /// Passes over the run, at most. Each divides what is left by [`STEPS`].
 const ROUNDS: usize = 6;
 
-/// Moments between which a crash turns from harmless to fatal. A moment is before the event of its number.
+/// Moments between which a crash turns from harmless to fatal, in one way of failing. A moment is before the event of its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurningPoint {
     pub good: u64,
     pub bad: u64,
+    pub mode: FailureMode,
 }
 
 /// The store after which recovery fails.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Culprit {
-    pub span: TurningPoint,
     /// Nothing if it is not a store, or could not be found in time.
     pub store: Option<PendingStore>,
     /// Stores that nothing had forced into PM when the crash came: the latest of them, and how many there were.
@@ -58,16 +59,16 @@ pub fn narrow(
             found.iter().map(|(_, version)| TrialImage { version: *version, patches: &[] }).collect();
         let campaign = TrialPool { versions: &versions, ..*campaign };
         campaign.run(&jobs, journal, &())?;
-        let is_bad = |moment: u64| {
+        let is_bad = |moment: u64, mode: FailureMode| {
             let at = found.partition_point(|(m, _)| *m < moment);
             let (_, version) = found.get(at).filter(|(m, _)| *m == moment)?;
             let tried = journal.get(&TrialImage { version: *version, patches: &[] }.image(&versions))?;
-            Some(tried.outcome != *campaign.usual)
+            Some(tried.outcome != *campaign.usual && FailureMode::from(&tried.outcome) == mode)
         };
         let before: Vec<TurningPoint> = spans.to_vec();
         for (span, moments) in spans.iter_mut().zip(&moments) {
             for &moment in moments {
-                match is_bad(moment) {
+                match is_bad(moment, span.mode) {
                     Some(true) => {
                         span.bad = moment;
                         break;
@@ -93,8 +94,7 @@ fn steps(span: TurningPoint) -> Vec<u64> {
 
 /// Names the stores to blame, in one last pass, as far as there is time.
 pub fn blame(recording: &Recording, spans: &[TurningPoint], mode: Mode) -> Result<Vec<Culprit>, ScanError> {
-    let mut culprits: Vec<Culprit> =
-        spans.iter().map(|&span| Culprit { span, store: None, pending: Vec::new(), pending_total: 0 }).collect();
+    let mut culprits = vec![Culprit::default(); spans.len()];
     let mut order: Vec<usize> = (0..spans.len()).collect();
     order.sort_unstable_by_key(|&i| spans[i].bad);
     let mut next = order.into_iter().peekable();

@@ -53,6 +53,16 @@ pub struct ReorderedState {
     pub choice: Reordering,
     pub patches: Vec<Patch>,
     pub lost: Vec<PendingStore>,
+    /// How many states before this one were about the same store and failure point.
+    visits: u32,
+}
+
+impl ReorderedState {
+    /// The smaller, the more likely it is to show something new: first something about each store and failure point, and of these
+    /// first what a forgotten flush or fence leads to, a line that is late.
+    fn rank(&self) -> (u32, u8, bool) {
+        (self.visits, kind(self.choice), !self.lost.iter().any(|lost| lost.flushing))
+    }
 }
 
 /// What a run offers to crash at.
@@ -62,6 +72,8 @@ pub struct FailurePointScan {
     /// In the order of the run.
     pub points: Vec<FailurePoint>,
     pub states: Vec<ReorderedState>,
+    /// How many more states the plan left out as less likely to fail.
+    pub unlikely: usize,
     /// The content at the end of the run.
     pub last: VersionId,
     /// Failure points passed, with all visits.
@@ -78,9 +90,19 @@ pub struct FailurePointScan {
 
 /// How often the same store is lost at the same failure point.
 const MOST_PAIRS: u32 = 4;
+/// If not all states with lines in another order are tried: how many are, even in a run with fewer images in program order.
+const LEAST_STATES: usize = 32;
 
 /// A store, a failure point, and which of them is behind.
 type Pair = (SiteId, ContextId, SiteId, ContextId, u8);
+
+fn kind(choice: Reordering) -> u8 {
+    match choice {
+        Reordering::Behind(_) => 0,
+        Reordering::Ahead(_) => 1,
+        Reordering::Partial(..) => 2,
+    }
+}
 
 /// Makes a [`FailurePointScan`] out of events.
 #[derive(Debug)]
@@ -121,8 +143,8 @@ impl FailurePointScanner {
             let (version, _) = self.versions.take(&mut self.replay)?;
             let Event { seq, thread, site, context, .. } = *event;
             self.found.push(FailurePoint { seq, thread, site, context, version });
-            if let Some(most) = self.plan.reorder {
-                self.reorder(model, version, most);
+            if let Some(reorder) = self.plan.reorder {
+                self.reorder(model, version, reorder.states);
             }
         }
         Ok(())
@@ -146,15 +168,13 @@ impl FailurePointScanner {
         let at = self.found[point];
         for state in states {
             // The same store instruction and the same failure point: what one line shows, a hundred like it would show again.
-            let (line, kind) = match state.choice {
-                Reordering::Behind(line) => (line, 0),
-                Reordering::Ahead(line) => (line, 1),
-                Reordering::Partial(line, _) => (line, 2),
-            };
+            let (Reordering::Behind(line) | Reordering::Ahead(line) | Reordering::Partial(line, _)) = state.choice;
             let Some(store) = model.line(line).and_then(|line| line.stores().last()) else { continue };
-            let visits = self.pairs.entry((store.site, store.context, at.site, at.context, kind)).or_default();
+            let visits =
+                self.pairs.entry((store.site, store.context, at.site, at.context, kind(state.choice))).or_default();
+            let before = *visits;
             *visits += 1;
-            if *visits > self.plan.visits.min(MOST_PAIRS) {
+            if before >= self.plan.visits.min(MOST_PAIRS) {
                 self.skipped += 1;
                 continue;
             }
@@ -164,16 +184,30 @@ impl FailurePointScanner {
             }
             let lost = model.lost(&state.cuts);
             let lost = lost.filter_map(|(id, store)| Some(PendingStore::new(model.line(id)?, store))).collect();
-            self.states.push(ReorderedState { point, choice: state.choice, patches, lost });
+            self.states.push(ReorderedState { point, choice: state.choice, patches, lost, visits: before });
         }
+    }
+
+    /// Keeps the states that are most likely to fail, in the order of the run. Returns how many others there were.
+    fn keep_likely_states(&mut self) -> usize {
+        let images = self.found.iter().map(|point| point.version).collect::<HashSet<_>>().len();
+        let most = images.max(LEAST_STATES);
+        let all = self.states.len();
+        self.states.sort_by_key(ReorderedState::rank);
+        self.states.truncate(most);
+        self.states.sort_by_key(|state| state.point);
+        all - self.states.len()
     }
 
     pub fn finish(mut self) -> Result<FailurePointScan, ScanError> {
         let (last, _) = self.versions.take(&mut self.replay)?;
+        let all = self.plan.reorder.is_none_or(|reorder| reorder.all);
+        let unlikely = if all { 0 } else { self.keep_likely_states() };
         Ok(FailurePointScan {
             versions: self.versions,
             points: self.found,
             states: self.states,
+            unlikely,
             last,
             passed: self.points.passed,
             unique: self.points.unique(),

@@ -1,7 +1,13 @@
 //! From failing images to bugs.
 //!
 //! A bug opens a window: from some store on, a crash leaves what recovery cannot handle, until a later store closes it. All
-//! failure points in the window fail, whatever the message, and they have one cause: what was done when it opened.
+//! failure points in the window fail, and they have one cause: what was done when it opened.
+//!
+//! Windows of two bugs may touch: a pool that cannot be opened while it is made, and one that opens without what it should hold. Where
+//! recovery first fails in one way and from some point on in another, there are two windows. Where ways of failing alternate, they are one:
+//! it is the same broken state, and what recovery stumbles over varies.
+
+use pmvet_findings::Outcome;
 
 /// What is known about a failure point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,14 +20,72 @@ pub enum PointVerdict {
 /// Failure points that fail one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// The last one before that does not fail, by position.
+    /// The last one before that does not fail, or not so, by position.
     pub before: Option<usize>,
     pub first: usize,
     pub last: usize,
-    /// The next one that does not fail.
+    /// The next one that does not fail, or not so.
     pub after: Option<usize>,
     /// How many fail.
     pub bad: usize,
+    /// Where the first of the windows opens that touch each other.
+    pub opened: usize,
+    /// `after` fails too, in another way.
+    pub fails_on: bool,
+}
+
+/// How a recovery fails: what tells two failures apart whatever they print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureMode {
+    Exit(i32),
+    Signal(i32),
+    Hang,
+    Oracle,
+}
+
+impl From<&Outcome> for FailureMode {
+    fn from(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Exit { status } => Self::Exit(*status),
+            Outcome::Signal { signal, .. } => Self::Signal(*signal),
+            Outcome::Hang { .. } => Self::Hang,
+            Outcome::Oracle { .. } => Self::Oracle,
+        }
+    }
+}
+
+impl Window {
+    /// Whether it opens where recovery has failed before, in another way, and is over when it works.
+    pub fn follows_another(&self) -> bool {
+        self.first != self.opened && self.after.is_some() && !self.fails_on
+    }
+
+    /// One window for each way of failing, if these follow each other.
+    pub fn by_mode(self, mode: impl Fn(usize) -> Option<FailureMode>) -> Vec<Self> {
+        let mut parts: Vec<(FailureMode, Self)> = Vec::new();
+        for at in self.first..=self.last {
+            let Some(mode) = mode(at) else { continue };
+            if let Some((last, part)) = parts.last_mut()
+                && *last == mode
+            {
+                part.last = at;
+                part.bad += 1;
+                continue;
+            }
+            if parts.iter().any(|(known, _)| *known == mode) {
+                return vec![self];
+            }
+            let before = match parts.last_mut() {
+                Some((_, part)) => {
+                    (part.after, part.fails_on) = (Some(at), true);
+                    Some(part.last)
+                }
+                None => self.before,
+            };
+            parts.push((mode, Self { before, first: at, last: at, bad: 1, ..self }));
+        }
+        parts.into_iter().map(|(_, part)| part).collect()
+    }
 }
 
 /// Finds the windows in the verdicts of all failure points, in the order of the run.
@@ -39,7 +103,10 @@ pub fn windows(verdicts: &[PointVerdict]) -> Vec<Window> {
                 window.last = i;
                 window.bad += 1;
             }
-            (PointVerdict::Bad, None) => open = Some(Window { before: good, first: i, last: i, after: None, bad: 1 }),
+            (PointVerdict::Bad, None) => {
+                open =
+                    Some(Window { before: good, first: i, last: i, after: None, bad: 1, opened: i, fails_on: false });
+            }
             (PointVerdict::NotTried, _) => {}
         }
     }
@@ -54,10 +121,45 @@ mod tests {
 
     #[test]
     fn a_window_is_what_lies_between_good_points() {
-        let window = |before, first, last, after, bad| Window { before, first, last, after, bad };
+        let window = |before, first, last, after, bad| Window {
+            before,
+            first,
+            last,
+            after,
+            bad,
+            opened: first,
+            fails_on: false,
+        };
         assert_eq!(windows(&[Good, Good]), []);
         assert_eq!(windows(&[Good, Bad, Bad, Good]), [window(Some(0), 1, 2, Some(3), 2)]);
         assert_eq!(windows(&[Bad, Good, Bad]), [window(None, 0, 0, Some(1), 1), window(Some(1), 2, 2, None, 1)]);
         assert_eq!(windows(&[Good, Bad, NotTried, Bad, Good]), [window(Some(0), 1, 3, Some(4), 2)]);
+    }
+
+    #[test]
+    fn ways_of_failing_that_follow_each_other_are_windows_of_their_own() {
+        let modes = |text: &str| -> Vec<(Option<usize>, usize, usize, Option<usize>, usize, bool)> {
+            let verdicts: Vec<PointVerdict> = text
+                .bytes()
+                .map(|c| {
+                    if c == b'.' {
+                        Good
+                    } else if c == b'?' {
+                        NotTried
+                    } else {
+                        Bad
+                    }
+                })
+                .collect();
+            let mode = |at: usize| match text.as_bytes()[at] {
+                b'.' | b'?' => None,
+                status => Some(FailureMode::Exit(i32::from(status))),
+            };
+            let all = windows(&verdicts).into_iter().flat_map(|window| window.by_mode(mode));
+            all.map(|w| (w.before, w.first, w.last, w.after, w.bad, w.fails_on)).collect()
+        };
+        assert_eq!(modes(".aa?abb."), [(Some(0), 1, 4, Some(5), 3, true), (Some(4), 5, 6, Some(7), 2, false)]);
+        assert_eq!(modes("ab"), [(None, 0, 0, Some(1), 1, true), (Some(0), 1, 1, None, 1, false)]);
+        assert_eq!(modes(".aba."), [(Some(0), 1, 3, Some(4), 3, false)]);
     }
 }

@@ -13,6 +13,8 @@ use pmvet_target::sandbox::RawFrame;
 use super::campaign::FailedExecution;
 use super::explore::{Feasible, Split, state_of, walk};
 use super::line::{Uncertain, Writer};
+use crate::causes::early_stores::Decisive;
+use crate::causes::words::{self, FindingText, function_of};
 use crate::lab::native::NativeStacks;
 use crate::stacks::Stacks;
 
@@ -50,44 +52,67 @@ struct Missed {
     lost: Writer,
 }
 
-/// One finding for each cause.
+/// One finding for each cause. `decisive` has the store that decides each failure, as far as that is known.
 pub fn one_per_cause(
     failures: &[FailedExecution],
+    decisive: &[Option<Decisive>],
     setting: &SearchSetting<'_>,
     stacks: &mut dyn Stacks,
     natives: &mut NativeStacks,
 ) -> Vec<ReplayableFinding> {
-    let mut described: Vec<(Vec<Missed>, &FailedExecution)> = failures.iter().map(|f| (missed(f), f)).collect();
+    let mut described: Vec<(Vec<Missed>, &FailedExecution, Option<Decisive>)> =
+        failures.iter().zip(decisive).map(|(failure, decisive)| (missed(failure), failure, *decisive)).collect();
     // The simplest first: a failure that loses more may be the same one.
-    described
-        .sort_by_key(|(missed, failure)| (failure.crash.level, missed.len(), missed.first().map_or(0, |m| m.lost.seq)));
+    described.sort_by_key(|(missed, failure, _)| {
+        (failure.crash.level, missed.len(), missed.first().map_or(0, |m| m.lost.seq))
+    });
     let mut found: Vec<ReplayableFinding> = Vec::new();
     let mut causes: HashMap<(CauseKey, u8), usize> = HashMap::new();
-    for (missed, failure) in described {
+    for (missed, failure, decisive) in described {
         let kind = kind(&failure.verdict.outcome);
+        let crash_place = crash_place(failure, stacks, natives);
         let mut places: Vec<Place> = missed.iter().map(|m| store_place(failure, m, stacks, natives)).collect();
-        // All stores since the last flush of a line are lost for one reason, whichever of them an execution misses.
-        let mut keys: Vec<CauseKey> =
-            missed.iter().map(|m| cause(&oldest_place(failure, m, stacks, natives))).collect();
-        keys.extend(places.iter().map(cause));
-        let same = keys.iter().find_map(|key| causes.get(&(key.clone(), kind)).copied());
-        if let Some(same) = same {
+        let mut keys: Vec<CauseKey> = Vec::new();
+        match decisive {
+            Some(Decisive::Early(early)) => {
+                let label = if missed.is_empty() { words::FATAL_AFTER } else { words::TOO_EARLY };
+                places.iter_mut().for_each(|place| place.label = words::LOST_AFTER.into());
+                places.insert(0, words::store_place(&early, label, stacks));
+                keys.push(cause(&places[0]));
+            }
+            Some(Decisive::Later(later)) if missed.first().is_some_and(|m| m.lost.flushing) => {
+                // One missing fence, however many lines wait for it.
+                let later = words::store_place(&later, words::LATER, stacks);
+                keys.push(cause(&later));
+                keys.extend(places.iter().map(cause));
+                places.insert(1, later);
+            }
+            _ => {
+                // All stores since the last flush of a line are lost for one reason, whichever of them an execution misses.
+                keys.extend(missed.iter().map(|m| cause(&oldest_place(failure, m, stacks, natives))));
+                keys.extend(places.iter().map(cause));
+                let other = match decisive {
+                    Some(Decisive::Before(store)) => Some((store, words::BEFORE)),
+                    Some(Decisive::Later(store)) => Some((store, words::LATER)),
+                    _ => None,
+                };
+                if let Some((store, label)) = other {
+                    places.push(words::store_place(&store, label, stacks));
+                }
+                if missed.is_empty() {
+                    places.push(crash_place.clone());
+                    keys.push(cause(&crash_place));
+                }
+            }
+        }
+        if let Some(same) = keys.iter().find_map(|key| causes.get(&(key.clone(), kind)).copied()) {
             found[same].finding.count += 1;
             continue;
         }
-        let crash_place = crash_place(failure, stacks, natives);
-        if missed.is_empty() {
-            places.insert(0, crash_place.clone());
-            if let Some(&same) = causes.get(&(cause(&crash_place), kind)) {
-                found[same].finding.count += 1;
-                continue;
-            }
-        }
-        keys.push(cause(&places[0]));
         for key in keys {
             causes.entry((key, kind)).or_insert(found.len());
         }
-        found.push(finding(failure, &missed, places, crash_place, setting, stacks, natives));
+        found.push(finding(failure, &missed, decisive, places, crash_place, setting, stacks, natives));
     }
     found
 }
@@ -122,6 +147,7 @@ fn first_lost(line: &Uncertain, state: u16, bytes: u64) -> Option<Writer> {
 fn finding(
     failure: &FailedExecution,
     missed: &[Missed],
+    decisive: Option<Decisive>,
     mut places: Vec<Place>,
     crash_place: Place,
     setting: &SearchSetting<'_>,
@@ -135,7 +161,7 @@ fn finding(
     for m in missed.iter().take(NAMED) {
         places.extend(load_place(failure, m, natives));
     }
-    if !missed.is_empty() {
+    if first.role != Role::FailurePoint {
         places.push(crash_place.clone());
     }
     let stack = natives.stack(&failure.verdict.stack);
@@ -145,24 +171,25 @@ fn finding(
     }
     let (where_, at) = (where_of(&first), where_of(&crash_place));
     let whose = if crash.level == 0 { "a crash" } else { "a crash of the recovery" };
-    let (title, happened, fix) = match missed.first() {
-        Some(m) => (
-            format!("recovery fails if a store in {} is lost", function_of(&first)),
-            format!(
+    let FindingText { title, happened, fix } = match (missed.first(), decisive) {
+        (Some(_), Some(Decisive::Early(_))) => words::too_early(&first, &places[1], &at, outcome),
+        (Some(m), _) => FindingText {
+            title: format!("recovery fails if a store in {} is lost", function_of(&first)),
+            happened: format!(
                 "Nothing forces the store {where_} into PM before {whose} {at}. A load of the recovery sees what was there \
                  before it, {}, and recovery {outcome}.",
                 seen_instead(failure, m, stacks, natives)
             ),
-            fix(&m.lost, &where_, missed.len()),
-        ),
-        None => (
-            format!("recovery fails after a crash in {}", function_of(&first)),
-            format!("After {whose} {at}, with every store so far in PM, recovery {outcome}."),
-            "Make every state between two of its stores one that recovery can handle: write and persist new data first \
-             and publish it with one last store of at most 8 bytes, or persist a log entry that covers these stores \
-             before the first of them."
+            fix: fix(&m.lost, &where_, missed.len()),
+        },
+        (None, _) => FindingText {
+            title: format!("recovery fails after a crash in {}", function_of(&first)),
+            happened: format!("After {whose} {at}, with every store so far in PM, recovery {outcome}."),
+            fix: "Make every state between two of its stores one that recovery can handle: write and persist new data first \
+                  and publish it with one last store of at most 8 bytes, or persist a log entry that covers these stores \
+                  before the first of them."
                 .into(),
-        ),
+        },
     };
     let patches = crash.image(&failure.choice);
     let image = (setting.image)(crash.version, &patches);
@@ -396,13 +423,6 @@ fn kind(outcome: &Outcome) -> u8 {
         Outcome::Signal { .. } => 1,
         Outcome::Hang { .. } => 2,
         Outcome::Oracle { .. } => 3,
-    }
-}
-
-fn function_of(place: &Place) -> String {
-    match place.frame().and_then(|frame| frame.function.as_ref()) {
-        Some(function) => format!("`{function}`"),
-        None => "code without a name".into(),
     }
 }
 

@@ -9,7 +9,8 @@
 //!   looked at.
 //! * [`nested`] — crashes in the recovery: what it has stored lies on top of what an earlier crash left undecided.
 //! * [`scan`] — from a recorded run to crashes; [`campaign`] — all of them, several at a time; [`journal`] — what was done, for `--resume`.
-//! * [`traced`] — the recovery, run under DynamoRIO on a crash image; [`findings`] — what came of it, in words.
+//! * [`traced`] — the recovery, and the oracle if there is one, run under DynamoRIO on a crash image.
+//! * [`blame`] — which store decides a failure; [`findings`] — what came of it, in words.
 //!
 //! Deviations from the paper:
 //!
@@ -23,12 +24,11 @@
 //!   ([`Explorer::done`]). The search is exhaustive unless it runs out of patience first, and then it says so.
 //!
 //! What a complete search says: no crash of *this* run, at any of its moments, leaves an image on which *this* recovery fails, if the
-//! recovery depends on nothing but the image (executions that show otherwise are counted), and reads PM by loads.
+//! recovery depends on nothing but the image (executions that show otherwise are counted).
 //!
-//! What it misses: other inputs and other thread schedules; bytes that the recovery reads through system calls (`read` of the pool file,
-//! `write` of a buffer in PM) or that its child processes read unobserved; what the recovery gets wrong and neither it nor the oracle
-//! notices.
+//! What it misses: other inputs and other thread schedules; what the recovery gets wrong and neither it nor the oracle notices.
 
+pub mod blame;
 pub mod campaign;
 pub mod crash;
 pub mod explore;

@@ -29,13 +29,18 @@ pub struct Observer {
 #[derive(Debug)]
 struct Watched {
     index: u32,
+    /// Bytes that a crash may leave in several ways.
+    uncertain: u64,
     /// Bytes that hold no secret any more.
     known: u64,
 }
 
 impl Observer {
     pub fn new<'a>(lines: impl IntoIterator<Item = &'a Uncertain>) -> Self {
-        let watched = |(index, line): (usize, &Uncertain)| (line.id(), Watched { index: index as u32, known: 0 });
+        let watched = |(index, line): (usize, &Uncertain)| {
+            let uncertain = line.stores().iter().fold(0, |bytes, store| bytes | store.covers);
+            (line.id(), Watched { index: index as u32, uncertain, known: 0 })
+        };
         Self { lines: lines.into_iter().enumerate().map(watched).collect(), reads: Vec::new() }
     }
 
@@ -60,6 +65,11 @@ impl Observer {
                 line.known |= bytes;
             }
         });
+    }
+
+    /// Whether every uncertain byte has been read or replaced.
+    pub fn has_seen_all(&self) -> bool {
+        self.lines.values().all(|line| line.uncertain & !line.known == 0)
     }
 
     /// How many there are so far.

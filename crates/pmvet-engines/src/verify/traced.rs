@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use pmvet_events::plan::{Forks, Plan};
 use pmvet_events::{ContextId, FileId, SiteId};
-use pmvet_model::{LINE_BYTES, LineContent, LineId, LineSource};
+use pmvet_model::{LINE_BYTES, LineContent, LineId, LineSource, Mode};
 use pmvet_target::crash::{Scratch, Versions};
 use pmvet_target::forkserver::{self, FIRST, ForkError, ForkServer, RunLimits};
 use pmvet_target::install::Install;
@@ -53,8 +53,8 @@ pub struct Traced<'a> {
     /// Looks at the recovered image; 0 means consistent.
     pub oracle: Option<Vec<OsString>>,
     pub variables: Vec<(OsString, OsString)>,
-    /// Crashes in the recovery are wanted too.
-    pub nested: bool,
+    /// Crashes in the recovery are wanted too, of a processor with such caches.
+    pub nested: Option<Mode>,
     pub versions: &'a Versions,
     /// How the recovery ends when nothing was injected; the oracle is asked only then.
     pub usual: Ended,
@@ -179,7 +179,7 @@ impl Observe for Traced<'_> {
                 return Ok(None);
             }
             // A thread may be cut off in the middle of an event by the end of its process. The next time it will not be.
-            if ran.lost == 0 || !matches!(ran.ended, Ended::Exit(_)) {
+            if ran.lost == 0 || !matches!(ran.ended, Ended::Exit(_) | Ended::Oracle(_)) {
                 break (observed, ran.ended);
             }
             tries += 1;
@@ -188,22 +188,6 @@ impl Observe for Traced<'_> {
             }
         };
         observed.ended = ended;
-        if let Some(oracle) = &self.oracle
-            && observed.ended == self.usual
-        {
-            let job = SandboxedProgram {
-                variables: &self.variables,
-                timeout: Some(self.timeout),
-                ..SandboxedProgram::new(oracle)
-            };
-            match sandbox::run(&job, &worker.overlay, &mut worker.unwinder)?.end {
-                SandboxedEnd::Exit(0) => {}
-                SandboxedEnd::Interrupted => return Ok(None),
-                SandboxedEnd::Exit(status) => observed.ended = Ended::Oracle(status),
-                SandboxedEnd::Signal(signal) => observed.ended = Ended::Oracle(128 + signal),
-                SandboxedEnd::Timeout | SandboxedEnd::Runaway => observed.ended = Ended::Oracle(-1),
-            }
-        }
         Ok(Some(observed))
     }
 }
@@ -217,20 +201,66 @@ impl Traced<'_> {
         choice: &ImageChoice,
     ) -> Result<(Observed, Ran), TraceFailure> {
         let image = self.prepare(worker, crash, choice)?;
-        let mut watcher = RecoveryWatcher::new(image.files, &crash.lines, self.nested.then_some(&image.content));
+        let start = self.nested.map(|mode| (&image.content, mode));
+        let mut watcher = RecoveryWatcher::new(image.files, &crash.lines, start);
         if let Some(ran) = self.serve(worker, &mut watcher)? {
+            let ran = self.ask_oracle(worker, &mut watcher, ran)?;
             return Ok((watcher.finish(), ran));
         }
         // It may have run, and changed its files.
         let image = self.prepare(worker, crash, choice)?;
-        let mut watcher = RecoveryWatcher::new(image.files, &crash.lines, self.nested.then_some(&image.content));
-        let ran = self.in_time(&self.launch(worker), &mut watcher)?;
+        let start = self.nested.map(|mode| (&image.content, mode));
+        let mut watcher = RecoveryWatcher::new(image.files, &crash.lines, start);
+        let ran = self.in_time(&self.launch(worker, &self.program), &mut watcher)?;
+        let ran = self.ask_oracle(worker, &mut watcher, ran)?;
         Ok((watcher.finish(), ran))
     }
 
-    fn launch(&self, worker: &TracedWorker) -> Launch {
+    /// Lets the oracle judge what a recovery has left that ended as it should. What the oracle reads matters as much as what the recovery
+    /// does, so it is watched too, unless there is nothing left that it could read.
+    fn ask_oracle(
+        &self,
+        worker: &mut TracedWorker,
+        watcher: &mut RecoveryWatcher<'_>,
+        ran: Ran,
+    ) -> Result<Ran, TraceFailure> {
+        let Some(oracle) = self.oracle.as_ref().filter(|_| ran.ended == self.usual && !is_over()) else {
+            return Ok(ran);
+        };
+        if !watcher.has_seen_all()
+            && let Ok(program) = Program::find(oracle)
+        {
+            watcher.begin_oracle();
+            let mut how = self.launch(worker, &program);
+            if let Some(private) = &mut how.sandbox {
+                private.input = None;
+            }
+            let judged = self.in_time(&how, watcher)?;
+            let ended = match judged.ended {
+                Ended::Exit(0) => ran.ended,
+                Ended::Exit(status) => Ended::Oracle(status),
+                Ended::Signal(signal) => Ended::Oracle(128 + signal),
+                Ended::Hang | Ended::Oracle(_) | Ended::Unseen => Ended::Oracle(-1),
+            };
+            return Ok(Ran { ended, lost: ran.lost + judged.lost });
+        }
+        let job = SandboxedProgram {
+            variables: &self.variables,
+            timeout: Some(self.timeout),
+            ..SandboxedProgram::new(oracle)
+        };
+        let ended = match sandbox::run(&job, &worker.overlay, &mut worker.unwinder)?.end {
+            SandboxedEnd::Exit(0) | SandboxedEnd::Interrupted => ran.ended,
+            SandboxedEnd::Exit(status) => Ended::Oracle(status),
+            SandboxedEnd::Signal(signal) => Ended::Oracle(128 + signal),
+            SandboxedEnd::Timeout | SandboxedEnd::Runaway => Ended::Oracle(-1),
+        };
+        Ok(Ran { ended, ..ran })
+    }
+
+    fn launch(&self, worker: &TracedWorker, program: &Program) -> Launch {
         Launch {
-            program: self.program.clone(),
+            program: program.clone(),
             plan: self.plan.clone(),
             follow_forks: true,
             bare: false,
@@ -256,7 +286,7 @@ impl Traced<'_> {
             worker.server = None;
             worker.overlay.lock().unwrap_or_else(|e| e.into_inner()).leave_view();
             let points = Forks { files: self.paths.clone(), ..Forks::default() };
-            worker.server = served(ForkServer::start(&self.launch(worker), points, self.install))?;
+            worker.server = served(ForkServer::start(&self.launch(worker, &self.program), points, self.install))?;
         }
         let limits = RunLimits { time: self.timeout, bytes: self.most_bytes };
         let run = match &mut worker.server {
@@ -312,7 +342,7 @@ impl Traced<'_> {
             let Some(&id) = ids.get(&path.to_path_buf()) else { continue };
             let found = file.metadata()?;
             image.files.insert((found.dev(), found.ino()), id);
-            if self.nested {
+            if self.nested.is_some() {
                 let mut bytes = vec![0; found.len() as usize];
                 file.read_exact_at(&mut bytes, 0)?;
                 image.content.0.insert(id, bytes);

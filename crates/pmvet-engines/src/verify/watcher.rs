@@ -40,6 +40,9 @@ pub(super) struct RecoveryWatcher<'a> {
     /// Where it stored and could crash, if that is wanted.
     places: HashMap<(SiteId, ContextId), Vec<RawFrame>>,
     inside: Option<Inside<'a>>,
+    /// What `inside` has found when the recovery has ended.
+    inner: Vec<Inner>,
+    inner_cut: bool,
 }
 
 /// What it takes to know the crashes of the recovery.
@@ -57,13 +60,13 @@ impl<'a> RecoveryWatcher<'a> {
     pub(super) fn new(
         files: HashMap<(u64, u64), FileId>,
         lines: &UncertainLines,
-        start: Option<&'a ImageBytes>,
+        start: Option<(&'a ImageBytes, Mode)>,
     ) -> Self {
-        let inside = start.map(|start| Inside {
+        let inside = start.map(|(start, mode)| Inside {
             start,
             undecided: lines.iter().map(|line| line.id()).collect(),
             written: WrittenLines::default(),
-            model: Model::new(Mode::Adr),
+            model: Model::new(mode),
             points: FailurePointFinder::default(),
             found: Vec::new(),
             cut: false,
@@ -80,6 +83,8 @@ impl<'a> RecoveryWatcher<'a> {
             processes: Arc::default(),
             places: HashMap::new(),
             inside,
+            inner: Vec::new(),
+            inner_cut: false,
         }
     }
 
@@ -88,14 +93,29 @@ impl<'a> RecoveryWatcher<'a> {
         Arc::clone(&self.processes)
     }
 
-    pub(super) fn finish(mut self) -> Observed {
+    /// Whether nothing is left to be read that might have been something else.
+    pub(super) fn has_seen_all(&self) -> bool {
+        self.observer.has_seen_all()
+    }
+
+    /// The recovery has ended; what comes now is the oracle, a program of its own, which is not crashed.
+    pub(super) fn begin_oracle(&mut self) {
+        self.end_recovery();
+        (self.ids, self.modules, self.spaces) = Default::default();
+    }
+
+    fn end_recovery(&mut self) {
         let reads = self.observer.count();
-        if let Some(inside) = &mut self.inside
-            && inside.points.at_end()
-        {
+        let Some(mut inside) = self.inside.take() else { return };
+        if inside.points.at_end() {
             inside.crash(CrashMoment::END, reads);
         }
-        let (inner, inner_cut) = self.inside.map_or((Vec::new(), false), |inside| (inside.found, inside.cut));
+        (self.inner, self.inner_cut) = (inside.found, inside.cut);
+    }
+
+    pub(super) fn finish(mut self) -> Observed {
+        self.end_recovery();
+        let (inner, inner_cut) = (self.inner, self.inner_cut);
         self.effects.push(self.stored.digest());
         let (reads, stacks, effects) = (self.observer.finish(), self.stacks, self.effects);
         Observed { reads, stacks, effects, inner, inner_cut, places: self.places, ..Observed::unseen(Ended::Exit(0)) }
@@ -107,6 +127,18 @@ impl<'a> RecoveryWatcher<'a> {
         spaces.locate(event.thread, addr, len, |part| {
             observer.load(part.file, part.offset, part.len as u64);
         });
+        self.note_reads(before, event, places);
+    }
+
+    /// A system call reads a file.
+    fn read(&mut self, event: &Event<'_>, file: FileId, offset: u64, len: u64, places: &dyn Places) {
+        let before = self.observer.count();
+        self.observer.load(file, offset, len);
+        self.note_reads(before, event, places);
+    }
+
+    /// Says where the reads were made that have come since there were `before`.
+    fn note_reads(&mut self, before: usize, event: &Event<'_>, places: &dyn Places) {
         for _ in before..self.observer.count() {
             let stack = self.stack(event, places);
             self.stacks.push(stack);
@@ -160,6 +192,7 @@ impl<'a> RecoveryWatcher<'a> {
         }
         if let What::File { file, .. }
         | What::Map { file, .. }
+        | What::FileRead { file, .. }
         | What::FileWrite { file, .. }
         | What::FileZero { file, .. }
         | What::FileResize { file, .. }
@@ -196,6 +229,7 @@ impl Sink for RecoveryWatcher<'_> {
                     self.store(event, addr, new);
                 }
             }
+            What::FileRead { file, offset, len } => self.read(event, file, offset, len, places),
             What::FileWrite { file, offset, data } => {
                 self.observer.store(file, offset, data.len() as u64);
                 self.stored.update(data);

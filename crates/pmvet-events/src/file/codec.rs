@@ -63,7 +63,8 @@ pub(super) mod op {
     pub(in super::super) const MAP: u8 = 7;
     pub(in super::super) const UNMAP: u8 = 8;
     pub(in super::super) const FILE_WRITE: u8 = 9;
-    pub(in super::super) const FILE_ZERO: u8 = 10;
+    /// Bytes of a file without their values: [`RANGE_ZEROED`](super::RANGE_ZEROED) or [`RANGE_READ`](super::RANGE_READ).
+    pub(in super::super) const FILE_RANGE: u8 = 10;
     pub(in super::super) const FILE_RESIZE: u8 = 11;
     pub(in super::super) const FILE_SYNC: u8 = 12;
     pub(in super::super) const FILE_RENAME: u8 = 13;
@@ -86,6 +87,10 @@ pub(super) mod op {
     pub(in super::super) const THREAD_DETACH: u8 = 30;
     pub(in super::super) const STEP: u8 = 31;
 }
+
+/// Kinds of [`op::FILE_RANGE`].
+pub(super) const RANGE_ZEROED: u8 = 0;
+pub(super) const RANGE_READ: u8 = 1;
 
 /// Flags of [`op::RMW`].
 pub(super) const RMW_STORED: u8 = 1;
@@ -124,7 +129,8 @@ impl Shape {
             What::Map { writable, .. } => (op::MAP, u8::from(writable), 0),
             What::Unmap { .. } => (op::UNMAP, 0, 0),
             What::FileWrite { .. } => (op::FILE_WRITE, 0, 0),
-            What::FileZero { .. } => (op::FILE_ZERO, 0, 0),
+            What::FileZero { .. } => (op::FILE_RANGE, RANGE_ZEROED, 0),
+            What::FileRead { .. } => (op::FILE_RANGE, RANGE_READ, 0),
             What::FileResize { .. } => (op::FILE_RESIZE, 0, 0),
             What::FileSync { how, .. } => (op::FILE_SYNC, how as u8, 0),
             What::FileRename { .. } => (op::FILE_RENAME, 0, 0),

@@ -320,7 +320,14 @@ fn without_address<'a>(input: &mut Input<'a>, shape: Shape) -> Result<What<'a>, 
         op::UNMAP => What::Unmap { addr: input.varint()?, len: input.varint()? },
         op::FILE_WRITE => What::FileWrite { file: file(input)?, offset: input.varint()?, data: input.counted()? },
         op::STEP => What::Step { addr: input.varint()?, len: input.varint()?, state: input.counted()? },
-        op::FILE_ZERO => What::FileZero { file: file(input)?, offset: input.varint()?, len: input.varint()? },
+        op::FILE_RANGE => {
+            let (file, offset, len) = (file(input)?, input.varint()?, input.varint()?);
+            match shape.how() {
+                RANGE_ZEROED => What::FileZero { file, offset, len },
+                RANGE_READ => What::FileRead { file, offset, len },
+                _ => return Err(KIND_UNKNOWN),
+            }
+        }
         op::FILE_RESIZE => What::FileResize { file: file(input)?, size: input.varint()? },
         op::FILE_SYNC => What::FileSync {
             file: file(input)?,

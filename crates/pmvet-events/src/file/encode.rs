@@ -316,7 +316,9 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
             numbers(&[file.0.into(), offset]);
             put_bytes(out, data);
         }
-        What::FileZero { file, offset, len } | What::FileSync { file, offset, len, .. } => {
+        What::FileZero { file, offset, len }
+        | What::FileRead { file, offset, len }
+        | What::FileSync { file, offset, len, .. } => {
             numbers(&[file.0.into(), offset, len]);
         }
         What::FileResize { file, size } => numbers(&[file.0.into(), size]),

@@ -8,6 +8,7 @@ mod engine;
 use std::time::{Duration, Instant};
 
 use glob::Pattern;
+use pmvet_engines::causes;
 use pmvet_findings::{Coverage, Phase};
 use pmvet_target::Workload;
 use pmvet_target::install::Install;
@@ -261,7 +262,9 @@ fn report(
         } else {
             results.coverage = report.coverage;
         }
-        let found = pmvet_engines::causes::without_known(&results.findings, report.findings);
+        // One bug, one finding, whichever engines have seen it.
+        let found = causes::without_known(&results.findings, report.findings);
+        let (found, _) = causes::count_early(&mut results.findings, found);
         results.findings.extend(found);
         results.witnesses.extend(report.witnesses);
         results.tree = results.tree.or(report.tree);

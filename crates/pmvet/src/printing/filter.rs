@@ -95,7 +95,7 @@ fn bytes_of_file(what: &What<'_>, offset: u64) -> Option<(u64, u64)> {
         // Mappings start at a page, so lines of memory are lines of the file.
         What::Flush { .. } => Some((offset & !(LINE - 1), LINE)),
         What::FileWrite { data, .. } => Some((offset, data.len() as u64)),
-        What::FileZero { len, .. } | What::FileSync { len, .. } => Some((offset, *len)),
+        What::FileRead { len, .. } | What::FileZero { len, .. } | What::FileSync { len, .. } => Some((offset, *len)),
         _ => what.range().map(|(_, len)| (offset, len)),
     }
 }

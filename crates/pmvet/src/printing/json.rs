@@ -130,7 +130,9 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
             object.number("size", data.len() as u64);
             object.bytes("value", data);
         }
-        What::FileZero { len, .. } | What::FileSync { len, .. } => object.number("len", len),
+        What::FileRead { len, .. } | What::FileZero { len, .. } | What::FileSync { len, .. } => {
+            object.number("len", len)
+        }
         What::FileResize { size, .. } => object.number("size", size),
         What::FileRename { to, .. } => object.path("to", to),
         What::FileUnlink { .. } => {}

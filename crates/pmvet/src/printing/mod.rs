@@ -73,6 +73,7 @@ impl SeenSoFar {
         match event.what {
             What::Map { file, offset, .. }
             | What::FileWrite { file, offset, .. }
+            | What::FileRead { file, offset, .. }
             | What::FileZero { file, offset, .. }
             | What::FileSync { file, offset, .. } => at(file, offset),
             What::File { file, .. }

@@ -131,7 +131,7 @@ impl Printer for Text {
 fn size(what: &What<'_>) -> Option<u64> {
     match what {
         What::FileWrite { data, .. } => Some(data.len() as u64),
-        What::FileZero { len, .. } | What::FileSync { len, .. } => Some(*len),
+        What::FileRead { len, .. } | What::FileZero { len, .. } | What::FileSync { len, .. } => Some(*len),
         What::Flush { .. } => None,
         _ => what.range().map(|(_, len)| len),
     }

@@ -102,6 +102,15 @@ static int is_torn(void)
 	return LINE(2)[0] && !LINE(1)[0];
 }
 
+/* Repairs what it finds, in order, and leaves all of it in the cache. */
+static void repair(void)
+{
+	if (!LINE(2)[0]) {
+		LINE(1)[0] = 1;
+		LINE(2)[0] = 1;
+	}
+}
+
 /* The data is only summed up, and counts only if the sum is right. */
 #define SUMMED 12
 
@@ -167,7 +176,14 @@ int main(int argc, char **argv)
 		return committed();
 	else if (!strcmp(what, "unordered"))
 		unordered();
-	else if (!strcmp(what, "check") || !strcmp(what, "with-threads"))
+	else if (!strcmp(what, "elsewhere"))
+		persist(LINE(3));
+	else if (!strcmp(what, "repair")) {
+		int torn = is_torn();
+
+		repair();
+		return torn;
+	} else if (!strcmp(what, "check") || !strcmp(what, "with-threads"))
 		return is_torn();
 	else if (!strcmp(what, "abort") && is_torn())
 		abort();

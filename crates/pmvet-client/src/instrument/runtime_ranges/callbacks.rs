@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 
 use dynamorio_sys::*;
-use pmvet_events::event::{LINE, StoreKind, What};
+use pmvet_events::event::{StoreKind, What};
 use pmvet_events::ids::SiteId;
 
 use super::ranges::repeated_range;
@@ -76,14 +76,7 @@ unsafe extern "C" fn before(plan: *const RuntimeRanges) {
         };
         let context = thread.context(sp);
         for (addr, size) in pm_parts(from) {
-            // Line by line: a record has a byte for the size.
-            let end = addr + u64::from(size);
-            let mut at = addr;
-            while at < end {
-                let next = end.min((at | (LINE - 1)) + 1);
-                thread.emit_at(SiteId(plan.site), context, What::Load { addr: at, size: (next - at) as u32 });
-                at = next;
-            }
+            thread.report_loads(SiteId(plan.site), context, addr, u64::from(size));
         }
     }
     if !plan.store {

@@ -8,12 +8,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use pmvet_events::event::{StoreKind, What};
-use pmvet_events::ids::{ContextId, FileId, SiteId};
+use pmvet_events::ids::{FileId, SiteId};
 use pmvet_events::wire::MAX_DATA;
 
 use super::before::whole_pages;
 use super::kernel_writes;
-use super::pending::{PendingSyscall, Position};
+use super::pending::{FileRange, PendingSyscall, Position};
 use crate::dynamorio::{Inode, Syscall};
 use crate::record::mapping::Mapping;
 use crate::record::open_file::OpenFile;
@@ -41,34 +41,36 @@ pub(crate) fn finish(thread: &mut Thread, call: &Syscall, pending: PendingSyscal
             }
         }
         PendingSyscall::Written { file, inode, fd, position } => {
-            report_written(thread, file, inode, fd, position, result);
+            report_written(thread, call, file, inode, fd, position, result);
         }
         PendingSyscall::Resized { file, fd } => {
             if let Some(open) = OpenFile::from_fd(fd) {
-                thread.emit(What::FileResize { file, size: open.size });
+                thread.emit_from(call, What::FileResize { file, size: open.size });
             }
         }
         PendingSyscall::Zeroed { file, fd, offset, len } => {
-            thread.emit(What::FileZero { file, offset, len });
+            thread.emit_from(call, What::FileZero { file, offset, len });
             if let Some(open) = OpenFile::from_fd(fd) {
-                thread.emit(What::FileResize { file, size: open.size });
+                thread.emit_from(call, What::FileResize { file, size: open.size });
             }
         }
-        PendingSyscall::Synced { file, offset, len, how } => {
-            thread.emit(What::FileSync { file, offset, len, how });
+        PendingSyscall::Synced { ranges, how } => {
+            for FileRange { file, offset, len } in ranges {
+                thread.emit_from(call, What::FileSync { file, offset, len, how });
+            }
         }
         PendingSyscall::Opened { known } => {
             if let Some((file, size)) = known
                 && size != 0
             {
-                thread.emit(What::FileResize { file, size: 0 });
+                thread.emit_from(call, What::FileResize { file, size: 0 });
             }
         }
         PendingSyscall::Moved { file, to } => {
-            thread.emit(What::FileRename { file, to: &to });
+            thread.emit_from(call, What::FileRename { file, to: &to });
         }
         PendingSyscall::Deleted { file, inode, last_link } => {
-            thread.emit(What::FileUnlink { file });
+            thread.emit_from(call, What::FileUnlink { file });
             // A mapped file lives on; only its name is gone. An unmapped one frees its inode for others.
             if last_link && !PM.is_mapped(file) {
                 PM.forget_file(inode);
@@ -78,8 +80,9 @@ pub(crate) fn finish(thread: &mut Thread, call: &Syscall, pending: PendingSyscal
             for (addr, len) in kernel_writes::written(&buffers, result) {
                 for part in PM.overlaps(addr, len) {
                     let len = part.end - part.start;
+                    let context = thread.context(call.stack_pointer());
                     thread.lock_ranges(&[(part.start, len as u32)]);
-                    thread.report_memory(SiteId(0), ContextId(0), part.start, len, StoreKind::Kernel);
+                    thread.report_memory(SiteId(0), context, part.start, len, StoreKind::Kernel);
                     thread.finish_access();
                 }
             }
@@ -102,7 +105,15 @@ fn replaced(thread: &mut Thread, addr: u64, len: u64) {
     }
 }
 
-fn report_written(thread: &mut Thread, file: FileId, inode: Inode, fd: i32, position: Position, len: u64) {
+fn report_written(
+    thread: &mut Thread,
+    call: &Syscall,
+    file: FileId,
+    inode: Inode,
+    fd: i32,
+    position: Position,
+    len: u64,
+) {
     // The target may have opened the file for writing only.
     let Ok(readable) = File::open(format!("/proc/self/fd/{fd}")) else {
         thread.emit(What::Unsupported {
@@ -131,7 +142,7 @@ fn report_written(thread: &mut Thread, file: FileId, inode: Inode, fd: i32, posi
         match readable.read_at(&mut data[..chunk], start + done) {
             Ok(0) | Err(_) => break,
             Ok(read) => {
-                thread.emit(What::FileWrite { file, offset: start + done, data: &data[..read] });
+                thread.emit_from(call, What::FileWrite { file, offset: start + done, data: &data[..read] });
                 done += read as u64;
             }
         }

@@ -5,16 +5,21 @@ use std::path::Path;
 use pmvet_events::event::{SyncKind, What};
 use pmvet_events::ids::FileId;
 
-use super::pending::{PendingSyscall, Position};
-use super::{clone, kernel_writes};
+use super::pending::{FileRange, PendingSyscall, Position};
+use super::{clone, kernel_reads, kernel_writes};
 use crate::dynamorio::{self, Inode, Syscall};
 use crate::record::held_spin_locks;
+use crate::record::mapping::Mapping;
 use crate::record::open_file::OpenFile;
 use crate::record::pm::PM;
 use crate::record::thread::Thread;
+use crate::run::run;
 
 /// Before a call: reports what has to be reported by then. Returns what is left for when it has been made.
 pub(crate) fn prepare(thread: &mut Thread, call: &Syscall, number: i64) -> PendingSyscall {
+    if run().plan.loads {
+        kernel_reads::report(thread, call, number);
+    }
     match number {
         libc::SYS_mmap => map(thread, call),
         libc::SYS_munmap => unmap(thread, call.get(0), whole_pages(call.get(1))),
@@ -23,15 +28,7 @@ pub(crate) fn prepare(thread: &mut Thread, call: &Syscall, number: i64) -> Pendi
             if old.is_empty() { PendingSyscall::Nothing } else { PendingSyscall::Remap { old } }
         }
         libc::SYS_madvise => advise(call),
-        libc::SYS_msync => {
-            let found = PM.overlaps(call.get(0), call.get(1)).pop();
-            found.map_or(PendingSyscall::Nothing, |m| PendingSyscall::Synced {
-                file: m.file,
-                offset: m.offset,
-                len: m.end - m.start,
-                how: SyncKind::Msync,
-            })
-        }
+        libc::SYS_msync => synced_memory(call),
         libc::SYS_write | libc::SYS_writev => written(thread, call.fd(0), Position::Current),
         libc::SYS_pwrite64 | libc::SYS_pwritev => written(thread, call.fd(0), Position::At(call.get(3))),
         libc::SYS_pwritev2 => {
@@ -51,7 +48,7 @@ pub(crate) fn prepare(thread: &mut Thread, call: &Syscall, number: i64) -> Pendi
             let known = call.path(None, 0).and_then(|path| known_at(&path));
             known.map_or(PendingSyscall::Nothing, |(file, _, _)| {
                 // Reported at once: there is no descriptor to look at afterwards.
-                thread.emit(What::FileResize { file, size: call.get(1) });
+                thread.emit_from(call, What::FileResize { file, size: call.get(1) });
                 PendingSyscall::Nothing
             })
         }
@@ -69,14 +66,17 @@ pub(crate) fn prepare(thread: &mut Thread, call: &Syscall, number: i64) -> Pendi
         }
         libc::SYS_fsync | libc::SYS_fdatasync => {
             let how = if number == libc::SYS_fsync { SyncKind::Fsync } else { SyncKind::Fdatasync };
-            on_file(thread, call.fd(0), |file, open| PendingSyscall::Synced { file, offset: 0, len: open.size, how })
+            on_file(thread, call.fd(0), |file, open| PendingSyscall::Synced {
+                ranges: vec![FileRange { file, offset: 0, len: open.size }],
+                how,
+            })
         }
-        libc::SYS_sync_file_range => on_file(thread, call.fd(0), |file, _| PendingSyscall::Synced {
-            file,
-            offset: call.get(1),
-            len: call.get(2),
-            how: SyncKind::SyncFileRange,
-        }),
+        libc::SYS_sync => synced_files(PM.known_files(|_| true)),
+        libc::SYS_syncfs => match OpenFile::device(call.fd(0)) {
+            Some(device) => synced_files(PM.known_files(|inode| inode.0 == device)),
+            None => PendingSyscall::Nothing,
+        },
+        libc::SYS_sync_file_range => synced_file_range(thread, call),
         libc::SYS_open => opened(call, None, 0, call.get(1)),
         libc::SYS_creat => opened(call, None, 0, libc::O_TRUNC as u64),
         libc::SYS_openat => opened(call, Some(0), 1, call.get(2)),
@@ -165,8 +165,41 @@ fn advise(call: &Syscall) -> PendingSyscall {
     })
 }
 
+/// `MS_ASYNC` and no flag at all start nothing that the caller could wait for.
+fn synced_memory(call: &Syscall) -> PendingSyscall {
+    if call.get(2) as i32 & libc::MS_SYNC == 0 {
+        return PendingSyscall::Nothing;
+    }
+    let mappings = PM.overlaps(call.get(0), whole_pages(call.get(1)));
+    let range = |m: &Mapping| FileRange { file: m.file, offset: m.offset, len: m.end - m.start };
+    PendingSyscall::Synced { ranges: mappings.iter().map(range).collect(), how: SyncKind::Msync }
+}
+
+/// Only with all three flags are pages that were dirty before the call written when it returns. A length of 0 means to the end.
+fn synced_file_range(thread: &mut Thread, call: &Syscall) -> PendingSyscall {
+    let (offset, len, flags) = (call.get(1), call.get(2), call.get(3) as u32);
+    let waits = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    if flags & waits != waits {
+        return PendingSyscall::Nothing;
+    }
+    on_file(thread, call.fd(0), |file, open| {
+        let len = if len == 0 { open.size.saturating_sub(offset) } else { len };
+        PendingSyscall::Synced { ranges: vec![FileRange { file, offset, len }], how: SyncKind::SyncFileRange }
+    })
+}
+
+/// What an `fsync` of each of these files would do.
+fn synced_files(files: Vec<FileId>) -> PendingSyscall {
+    let ranges = files.into_iter().map(|file| FileRange { file, offset: 0, len: u64::MAX });
+    PendingSyscall::Synced { ranges: ranges.collect(), how: SyncKind::Fsync }
+}
+
 /// Continues with `then` if the descriptor is a PM file.
-fn on_file(thread: &mut Thread, fd: i32, then: impl FnOnce(FileId, &OpenFile) -> PendingSyscall) -> PendingSyscall {
+pub(super) fn on_file(
+    thread: &mut Thread,
+    fd: i32,
+    then: impl FnOnce(FileId, &OpenFile) -> PendingSyscall,
+) -> PendingSyscall {
     let Some(open) = OpenFile::from_fd(fd) else { return PendingSyscall::Nothing };
     if !PM.is_pm(open.inode, &open.path) {
         return PendingSyscall::Nothing;

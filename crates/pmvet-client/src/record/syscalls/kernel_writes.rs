@@ -9,6 +9,20 @@ pub(crate) struct Buffer {
     len: Len,
 }
 
+impl Buffer {
+    pub(super) fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// How long it is, if the call does not decide that.
+    pub(super) fn most(&self) -> u64 {
+        match self.len {
+            Len::Fixed(len) | Len::Vector(len) => len,
+            Len::Result | Len::Records(_) => 0,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Len {
     /// As many bytes as the call returns.
@@ -81,7 +95,8 @@ pub(crate) fn buffers(number: i64, argument: &dyn Fn(i32) -> u64) -> Vec<Buffer>
     }
 }
 
-fn vector(at: u64, count: u64) -> Vec<Buffer> {
+/// The parts of an `iovec` array of the target.
+pub(super) fn vector(at: u64, count: u64) -> Vec<Buffer> {
     let entry = |i| {
         Some(Buffer {
             addr: dynamorio::read_word(at + i * 16)?,

@@ -3,8 +3,12 @@
 pub(crate) mod after;
 pub(crate) mod before;
 pub(crate) mod clone;
+mod kernel_reads;
 mod kernel_writes;
 pub(crate) mod pending;
+
+use pmvet_events::event::What;
+use pmvet_events::ids::SiteId;
 
 use super::thread::Thread;
 use crate::dynamorio::Syscall;
@@ -35,7 +39,10 @@ pub(crate) fn is_recorded(number: i64) -> bool {
                 | libc::SYS_fallocate
                 | libc::SYS_fsync
                 | libc::SYS_fdatasync
+                | libc::SYS_sync
+                | libc::SYS_syncfs
                 | libc::SYS_sync_file_range
+                | libc::SYS_vmsplice
                 | libc::SYS_open
                 | libc::SYS_openat
                 | libc::SYS_openat2
@@ -90,6 +97,14 @@ fn may_block(number: i64) -> bool {
 /// Whether a call reads from a descriptor, its first argument.
 pub(crate) fn reads(number: i64) -> bool {
     matches!(number, libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2)
+}
+
+impl Thread {
+    /// Sends an event of a system call, with the call path to it.
+    fn emit_from(&mut self, call: &Syscall, what: What<'_>) {
+        let context = self.context(call.stack_pointer());
+        self.emit_at(SiteId(0), context, what);
+    }
 }
 
 impl Syscall {

@@ -42,9 +42,7 @@ pub(crate) enum PendingSyscall {
         len: u64,
     },
     Synced {
-        file: FileId,
-        offset: u64,
-        len: u64,
+        ranges: Vec<FileRange>,
         how: SyncKind,
     },
     /// A file that may have been truncated by being opened.
@@ -66,6 +64,14 @@ pub(crate) enum PendingSyscall {
         buffer: u64,
         uuid: bool,
     },
+}
+
+/// Bytes of a PM file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileRange {
+    pub(crate) file: FileId,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
 }
 
 /// Where a write went.

@@ -4,18 +4,17 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use pmvet_engines::causes::early_stores::{self, Decisive, FatalLoss};
+use pmvet_engines::causes::early_stores::{self, Decisive, EventSite, FatalLoss};
 use pmvet_engines::causes::{self, Failures};
 use pmvet_engines::inject::findings;
 use pmvet_engines::inject::refine::{self, TurningPoint};
-use pmvet_engines::inject::windows::{PointVerdict, Window};
-use pmvet_engines::inject::{FailurePointScan, ReorderedState};
+use pmvet_engines::inject::windows::{FailureMode, PointVerdict, Window};
+use pmvet_engines::inject::{FailurePointScan, PendingStore, ReorderedState};
 use pmvet_engines::lab::Bench;
 use pmvet_engines::lab::TrialCounts;
 use pmvet_engines::lab::UsualRecovery;
 use pmvet_engines::lab::{RecoveryCommand, TrialImage, TrialJournal, TrialPool, Tried};
 use pmvet_engines::timeline;
-use pmvet_events::SiteId;
 use pmvet_findings::{Evidence, Finding, Outcome, Severity, rules};
 use pmvet_target::crash::Patch;
 use pmvet_target::mapped::MappedFile;
@@ -32,8 +31,6 @@ use pmvet_target::Workload;
 
 /// How many failures are traced back to the store that caused them.
 const MOST_NARROWED: usize = 64;
-/// How many states that lose the same store at the same failure point are looked at for a store that came too early.
-const MOST_ALIKE: usize = 3;
 /// How many recoveries are timed alone, for the statistics.
 const TIMED: usize = 5;
 /// In the folder of a recording: the recoveries that were tried.
@@ -132,6 +129,12 @@ impl<'a> Injection<'a> {
         campaign.run(&others, &mut self.journal, &()).map_err(|e| failed("run", "a recovery", e))?;
         let part = &self.part;
         try_more(scan, &campaign, &mut self.journal, |verdicts| part.neighbours(verdicts))?;
+        let failing = self.chosen_states().filter(|state| self.is_fatal(state, &usual));
+        let before: Vec<usize> = failing.filter_map(|state| state.point.checked_sub(1)).collect();
+        let not_tried = |verdicts: &[PointVerdict], i: usize| verdicts[i] == PointVerdict::NotTried;
+        try_more(scan, &campaign, &mut self.journal, |verdicts| {
+            before.iter().copied().filter(|&i| not_tried(verdicts, i)).collect()
+        })?;
         let mut to_crash = part.to_crash(&scan.points, recoveries);
         try_more(scan, &campaign, &mut self.journal, |verdicts| to_crash.step(verdicts))?;
         let recovery_seconds = started.elapsed().as_secs_f64();
@@ -146,7 +149,7 @@ impl<'a> Injection<'a> {
         };
         let windows: Vec<(Window, Tried)> = findings::failures(scan, &self.journal, &usual)
             .into_iter()
-            .filter(|(window, _)| self.part.owns(window.first))
+            .filter(|(window, _)| self.part.owns(window.opened))
             .map(|(window, tried)| (window, tried.clone()))
             .collect();
         let (mut all, failures) =
@@ -157,21 +160,15 @@ impl<'a> Injection<'a> {
             let seq = scan.points[window.first].seq;
             witnesses.insert(tried.image.clone(), Witness { recording: None, seq: Some(seq), patches: Vec::new() });
         }
-        let image_of = |state: &ReorderedState| {
-            TrialImage { version: scan.points[state.point].version, patches: &state.patches }.image(&scan.versions)
-        };
-        let is_bad = |image: &str| self.journal.get(image).is_some_and(|tried| tried.outcome != usual);
-        let failing: Vec<&ReorderedState> = self
-            .chosen_states()
-            .filter(|state| verdicts[state.point] == PointVerdict::Good && is_bad(&image_of(state)))
-            .collect();
-        let early = early_stores(self.folder, scan, &failing, &campaign, &mut self.journal)?;
+        let failing = self.fatal_states(&verdicts, &usual);
+        let losses: Vec<FatalLoss<'_>> = failing.iter().filter_map(|state| fatal_loss(scan, state)).collect();
+        let early = early_stores::find(&self.folder.recording(), &losses, &campaign, &mut self.journal)?;
         let bad = |image: &str| self.journal.get(image).filter(|tried| tried.outcome != usual);
         let states: Vec<(&ReorderedState, &Tried, Option<Decisive>)> = failing
             .into_iter()
             .zip(early)
             .filter_map(|(state, early)| {
-                let tried = bad(&image_of(state))?;
+                let tried = bad(&self.image_of(state))?;
                 let seq = Some(scan.points[state.point].seq);
                 witnesses.insert(tried.image.clone(), Witness { recording: None, seq, patches: state.patches.clone() });
                 Some((state, tried, early))
@@ -229,6 +226,27 @@ impl<'a> Injection<'a> {
         })
     }
 
+    /// The name of the image of a reordered crash.
+    fn image_of(&self, state: &ReorderedState) -> String {
+        let scan = &self.analysis.scan;
+        TrialImage { version: scan.points[state.point].version, patches: &state.patches }.image(&scan.versions)
+    }
+
+    fn is_fatal(&self, state: &ReorderedState, usual: &Outcome) -> bool {
+        self.journal.get(&self.image_of(state)).is_some_and(|tried| tried.outcome != *usual)
+    }
+
+    /// Reordered crashes that are fatal at points where one in program order is not, for a reason of their own.
+    fn fatal_states(&self, verdicts: &[PointVerdict], usual: &Outcome) -> Vec<&'a ReorderedState> {
+        let scan = &self.analysis.scan;
+        let is_new = |state: &&ReorderedState| {
+            let tried = self.journal.get(&self.image_of(state)).filter(|tried| tried.outcome != *usual);
+            tried.is_some_and(|t| !findings::prolongs_a_window(scan, &self.journal, usual, state, &t.outcome))
+        };
+        let good = |state: &&ReorderedState| verdicts[state.point] == PointVerdict::Good && !state.lost.is_empty();
+        self.chosen_states().filter(good).filter(is_new).collect()
+    }
+
     fn chosen_states(&self) -> impl Iterator<Item = &'a ReorderedState> + '_ {
         self.analysis.scan.states.iter().filter(|state| self.part.owns(state.point))
     }
@@ -261,44 +279,19 @@ impl<'a> Injection<'a> {
     }
 }
 
-/// For each state that recovery fails on, the store that came too early, if that is the cause. Only some of the states that lose the same
-/// store are looked at, the others are like the first.
-fn early_stores(
-    folder: &RunFolder,
-    scan: &FailurePointScan,
-    failing: &[&ReorderedState],
-    campaign: &TrialPool<'_>,
-    journal: &mut TrialJournal,
-) -> Result<Vec<Option<Decisive>>, Error> {
-    let mut alike: HashMap<(SiteId, SiteId), Vec<usize>> = HashMap::new();
-    let mut losses = Vec::new();
-    for (i, state) in failing.iter().enumerate() {
-        let (first, last) = (state.lost.iter().min_by_key(|l| l.seq), state.lost.iter().max_by_key(|l| l.seq));
-        let Some((first, last)) = first.zip(last) else { continue };
-        let point = &scan.points[state.point];
-        let like = alike.entry((last.site, point.site)).or_default();
-        if like.len() < MOST_ALIKE {
-            let (thread, first, last) = (last.thread, first.seq, last.seq);
-            let loss =
-                FatalLoss { crash: point.seq, version: point.version, patches: &state.patches, thread, first, last };
-            losses.push((i, loss));
-        }
-        like.push(i);
-    }
-    let tried: Vec<FatalLoss<'_>> = losses.iter().map(|(_, loss)| *loss).collect();
-    let found = match tried.is_empty() {
-        true => Vec::new(),
-        false => early_stores::find(&folder.recording(), &tried, campaign, journal)?,
-    };
-    let found: HashMap<usize, Option<Decisive>> = losses.iter().map(|(i, _)| *i).zip(found).collect();
-    let mut early = vec![None; failing.len()];
-    for like in alike.into_values() {
-        let first = found.get(&like[0]).copied().flatten();
-        for i in like {
-            early[i] = found.get(&i).copied().unwrap_or(first);
-        }
-    }
-    Ok(early)
+/// What a state has lost, for the search for the store that decides. Nothing if it has lost nothing.
+fn fatal_loss<'a>(scan: &FailurePointScan, state: &'a ReorderedState) -> Option<FatalLoss<'a>> {
+    let point = &scan.points[state.point];
+    let first = state.lost.iter().min_by_key(|lost| lost.seq)?;
+    let last = state.lost.iter().max_by_key(|lost| lost.seq)?;
+    let lost = |store: &PendingStore| EventSite { seq: store.seq, site: store.site };
+    Some(FatalLoss {
+        crash: EventSite { seq: point.seq, site: point.site },
+        version: point.version,
+        patches: &state.patches,
+        thread: last.thread,
+        lost: Some((lost(first), lost(last))),
+    })
 }
 
 /// Findings, and the failures that they are about.
@@ -339,9 +332,10 @@ fn narrowed(
     let recording = folder.recording();
     let mut spans: Vec<TurningPoint> = windows
         .iter()
-        .map(|(window, _)| TurningPoint {
+        .map(|(window, tried)| TurningPoint {
             good: window.before.map_or(1, |before| scan.points[before].seq),
             bad: scan.points[window.first].seq,
+            mode: FailureMode::from(&tried.outcome),
         })
         .collect();
     let most = spans.len().min(MOST_NARROWED);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pmvet_engines::inject::{Granularity, InjectionPlan};
+use pmvet_engines::inject::{Granularity, InjectionPlan, Reorder};
 use pmvet_target::sandbox::driver::Driver;
 
 use super::SHARD;
@@ -45,13 +45,13 @@ impl CheckSettings {
         InjectionPlan { visits, ..self.plan }
     }
 
-    /// The defaults, with reorderings, as `vet` wants them.
+    /// The defaults, with all reorderings, as `vet` wants them.
     pub(crate) fn with_reorderings(arguments: &cli::Vet) -> Result<Self, Error> {
         Ok(Self {
             plan: InjectionPlan {
                 at: Granularity::Persist,
                 visits: AUTOMATIC,
-                reorder: Some(cli::REORDER_STATES as usize),
+                reorder: Some(Reorder { states: cli::REORDER_STATES as usize, all: true }),
             },
             recovering: Recovering::new(&arguments.recovering, &arguments.workload)?,
             pedantic: arguments.reporting.pedantic,
@@ -72,7 +72,10 @@ impl CheckSettings {
                     CrashAt::Store => Granularity::Store,
                 },
                 visits: arguments.visits.unwrap_or(AUTOMATIC),
-                reorder: arguments.reorder.then_some(arguments.reorder_states as usize),
+                reorder: match arguments.reorder_states {
+                    0 => None,
+                    states => Some(Reorder { states: states as usize, all: arguments.reorder }),
+                },
             },
             recovering: Recovering::new(&arguments.recovering, workload)?,
             pedantic: arguments.reporting.pedantic,

@@ -44,6 +44,8 @@ pub(super) struct CheckStats {
     pub(super) jobs: usize,
     /// The least time all this can take, divided by the time it took.
     pub(super) efficiency: Option<f64>,
+    /// Such images that were left out as less likely to fail.
+    pub(super) reordered_images_left: usize,
     #[serde(skip)]
     cut_short: usize,
 }
@@ -74,6 +76,7 @@ impl CheckStats {
         self.recoveries_left = injected.done.left + twice.left;
         self.mean_recovery_seconds = injected.mean_recovery_seconds;
         self.jobs = jobs;
+        self.reordered_images_left = scan.unlikely;
         self.cut_short = scan.cut_short;
         self.wall_seconds = started.elapsed().as_secs_f64();
         let cores = system::cores().min(jobs) as f64;
@@ -103,8 +106,11 @@ impl CheckStats {
         }
         let mut not = |text: String| coverage.not_covered.push(text);
         if settings.plan.reorder.is_none() {
-            not("crashes in which lines were written back in another order (--reorder)".into());
-        } else if self.cut_short > 0 {
+            not("crashes in which lines were written back in another order".into());
+        } else if self.reordered_images_left > 0 {
+            not(format!("{} less likely orders of write-back (--reorder)", self.reordered_images_left));
+        }
+        if self.cut_short > 0 {
             not(format!("further orders of write-back at {} failure points (--reorder-states)", self.cut_short));
         }
         if self.failure_points_passed > self.failure_points as u64 {

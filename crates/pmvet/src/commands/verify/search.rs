@@ -6,16 +6,21 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
+use glob::Pattern;
+use pmvet_engines::causes;
+use pmvet_engines::causes::early_stores::Decisive;
 use pmvet_engines::lab::Bench;
 use pmvet_engines::lab::native::NativeStacks;
-use pmvet_engines::lab::{self, RecoveryCommand, TrialImage};
+use pmvet_engines::lab::{self, RecoveryCommand, TrialImage, TrialJournal, TrialPool};
 use pmvet_engines::stacks::Symbols;
 use pmvet_engines::timeline;
+use pmvet_engines::verify::blame;
 use pmvet_engines::verify::findings::{self, SearchSetting};
 use pmvet_engines::verify::{
     ConfirmNatively, CrashScan, CrashScanner, CrashSearch, Ended, NativeOutcome, SearchJournal, SearchResult, Traced,
 };
 use pmvet_events::file::Definitions;
+use pmvet_events::paths;
 use pmvet_events::plan::Plan;
 use pmvet_findings::{Finding, Outcome};
 use pmvet_target::crash::{Patch, VersionId, Versions};
@@ -37,6 +42,8 @@ use pmvet_target::Workload;
 const TRACED_SLOW: u32 = 10;
 /// In the folder of a run: what was executed.
 const JOURNAL: &str = "executions.jsonl";
+/// What was tried to find the stores to blame.
+const EXPERIMENTS: &str = "blame.jsonl";
 
 /// What one pass over the events gave.
 pub(super) struct VerifyAnalysis {
@@ -116,7 +123,7 @@ impl<'a> Search<'a> {
         let scan = &analysis.scan;
         let traced = Traced {
             program: self.settings.recovering.program(self.workload)?,
-            plan: Plan { loads: true, snapshots: false, ..self.workload.launch(true).plan },
+            plan: self.plan(),
             install: self.install,
             files: &self.workload.left,
             input: self.workload.input.clone(),
@@ -125,7 +132,7 @@ impl<'a> Search<'a> {
             timeout: timeout * TRACED_SLOW,
             oracle: self.recovery.oracle.clone(),
             variables: self.recovery.variables.clone(),
-            nested: self.settings.failures > 1,
+            nested: (self.settings.failures > 1).then_some(self.settings.recovering.mode),
             versions: &scan.versions,
             usual: Ended::Exit(0),
         };
@@ -157,6 +164,7 @@ impl<'a> Search<'a> {
         if self.settings.checksums {
             done.doubtful = 0;
         }
+        let decisive = self.decisive_stores(&done, scan, usual)?;
         let image = |version: VersionId, patches: &[Patch]| TrialImage { version, patches }.image(&scan.versions);
         let setting = SearchSetting {
             recovery: self.recovery.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
@@ -164,15 +172,43 @@ impl<'a> Search<'a> {
             image: &image,
         };
         let mut stacks = analysis.symbols.with(&analysis.places);
-        let found = findings::one_per_cause(&done.failures, &setting, &mut stacks, &mut NativeStacks::default());
+        let found =
+            findings::one_per_cause(&done.failures, &decisive, &setting, &mut stacks, &mut NativeStacks::default());
         let (mut findings, mut witnesses) = (Vec::new(), HashMap::new());
         for found in found {
             let witness = Witness { recording: None, seq: found.before, patches: found.patches };
             witnesses.insert(found.image, witness);
             findings.push(found.finding);
         }
+        let mut findings = causes::count_lost_stores(findings);
         timeline::tell(&self.folder.recording(), &mut findings, &mut stacks)?;
         Ok(Searched { findings, witnesses, done, seconds })
+    }
+
+    /// What is recorded of a recovery. The files of the run are PM, even if the recovery does not map them.
+    fn plan(&self) -> Plan {
+        let mut plan = Plan { loads: true, snapshots: false, ..self.workload.launch(true).plan };
+        plan.pm.extend(self.paths.iter().map(|path| Pattern::escape(&paths::text(path))));
+        plan
+    }
+
+    /// The store that decides each failure, as far as experiments tell.
+    fn decisive_stores(
+        &self,
+        done: &SearchResult,
+        scan: &CrashScan,
+        usual: &Outcome,
+    ) -> Result<Vec<Option<Decisive>>, Error> {
+        let path = self.folder.file(EXPERIMENTS);
+        let mut journal = TrialJournal::open(&path).map_err(|e| recovery::journal_damaged(&path, e))?;
+        let pool = TrialPool {
+            recovery: &self.recovery,
+            versions: &scan.versions,
+            usual,
+            workers: self.settings.recovering.jobs,
+            deadline: None,
+        };
+        Ok(blame::decisive_stores(&done.failures, &self.folder.recording(), &pool, &mut journal)?)
     }
 }
 

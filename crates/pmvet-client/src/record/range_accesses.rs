@@ -1,6 +1,6 @@
-//! Stores to whole ranges of memory: by instructions that store to several, and by the kernel.
+//! Loads and stores of whole ranges of memory: by instructions that have several, and by the kernel.
 
-use pmvet_events::event::{StoreKind, What};
+use pmvet_events::event::{LINE, StoreKind, What};
 use pmvet_events::ids::{ContextId, SiteId};
 use pmvet_events::wire::MAX_DATA;
 
@@ -40,6 +40,16 @@ impl Thread {
             }
             self.emit_at(site, context, What::Store { addr: at, value: &value[..read], how });
             done += read as u64;
+        }
+    }
+
+    /// Reports loads of `len` bytes at `addr`, line by line: a record has a byte for the size.
+    pub(crate) fn report_loads(&mut self, site: SiteId, context: ContextId, addr: u64, len: u64) {
+        let (mut at, end) = (addr, addr + len);
+        while at < end {
+            let next = end.min((at | (LINE - 1)) + 1);
+            self.emit_at(site, context, What::Load { addr: at, size: (next - at) as u32 });
+            at = next;
         }
     }
 

@@ -1,0 +1,62 @@
+//! How findings tell of stores that made the difference, whichever engine found them.
+
+use pmvet_findings::{Finding, Outcome, Place, PmRange, Role};
+
+use super::early_stores::PmStore;
+use crate::stacks::Stacks;
+
+/// The store that is blamed: it came too early, or a crash after it is fatal.
+pub(crate) const TOO_EARLY: &str = "this store may be in PM too early";
+pub(crate) const FATAL_AFTER: &str = "a crash after this store is fatal";
+/// Stores that made a difference, beside the one that is blamed.
+pub(crate) const LOST_AFTER: &str = "this one, made after it, may be lost";
+pub(crate) const LATER: &str = "this store, made after it, may be in PM first";
+pub(crate) const BEFORE: &str = "this store is in PM already; without it, recovery would cope";
+
+/// A store as a place of a finding.
+pub(crate) fn store_place(store: &PmStore, label: &str, stacks: &mut dyn Stacks) -> Place {
+    Place {
+        role: Role::Store,
+        stack: stacks.stack(store.site, store.context),
+        thread: Some(store.thread.0),
+        pm: Some(PmRange { file: stacks.file(store.file), offset: store.offset, len: store.len, object: None }),
+        seq: Some(store.seq),
+        label: label.into(),
+    }
+}
+
+/// What a finding says.
+pub(crate) struct FindingText {
+    pub(crate) title: String,
+    pub(crate) happened: String,
+    pub(crate) fix: String,
+}
+
+/// `early` is in PM while `lost`, made after it, is not, when a crash comes at `crash`.
+pub(crate) fn too_early(early: &Place, lost: &Place, crash: &str, outcome: &Outcome) -> FindingText {
+    let (store, lost) = (where_of(early), where_of(lost));
+    FindingText {
+        title: format!("recovery fails if a store in {} is persistent before later ones", function_of(early)),
+        happened: format!(
+            "The store {store} may be in PM while the one {lost}, which is made after it, is not. If a crash comes {crash} then, \
+             recovery {outcome}; without the first store it copes."
+        ),
+        fix: format!(
+            "Make {} persistent last: store it after what is stored {lost} has been flushed and fenced.",
+            Finding::DATA
+        ),
+    }
+}
+
+/// The function of the user that a place is in.
+pub(crate) fn function_of(place: &Place) -> String {
+    match place.frame().and_then(|frame| frame.function.as_ref()) {
+        Some(function) => format!("`{function}`"),
+        None => "code without a name".into(),
+    }
+}
+
+/// `in f (list.c:42)`, or as much of that as is known.
+pub(crate) fn where_of(place: &Place) -> String {
+    place.frame().map_or_else(|| "at an unknown place".into(), |frame| format!("in {frame}"))
+}
