@@ -131,6 +131,11 @@ litmus! {
     clflushopt_and_mfence: "x=1; clflushopt x; mfence" / "x" => ["x=1"];
     a_locked_instruction_fences: "x=1; clwb x; locked" / "x" => ["x=1"];
     a_failed_cas_fences: "x=1; clwb x; cas y=1" / "x y" => ["x=1 y=0"];
+    eight_bytes_are_atomic: "x=1*8" / "x*8" => ["x=0*8", "x=1*8"];
+    a_wider_store_is_torn: "x=1*24" / "x x1 x2" => ["x=0 x1=0 x2=0", "x=1 x1=0 x2=0", "x=1 x1=1 x2=0", "x=1 x1=1 x2=1"];
+    a_torn_store_keeps_the_order: "x=1*16; x=2*16" / "x x1" => ["x=0 x1=0", "x=1 x1=0", "x=1 x1=1", "x=2 x1=1", "x=2 x1=2"];
+    a_fence_makes_a_wide_store_whole: "x=1*16; clwb x; sfence" / "x x1" => ["x=1 x1=1"];
+    a_locked_wide_store_is_atomic: "rmw x=1*16" / "x x1" => ["x=0 x1=0", "x=1 x1=1"];
     rmw_stores: "x=1; clwb x; rmw y=1" / "x y" => ["x=1 y=0", "x=1 y=1"];
     sfence_alone: "x=1; sfence" / "x" => ["x=0", "x=1"];
     flush_before_store: "clwb x; x=1; sfence" / "x" => ["x=0", "x=1"];

@@ -589,19 +589,22 @@ pub(crate) struct Report {
     pub(crate) open: bool,
 
     /// Write the HTML page to FILE [default: report.html in the run's folder]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "export-html", alias = "html", value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
-    #[arg(long, value_name = "FILE")]
+    /// Write all findings as JSON, for other tools and as a baseline
+    #[arg(long = "export-json", alias = "json", value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
-    #[arg(long, value_name = "FILE")]
+    /// Write SARIF 2.1.0, for code scanning
+    #[arg(long = "export-sarif", alias = "sarif", value_name = "FILE")]
     pub(crate) sarif: Option<PathBuf>,
 
-    #[arg(long, value_name = "FILE")]
+    /// Write JUnit XML, for CI systems
+    #[arg(long = "export-junit", alias = "junit", value_name = "FILE")]
     pub(crate) junit: Option<PathBuf>,
 
-    /// With --sarif or --junit: rules that hold for correct programs too, which the others always have
+    /// With --export-sarif or --export-junit: rules that hold for correct programs too, which the others always have
     #[arg(long, requires = "levels")]
     pub(crate) pedantic: bool,
 }

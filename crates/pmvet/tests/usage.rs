@@ -56,7 +56,7 @@ fn flags_that_would_do_nothing_are_refused() {
         }
     }
     let (code, text) = pmvet(folder.path(), &["report", "--pedantic"]);
-    assert!(code == Some(USAGE) && text.contains("--sarif") && text.contains("--junit"), "{text}");
+    assert!(code == Some(USAGE) && text.contains("--export-sarif") && text.contains("--export-junit"), "{text}");
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path()).collect();
     assert!(left.is_empty(), "something ran: {left:?}");
 }

@@ -50,6 +50,8 @@ struct Missed {
     split: Split,
     /// The oldest store that the load would have seen and did not.
     lost: Writer,
+    /// The first bytes of that store are there.
+    torn: bool,
 }
 
 /// One finding for each cause. `decisive` has the store that decides each failure, as far as that is known.
@@ -128,19 +130,20 @@ fn missed(failure: &FailedExecution) -> Vec<Missed> {
         if state == line.newest() || missed.iter().any(|m| m.split.line == split.line) {
             continue;
         }
-        if let Some(lost) = first_lost(line, state, split.bytes) {
-            missed.push(Missed { split, lost });
+        if let Some((at, lost)) = first_lost(line, state, split.bytes) {
+            let torn = line.content(state).is_some_and(|content| content.torn == Some(at));
+            missed.push(Missed { split, lost, torn });
         }
     }
     missed
 }
 
-/// The oldest store to these bytes that this state does not have.
-fn first_lost(line: &Uncertain, state: u16, bytes: u64) -> Option<Writer> {
+/// The oldest store to these bytes that this state does not have, or not all of, and its position.
+fn first_lost(line: &Uncertain, state: u16, bytes: u64) -> Option<(u16, Writer)> {
     let missing = &line.content(state)?.missing;
     let is_missing = |i: usize| missing.iter().any(|lost| lost.contains(&(i as u16)));
     let lost = line.stores().iter().enumerate().find(|(i, store)| store.covers & bytes != 0 && is_missing(*i));
-    lost.map(|(_, store)| *store)
+    lost.map(|(i, store)| (i as u16, *store))
 }
 
 #[allow(clippy::too_many_arguments, reason = "all it takes to word one finding")]
@@ -173,6 +176,14 @@ fn finding(
     let whose = if crash.level == 0 { "a crash" } else { "a crash of the recovery" };
     let FindingText { title, happened, fix } = match (missed.first(), decisive) {
         (Some(_), Some(Decisive::Early(_))) => words::too_early(&first, &places[1], &at, outcome),
+        (Some(m), _) if m.torn => FindingText {
+            title: format!("recovery fails if a store in {} is torn", function_of(&first)),
+            happened: format!(
+                "The store {where_} has more than 8 bytes, so that {whose} {at} may leave a part of it in PM. A load of the recovery \
+                 sees such a part, and recovery {outcome}."
+            ),
+            fix: fix(m, &where_, missed.len()),
+        },
         (Some(m), _) => FindingText {
             title: format!("recovery fails if a store in {} is lost", function_of(&first)),
             happened: format!(
@@ -180,7 +191,7 @@ fn finding(
                  before it, {}, and recovery {outcome}.",
                 seen_instead(failure, m, stacks, natives)
             ),
-            fix: fix(&m.lost, &where_, missed.len()),
+            fix: fix(m, &where_, missed.len()),
         },
         (None, _) => FindingText {
             title: format!("recovery fails after a crash in {}", function_of(&first)),
@@ -234,9 +245,15 @@ fn finding(
     ReplayableFinding { finding, before: crash.origin, patches, image }
 }
 
-fn fix(lost: &Writer, where_: &str, lines: usize) -> String {
+fn fix(missed: &Missed, where_: &str, lines: usize) -> String {
     let more = if lines > 1 { " The same holds for the other stores named here." } else { "" };
-    if lost.flushing {
+    if missed.torn {
+        format!(
+            "Do not rely on {}, which is stored {where_}, as a whole: let it count only if a later store of at most 8 bytes says \
+             so, made when it has been flushed and fenced; or give it a checksum.{more}",
+            Finding::DATA
+        )
+    } else if missed.lost.flushing {
         format!(
             "Put a fence (`sfence`) after the flush of {}, which is stored {where_}, before the program goes on to depend on \
              it.{more}",
@@ -293,6 +310,7 @@ fn store_place(
     let lost = &missed.lost;
     let line = &failure.crash.lines[missed.split.line as usize];
     let label = match (lost.level, lost.flushing) {
+        _ if missed.torn => "only the first bytes of this store may be in PM: 8 bytes at a time get there",
         (0, true) => "this store is flushed, but no fence waits for it",
         (0, false) => "this store may still be in the cache",
         (_, true) => "this store of the recovery is flushed, but no fence waits for it",
@@ -319,7 +337,8 @@ fn oldest_place(
 ) -> Place {
     let line = &failure.crash.lines[missed.split.line as usize];
     let oldest = line.stores().iter().find(|store| store.level == missed.lost.level).unwrap_or(&missed.lost);
-    store_place(failure, &Missed { split: missed.split.clone(), lost: *oldest }, stacks, natives)
+    let oldest = Missed { split: missed.split.clone(), lost: *oldest, torn: missed.torn };
+    store_place(failure, &oldest, stacks, natives)
 }
 
 fn load_place(failure: &FailedExecution, missed: &Missed, natives: &mut NativeStacks) -> Option<Place> {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pmvet_events::{ContextId, SiteId, ThreadId};
-use pmvet_model::{LINE_BYTES, Line, LineContent, LineId};
+use pmvet_model::{LINE_BYTES, Line, LineContent, LineId, WriteKind};
 
 /// The bytes of a line.
 pub type LineBytes = [u8; LINE_BYTES];
@@ -31,6 +31,8 @@ pub struct Possible {
     pub bytes: LineBytes,
     /// The stores that are not in it: for each crash those after some point.
     pub missing: Vec<Range<u16>>,
+    /// The one among these of which the first bytes are in it.
+    pub torn: Option<u16>,
 }
 
 /// A line that may hold one of several contents.
@@ -70,21 +72,22 @@ impl Uncertain {
         let end = stores.len() as u16;
         let mut contents: Vec<Possible> = Vec::new();
         let mut newest = 0;
-        for kept in 0..=line.stores().len() {
-            let content = line.content(kept);
+        for (kept, torn, content) in kept_contents(line) {
             let lost = first + kept as u16..end;
+            let torn = torn.then_some(lost.start);
             match (before, earlier) {
                 (Some(before), Earlier::Uncertain { feasible, chosen, .. }) => {
                     for &state in feasible.iter() {
                         let Some(old) = before.contents.get(usize::from(state)) else { continue };
                         let missing = old.missing.iter().cloned().chain([lost.clone()]).collect();
-                        let at = add(&mut contents, Possible { bytes: over(&content, &old.bytes), missing });
+                        let torn = torn.or(old.torn);
+                        let at = add(&mut contents, Possible { bytes: over(&content, &old.bytes), missing, torn });
                         if state == *chosen {
                             newest = at;
                         }
                     }
                 }
-                _ => newest = add(&mut contents, Possible { bytes: content.bytes, missing: vec![lost] }),
+                _ => newest = add(&mut contents, Possible { bytes: content.bytes, missing: vec![lost], torn }),
             }
         }
         (contents.len() > 1).then(|| Self { id: line.id(), contents, newest, stores })
@@ -97,7 +100,7 @@ impl Uncertain {
         let mut now = 0;
         for &state in feasible {
             let old = self.contents.get(usize::from(state))?;
-            let content = Possible { bytes: over(stored, &old.bytes), missing: old.missing.clone() };
+            let content = Possible { bytes: over(stored, &old.bytes), ..old.clone() };
             let at = add(&mut contents, content);
             if state == newest {
                 now = at;
@@ -185,6 +188,32 @@ pub enum Earlier<'a> {
         /// The one that the execution ran on.
         chosen: u16,
     },
+}
+
+/// The processor makes stores of at most so many bytes atomic, if they are aligned.
+const ATOMIC_BYTES: usize = 8;
+
+/// What the line holds if the crash keeps so many of its pending stores, and perhaps the first bytes of the next, in the order of the
+/// stores. Stores that were merged come together.
+fn kept_contents(line: &Line) -> Vec<(usize, bool, LineContent)> {
+    let mut contents = Vec::new();
+    for (kept, store) in line.stores().iter().enumerate() {
+        let (without, with) = (line.content(kept), line.content(kept + 1));
+        contents.push((kept, false, without.clone()));
+        if store.merged || store.kind == WriteKind::Rmw {
+            continue;
+        }
+        let (start, end) = (store.offset(), store.offset() + store.len());
+        for cut in (start + 1..end).filter(|cut| cut % ATOMIC_BYTES == 0) {
+            let mut torn = without.clone();
+            torn.bytes[start..cut].copy_from_slice(&with.bytes[start..cut]);
+            torn.known |= (start..cut).fold(0, |bytes, i| bytes | 1 << i);
+            contents.push((kept, true, torn));
+        }
+    }
+    let all = line.stores().len();
+    contents.push((all, false, line.content(all)));
+    contents
 }
 
 /// Adds a content unless it is there already. Says where it is.

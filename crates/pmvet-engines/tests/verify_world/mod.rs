@@ -334,16 +334,17 @@ pub(crate) fn lazy_twice(crash: &Crash, recovery: &Recovery<'_>, second: &Recove
 /// Too simple to be wrong: per line all stores ever made and how many are guaranteed; per thread all flushes.
 #[derive(Default, Clone)]
 pub(crate) struct Reference {
-    stores: BTreeMap<usize, Vec<(usize, Vec<u8>)>>,
+    /// Where in the line, which bytes, and whether they come together.
+    stores: BTreeMap<usize, Vec<(usize, Vec<u8>, bool)>>,
     guaranteed: BTreeMap<usize, usize>,
     flushes: Vec<(u32, usize, usize)>,
 }
 
 impl Reference {
-    fn store(&mut self, thread: u32, at: usize, value: &[u8], nontemporal: bool) {
-        let mut parts: BTreeMap<usize, (usize, Vec<u8>)> = BTreeMap::new();
+    fn store(&mut self, thread: u32, at: usize, value: &[u8], nontemporal: bool, atomic: bool) {
+        let mut parts: BTreeMap<usize, (usize, Vec<u8>, bool)> = BTreeMap::new();
         for (i, byte) in value.iter().enumerate() {
-            parts.entry((at + i) / 64).or_insert(((at + i) % 64, Vec::new())).1.push(*byte);
+            parts.entry((at + i) / 64).or_insert(((at + i) % 64, Vec::new(), atomic)).1.push(*byte);
         }
         for (line, part) in parts {
             let stores = self.stores.entry(line).or_default();
@@ -375,11 +376,11 @@ impl Reference {
 
     pub(crate) fn apply(&mut self, op: &Op) {
         match op {
-            Op::Store { thread, at, value, nontemporal } => self.store(*thread, *at, value, *nontemporal),
+            Op::Store { thread, at, value, nontemporal } => self.store(*thread, *at, value, *nontemporal, false),
             Op::Rmw { thread, at, value, stored } => {
                 self.fence(*thread);
                 if *stored {
-                    self.store(*thread, *at, value, false);
+                    self.store(*thread, *at, value, false, true);
                 }
             }
             Op::Flush { line, how: FlushKind::Clflush, .. } => self.raise(*line, self.count(*line)),
@@ -398,10 +399,17 @@ impl Reference {
             for image in images {
                 for count in bound..=stores.len() {
                     let mut image = image;
-                    for (at, value) in &stores[..count] {
+                    for (at, value, _) in &stores[..count] {
                         image[line * 64 + at..][..value.len()].copy_from_slice(value);
                     }
                     more.push(image);
+                    // Of the next one, a part: eight bytes at a time reach memory.
+                    if let Some((at, value, false)) = stores.get(count) {
+                        for len in (1..value.len()).filter(|len| (at + len) % 8 == 0) {
+                            image[line * 64 + at..][..len].copy_from_slice(&value[..len]);
+                            more.push(image);
+                        }
+                    }
                 }
             }
             images = more;

@@ -19,9 +19,10 @@ pub(crate) fn run(arguments: &cli::Vet) -> Result<Exit, Error> {
     let mut races = race::RaceEngine::proven(arguments, &config);
     let mut engines: Vec<&mut dyn Engine> = vec![&mut check, &mut races];
     let mut verify = verify::VerifyEngine { settings: verify::VerifySettings::by_default(arguments)? };
-    // It runs recoveries that end by themselves, which servers do not.
-    if arguments.workload.client.is_none() {
-        engines.push(&mut verify);
+    let mut left_out = Vec::new();
+    match arguments.workload.client {
+        None => engines.push(&mut verify),
+        Some(_) => left_out.push(("verify", "servers: it runs recoveries that end by themselves")),
     }
     let job = Job {
         workload: &arguments.workload,
@@ -29,6 +30,7 @@ pub(crate) fn run(arguments: &cli::Vet) -> Result<Exit, Error> {
         config,
         budget: Some(arguments.recovering.budget.unwrap_or(BUDGET)),
         require_complete: arguments.require_complete,
+        left_out,
         resumable: Some(Resumable { resume: arguments.recovering.resume, identity }),
     };
     driver::run(job, &mut engines)

@@ -36,6 +36,8 @@ pub(crate) struct Job<'a> {
     pub(crate) require_complete: bool,
     /// For commands with `--resume`.
     pub(crate) resumable: Option<Resumable>,
+    /// Engines that do not run, and what that leaves uncovered.
+    pub(crate) left_out: Vec<(&'static str, &'static str)>,
 }
 
 /// Whether a command goes on with its last run, and what must be the same in both.
@@ -118,7 +120,7 @@ fn drive(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
             Err(NoReport::Exit(_)) => reports.push((engine.names(), EngineReport::nothing())),
         }
     }
-    report(session, reports, job.reporting, job.require_complete)
+    report(session, reports, &job.left_out, job.reporting, job.require_complete)
 }
 
 /// The part of the remaining time that an engine with this weight gets. Nothing: all of it. An engine without weight needs no time to
@@ -235,6 +237,7 @@ fn watched<T>(engine: &mut dyn Engine, send: impl FnOnce(Feed) -> T) -> T {
 fn report(
     mut session: Session,
     reports: Vec<(Vec<String>, EngineReport)>,
+    left_out: &[(&str, &str)],
     how: &cli::Reporting,
     require_complete: bool,
 ) -> Result<Exit, Error> {
@@ -270,6 +273,10 @@ fn report(
         results.tree = results.tree.or(report.tree);
         results.engines.extend(names);
         results.phases.extend(report.phases);
+    }
+    for (engine, why) in left_out {
+        let not_covered = vec![(*why).to_owned()];
+        results.coverage.add(engine, Coverage { not_covered, ..Coverage::default() });
     }
     let exit = reporting::report(results, how)?.max(least);
     let incomplete = !session.info.complete && require_complete;

@@ -29,6 +29,8 @@ pub(super) struct CheckAnalysis {
     pub(super) is_whole: bool,
     pub(super) saw_pm: bool,
     pub(super) events: u64,
+    /// How many threads stored to PM.
+    pub(super) writers: usize,
     /// What the rules found, without names.
     pub(super) raw: RawFindings,
     names: std::cell::RefCell<(Symbols, Definitions, NativeStacks)>,
@@ -55,6 +57,7 @@ impl CheckAnalysis {
         let mut scanner = FailurePointScanner::new(recording, settings.plan(bytes), MappedFile::new(store), known);
         let mut rules = Rules::new(rules::RuleOptions { mode: settings.recovering.mode, pedantic: settings.pedantic });
         let (mut saw_pm, mut events) = (false, 0);
+        let (mut writers, mut writer) = (HashSet::new(), None);
         let (mut clock, mut is_whole) = (shutdown::ClockCheck::default(), true);
         while let Some((event, places)) = reader.next_in_place().map_err(failed)? {
             if clock.is_due() && shutdown::is_over() {
@@ -64,6 +67,11 @@ impl CheckAnalysis {
             events += 1;
             symbols.event(&event);
             saw_pm |= matches!(event.what, What::Map { .. });
+            if writer != Some(event.thread) && matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. })
+            {
+                writer = Some(event.thread);
+                writers.insert(event.thread);
+            }
             scanner.before(&event, rules.model(), places)?;
             rules.event(&event, &scanner.newest());
             scanner.apply(&event)?;
@@ -74,6 +82,7 @@ impl CheckAnalysis {
             is_whole,
             saw_pm,
             events,
+            writers: writers.len(),
             raw: rules.finish(),
             names: (symbols, places, NativeStacks::default()).into(),
         })

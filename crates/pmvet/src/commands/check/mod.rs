@@ -41,6 +41,7 @@ pub(crate) fn run(arguments: &cli::Check) -> Result<Exit, Error> {
         budget: settings.recovering.budget,
         require_complete: arguments.require_complete,
         resumable: Some(Resumable { resume: arguments.recovering.resume, identity: settings.identity() }),
+        left_out: Vec::new(),
     };
     driver::run(job, &mut [&mut CheckEngine { settings }])
 }

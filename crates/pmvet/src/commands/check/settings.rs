@@ -23,6 +23,8 @@ pub(crate) struct CheckSettings {
     pub(super) known_points: Option<PathBuf>,
     pub(super) sample: Option<usize>,
     pub(super) shard: Option<(usize, usize)>,
+    /// No other engine looks at the run.
+    pub(super) alone: bool,
     /// For servers: who talks to the recovered one, if not the client of the workload.
     pub(super) driver: Option<Arc<Driver>>,
 }
@@ -59,6 +61,7 @@ impl CheckSettings {
             known_points: None,
             sample: None,
             shard: None,
+            alone: false,
             driver: None,
         })
     }
@@ -83,6 +86,7 @@ impl CheckSettings {
             known_points: arguments.known_points.clone(),
             sample: arguments.sample.map(|n| n as usize),
             shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
+            alone: true,
             driver: match &arguments.recover_client {
                 Some(client) => workload::driver(workload, Some(client))?,
                 None => None,

@@ -48,6 +48,9 @@ pub(super) struct CheckStats {
     pub(super) reordered_images_left: usize,
     #[serde(skip)]
     cut_short: usize,
+    /// How many threads stored to PM.
+    #[serde(skip)]
+    writers: usize,
 }
 
 impl CheckStats {
@@ -78,6 +81,7 @@ impl CheckStats {
         self.jobs = jobs;
         self.reordered_images_left = scan.unlikely;
         self.cut_short = scan.cut_short;
+        self.writers = analysis.writers;
         self.wall_seconds = started.elapsed().as_secs_f64();
         let cores = system::cores().min(jobs) as f64;
         self.efficiency = match (self.native_seconds, self.mean_recovery_seconds) {
@@ -115,6 +119,9 @@ impl CheckStats {
         }
         if self.failure_points_passed > self.failure_points as u64 {
             not("further visits to the same call paths (--visits)".into());
+        }
+        if settings.alone && self.writers > 1 {
+            not(format!("races between the {} threads that store to PM (pmvet race)", self.writers));
         }
         if settings.known_points.is_some() {
             not("failure points that earlier checks tried".into());

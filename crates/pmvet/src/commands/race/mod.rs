@@ -65,6 +65,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         budget: arguments.confirm.budget,
         require_complete: false,
         resumable: None,
+        left_out: Vec::new(),
     };
     driver::run(job, &mut [&mut races])
 }

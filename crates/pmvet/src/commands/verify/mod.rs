@@ -31,6 +31,7 @@ pub(crate) fn run(arguments: &cli::Verify) -> Result<Exit, Error> {
         // Only a complete search that found nothing says that there is nothing.
         require_complete: true,
         resumable: Some(Resumable { resume: arguments.recovering.resume, identity: settings.identity() }),
+        left_out: Vec::new(),
     };
     driver::run(job, &mut [&mut VerifyEngine { settings }])
 }
