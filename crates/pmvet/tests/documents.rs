@@ -47,32 +47,36 @@ fn shown(text: &str) -> Vec<Shown> {
 /// Without what differs from run to run.
 fn compared(line: &str) -> String {
     let mut line = line.trim_end().to_owned();
-    for (pattern, instead) in
-        [(r"\d+(\.\d+)? (s|ms)\b", "<time>"), (r"\bpmv[0-9a-z]{40,}", "<token>"), (r"^ +\d+ +\d+ +\d+  ", "<ids>")]
-    {
+    for (pattern, instead) in [
+        (r"\d+(\.\d+)? (s|ms)\b", "<time>"),
+        (r"\bpmv[0-9a-z]{40,}", "<token>"),
+        (r"^ +\d+ +\d+ +\d+  ", "<ids>"),
+        (r"\d+( more)? executions", "<n> executions"),
+        (r"seen: \d+ times", "<n> times"),
+        (r"\d+\.\d KiB, \d+\.\d bytes per event", "<size>"),
+    ] {
         line = Regex::new(pattern).unwrap().replace_all(&line, instead).into_owned();
     }
     line
 }
 
-/// Whether these lines are as shown. Otherwise the first line shown that is not there.
+/// The first line shown that was not printed, if there is one.
 fn differs(shown: &[String], printed: &[String]) -> Option<String> {
+    missing(shown, printed).map(|(_, line)| line)
+}
+
+/// The same, and how many lines are shown after it. Where several lines may be left out, the furthest that one can get.
+fn missing(shown: &[String], printed: &[String]) -> Option<(usize, String)> {
     let Some((first, rest)) = shown.split_first() else {
-        return printed.first().map(|line| format!("the end, not `{line}`"));
+        return printed.first().map(|line| (0, format!("the end, not `{line}`")));
     };
     if first == "..." {
-        let mut wanted = None;
-        for skipped in 0..=printed.len() {
-            match differs(rest, &printed[skipped..]) {
-                None => return None,
-                Some(line) => wanted = wanted.or(Some(line)),
-            }
-        }
-        return wanted;
+        let all: Option<Vec<_>> = (0..=printed.len()).map(|skipped| missing(rest, &printed[skipped..])).collect();
+        return all.and_then(|all| all.into_iter().min_by_key(|(left, _)| *left));
     }
     match printed.first() {
-        Some(line) if compared(first) == compared(line) => differs(rest, &printed[1..]),
-        _ => Some(format!("`{first}`")),
+        Some(line) if compared(first) == compared(line) => missing(rest, &printed[1..]),
+        _ => Some((rest.len(), format!("`{first}`"))),
     }
 }
 
