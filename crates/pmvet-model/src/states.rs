@@ -4,8 +4,8 @@
 //! try all, so [`Model::adversarial`] picks those that reveal what a program takes for granted: that a line is
 //! persistent before another one is.
 //!
-//! What it misses: states in which two or more lines are kept back while two or more others are ahead. Those need the
-//! exhaustive search.
+//! What it misses: with more than [`COMBINED_LINES`] pending lines, states in which two or more lines are kept back while two or
+//! more others are ahead. Those need the exhaustive search.
 
 use pmvet_events::FileId;
 use rustc_hash::FxHashSet;
@@ -42,7 +42,12 @@ pub enum Reordering {
     Ahead(LineId),
     /// This line has its first pending stores but not all, everything else is newest.
     Partial(LineId, usize),
+    /// This line and others lost all their pending stores, and so did not at least two. Which ones, as bits in the order of lines.
+    Several(LineId, u8),
 }
+
+/// Up to so many pending lines, all combinations of lines that are behind and lines that are not are among the states: 50 for six lines.
+pub const COMBINED_LINES: usize = 6;
 
 /// Bytes to write over the newest image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -107,7 +112,8 @@ impl Model {
         self.lines.iter().fold(1, |all: u128, line| all.saturating_mul(line.states().len() as u128))
     }
 
-    /// States in which one line behaves unlike the others, without duplicates and in a fixed order.
+    /// States in which one line behaves unlike the others, and, if there are few, in which several do, without duplicates and in a
+    /// fixed order.
     ///
     /// Lines whose content before their pending stores is unknown cannot be kept back and are left out.
     pub fn adversarial(&self, limits: StateLimits) -> Vec<CrashState> {
@@ -132,6 +138,18 @@ impl Model {
             if states.len() >= limits.states {
                 states.truncate(limits.states);
                 break;
+            }
+        }
+        // With three lines, two behind are one ahead.
+        if (4..=COMBINED_LINES).contains(&moving.len()) {
+            let some = 2..=moving.len() as u32 - 2;
+            for set in (0..1_u8 << moving.len()).filter(|set| some.contains(&set.count_ones())) {
+                let behind =
+                    || (0..).zip(&moving).filter(|(i, _)| set >> i & 1 == 1).map(|(_, candidate)| candidate.line);
+                let first = behind().find(|line| is_new(line)).filter(|_| states.len() < limits.states);
+                let Some(first) = first else { continue };
+                let cuts = behind().map(|line| Cut { line: line.id(), kept: 0 }).collect();
+                states.push(CrashState { choice: Reordering::Several(first.id(), set), cuts });
             }
         }
         states

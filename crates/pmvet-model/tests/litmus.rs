@@ -316,6 +316,26 @@ fn adversarial_states_keep_one_line_back_or_ahead() {
     assert_eq!(few, states[..2]);
     let since = run.model.line(line(2)).unwrap().stores()[0].seq - 1;
     assert!(run.model.adversarial(StateLimits { since, ..StateLimits::default() }).iter().all(|s| match s.choice {
-        Reordering::Behind(l) | Reordering::Ahead(l) | Reordering::Partial(l, _) => l == line(2),
+        Reordering::Behind(l) | Reordering::Ahead(l) | Reordering::Partial(l, _) | Reordering::Several(l, _) => {
+            l == line(2)
+        }
     }));
+}
+
+#[test]
+fn few_lines_are_combined_in_every_way() {
+    let mut run = adr();
+    let mut subsets = Vec::new();
+    for lines in 1..=8_u64 {
+        run.store(1, (lines - 1) * 64, &[1]);
+        let states = run.model.adversarial(StateLimits::default());
+        let behind: std::collections::BTreeSet<Vec<LineId>> =
+            states.iter().map(|state| state.cuts.iter().map(|cut| cut.line).collect()).collect();
+        assert_eq!(behind.len(), states.len(), "no state twice");
+        subsets.push(behind.len());
+    }
+    // All sets of lines that are behind but the empty and the whole one; with seven and more, one line unlike the others.
+    assert_eq!(subsets, [1, 2, 6, 14, 30, 62, 14, 16]);
+    let since = run.model.line(LineId::containing(FILE, 7 * 64)).unwrap().stores()[0].seq;
+    assert!(run.model.adversarial(StateLimits { since, ..StateLimits::default() }).is_empty());
 }

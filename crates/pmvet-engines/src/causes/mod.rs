@@ -121,11 +121,13 @@ pub fn join_failures(mut failures: Vec<Failures>) -> Vec<Finding> {
 
 /// In the words of a finding about lost stores: one line was written back early, and all others are lost.
 pub(crate) const EARLY: &str = "one cache line has been written back early, the other pending ones have not";
+/// The same: so many are lost.
+pub(crate) const SEVERAL: &str = "cache lines have not been written back, the others have";
 
 /// The findings about lost stores of all shards: where several are lost together, one that is fatal alone is to blame.
 pub fn join_lost_stores(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by_key(|finding| match &finding.evidence {
-        Evidence::Crash { image, .. } => (image.choice == EARLY, image.seq),
+        Evidence::Crash { image, .. } => (image.choice == EARLY || image.choice.ends_with(SEVERAL), image.seq),
         _ => (true, u64::MAX),
     });
     let mut merged = Merged::default();

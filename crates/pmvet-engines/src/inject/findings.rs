@@ -12,7 +12,7 @@ use super::scan::{FailurePointScan, PendingStore, ReorderedState};
 use super::windows::{FailureMode, PointVerdict, Window, windows};
 use crate::causes::early_stores::Decisive;
 use crate::causes::words::{self, FindingText, function_of, store_place, too_early, where_of};
-use crate::causes::{Cause, EARLY, Failures, Merged, causes};
+use crate::causes::{Cause, EARLY, Failures, Merged, SEVERAL, causes};
 use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
 use crate::lab::{TrialImage, TrialJournal, Tried};
 use crate::stacks::Stacks;
@@ -223,7 +223,7 @@ pub fn of_states(
     let known: HashSet<Option<String>> = known.iter().map(function).collect();
     let mut merged = Merged::default();
     let mut found = found.to_vec();
-    found.sort_by_key(|(state, ..)| matches!(state.choice, Reordering::Ahead(_)));
+    found.sort_by_key(|(state, ..)| matches!(state.choice, Reordering::Ahead(_) | Reordering::Several(..)));
     for (state, tried, decisive) in found {
         let early = decisive.and_then(Decisive::blamed);
         let point = &scan.points[state.point];
@@ -304,6 +304,7 @@ fn choice(state: &ReorderedState) -> String {
     match state.choice {
         Reordering::Behind(_) => "one cache line has not been written back, everything else has".into(),
         Reordering::Ahead(_) => EARLY.into(),
+        Reordering::Several(_, lines) => format!("{} {SEVERAL}", lines.count_ones()),
         Reordering::Partial(_, kept) => format!("one cache line was written back after {kept} of its pending stores"),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pmvet_events::event::Event;
 use pmvet_events::{ContextId, Places, SiteId, ThreadId};
-use pmvet_model::states::{Reordering, StateLimits};
+use pmvet_model::states::{COMBINED_LINES, Reordering, StateLimits};
 use pmvet_model::{Line, LineId, Model, Store};
 use pmvet_target::crash::{Patch, PmReplay, VersionId, Versions};
 use pmvet_target::mapped::MappedFile;
@@ -82,6 +82,8 @@ pub struct FailurePointScan {
     pub unique: usize,
     /// Points at which not all states that were asked for fit the limit.
     pub cut_short: usize,
+    /// Points with so many pending lines that only one of them at a time is early or late.
+    pub not_combined: usize,
     /// States left out because the same store was tried at the same failure point often enough.
     pub skipped: u64,
     /// The call paths of all failure points passed.
@@ -101,6 +103,8 @@ fn kind(choice: Reordering) -> u8 {
         Reordering::Behind(_) => 0,
         Reordering::Ahead(_) => 1,
         Reordering::Partial(..) => 2,
+        // Each set of lines is a kind of its own.
+        Reordering::Several(_, lines) => 3 + lines,
     }
 }
 
@@ -117,6 +121,7 @@ pub struct FailurePointScanner {
     /// How often a store of this place was lost, or ahead, at a failure point of that place.
     pairs: HashMap<Pair, u32>,
     cut_short: usize,
+    not_combined: usize,
     skipped: u64,
 }
 
@@ -133,6 +138,7 @@ impl FailurePointScanner {
             seen: HashSet::new(),
             pairs: HashMap::new(),
             cut_short: 0,
+            not_combined: 0,
             skipped: 0,
         }
     }
@@ -164,11 +170,15 @@ impl FailurePointScanner {
         let limits = StateLimits { states: most, ..StateLimits::default() };
         let states = model.adversarial(limits);
         self.cut_short += usize::from(states.len() >= most);
+        self.not_combined += usize::from(model.pending_lines() > COMBINED_LINES);
         let point = self.found.len() - 1;
         let at = self.found[point];
         for state in states {
             // The same store instruction and the same failure point: what one line shows, a hundred like it would show again.
-            let (Reordering::Behind(line) | Reordering::Ahead(line) | Reordering::Partial(line, _)) = state.choice;
+            let (Reordering::Behind(line)
+            | Reordering::Ahead(line)
+            | Reordering::Partial(line, _)
+            | Reordering::Several(line, _)) = state.choice;
             let Some(store) = model.line(line).and_then(|line| line.stores().last()) else { continue };
             let visits =
                 self.pairs.entry((store.site, store.context, at.site, at.context, kind(state.choice))).or_default();
@@ -212,6 +222,7 @@ impl FailurePointScanner {
             passed: self.points.passed,
             unique: self.points.unique(),
             cut_short: self.cut_short,
+            not_combined: self.not_combined,
             skipped: self.skipped,
             paths: self.points.paths,
         })

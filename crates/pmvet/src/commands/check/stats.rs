@@ -48,6 +48,8 @@ pub(super) struct CheckStats {
     pub(super) reordered_images_left: usize,
     #[serde(skip)]
     cut_short: usize,
+    #[serde(skip)]
+    not_combined: usize,
     /// How many threads stored to PM.
     #[serde(skip)]
     writers: usize,
@@ -81,6 +83,7 @@ impl CheckStats {
         self.jobs = jobs;
         self.reordered_images_left = scan.unlikely;
         self.cut_short = scan.cut_short;
+        self.not_combined = scan.not_combined;
         self.writers = analysis.writers;
         self.wall_seconds = started.elapsed().as_secs_f64();
         let cores = system::cores().min(jobs) as f64;
@@ -116,6 +119,10 @@ impl CheckStats {
         }
         if self.cut_short > 0 {
             not(format!("further orders of write-back at {} failure points (--reorder-states)", self.cut_short));
+        }
+        if self.not_combined > 0 {
+            let points = self.not_combined;
+            not(format!("several of many lines early or late together, at {points} failure points (pmvet verify)"));
         }
         if self.failure_points_passed > self.failure_points as u64 {
             not("further visits to the same call paths (--visits)".into());
