@@ -38,7 +38,7 @@ fn one_way_of_failing_does_not_hide_the_next() {
     }
     // Not even if it is suppressed.
     let place = Place::new();
-    let config = place.path().join("known.toml");
+    let config = place.work().join("known.toml");
     fs::write(&config, "[[suppress]]\nfunction = \"begin\"\nreason = \"known\"\n").unwrap();
     let checked = check(&place, "made", &["--config", config.to_str().unwrap()]);
     assert_eq!(checked.code, Some(FOUND), "{}", checked.text());
