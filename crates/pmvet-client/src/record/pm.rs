@@ -199,9 +199,13 @@ impl Pm {
         file
     }
 
-    /// The PM files that were announced and are `wanted`.
+    /// The PM files that were announced and are `wanted`, in that order.
     pub(crate) fn known_files(&self, wanted: impl Fn(Inode) -> bool) -> Vec<FileId> {
-        self.files().known.iter().filter(|(inode, _)| wanted(**inode)).map(|(_, &file)| file).collect()
+        let files = self.files();
+        let mut files: Vec<FileId> =
+            files.known.iter().filter(|(inode, _)| wanted(**inode)).map(|(_, &file)| file).collect();
+        files.sort_unstable_by_key(|file| file.0);
+        files
     }
 
     /// An inode that is deleted may be used again for another file.

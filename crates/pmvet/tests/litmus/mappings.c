@@ -49,7 +49,7 @@ main(int argc, char **argv)
 	STORE(t + 0x4080, 12);
 
 	/* not shared, not written, not a file */
-	char *u = mmap(NULL, 0x4000, RW, MAP_PRIVATE, fd, 0);
+	char *u = mmap(NULL, 0x4000, RW, MAP_PRIVATE, fd, 0); //~ [file-read 0x0 0x4000]
 	STORE(u + 0xc0, 13);
 	u = mmap(NULL, 0x4000, PROT_READ, MAP_SHARED, fd, 0); //~ map pool 0x0 0x4000 ro
 	MUST(u[0x80] == 10); //~ [load 0x80 1]

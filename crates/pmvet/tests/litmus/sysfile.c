@@ -22,15 +22,21 @@ main(int argc, char **argv)
 	/* from file to file */
 	MUST(pwrite(other, "abcdefgh", 8, 0x10) == 8); //~ file-write pool2+0x10 8 6162636465666768
 	off_t from = 0x10, to = 0x200;
-	MUST(copy_file_range(other, &from, fd, &to, 8, 0) == 8); //~ file-write 0x200 8 6162636465666768
+	MUST(copy_file_range(other, &from, fd, &to, 8, 0) == 8); //~ [file-read pool2+0x10 0x8]; file-write 0x200 8 6162636465666768
 	from = 0x12;
 	MUST(lseek(fd, 0x300, SEEK_SET) == 0x300);
-	MUST(sendfile(fd, other, &from, 4) == 4); //~ file-write 0x300 4 63646566
+	MUST(sendfile(fd, other, &from, 4) == 4); //~ [file-read pool2+0x12 0x4]; file-write 0x300 4 63646566
 
 	MUST(msync(p, 0x1000, MS_SYNC) == 0); //~ msync 0x0 0x1000
 	MUST(msync(p + 0x1000, 0x2000, MS_SYNC) == 0); //~ msync 0x1000 0x2000
 	MUST(fsync(fd) == 0); //~ fsync 0x0 0x5000
 	MUST(fdatasync(fd) == 0); //~ fdatasync 0x0 0x5000
+	/* whole pages, in two mappings at once; nothing that nobody waits for */
+	MUST(msync(p + 0x1000, 1, MS_SYNC) == 0); //~ msync 0x1000 0x1000
+	MUST(msync(p, 0x1000, MS_ASYNC) == 0);
+	MUST(sync_file_range(fd, 0x1000, 0, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) == 0); //~ sync_file_range 0x1000 0x4000
+	MUST(sync_file_range(fd, 0x1000, 0x1000, SYNC_FILE_RANGE_WRITE) == 0);
+	MUST(syncfs(fd) == 0); //~ fsync 0x0 0xffffffffffffffff; fsync pool2+0x0 0xffffffffffffffff
 
 	/* A file keeps its identity under another name. */
 	MUST(rename(in(argv[1], "pool2"), in(argv[1], "moved")) == 0); //~ file-rename * moved

@@ -40,7 +40,9 @@ impl Renderer {
                 format!("map {file} {:#x} {len:#x} {how}", event.offset.unwrap_or_default())
             }
             "unmap" => format!("unmap {file} {:#x} {len:#x}", event.offset.unwrap_or_default()),
-            "file-zero" | "msync" | "fsync" | "fdatasync" | "sync_file_range" => format!("{kind} {at} {len:#x}"),
+            "file-read" | "file-zero" | "msync" | "fsync" | "fdatasync" | "sync_file_range" => {
+                format!("{kind} {at} {len:#x}")
+            }
             "file-resize" => format!("{kind}{} {size:#x}", other(file)),
             "file-rename" => format!("{kind} {file} {}", name(&event.to)),
             "file-unlink" => format!("{kind}{}", other(file)),
