@@ -141,9 +141,79 @@ fn words(name: &str) -> Vec<String> {
 }
 
 /// `insert (list.c:42)`, or as much of that as is known; never empty.
+impl Frame {
+    /// The function without what makes names of C++ long: parameters, and type arguments that are not short.
+    pub fn short_function(&self) -> Option<String> {
+        self.function.as_deref().map(shortened)
+    }
+}
+
+/// Type arguments with more characters than this are left out.
+const SHORT_ARGUMENTS: usize = 12;
+
+fn shortened(name: &str) -> String {
+    let name = without_parameters(name);
+    let mut short = String::new();
+    let mut rest = name;
+    while let Some((before, arguments, after)) = type_arguments(rest) {
+        short.push_str(before);
+        // Rust's `<Type as Trait>::method` begins with them.
+        let keep = arguments.chars().count() <= SHORT_ARGUMENTS || short.is_empty() && name.len() == rest.len();
+        short.push_str(if keep { arguments } else { "…" });
+        short.push('>');
+        rest = after;
+    }
+    short + rest
+}
+
+/// Without the list of parameters at the end, with what may follow it: `const`, a clone's number. What comes in parentheses before belongs
+/// to the name, such as `(anonymous namespace)` and `operator()`.
+fn without_parameters(name: &str) -> &str {
+    let Some(end) = name.rfind(')') else { return name };
+    let mut depth = 0_u32;
+    for (at, c) in name[..=end].char_indices().rev() {
+        match c {
+            ')' => depth += 1,
+            '(' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            let is_name = at == 0
+                || name[..at].ends_with("operator")
+                || name[..at].ends_with(':')
+                || name[end..].contains([':', '}']);
+            return if is_name { name } else { &name[..at] };
+        }
+    }
+    name
+}
+
+/// Splits at the first type arguments: what comes before them with the `<`, they, and what comes after the `>`.
+fn type_arguments(name: &str) -> Option<(&str, &str, &str)> {
+    let start = name
+        .match_indices('<')
+        .map(|(at, _)| at)
+        .find(|&at| !name[..at].trim_end_matches('<').ends_with("operator"))?;
+    let mut depth = 0_u32;
+    for (at, c) in name[start..].char_indices() {
+        match c {
+            '<' => depth += 1,
+            // Of an arrow: `fn() -> T`.
+            '>' if !name[..start + at].ends_with('-') => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some((&name[..=start], &name[start + 1..start + at], &name[start + at + 1..]));
+        }
+    }
+    None
+}
+
+/// As `{:#}` with the whole name of the function.
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.function, self.function_offset) {
+        let function = if f.alternate() { self.function.clone() } else { self.short_function() };
+        match (&function, self.function_offset) {
             (Some(function), Some(offset)) if !self.has_line() => write!(f, "{function}+{offset:#x}")?,
             (Some(function), _) => f.write_str(function)?,
             (None, _) if self.has_line() => f.write_str("?")?,
@@ -163,6 +233,33 @@ impl fmt::Display for Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_names_are_shortened() {
+        for (long, short) in [
+            ("insert", "insert"),
+            ("CCEH::CCEH(unsigned long)", "CCEH::CCEH"),
+            ("Tree::Tree(void (*)(unsigned long, Key&))", "Tree::Tree"),
+            ("list<int>::push(int) const", "list<int>::push"),
+            ("pm::map<std::basic_string<char>, pm::ptr<node<int> > >::recover(bool)", "pm::map<…>::recover"),
+            (
+                "f<std::vector<unsigned long>>(int)::{lambda(int)#1}::operator()(int) const",
+                "f<…>(int)::{lambda(int)#1}::operator()",
+            ),
+            ("run(int)::{lambda()#1}", "run(int)::{lambda()#1}"),
+            ("(anonymous namespace)::run(char**)", "(anonymous namespace)::run"),
+            ("operator<(Key const&, Key const&)", "operator<"),
+            ("Key::operator<<(int)", "Key::operator<<"),
+            ("A::operator()", "A::operator()"),
+            ("<alloc::vec::Vec<T> as core::ops::Drop>::drop", "<alloc::vec::Vec<T> as core::ops::Drop>::drop"),
+            ("map<fn(u8) -> alloc::string::String>", "map<…>"),
+            ("broken<(", "broken<("),
+            ("broken>)", "broken>)"),
+            ("", ""),
+        ] {
+            assert_eq!(shortened(long), short, "{long}");
+        }
+    }
 
     fn frame(function: &str, file: Option<&str>, module: &str) -> Frame {
         Frame {

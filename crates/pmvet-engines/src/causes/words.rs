@@ -1,6 +1,6 @@
 //! How findings tell of stores that made the difference, whichever engine found them.
 
-use pmvet_findings::{Finding, Outcome, Place, PmRange, Role};
+use pmvet_findings::{Finding, Frame, Outcome, Place, PmRange, Role};
 
 use super::early_stores::PmStore;
 use crate::stacks::Stacks;
@@ -50,7 +50,7 @@ pub(crate) fn too_early(early: &Place, lost: &Place, crash: &str, outcome: &Outc
 
 /// The function of the user that a place is in.
 pub(crate) fn function_of(place: &Place) -> String {
-    match place.frame().and_then(|frame| frame.function.as_ref()) {
+    match place.frame().and_then(Frame::short_function) {
         Some(function) => format!("`{function}`"),
         None => "code without a name".into(),
     }

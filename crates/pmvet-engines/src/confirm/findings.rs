@@ -238,7 +238,7 @@ fn place(role: Role, end: &PmAccess, label: &str, stacks: &mut dyn Stacks) -> Pl
 }
 
 fn function(place: &Place) -> String {
-    match place.frame().and_then(|frame| frame.function.as_deref()) {
+    match place.frame().and_then(Frame::short_function) {
         Some(function) => format!("`{function}`"),
         None => "code without a name".into(),
     }

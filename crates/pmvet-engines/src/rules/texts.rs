@@ -40,7 +40,7 @@ pub(super) fn spot(stack: &Stack) -> String {
 }
 
 fn name(frame: &Frame) -> String {
-    match (&frame.function, &frame.module) {
+    match (frame.short_function(), &frame.module) {
         (Some(function), _) => format!("`{function}`"),
         (None, Some(module)) => format!("{}+{:#x}", base(module), frame.offset),
         (None, None) => format!("code at {:#x}", frame.offset),

@@ -113,7 +113,8 @@ fn same_callers(a: &[&Frame], b: &[&Frame]) -> bool {
 
 fn frame_lines(frames: &[&Frame], full: bool) -> Vec<String> {
     let limit = if full { usize::MAX } else { MAX_FRAMES };
-    let mut lines: Vec<String> = frames.iter().take(limit).map(|frame| clean(&frame.to_string())).collect();
+    let text = |frame: &&Frame| if full { format!("{frame:#}") } else { frame.to_string() };
+    let mut lines: Vec<String> = frames.iter().take(limit).map(|frame| clean(&text(frame))).collect();
     if frames.len() > limit {
         lines.push(format!("and {} (--full-stacks)", plural((frames.len() - limit) as u64, "caller", "callers")));
     }

@@ -137,10 +137,10 @@ impl<'a> Snippets<'a> {
         }
         // The line shown calls a library, in which it happens.
         if let Some(inner) = place.stack.first().filter(|inner| !std::ptr::eq(*inner, frame))
-            && let Some(function) = &inner.function
+            && let Some(function) = inner.short_function()
             && !source.contains(function.as_str())
         {
-            label = format!("{label} (in `{}`)", clean(function));
+            label = format!("{label} (in `{}`)", clean(&function));
         }
         label
     }
