@@ -1,7 +1,7 @@
 //! A proven race in words.
 
 use pmvet_findings::finding::CrashImage;
-use pmvet_findings::{Evidence, Finding, Place, PmRange, Role, Severity, TimelineStep, rules};
+use pmvet_findings::{Evidence, Finding, Frame, Place, PmRange, Role, Severity, TimelineStep, rules};
 
 use super::flow::{Flow, SideEffect};
 use super::meetings::{Meeting, MeetingCrash, PmAccess};
