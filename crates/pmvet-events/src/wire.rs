@@ -49,6 +49,7 @@ pub const NEAR_LOAD: u8 = 18;
 pub const ATOMIC: u8 = 19;
 pub const ATOMIC_FAILED: u8 = 20;
 pub const ATOMIC_FOUND: u8 = 21;
+pub const ATOMIC_STORED: u8 = 22;
 // The client makes a failed one into one that succeeded by counting down.
 const _: () = assert!(RMW + 1 == RMW_FAILED && ATOMIC + 1 == ATOMIC_FAILED);
 
@@ -122,7 +123,7 @@ pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
             STORE_NT => What::Store { addr, value: input.data(size)?, how: StoreKind::NonTemporal },
             LOAD => What::Load { addr, size: size as u32 },
             RMW | RMW_FAILED => What::Rmw { addr, old: input.data(size)?, new: input.data(size)?, stored: kind == RMW },
-            ATOMIC | ATOMIC_FAILED | ATOMIC_FOUND => {
+            ATOMIC | ATOMIC_FAILED | ATOMIC_FOUND | ATOMIC_STORED => {
                 let how = AtomicKind::from_number(kind - ATOMIC)?;
                 What::Atomic { addr, old: input.data(size)?, new: input.data(size)?, how }
             }

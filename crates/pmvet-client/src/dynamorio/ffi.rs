@@ -1,8 +1,8 @@
 //! Functions of DynamoRIO that the bindings of `dynamorio-sys` leave out.
 
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_void};
 
-use dynamorio_sys::{OPSZ_0, bool_, dr_mcontext_t, opnd_size_t, reg_id_t};
+use dynamorio_sys::{OPSZ_0, bool_, dr_mcontext_t, instr_t, opnd_size_t, reg_id_t};
 
 /// The size that marks the operand of an address computation.
 #[allow(non_upper_case_globals, reason = "DynamoRIO's name")]
@@ -20,5 +20,6 @@ unsafe extern "C" {
     pub(crate) fn reg_get_value(reg: reg_id_t, context: *mut dr_mcontext_t) -> u64;
     pub(crate) fn reg_get_value_ex(reg: reg_id_t, context: *mut dr_mcontext_t, value: *mut u8) -> bool_;
     pub(crate) fn reg_set_value(reg: reg_id_t, context: *mut dr_mcontext_t, value: u64);
+    pub(crate) fn decode_from_copy(dc: *mut c_void, copy: *mut u8, original: *mut u8, instr: *mut instr_t) -> *mut u8;
     pub(crate) fn decode_opcode_name(opcode: c_int) -> *const c_char;
 }

@@ -45,7 +45,7 @@ use crate::run::run;
 
 /// A basic block under construction.
 pub(super) struct Block {
-    dc: *mut c_void,
+    pub(super) dc: *mut c_void,
     block: *mut instrlist_t,
     pub(super) cold: Vec<Cold>,
 }

@@ -24,6 +24,7 @@ const WRITE_SHIFT: u32 = 11;
 
 impl LiveRegisters {
     pub(crate) const ALL: Self = Self { registers: u16::MAX, flags: FLAGS_READ };
+    pub(crate) const NONE: Self = Self { registers: 0, flags: 0 };
 
     pub(crate) fn flags(self) -> bool {
         self.flags != 0

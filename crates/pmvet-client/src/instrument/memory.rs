@@ -32,6 +32,11 @@ impl Block {
         };
         let locked = instructions::has_lock_prefix(instr) || op == OP_xchg;
         let locked = locked && instructions::writes_memory(instr);
+        let discards = locked && op == OP_xchg && self.discards_old_value(instr);
+        if discards {
+            // What it does beside the store that it is reported as.
+            self.fence_if_pending(instr, wire::FENCE_LOCKED);
+        }
         let control = instructions::is_control_transfer(instr);
         let single = loads.len() == 1;
         for (ea, size) in loads.into_iter().filter(|&(_, size)| !locked && size <= 64) {
@@ -47,7 +52,7 @@ impl Block {
                 let access = self.access(instr, wire::STORE, size.min(64), mode::NOTHING);
                 let pending = if locked { Some(false) } else { is_non_temporal(op).then_some(true) };
                 self.filtered(instr, live, ea, Body::Count { access, ea }, pending);
-            } else if locked {
+            } else if locked && !discards {
                 let access = self.access(instr, rmw_kind(op), size, mode::RMW);
                 self.filtered(instr, live, ea, Body::Store { access, ea, instr }, Some(false));
             } else if size <= 64 {
@@ -68,7 +73,7 @@ impl Block {
             && PM.may_be_near(addr)
             && !run().is_coverage_run()
         {
-            return self.constant(instr, op, addr, size, locked);
+            return self.constant(instr, op, addr, size, locked && !discards);
         }
         if !locked {
             return;
@@ -77,15 +82,20 @@ impl Block {
         let at = store.map(|(ea, size)| (Address::Computed(ea), size));
         let at = at.or(constant.map(|(addr, size)| (Address::Constant(addr), size)));
         match at.filter(|&(_, size)| ours && !control && size <= 8) {
-            Some((at, size)) => self.atomic(instr, op, at, size),
+            Some((at, size)) => self.atomic(instr, op, at, size, discards),
+            None if discards => {}
             None => self.fence_if_pending(instr, wire::FENCE_LOCKED),
         }
     }
 
     /// A read-modify-write of volatile memory. One of PM has gone to its cold part and skips what is inserted here.
-    fn atomic(&mut self, instr: Instr, op: u32, at: Address, size: u32) {
-        let takes = matches!(op, OP_cmpxchg | OP_xchg | OP_bts | OP_or);
-        let kind = if op == OP_cmpxchg { wire::ATOMIC_FAILED } else { wire::ATOMIC };
+    fn atomic(&mut self, instr: Instr, op: u32, at: Address, size: u32, discards: bool) {
+        let takes = matches!(op, OP_cmpxchg | OP_xchg | OP_bts | OP_or) && !discards;
+        let kind = match op {
+            OP_cmpxchg => wire::ATOMIC_FAILED,
+            _ if discards => wire::ATOMIC_STORED,
+            _ => wire::ATOMIC,
+        };
         let access = self.access(instr, kind, size, if takes { mode::LOCKING_RMW } else { mode::RMW });
         let e = self.emitter(instr);
         if let Address::Computed(ea) = at {

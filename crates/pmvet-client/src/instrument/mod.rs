@@ -7,6 +7,7 @@ mod block;
 mod branch_counters;
 mod clean_calls;
 mod cold;
+mod discarded_value;
 mod liveness;
 mod markers;
 mod memory;

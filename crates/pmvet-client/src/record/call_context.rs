@@ -11,7 +11,7 @@ use pmvet_events::places::Context;
 use super::shadow_stack::{BOTTOM, PathStep, ROOT, STACK_FRAMES, ShadowFrame, neighbour};
 use super::stable_ids;
 use super::thread::{Thread, slot};
-use crate::dynamorio::Global;
+use crate::dynamorio::{self, Global};
 use crate::run::run;
 
 /// The calling-context tree of this process.
@@ -37,6 +37,14 @@ impl Tree {
 }
 
 impl Thread {
+    /// Where the function that runs now and its callers return to, innermost first, as far as that is known.
+    pub(crate) fn return_addresses(&self, count: usize) -> Vec<u64> {
+        let frames = (0..count as isize).map(|depth| neighbour(self.frame(), -depth));
+        // SAFETY: `neighbour` stays within the ring.
+        let calls = frames.map(|frame| unsafe { (*frame).sp }).take_while(|&sp| sp != 0 && sp != BOTTOM.sp);
+        calls.map_while(|sp| dynamorio::read_word(sp - size_of::<u64>() as u64)).collect()
+    }
+
     /// The call path to the function that runs now, with the target's stack pointer at `sp`.
     pub(crate) fn context(&mut self, sp: u64) -> ContextId {
         let top = self.frame();

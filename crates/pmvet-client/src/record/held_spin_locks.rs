@@ -68,7 +68,8 @@ pub(crate) fn forget_range(start: u64, len: u64) {
     let end = start.saturating_add(len);
     for &thread in &threads().alive {
         let thread = thread as *mut Thread;
-        for at in 0..MAX_HELD_SPIN_LOCKS {
+        // From the newest to the oldest: the thread may be moving entries the other way.
+        for at in (0..MAX_HELD_SPIN_LOCKS).rev() {
             // SAFETY: threads in the list are alive; a word is written as a whole, and a thread that reads the old place
             // now does so before it is unmapped.
             unsafe {

@@ -199,7 +199,10 @@ stubs! {
         dec byte ptr [rcx + {kind}]
     38:
         cmp byte ptr [rcx + {kind}], {atomic}
+        je 39f
+        cmp byte ptr [rcx + {kind}], {atomic_stored}
         jne 30b
+    39:
         // The spin lock that was taken last is released, or taken in another way.
         mov edi, [rcx + {spin_lock_count}]
         test edi, edi
@@ -223,7 +226,19 @@ stubs! {
         jne 26f
         mov edi, [rcx + {spin_lock_count}]
         cmp edi, {spin_lock_room}
-        jae 26f
+        jb 29f
+        // All room is taken: the oldest goes. What was taken once and never given back is no lock, or not soon needed.
+        lea rdi, [rcx + {spin_locks}]
+    28:
+        mov rdx, [rdi + {spin_lock_bytes}]
+        mov [rdi], rdx
+        add rdi, 8
+        lea rdx, [rcx + {spin_locks} + ({spin_lock_room} - 1) * {spin_lock_bytes}]
+        cmp rdi, rdx
+        jb 28b
+        mov edi, {spin_lock_room} - 1
+        mov [rcx + {spin_lock_count}], edi
+    29:
         inc dword ptr [rcx + {spin_lock_count}]
         lea edi, [rdi + rdi * 2]
         lea rdi, [rcx + rdi * 8 + {spin_locks}]
