@@ -361,8 +361,9 @@ pub(crate) struct Confirm {
     #[arg(long, requires = "confirm")]
     pub(crate) delay_injection: bool,
 
-    /// With --confirm: how the program recovers, as a shell command [default: the program's own command line]
-    #[arg(long, value_name = "CMD", requires = "confirm")]
+    /// How the program recovers, as a shell command: judges locks in PM, with --confirm also races [default: the program's own
+    /// command line]
+    #[arg(long, value_name = "CMD")]
     pub(crate) recover: Option<String>,
 
     /// With --confirm: run after a recovery that succeeded, with the paths of the PM files as arguments; 0 means consistent

@@ -52,6 +52,32 @@ fn locks_are_followed_however_threads_come_and_go() {
     });
 }
 
+/// What an atomic operation is shows in how the program uses it: see `atomics.c`.
+#[test]
+fn atomic_operations_are_what_they_are_used_for() {
+    let _turn = turn();
+    let atomics = program("atomics");
+    let modes = [("stores", true), ("replaces", false), ("claims", false), ("claims-late", true), ("versions", false)];
+    both_cores(&modes, |&(mode, racy)| {
+        let found = race(&atomics, &[mode]);
+        let only_races = found.findings.iter().all(|finding| finding.rule.0 == "persistency-race");
+        // Whether a lock in PM is freed is another question.
+        let held = mode == "versions" && found.findings.iter().all(|finding| finding.rule.0 == "lock-in-pm");
+        let as_expected = if racy { only_races && !found.findings.is_empty() } else { found.findings.is_empty() || held };
+        if found.code == Some(CLEAN) && as_expected { Ok(()) } else { Err(format!("--- {mode}: {}", found.text())) }
+    });
+}
+
+#[test]
+fn each_caller_of_a_setter_has_its_own_races() {
+    let _turn = turn();
+    let found = race(&program("atomics"), &["setter"]);
+    let writer = |finding: &Finding| finding.places.first().and_then(|place| place.stack.get(1)?.function.clone());
+    let mut writers: Vec<Option<String>> = found.warnings().map(writer).collect();
+    writers.sort();
+    assert_eq!(writers, [Some("put_name".into()), Some("put_size".into())], "{}", found.text());
+}
+
 /// Stopping threads may upset a program: it may lock itself up, or be interrupted by signals while it is stopped. Whatever happens, pmvet
 /// ends, and the last lines say how far it came.
 #[test]

@@ -81,7 +81,7 @@ pub struct LocksetStats {
 /// What a run has shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LocksetAnalysis {
-    /// Unique by store site and load site.
+    /// Unique by the call paths of the store and of the load.
     pub races: Vec<PredictedRace>,
     /// Of the locks that were held in races.
     pub takers: Takers,
@@ -248,7 +248,7 @@ impl LocksetEngine {
             LockKind::Exclusive => HoldMode::Exclusive,
             LockKind::Shared => HoldMode::Shared,
         };
-        let lock = self.locks.named(key, place, mode, WordChange { thread, site, context, seq, old: 0, new: 1 });
+        let lock = self.locks.named(key, place, mode, WordChange { thread, site, context, seq, old: 0, new: 1, bytes: 0 });
         if let Some(word) = place {
             self.mark_word(word);
             self.note_held(lock, at.seq, false);

@@ -6,31 +6,14 @@ use super::engine::LocksetAnalysis;
 use super::lines::Fate;
 use super::lock_words::LockWords;
 use super::pm_locks::LockLeftHeld;
+use super::race_paths::{self, Ends, RaceGroup};
 use super::races::{PredictedRace, RaceAccess, WindowEnd};
 use crate::stacks::{Stacks, user_frame};
 
-/// One finding per pair of source lines; several instructions of a line are one place to a reader.
+/// One finding per pair of places in the program's own code; several instructions of a line are one place to a reader.
 pub fn findings(outcome: &LocksetAnalysis, stacks: &mut dyn Stacks, sources: &Sources) -> Vec<Finding> {
     let mut words = LockWords::new(&outcome.takers, sources);
-    let mut found: Vec<((RaceLine, RaceLine), Finding)> = Vec::new();
-    for race in &outcome.races {
-        let ends = Ends {
-            store: stacks.stack(race.store.site, race.store.context),
-            load: stacks.stack(race.load.site, race.load.context),
-            end: race.ended_by.map(|m| stacks.stack(m.site, m.context)),
-        };
-        let key = (RaceLine::of(&ends.store), RaceLine::of(&ends.load));
-        match found.iter_mut().find(|(k, _)| *k == key) {
-            Some((_, known)) => {
-                known.count += race.count;
-                if race.observed && !matches!(known.evidence, Evidence::Race { observed: true, .. }) {
-                    *known = Finding { count: known.count, ..describe(race, ends, stacks, &mut words) };
-                }
-            }
-            None => found.push((key, describe(race, ends, stacks, &mut words))),
-        }
-    }
-    found.into_iter().map(|(_, finding)| finding).collect()
+    race_paths::group(&outcome.races, stacks).iter().map(|group| describe(group, stacks, &mut words)).collect()
 }
 
 /// A lock that a crash left held and that the restart did not free.
@@ -88,25 +71,6 @@ pub fn held_lock(held: &LockLeftHeld, stacks: &mut dyn Stacks, sources: &Sources
     })
 }
 
-/// Where the user would look: function, file and line.
-#[derive(PartialEq)]
-struct RaceLine(Option<String>, Option<std::path::PathBuf>, Option<u32>, u64);
-
-impl RaceLine {
-    fn of(stack: &Stack) -> Self {
-        let frame = user_frame(stack).or(Some(0)).and_then(|i| stack.get(i)).cloned().unwrap_or_default();
-        // Without a line only the instruction is left to tell places apart.
-        let offset = if frame.line.is_some() { 0 } else { frame.offset };
-        RaceLine(frame.function, frame.file, frame.line, offset)
-    }
-}
-
-struct Ends {
-    store: Stack,
-    load: Stack,
-    end: Option<Stack>,
-}
-
 /// The user's function of a stack, to be put into a sentence.
 fn name(stack: &Stack) -> String {
     let frame = user_frame(stack).or(Some(0)).and_then(|i| stack.get(i));
@@ -116,9 +80,10 @@ fn name(stack: &Stack) -> String {
     }
 }
 
-fn describe(race: &PredictedRace, ends: Ends, stacks: &mut dyn Stacks, words: &mut LockWords<'_>) -> Finding {
+fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWords<'_>) -> Finding {
+    let RaceGroup { race, ends, .. } = group;
     let (writer, reader) = (name(&ends.store), name(&ends.load));
-    let (cause, fix) = explain(race, &ends);
+    let (cause, fix) = explain(race, ends);
     let caveat = if race.observed {
         "The load was seen between the store and its persist in this run. Whether recovery can live with the result was \
          not tried."
@@ -170,12 +135,13 @@ fn describe(race: &PredictedRace, ends: Ends, stacks: &mut dyn Stacks, words: &m
         expected: "A value is persistent before another thread can read it and act on it.".into(),
         happened: format!(
             "{writer} stores a value, and {reader} reads it in another thread. {cause} If the machine fails in between, \
-             what the reader did may survive while the value it relied on is lost."
+             what the reader did may survive while the value it relied on is lost.{}",
+            group.other_paths()
         ),
         fix,
         caveat: Some(caveat.into()),
         evidence: Evidence::Race { observed: race.observed, store_locks, load_locks, timeline },
-        count: race.count,
+        count: group.count,
         fingerprint: String::new(),
         replay: None,
     }

@@ -37,9 +37,16 @@ pub(crate) struct Dirty {
 }
 
 impl Dirty {
+    /// Its memory has begun another life, in which nobody else has seen it.
+    fn begin_again(&mut self) {
+        self.touched = false;
+        self.during.clear();
+    }
+
     /// A thread has acted on what it read of this store.
     pub(crate) fn acted_on(&mut self, read: LineRead) {
-        let same = |r: &LineRead| (r.at.thread, r.at.site, r.locks) == (read.at.thread, read.at.site, read.locks);
+        let of = |r: &LineRead| (r.at.thread, r.at.site, r.at.context, r.locks);
+        let same = |r: &LineRead| of(r) == of(&read);
         if self.during.len() < MAX_PER_LINE && !self.during.iter().any(same) {
             self.during.push(read);
         }
@@ -64,6 +71,8 @@ pub(crate) struct Written {
     pub(crate) how: StoreMeans,
     /// When the window ended.
     pub(crate) end: Epoch,
+    /// When the storing thread itself made it persistent, if another thread had done that before.
+    pub(crate) own_end: Option<Epoch>,
     pub(crate) fate: Fate,
     /// The fence or the store that ended it.
     pub(crate) ended_by: Option<EventOrigin>,
@@ -75,7 +84,13 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Whether what is said of one can be said of the other, but for their threads and times.
+    /// Whether all that `thread` does from now on comes after the store was persistent.
+    pub(crate) fn is_over_for(&self, thread: ThreadId, clocks: &Clocks) -> bool {
+        let over = |end: Epoch| clocks.is_before(end, thread);
+        over(self.end) || self.own_end.is_some_and(over)
+    }
+
+    /// Whether what is said of one can be said of the other, but for their threads, times and callers.
     fn is_like(&self, other: &Written) -> bool {
         (self.at.site, self.locks, self.held, self.how, self.fate)
             == (other.at.site, other.locks, other.held, other.how, other.fate)
@@ -137,6 +152,9 @@ pub(crate) const MAX_PER_LINE: usize = 64;
 /// Threads that do the same at the same place: whichever thread is on the other side, some of them are not that one.
 pub(crate) const MAX_ALIKE_THREADS: usize = 3;
 
+/// Call paths to one instruction, all else being equal.
+pub(crate) const MAX_ALIKE_PATHS: usize = 4;
+
 /// Bytes `first..first + len` of a line.
 pub(crate) fn mask(first: u64, len: u64) -> u64 {
     let ones = if len >= 64 { u64::MAX } else { (1 << len) - 1 };
@@ -184,12 +202,16 @@ impl TrackedLine {
         }
     }
 
-    /// Nobody has touched these words, in their new life.
-    pub(crate) fn renew(&mut self, bytes: u64) {
+    /// Nobody has touched these words, in their new life, but `thread` if it has filled them before the allocator handed them
+    /// out, as constructors do.
+    pub(crate) fn renew(&mut self, bytes: u64, thread: ThreadId) {
+        let own = self.dirty.iter().filter(|d| d.at.thread == thread).fold(self.filled(thread), |own, d| own | d.bytes);
         for word in words(bytes) {
-            self.owners[word] = LineOwner::Nobody;
+            let constructed = word_bits(own & bytes) >> word & 1 != 0;
+            self.owners[word] = if constructed { LineOwner::One(thread) } else { LineOwner::Nobody };
             self.public &= !(1 << word);
         }
+        self.dirty.iter_mut().filter(|d| d.at.thread == thread && d.bytes & !bytes == 0).for_each(Dirty::begin_again);
     }
 
     /// Whether a load by `thread` finds nothing that is under way: no store of another thread that is not persistent, or
@@ -215,13 +237,16 @@ impl TrackedLine {
             self.let_go |= written.bytes;
         }
         let mut alike = 0;
-        for (at, known) in self.written.iter_mut().enumerate().filter(|(_, w)| w.is_like(&written)) {
+        let other_path = |w: &&Written| w.at.context != written.at.context && w.is_like(&written);
+        let any_path = self.written.iter().filter(other_path).count() >= MAX_ALIKE_PATHS;
+        let like = |w: &Written| (any_path || w.at.context == written.at.context) && w.is_like(&written);
+        for (at, known) in self.written.iter_mut().enumerate().filter(|(_, w)| like(w)) {
             let covered = written.bytes & !known.bytes == 0;
             let same = (known.at.thread, known.end) == (written.at.thread, written.end);
             // Only what nothing is known of yet can wait.
             if same && (known.waiting == written.waiting || covered) {
                 known.bytes |= written.bytes;
-                (known.at, known.ended_by) = (written.at, written.ended_by);
+                (known.at, known.ended_by, known.own_end) = (written.at, written.ended_by, written.own_end);
                 if !covered {
                     known.compared = 0;
                     self.version = self.version.wrapping_add(1);

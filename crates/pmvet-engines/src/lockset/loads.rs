@@ -101,7 +101,7 @@ impl LocksetEngine {
         let locks = thread.held.set();
         // Seen before, with no more protection than now, and nothing has been stored since: nothing can be learnt from it.
         let epoch = self.clocks.now(at.thread);
-        if saw.is_none() && line.atomics & bytes == 0 && line.reads.knows(at.site, locks, epoch, bytes) {
+        if saw.is_none() && line.atomics & bytes == 0 && line.reads.knows(&at, locks, epoch, bytes) {
             if let Some(key) = key {
                 thread.cache.remember(key, id, line.version, ALWAYS);
             }
@@ -150,7 +150,7 @@ impl LocksetEngine {
             let kept = sets.get(w.locks);
             w.held != w.locks && sets.get(w.held).iter().any(|h| shares(h.lock) && !kept.contains(h))
         };
-        let unordered = |w: &&Written| w.at.thread != thread && !self.clocks.is_before(w.end, thread);
+        let unordered = |w: &&Written| w.at.thread != thread && !w.is_over_for(thread, &self.clocks);
         let racy = line.written.iter().filter(|w| w.bytes & read.bytes != 0).filter(unordered).filter(given_back);
         let racy: Vec<Written> = racy.cloned().collect();
         for written in &racy {
@@ -245,7 +245,7 @@ impl LocksetEngine {
             if read.would_differ(written) {
                 continue;
             }
-            if !self.clocks.is_before(written.end, read.at.thread) {
+            if !written.is_over_for(read.at.thread, &self.clocks) {
                 self.races.pair(written, &read, false, &context);
             }
         }

@@ -8,7 +8,7 @@
 //! * [`LocksetEngine`] — the sink; `loads`, `stores` and `persist` are its memory side.
 //! * `lines` — what is known of each cache line; `reader` — of each thread; `locksets`, `clocks` — its locks, its time.
 //! * `races` — pairs and their judgement; `spin` — locks that only the trace shows; [`pm_locks`] — locks in PM.
-//! * [`findings`] — the outcome in words, `lock_words` those for locks. [`LocksetOptions`] — every choice below as a switch.
+//! * [`findings`] — the outcome in words, `race_paths` what is one finding, `lock_words` the words for locks. [`LocksetOptions`] — every choice below as a switch.
 //!
 //! Where it differs from the paper:
 //!
@@ -39,6 +39,7 @@ mod locksets;
 mod options;
 mod persist;
 pub mod pm_locks;
+mod race_paths;
 mod races;
 mod reader;
 mod reads;

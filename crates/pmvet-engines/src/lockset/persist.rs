@@ -55,6 +55,14 @@ impl LocksetEngine {
         let done: Vec<Dirty> = line.dirty.extract_if(.., |d| covered(d)).collect();
         done.into_iter().for_each(|dirty| self.close(flushed.line, dirty, Some(at), Fate::Persisted));
         let line = self.lines.get(flushed.line);
+        // Of those that another thread had made persistent before: whoever comes after this comes after both.
+        let helped = |w: &&mut Written| {
+            let mine = w.at.thread == at.thread && w.at.seq < flushed.seq && flushed.only.is_none();
+            mine && w.end.thread != at.thread && w.fate == Fate::Persisted && w.own_end.is_none()
+        };
+        for written in line.written.iter_mut().filter(helped) {
+            written.own_end = Some(self.clocks.now(at.thread));
+        }
         let (file, first, mut atomics) = (line.file, line.offset, line.atomics);
         while atomics != 0 {
             let word = PmWord { file, offset: first + u64::from(atomics.trailing_zeros()) };
@@ -91,7 +99,8 @@ impl LocksetEngine {
         let Dirty { at, bytes, how, during, touched, .. } = dirty;
         let waiting = !touched && self.options.allocators && fate == Fate::Persisted;
         let held = dirty.locks;
-        let written = Written { at, bytes, locks, held, how, end, fate, ended_by: by, waiting, compared: 0 };
+        let own_end = None;
+        let written = Written { at, bytes, locks, held, how, end, own_end, fate, ended_by: by, waiting, compared: 0 };
         self.compare(id, &written, &during, true);
         if let Some(at) = self.lines.get(id).note_written(written, &self.clocks) {
             self.judge(id, at);
@@ -114,7 +123,7 @@ impl LocksetEngine {
         written.compared = line.reads.seen();
         let (clocks, writer) = (&self.clocks, written.at.thread);
         for read in line.reads.iter().filter(|r| r.bytes & written.bytes != 0 && r.at.thread != writer) {
-            let ordered = clocks.is_before(read.epoch, writer) || clocks.is_before(written.end, read.at.thread);
+            let ordered = clocks.is_before(read.epoch, writer) || written.is_over_for(read.at.thread, clocks);
             if !ordered && !read.would_differ(written) {
                 self.races.pair(written, read, false, &context);
             }

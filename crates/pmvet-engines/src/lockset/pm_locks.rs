@@ -132,12 +132,12 @@ impl Aftermath {
             What::Store { addr, value, .. } if self.hits(event.thread, addr, value.len() as u64) => {
                 self.freed |= self.frees(event.thread, addr, value);
             }
-            What::Rmw { addr, new, stored, .. } if self.hits(event.thread, addr, new.len() as u64) => {
+            What::Rmw { addr, old, new, stored } if self.hits(event.thread, addr, new.len() as u64) => {
                 self.looked = true;
-                if stored {
-                    self.freed = true;
-                } else {
+                if !stored {
                     self.refused = true;
+                } else if !self.is_one_more(old, new) {
+                    self.freed = true;
                 }
             }
             What::FileWrite { file, offset, data } if Some(file) == self.file => {
@@ -148,6 +148,13 @@ impl Aftermath {
             }
             _ => {}
         }
+    }
+
+    /// Whether a word that was left held is only counted up: who joins a holder that is gone does not free the lock.
+    fn is_one_more(&self, old: &[u8], new: &[u8]) -> bool {
+        let Some((_, held)) = self.values else { return false };
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
+        old.len() <= 8 && number(old) == held && number(new) == held.wrapping_add(1)
     }
 
     fn first_byte(&self, thread: ThreadId, addr: u64, len: u64) -> Option<usize> {

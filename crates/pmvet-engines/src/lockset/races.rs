@@ -36,7 +36,7 @@ pub struct WindowEnd {
 }
 
 /// A lock as one can name it: by its place in PM, or by its address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockName {
     Pm(PmWord),
     Memory(u64),
@@ -54,15 +54,18 @@ pub struct PredictedRace {
     pub kept: Vec<LockName>,
     /// In this run the load came between the store and its persist.
     pub observed: bool,
-    /// How often the pair of sites was seen.
+    /// How often the pair of call paths was seen.
     pub count: u64,
 }
 
 /// A lock that would make a pair harmless, if it is one; and whether both sides have only counted it up.
 type Excuse = (LockId, bool);
 
-/// Store site, load site, and what the candidate depends on.
-type CandidateKey = (SiteId, SiteId, Box<[Excuse]>, Option<LockId>);
+/// The call paths of a store and of a load, each with its instruction.
+type PathPair = [(SiteId, ContextId); 2];
+
+/// The paths of both ends, and what the candidate depends on.
+type CandidateKey = (PathPair, Box<[Excuse]>, Option<LockId>);
 
 #[derive(Debug)]
 struct Candidate {
@@ -75,6 +78,8 @@ struct Candidate {
 #[derive(Debug, Default)]
 pub(crate) struct Races {
     candidates: FastMap<CandidateKey, Candidate>,
+    /// The paths that are told apart, by the instructions that they lead to.
+    paths: FastMap<(SiteId, SiteId), Vec<PathPair>>,
     /// What two locksets have in common, by their ids.
     common: FastMap<(SetId, SetId), Common>,
 }
@@ -90,6 +95,8 @@ enum Common {
 /// Beyond this many undecided pairs the evidence at hand has to do.
 const MAX_UNDECIDED: usize = 100_000;
 const MAX_CACHED: usize = 1 << 20;
+/// Paths to one pair of instructions: more than a reader looks at, few enough for any recursion. The rest count with the first.
+const MAX_PATHS: usize = 64;
 
 fn exclude(a: Hold, b: Hold) -> bool {
     a.lock == b.lock
@@ -186,7 +193,7 @@ impl Races {
             }
         }
         let observed = acted || read.saw == Some(store.at.seq);
-        let key = (store.at.site, read.at.site, excuses, word);
+        let key = (self.path_pair(store.at, read.at), excuses, word);
         if let Some(known) = self.candidates.get_mut(&key) {
             known.race.count += 1;
             // The sample that says most is the one that was observed.
@@ -197,29 +204,46 @@ impl Races {
             return;
         }
         let race = describe(store, read, bytes, observed, context);
-        let excuses = key.2.clone();
+        let excuses = key.1.clone();
         self.candidates.insert(key, Candidate { race, excuses, word });
     }
 
-    /// What remains, now that all evidence is in: one race per pair of sites, in the order in which they came.
+    fn path_pair(&mut self, store: EventOrigin, load: EventOrigin) -> PathPair {
+        let pair = [(store.site, store.context), (load.site, load.context)];
+        let known = self.paths.entry((store.site, load.site)).or_default();
+        if known.contains(&pair) {
+            return pair;
+        }
+        if known.len() >= MAX_PATHS {
+            return known[0];
+        }
+        known.push(pair);
+        pair
+    }
+
+    /// What remains, now that all evidence is in: one race per pair of call paths, in the order in which they came.
     pub(crate) fn finish(self, locks: &KnownLocks) -> Vec<PredictedRace> {
-        let mut found: FastMap<(SiteId, SiteId), PredictedRace> = FastMap::default();
-        let mut left: Vec<Candidate> = self.candidates.into_values().collect();
-        left.sort_by_key(|c| (!c.race.observed, c.race.store.seq, c.race.load.seq));
-        for candidate in left {
+        let mut found: FastMap<PathPair, PredictedRace> = FastMap::default();
+        let mut left: Vec<(PathPair, Candidate)> = self.candidates.into_iter().map(|((pair, ..), c)| (pair, c)).collect();
+        left.sort_by_key(|(_, c)| (!c.race.observed, c.race.store.seq, c.race.load.seq));
+        for (pair, candidate) in left {
             let excused = candidate.excuses.iter().any(|&e| holds(e, locks));
             if excused || candidate.word.is_some_and(|word| locks.verdict(word).0) {
                 continue;
             }
-            let key = (candidate.race.store.site, candidate.race.load.site);
-            match found.get_mut(&key) {
+            match found.get_mut(&pair) {
                 Some(known) => known.count += candidate.race.count,
                 None => {
-                    found.insert(key, candidate.race);
+                    found.insert(pair, candidate.race);
                 }
             }
         }
         let mut races: Vec<PredictedRace> = found.into_values().collect();
+        let no_locks = locks.names_of_no_locks();
+        for race in &mut races {
+            let lists = [&mut race.store.locks, &mut race.load.locks, &mut race.kept];
+            lists.into_iter().for_each(|names| names.retain(|name| !no_locks.contains(name)));
+        }
         races.sort_by_key(|r| (r.store.seq, r.load.seq));
         races
     }

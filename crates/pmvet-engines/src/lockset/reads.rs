@@ -3,7 +3,7 @@
 use pmvet_events::{SiteId, ThreadId};
 
 use super::clocks::{Clocks, Epoch};
-use super::lines::{EventOrigin, MAX_ALIKE_THREADS, MAX_PER_LINE, Written};
+use super::lines::{EventOrigin, MAX_ALIKE_PATHS, MAX_ALIKE_THREADS, MAX_PER_LINE, Written};
 use super::locksets::SetId;
 
 /// A load that counts.
@@ -90,20 +90,33 @@ impl Reads {
         self.list.iter()
     }
 
-    /// Whether these bytes were read before, by the same instruction of the same thread with the same locks.
+    /// Whether these bytes were read before, by the same instruction of the same thread with the same locks: on the same call
+    /// path, or on as many others as are told apart.
     #[inline]
-    pub(crate) fn knows(&self, site: SiteId, locks: SetId, epoch: Epoch, bytes: u64) -> bool {
-        let same = |r: &LineRead| (r.at.site, r.locks, r.epoch) == (site, locks, epoch) && bytes & !r.bytes == 0;
-        let tagged = self.tagged(tag(site, locks, epoch), u32::MAX);
-        tagged != 0 && Self::of_bits(tagged).any(|at| self.list.get(at).is_some_and(same))
+    pub(crate) fn knows(&self, at: &EventOrigin, locks: SetId, epoch: Epoch, bytes: u64) -> bool {
+        let same = |r: &&LineRead| (r.at.site, r.locks, r.epoch) == (at.site, locks, epoch) && bytes & !r.bytes == 0;
+        let tagged = self.tagged(tag(at.site, locks, epoch), u32::MAX);
+        if tagged == 0 {
+            return false;
+        }
+        let mut paths = 0;
+        Self::of_bits(tagged).filter_map(|index| self.list.get(index)).filter(same).any(|known| {
+            paths += 1;
+            known.at.context == at.context || paths >= MAX_ALIKE_PATHS
+        })
     }
 
     /// Keeps a load, unless it is like what is there. True if it has to be compared with the stores.
     pub(crate) fn note(&mut self, read: LineRead, clocks: &Clocks) -> bool {
         let tag = tag(read.at.site, read.locks, read.epoch);
         let like = |r: &LineRead| (r.at.site, r.locks, r.followed) == (read.at.site, read.locks, read.followed);
+        let same_path = |r: &LineRead| r.at.context == read.at.context;
+        let tagged = self.tagged(tag, WHAT);
+        let others = Self::of_bits(tagged).filter_map(|at| self.list.get(at)).filter(|r| like(r) && !same_path(r));
+        let any_path = others.count() >= MAX_ALIKE_PATHS;
+        let like = |r: &LineRead| like(r) && (any_path || same_path(r));
         let mut alike = 0;
-        for at in Self::of_bits(self.tagged(tag, WHAT)) {
+        for at in Self::of_bits(tagged) {
             let Some(known) = self.list.get_mut(at).filter(|r| like(r)) else { continue };
             let covered = read.bytes & !known.bytes == 0 && known.looked & !read.looked == 0;
             if known.epoch == read.epoch {

@@ -1,5 +1,6 @@
 //! Locks that live in PM: what a restart makes of one that a crash left held.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Restarts<'a> {
     pub lab: Lab<'a>,
+    /// What runs after a crash before the program does. Nothing: the program itself.
+    pub recover: Option<Vec<OsString>>,
 }
 
 impl Restarts<'_> {
@@ -77,11 +80,21 @@ impl Restarts<'_> {
         versions: &Versions,
         version: VersionId,
     ) -> Result<Option<Afterwards>, LabError> {
-        let mut aftermath = Aftermath::new(lock, path);
         let restart = Restart { lab: self.lab, timeout: PATIENCE };
-        let ended_well = restart.run(None, (versions, version, &[]), &mut aftermath)?;
-        // One that was cut short hangs on nothing.
-        Ok(ended_well.filter(|_| !shutdown::is_over()).map(|ended_well| aftermath.verdict(!ended_well)))
+        let run = |command: Option<&[OsString]>| {
+            let mut aftermath = Aftermath::new(lock, path);
+            let ended_well = restart.run(command, (versions, version, &[]), &mut aftermath)?;
+            // One that was cut short hangs on nothing.
+            Ok::<_, LabError>(ended_well.filter(|_| !shutdown::is_over()).map(|well| aftermath.verdict(!well)))
+        };
+        if let Some(command) = &self.recover {
+            let judged = run(Some(command))?;
+            // A recovery that has nothing to do with the lock leaves it to the program.
+            if judged != Some(Afterwards::Unused) {
+                return Ok(judged);
+            }
+        }
+        run(None)
     }
 }
 

@@ -7,7 +7,8 @@
 //!
 //! * plain locks: `free → held`, then `held → free`, by compare-and-swap or exchange; test-and-test-and-set is the same with
 //!   loads before. A third state that waiters set, as in Rust's and Go's mutexes, does no harm;
-//! * version locks: the word does not come back to the old value but moves on, as in optimistic lock coupling;
+//! * version locks: the word does not come back to the old value but moves on, as in optimistic lock coupling. Which of its
+//!   changes take it shows when another thread makes one, or when an instruction does that takes other locks;
 //! * reader-writer locks: readers count up and down by one, a writer takes the word from its free value;
 //! * ticket locks: a word is counted up, and its neighbour in the line is set to the ticket plus one.
 //!
@@ -88,6 +89,12 @@ pub(crate) struct Word {
     threads: Vec<ThreadId>,
     /// What the newest read-modify-write has left there.
     latest: u64,
+    /// Its size.
+    bytes: u64,
+    /// Another thread that has changed the word while it seemed to be held, from the value that its holder had put there.
+    rival: Option<Holder>,
+    /// Its holders turned out to be those who had given it back.
+    turned: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -102,9 +109,18 @@ pub(crate) struct Holder {
     pub(crate) context: ContextId,
 }
 
+impl Holder {
+    fn new(c: WordChange, mode: HoldMode) -> Self {
+        let WordChange { thread, site, context, seq, old: found, new: put, .. } = c;
+        Self { thread, mode, found, put, seq, site, context }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct SiteRecord {
     returned: u64,
+    /// Gave a word back.
+    gave_back: u64,
     /// Took a word that was never given back.
     lost: u64,
 }
@@ -126,6 +142,7 @@ pub(crate) struct WordChange {
     pub(crate) seq: u64,
     pub(crate) old: u64,
     pub(crate) new: u64,
+    pub(crate) bytes: u64,
 }
 
 /// What kind of lock an inferred lock is.
@@ -167,6 +184,9 @@ pub struct InferredLock {
 
 /// A site that took this many words for good, and gave none back, takes no locks.
 const HOPELESS: u64 = 8;
+
+/// From so many words on that a site took and that were given back, it is known to take locks.
+const SURE: u64 = 4;
 
 /// Words to follow, so that reference counts do not take up all memory. Locks beyond them are not known as such.
 const MAX_WORDS: usize = 1 << 20;
@@ -232,11 +252,25 @@ impl KnownLocks {
         id
     }
 
-    /// The locks of known functions that are in PM, by file and offset, with their sizes: those of `pthread_mutex_t` and
-    /// `pthread_rwlock_t`. What is in them is not data.
+    /// The locks that are in PM, by file and offset, with their sizes: those of known functions have that of `pthread_mutex_t`
+    /// and `pthread_rwlock_t`, others that of their word. What is in them is not data.
     pub(crate) fn objects_in_pm(&self) -> BTreeMap<(u32, u64), u64> {
-        let in_pm = |lock: &Lock| lock.place.filter(|_| lock.named).map(|at| (at, if lock.shared { 56 } else { 40 }));
-        self.locks.iter().filter_map(in_pm).map(|(at, size)| ((at.file.0, at.offset), size)).collect()
+        let size = |lock: &Lock| match (lock.named, lock.shared) {
+            (true, true) => 56,
+            (true, false) => 40,
+            (false, _) => lock.word.bytes,
+        };
+        let locks = self.all().filter(|&(id, _)| self.verdict(id).0);
+        let in_pm = locks.filter_map(|(_, lock)| lock.place.map(|at| (at, size(lock))));
+        in_pm.map(|(at, size)| ((at.file.0, at.offset), size)).collect()
+    }
+
+    /// What locks would be called that turned out to be none, such as counters.
+    pub(crate) fn names_of_no_locks(&self) -> FastSet<LockName> {
+        let names = |real: bool| self.all().filter(move |&(id, _)| self.verdict(id).0 == real);
+        let locks: FastSet<LockName> = names(true).filter_map(|(id, _)| self.name(id)).collect();
+        // Words of two processes may have one name.
+        names(false).filter_map(|(id, _)| self.name(id)).filter(|name| !locks.contains(name)).collect()
     }
 
     pub(crate) fn named_released(&mut self, lock: LockId, thread: ThreadId) {
@@ -260,6 +294,7 @@ impl KnownLocks {
         let hopeless = site.returned == 0 && site.lost >= HOPELESS && !self.declares;
         let Lock { named, word, .. } = &mut self.locks[lock as usize];
         word.latest = c.new;
+        word.bytes = word.bytes.max(c.bytes);
         // The insides of a lock function: its call was reported.
         if *named || c.old == c.new {
             return LockStep::Nothing;
@@ -301,15 +336,48 @@ impl KnownLocks {
             word.holders.swap_remove(0);
             return LockStep::Release { lock, holder: first.thread };
         }
+        if word.returned == 0 && !word.turned && word.holders.len() == 1 {
+            // Nobody takes a lock that is held. So what the holder did was to give it back, or to set it up.
+            if c.old == first.put && word.moved_on > 0 {
+                word.turn(c.old);
+                word.take(c, mode);
+                return LockStep::Acquire { lock, mode, instead_of: Some(first.thread) };
+            }
+            // Once might be the mark of a waiter, but a waiter does not give the lock back.
+            let mine = word.rival.filter(|r| r.thread == c.thread && r.put == c.old && r.site != c.site);
+            if mine.is_some() {
+                word.turn(c.new);
+                word.moved_on = 1;
+                return LockStep::Release { lock, holder: first.thread };
+            }
+            word.rival = Some(Holder::new(c, mode)).filter(|_| c.old == first.put);
+        }
         word.disturbed += 1;
         LockStep::Nothing
+    }
+
+    /// Whether the instruction takes locks and, as far as is known, does nothing else with them.
+    fn takes(&self, site: SiteId, rather_than: SiteId) -> bool {
+        let record = |site| self.sites.get(&site).copied().unwrap_or_default();
+        let (this, other) = (record(site), record(rather_than));
+        this.returned >= SURE && this.returned / 2 > this.gave_back && this.returned / 2 > other.returned
     }
 
     /// The holder at `at` stores to the word, or makes the change `by` atomically.
     fn change_by_holder(&mut self, lock: LockId, at: usize, by: Option<WordChange>, new: u64) -> LockStep {
         let old = by.map(|change| change.old);
+        let holder = self.locks[lock as usize].word.holders[at];
+        let takes = by.filter(|change| change.site != holder.site && self.takes(change.site, holder.site));
         let word = &mut self.locks[lock as usize].word;
-        let holder = word.holders[at];
+        if let Some(change) = takes.filter(|c| c.new != word.free && c.new != holder.put && word.holders.len() == 1) {
+            // An instruction that takes locks gives none back: the word was set up, or given back, before.
+            word.free = change.old;
+            if word.returned + word.moved_on == 0 {
+                word.mistook();
+            }
+            word.take(change, HoldMode::Exclusive);
+            return LockStep::Acquire { lock, mode: HoldMode::Exclusive, instead_of: Some(holder.thread) };
+        }
         let counted = holder.mode == HoldMode::Counted;
         let counter = counted && old.is_some_and(|old| new == old.wrapping_add(1));
         if counter {
@@ -343,6 +411,9 @@ impl KnownLocks {
         word.holders.retain(|h| h.thread != holder.thread);
         if !counter {
             self.sites.entry(holder.site).or_default().returned += 1;
+            if let Some(change) = by {
+                self.sites.entry(change.site).or_default().gave_back += 1;
+            }
         }
         LockStep::Release { lock, holder: holder.thread }
     }
@@ -353,6 +424,7 @@ impl KnownLocks {
         if *named {
             return LockStep::Nothing;
         }
+        word.latest = value;
         if let Some(at) = word.holders.iter().position(|h| h.thread == thread) {
             return self.change_by_holder(lock, at, None, value);
         }
@@ -507,15 +579,22 @@ impl Word {
             self.threads.push(c.thread);
         }
         self.holders.retain(|h| h.thread != c.thread);
-        self.holders.push(Holder {
-            thread: c.thread,
-            mode,
-            found: c.old,
-            put: c.new,
-            seq: c.seq,
-            site: c.site,
-            context: c.context,
-        });
+        self.holders.push(Holder::new(c, mode));
+    }
+
+    /// Nobody holds the word after all: it is free, and has this value.
+    fn turn(&mut self, free: u64) {
+        self.free = free;
+        self.turned = true;
+        self.holders.clear();
+        self.mistook();
+    }
+
+    /// What seemed to take the word did not.
+    fn mistook(&mut self) {
+        self.sites.clear();
+        self.taken.clear();
+        (self.acquired, self.moved_on, self.disturbed) = (0, 0, 0);
     }
 
     fn tried_at(&mut self, site: SiteId) {

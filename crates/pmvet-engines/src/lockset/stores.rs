@@ -162,10 +162,12 @@ impl LocksetEngine {
         let place = self.place(at.thread, addr);
         let key = self.key(at.thread, addr, place);
         let lock = self.locks.word(key, place);
+        let bytes = new.len() as u64;
         let mut meant = false;
         if let (true, Some(old), Some(new)) = (stored && self.options.infer_locks, number(old), number(new)) {
             let EventOrigin { thread, site, context, seq } = at;
-            let step = self.locks.rmw(key, place, WordChange { thread, site, context, seq, old, new });
+            let change = WordChange { thread, site, context, seq, old, new, bytes };
+            let step = self.locks.rmw(key, place, change);
             meant = self.step(at, step) || self.locks.verdict(lock).0;
         } else if !stored {
             self.locks.missed(lock, at.site);
@@ -184,11 +186,15 @@ impl LocksetEngine {
                 self.act(at.thread, Some(id));
             }
             self.store_line(at, id, part, StoreMeans::Atomic(lock));
+            if !self.locks.verdict(lock).0 {
+                self.publishes(at, word, new);
+            }
         }
     }
 
     /// A word of volatile memory is changed as locks are, or an attempt at that fails.
     pub(super) fn atomic(&mut self, at: EventOrigin, addr: u64, old: &[u8], new: &[u8], how: AtomicKind) {
+        let bytes = new.len() as u64;
         let (Some(old), Some(new)) = (number(old), number(new)) else { return };
         if !self.options.infer_locks {
             return;
@@ -197,13 +203,14 @@ impl LocksetEngine {
         let EventOrigin { thread, site, context, seq } = at;
         let step = match (how, self.locks.find(key)) {
             (AtomicKind::Changed, _) if self.locks.has_room(key) => {
-                self.locks.rmw(key, None, WordChange { thread, site, context, seq, old, new })
+                self.locks.rmw(key, None, WordChange { thread, site, context, seq, old, new, bytes })
             }
             (AtomicKind::Failed, Some(lock)) => {
                 self.locks.missed(lock, site);
                 LockStep::Nothing
             }
             (AtomicKind::Found, Some(lock)) => self.locks.found(lock, thread, new),
+            (AtomicKind::Stored, Some(lock)) => self.locks.store(lock, thread, new),
             _ => LockStep::Nothing,
         };
         self.step(at, step);
@@ -223,10 +230,17 @@ impl LocksetEngine {
     /// A store of a pointer to lines that the thread has filled, and that nobody else has seen since: what was stored there
     /// was initialisation, even if the memory had another use before.
     fn publishes(&mut self, at: EventOrigin, word: PmWord, stored: &[u8]) {
-        if stored.len() != 8 || !self.options.allocators {
+        if !self.options.allocators {
             return;
         }
-        let Some(value) = number(stored).filter(|value| value % 8 == 0) else { return };
+        // A pointer may come with the number of its pool, in one store.
+        stored.chunks_exact(8).filter_map(number).for_each(|value| self.publishes_behind(at, word, value));
+    }
+
+    fn publishes_behind(&mut self, at: EventOrigin, word: PmWord, value: u64) {
+        if value % 8 != 0 {
+            return;
+        }
         // An address, or an offset in the pool. Small numbers are offsets too, but far more often just numbers.
         let offset = || Some(PmWord { file: word.file, offset: value }).filter(|w| w.offset >= SMALLEST_OFFSET);
         let Some(target) = self.place(at.thread, value).or_else(offset) else { return };
@@ -254,7 +268,7 @@ impl LocksetEngine {
             let Some(id) = self.lines.find(part.word.file, part.word.offset) else { continue };
             let bytes = mask(part.word.offset, part.len);
             let line = self.lines.get(id);
-            line.renew(bytes);
+            line.renew(bytes, at.thread);
             line.forget(bytes, at.seq);
         }
     }

@@ -22,6 +22,7 @@ use pmvet_events::file::Definitions;
 use pmvet_events::{ContextId, What};
 use pmvet_findings::{Coverage, Finding};
 use pmvet_target::live_events::LiveEvents;
+use pmvet_target::sandbox::shell;
 use pmvet_target::shutdown;
 use pmvet_target::symbols::Symbolizer;
 use serde::{Deserialize, Serialize};
@@ -161,7 +162,7 @@ impl Engine for RaceEngine {
             false => Variables::default(),
         };
         let lab = Lab { workload, install, folder: &folder.path };
-        let restarts = Restarts { lab };
+        let restarts = Restarts { lab, recover: self.confirm.recover.as_deref().map(shell) };
         let (held, unknown) = restarts.left_held(&analysed.outcome.held, &analysed.symbols)?;
         let outcome = &analysed.outcome;
         let listed = inferred::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
