@@ -118,6 +118,23 @@ pub(crate) fn destination_register(instr: Instr) -> Option<reg_id_t> {
     }
 }
 
+/// The register among an instruction's destinations, if there is one.
+pub(crate) fn register_written(instr: Instr) -> Option<reg_id_t> {
+    let operands = destinations(instr).into_iter();
+    // SAFETY: plain queries of values.
+    operands.filter(|&operand| unsafe { opnd_is_reg(operand) } != 0).map(|operand| unsafe { opnd_get_reg(operand) }).next()
+}
+
+/// The number among an instruction's sources, if there is one.
+pub(crate) fn immediate(instr: Instr) -> Option<i64> {
+    let operands = sources(instr).into_iter();
+    // SAFETY: plain queries of values.
+    operands
+        .filter(|&operand| unsafe { opnd_is_immed_int(operand) } != 0)
+        .map(|operand| unsafe { opnd_get_immed_int(operand) } as i64)
+        .next()
+}
+
 /// A memory operand whose address is part of the instruction, and its size.
 pub(crate) fn constant_address(operand: opnd_t) -> Option<(u64, u32)> {
     // SAFETY: plain queries of a value.

@@ -30,12 +30,9 @@ const MAX_INSTRUCTION_BYTES: usize = 15;
 impl Block {
     /// Whether nobody uses what an exchange has found in memory.
     pub(super) fn discards_old_value(&self, instr: Instr) -> bool {
-        let registers = instructions::destinations(instr);
-        // SAFETY: plain queries of values.
-        let register = registers.into_iter().find(|&operand| unsafe { opnd_is_reg(operand) } != 0);
-        let Some(register) = register.map(|operand| unsafe { reg_to_pointer_sized(opnd_get_reg(operand)) }) else {
-            return false;
-        };
+        let Some(register) = instructions::register_written(instr) else { return false };
+        // SAFETY: a query of a register number.
+        let register = unsafe { reg_to_pointer_sized(register) };
         let returns = Thread::try_current().map(|thread| thread.return_addresses(MAX_RETURNS)).unwrap_or_default();
         let mut search = Search { dc: self.dc, register, seen: Vec::new() };
         let Some(behind) = Code::at(self.dc, app_pc(instr)).map(|code| code.next) else { return false };

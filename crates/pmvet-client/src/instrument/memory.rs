@@ -96,13 +96,27 @@ impl Block {
             _ if discards => wire::ATOMIC_STORED,
             _ => wire::ATOMIC,
         };
-        let access = self.access(instr, kind, size, if takes { mode::LOCKING_RMW } else { mode::RMW });
+        let exchanged = instructions::register_written(instr).filter(|_| op == OP_xchg && takes);
+        let bit = instructions::immediate(instr).filter(|bit| op == OP_bts && (0..31).contains(bit));
+        let next_mode = match (exchanged, bit) {
+            (Some(_), _) => mode::EXCHANGE,
+            (_, Some(_)) => mode::BIT_SET,
+            _ if takes => mode::LOCKING_RMW,
+            _ => mode::RMW,
+        };
+        let access = self.access(instr, kind, size, next_mode);
         let e = self.emitter(instr);
         if let Address::Computed(ea) = at {
             e.touch(ea, instr);
         }
         e.call_stub(stubs::before_atomic, access, at);
-        self.emitter(instructions::next(instr)).call_after_store(true);
+        let after = self.emitter(instructions::next(instr));
+        if let Some(register) = exchanged {
+            after.store_slots(slot::VALUE, register);
+        } else if let Some(bit) = bit {
+            after.store_slot_imm(slot::VALUE, 1 << bit);
+        }
+        after.call_after_store(true);
     }
 
     /// An access to a constant address near PM: stubs around the instruction check whether it hits.

@@ -58,6 +58,10 @@ pub(crate) mod mode {
     pub(crate) const RARE_RMW: u8 = 5;
     /// As `RMW`, of volatile memory, by an instruction that programs take locks with.
     pub(crate) const LOCKING_RMW: u8 = 6;
+    /// As `LOCKING_RMW`, by an exchange: what it has found is in the value slots.
+    pub(crate) const EXCHANGE: u8 = 7;
+    /// As `LOCKING_RMW`, by an instruction that sets a bit: which one is in the value slots, what it has found in the carry flag.
+    pub(crate) const BIT_SET: u8 = 8;
 }
 
 #[repr(C)]

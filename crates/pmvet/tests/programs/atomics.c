@@ -8,6 +8,7 @@
  * setter       two races through one function that stores for its callers
  * claims       spin locks, after more words were claimed for good than the client remembers: correct
  * claims-late  the same, made persistent after the lock was given back: a race
+ * bits         the same with a bit that is set and found set, which threads try for all the time: correct
  * versions     version locks in PM that are set up by an addition: correct
  */
 #define _GNU_SOURCE
@@ -41,6 +42,7 @@ static volatile int turn;
 static volatile uint64_t sum;
 static uint64_t claimed[THREADS][CLAIMS];
 static char locks[NODES];
+static volatile uint32_t bits[NODES];
 
 static void persist(const void *at)
 {
@@ -157,6 +159,27 @@ static void *claim_and_lock(void *arg)
 	return NULL;
 }
 
+static int set_bit(volatile uint32_t *word)
+{
+	char was_set;
+	__asm__ volatile("lock btsl $0, %0\n\tsetc %1" : "+m"(*word), "=q"(was_set) : : "memory");
+	return was_set;
+}
+
+static void *lock_bits(void *arg)
+{
+	for (int i = 0; i < STEPS; i++) {
+		int which = pick((long)arg, i) % (NODES / 8);
+		while (set_bit(&bits[which]))
+			__builtin_ia32_pause();
+		pool->nodes[which].count.word++;
+		persist(&pool->nodes[which].count);
+		note((long)arg, pool->nodes[which].count.word);
+		bits[which] = 0;
+	}
+	return NULL;
+}
+
 static void lock_version(struct node *node)
 {
 	for (;;) {
@@ -205,6 +228,8 @@ int main(int argc, char **argv)
 	mode = argv[2];
 	if (!strncmp(mode, "claims", 6)) {
 		run(claim_and_lock, claim_and_lock, THREADS);
+	} else if (!strcmp(mode, "bits")) {
+		run(lock_bits, lock_bits, THREADS);
 	} else if (!strcmp(mode, "versions")) {
 		for (int i = 0; i < NODES; i++) {
 			pool->nodes[i].version.word = 4;

@@ -164,6 +164,10 @@ stubs! {
         je 33f
         cmp eax, {locking_rmw}
         je 33f
+        cmp eax, {exchange}
+        je 33f
+        cmp eax, {bit_set}
+        je 33f
         test eax, eax
         jnz 9f
         ",
@@ -197,7 +201,46 @@ stubs! {
         test byte ptr [rcx + {flags} + 1], 0x40
         jz 30b
         dec byte ptr [rcx + {kind}]
+        cmp byte ptr [rcx + {kind}], {atomic}
+        jne 30b
+        // What was there before may have been read too early: a plain store of volatile memory waits for nobody. The
+        // instruction itself knows. A comparison that succeeded has found what is in rax.
+        mov rdi, [rcx + {rax}]
+        jmp 12f
     38:
+        mov rdi, [rcx + {slots}]
+        mov rdi, [rdi + {value_slot}]
+        cmp byte ptr [rcx + {mode}], {exchange}
+        je 17f
+        cmp byte ptr [rcx + {mode}], {bit_set}
+        jne 14f
+        mov byte ptr [rcx + {mode}], {locking_rmw}
+        not rdi
+        and rdi, rax
+        test byte ptr [rcx + {flags} + 1], 1
+        cmovnz rdi, rax
+        jmp 13f
+    17:
+        mov byte ptr [rcx + {mode}], {locking_rmw}
+    12:
+        movzx edx, byte ptr [rcx + {size}]
+        cmp edx, 8
+        je 13f
+        cmp edx, 4
+        je 15f
+        cmp edx, 1
+        je 16f
+        movzx edi, di
+        jmp 13f
+    15:
+        mov edi, edi
+        jmp 13f
+    16:
+        movzx edi, dil
+    13:
+        mov [rsi + 24], rdi
+        mov edx, 40
+    14:
         cmp byte ptr [rcx + {kind}], {atomic}
         je 39f
         cmp byte ptr [rcx + {kind}], {atomic_stored}

@@ -17,7 +17,7 @@ macro_rules! stubs {
                 // {seq_after} {stripes} {shared_flag} {os_thread} {awaited_sp} {awaited_object} {awaited_place} {awaited_kind}
                 // {held} {held_count} {held_room} {control_head} {in_flight} {frame_sp} {frame_node} {held_object}
                 // {held_how} {addr_slot} {frame_slot} {return_slot} {value_slot} {stripes_mask} {store} {stream}
-                // {rmw} {rare_rmw} {locking_rmw} {near_load} {rmw_failed} {rmw_done} {atomic} {atomic_failed} {atomic_stored} {pending_slot}
+                // {rmw} {rare_rmw} {locking_rmw} {exchange} {bit_set} {near_load} {rmw_failed} {rmw_done} {atomic} {atomic_failed} {atomic_stored} {pending_slot}
                 // {spin_locks} {spin_lock_count} {spin_lock_room} {spin_lock_bytes} {pm_counts} {last_operation} {stop} {operations}
                 // {at_operation} {fences} {at_fence} {hash_factor} {resolve} {resolve_stable}
                 // {slow}
@@ -82,6 +82,8 @@ macro_rules! stubs {
                 at_fence = const offset_of!(CrashTrigger, at_fence),
                 hash_factor = const crate::record::shadow_stack::HASH_FACTOR as i32,
                 locking_rmw = const mode::LOCKING_RMW,
+                exchange = const mode::EXCHANGE,
+                bit_set = const mode::BIT_SET,
                 atomic = const wire::ATOMIC,
                 atomic_failed = const wire::ATOMIC_FAILED,
                 atomic_stored = const wire::ATOMIC_STORED,
