@@ -37,6 +37,14 @@ impl Covered {
         }
     }
 
+    /// What of this the other does not have.
+    pub fn without(mut self, other: &Self) -> Self {
+        self.pairs.retain(|hash| !other.pairs.contains(hash));
+        self.paths.retain(|hash| !other.paths.contains(hash));
+        self.branches.retain(|hash| !other.branches.contains(hash));
+        self
+    }
+
     pub fn len(&self) -> usize {
         self.pairs.len() + self.paths.len() + self.branches.len()
     }

@@ -3,8 +3,8 @@
 //! There is one such moment for the whole process, so that everything that waits, in whatever thread, can look whether it has come:
 //! it kills what it waits for then. What was cut short like this is a result of nothing, and never looks like a failure of the target.
 
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
 /// Why pmvet has to end.
@@ -21,7 +21,8 @@ const TARGET_HAS_IT: u32 = 1 << 16;
 /// When that was, by [`now`].
 static STOPPED: AtomicU64 = AtomicU64::new(0);
 
-static BUDGET: OnceLock<Budget> = OnceLock::new();
+/// What the command may take, or the job that a worker process does now.
+static BUDGET: RwLock<Option<Budget>> = RwLock::new(None);
 
 /// What the engine that works now may use of it.
 static ENGINE_SHARE: RwLock<Option<Budget>> = RwLock::new(None);
@@ -75,11 +76,19 @@ fn now() -> u64 {
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
-/// From now on the command that began then has this budget. The first one counts.
+/// From now on the command, or the job, that began then has this budget.
 pub fn set_budget(started: Instant, whole: Duration) {
-    if let Some(budget) = Budget::new(started, whole) {
-        BUDGET.get_or_init(|| budget);
-    }
+    *BUDGET.write().unwrap_or_else(|e| e.into_inner()) = Budget::new(started, whole);
+}
+
+/// From now on there is none: a worker waits for its next job.
+pub fn clear_budget() {
+    *BUDGET.write().unwrap_or_else(|e| e.into_inner()) = None;
+}
+
+/// The budget of the command, whatever share of it the engine that works now has.
+fn whole_budget() -> Option<Budget> {
+    *BUDGET.read().unwrap_or_else(|e| e.into_inner())
 }
 
 /// From now on an engine may use this much of the command's budget; nothing: all that is left.
@@ -92,8 +101,7 @@ pub fn set_share(share: Option<Duration>) {
 /// The budget of the engine that works now, or of the command, if it has one.
 pub fn budget() -> Option<Budget> {
     let share = *ENGINE_SHARE.read().unwrap_or_else(|e| e.into_inner());
-    let whole = BUDGET.get().copied();
-    share.into_iter().chain(whole).min_by_key(|budget| budget.deadline)
+    share.into_iter().chain(whole_budget()).min_by_key(|budget| budget.deadline)
 }
 
 /// When work has to end, if the command has a budget.
@@ -130,7 +138,7 @@ fn is_over_for(after_signal: Duration, after_budget: Duration) -> bool {
             Duration::from_millis(now().saturating_sub(STOPPED.load(Ordering::Relaxed))) >= after_signal
         }
         // The end of a share is not that of the command.
-        Some(Over::Budget) => BUDGET.get().is_some_and(|budget| Instant::now() >= budget.end + after_budget),
+        Some(Over::Budget) => whole_budget().is_some_and(|budget| Instant::now() >= budget.end + after_budget),
     }
 }
 

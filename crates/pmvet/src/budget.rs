@@ -26,6 +26,21 @@ pub(crate) fn begin(budget: Option<Duration>) -> Instant {
         shutdown::set_budget(started, budget);
     }
     system::handle_signals();
+    watch_the_end();
+    started
+}
+
+/// Does a job of a worker process within this budget. The job gets to know when it began.
+pub(crate) fn for_job<T>(budget: Duration, job: impl FnOnce(Instant) -> T) -> T {
+    let started = Instant::now();
+    shutdown::set_budget(started, budget);
+    let done = job(started);
+    shutdown::clear_budget();
+    done
+}
+
+/// Ends the process if it takes too long to end by itself.
+pub(crate) fn watch_the_end() {
     // Without it a report that takes too long takes too long.
     let _ = std::thread::Builder::new().name("pmvet-end".into()).spawn(|| {
         while !shutdown::is_overdue() {
@@ -39,7 +54,6 @@ pub(crate) fn begin(budget: Option<Duration>) -> Instant {
             ),
         }
     });
-    started
 }
 
 /// How often it looks whether pmvet should have ended.

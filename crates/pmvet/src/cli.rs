@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use pmvet_target::sandbox::driver::Ready;
+use serde::{Deserialize, Serialize};
 
 use crate::exit::Exit;
 use crate::kinds;
@@ -90,7 +91,7 @@ pub(crate) enum Color {
 }
 
 /// The target and the files it runs on, for every engine.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Workload {
     /// Files that are PM, beside /mnt/pmem*/**, /dev/shm/**, /dev/dax* and those mapped with MAP_SYNC.
     ///
@@ -190,6 +191,26 @@ pub(crate) struct Reporting {
     pub(crate) quiet: bool,
 }
 
+impl Reporting {
+    /// For runs whose results a campaign reports: what decides what is found, and nothing about how it is shown.
+    pub(crate) fn of_inner_runs(&self) -> Self {
+        Self {
+            fail_on: self.fail_on,
+            pedantic: self.pedantic,
+            quiet: true,
+            suppressions: None,
+            baseline: None,
+            export_json: None,
+            export_sarif: None,
+            export_junit: None,
+            export_html: None,
+            format: self.format,
+            full_stacks: self.full_stacks,
+            color: self.color,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FailOn {
     Error,
@@ -245,6 +266,21 @@ pub(crate) struct Recovering {
     pub(crate) resume: bool,
 }
 
+impl Default for Recovering {
+    /// What the command line means that says nothing.
+    fn default() -> Self {
+        Self {
+            recover: None,
+            oracle: None,
+            recover_timeout: None,
+            persistency: Persistency::Adr,
+            jobs: None,
+            budget: None,
+            resume: false,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Check {
     #[command(flatten)]
@@ -281,10 +317,6 @@ pub(crate) struct Check {
     /// Exit with 5 if the budget ended before everything was tried
     #[arg(long)]
     pub(crate) require_complete: bool,
-
-    /// Leave out failure points whose call paths this file lists often enough, and add those of this run
-    #[arg(long, value_name = "FILE", hide = true)]
-    pub(crate) known_points: Option<PathBuf>,
 
     /// Try only so many failure points, evenly spread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -378,10 +410,6 @@ pub(crate) struct Confirm {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), requires = "confirm")]
     pub(crate) jobs: Option<u16>,
 
-    /// With --confirm: go on only while runs cover something new, and say in this file what they cover
-    #[arg(long, value_name = "FILE", requires = "confirm", hide = true)]
-    pub(crate) explored: Option<PathBuf>,
-
     /// With --confirm: stop after this time, the recorded run included, and say what was not tried
     #[arg(long, value_name = "TIME", value_parser = parse_time, requires = "confirm")]
     pub(crate) budget: Option<Duration>,
@@ -399,7 +427,6 @@ impl Default for Confirm {
             oracle: None,
             recover_timeout: None,
             jobs: None,
-            explored: None,
             budget: None,
         }
     }
@@ -474,7 +501,7 @@ pub(crate) struct Fuzz {
 
     /// Explore thread schedules too: make values be read before they are persistent, crash, and let recovery judge.
     ///
-    /// Each input is given to a `pmvet race --confirm` of its own, so what is only for runs of a fork server has no meaning here.
+    /// Each input has a turn of what `pmvet race --confirm` does, so what is only for runs of a fork server has no meaning here.
     #[arg(long, conflicts_with = "instead")]
     pub(crate) interleave: bool,
 
@@ -542,7 +569,7 @@ pub(crate) struct Fuzz {
     pub(crate) reporting: Reporting,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Then {
     Check,
     Race,

@@ -16,7 +16,7 @@ use crate::pm;
 pub(crate) const DEFAULT_FILE: &str = "pmvet.toml";
 
 /// What the configuration says.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Config {
     /// Absolute globs.
     pub(crate) pm: Vec<String>,
@@ -28,7 +28,7 @@ pub(crate) struct Config {
 }
 
 /// What `pmvet race` is told about locks that only the trace shows.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 // Messages about a wrong type name it.
 #[serde(rename = "Race", deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RaceConfig {

@@ -13,11 +13,12 @@ use pmvet_target::install::InstallError;
 use pmvet_target::launch::LaunchError;
 use pmvet_target::program::ProgramError;
 use pmvet_target::recording::RecordError;
+use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigError;
 
 /// Exit codes, lightest first: if several apply, the last of them wins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Exit {
     Ok,
     NothingAnalysed,

@@ -6,6 +6,7 @@
 //! * `workload` — a target on private copies of its files; `run_folder` — what is kept of a run; `reporting` — findings, shown.
 //! * `summary` — what a traced run did, in numbers; `printing` — single events, as text or JSON.
 //! * `kinds`, `locate`, `pm` — events by number, addresses by file, and which files are PM.
+//! * `workers` — processes that do jobs for a campaign.
 //! * `files` — files that are there as a whole or not at all; `system` — signals and other things of the operating system.
 
 mod budget;
@@ -26,6 +27,7 @@ mod reporting;
 mod run_folder;
 mod summary;
 mod system;
+mod workers;
 mod workload;
 
 use std::process::ExitCode;

@@ -56,8 +56,32 @@ pub(crate) struct Saved {
 
 /// Keeps the results in the run's folder and shows them. Returns how pmvet ends.
 pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit, Error> {
-    let sources = sources();
-    let mut dedup = Dedup::new(&sources);
+    let (sources, folder) = (sources(), results.folder);
+    let run = keep(results, how, &sources)?;
+    export(&run, &sources, how, folder);
+    let shown = show(&run, &sources, how);
+    let unsaved = folder.take_unsaved();
+    for error in &unsaved {
+        eprintln!("pmvet: {error}");
+    }
+    if !unsaved.is_empty() {
+        eprintln!(
+            "pmvet: this run is not kept as a whole, so commands that need it, such as `show`, `replay` and `diff`, may fail. If a disk \
+             is full, free some space or name another place with --runs, and run again"
+        );
+    }
+    shown?;
+    Ok(match (run.fails(severity(how.fail_on), how.pedantic), unsaved.is_empty()) {
+        // What was found counts for more than that it is not kept.
+        (true, _) => Exit::Findings,
+        (false, true) => Exit::Ok,
+        (false, false) => Exit::Internal,
+    })
+}
+
+/// Sorts the results out, and keeps them in the run's folder.
+pub(crate) fn keep(results: Results<'_>, how: &cli::Reporting, sources: &Sources) -> Result<Run, Error> {
+    let mut dedup = Dedup::new(sources);
     for finding in results.findings {
         dedup.add(finding);
     }
@@ -106,25 +130,7 @@ pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit,
         tree: results.tree,
     };
     folder.keep_json("report.json", &run);
-    export(&run, &sources, how, folder);
-    let shown = show(&run, &sources, how);
-    let unsaved = folder.take_unsaved();
-    for error in &unsaved {
-        eprintln!("pmvet: {error}");
-    }
-    if !unsaved.is_empty() {
-        eprintln!(
-            "pmvet: this run is not kept as a whole, so commands that need it, such as `show`, `replay` and `diff`, may fail. If a disk \
-             is full, free some space or name another place with --runs, and run again"
-        );
-    }
-    shown?;
-    Ok(match (run.fails(severity(how.fail_on), how.pedantic), unsaved.is_empty()) {
-        // What was found counts for more than that it is not kept.
-        (true, _) => Exit::Findings,
-        (false, true) => Exit::Ok,
-        (false, false) => Exit::Internal,
-    })
+    Ok(run)
 }
 
 fn save(findings: &[Finding], folder: &RunFolder) -> Result<(), Error> {

@@ -1,7 +1,10 @@
 //! The few things that only the operating system knows. All `unsafe` of this crate is here.
 
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use pmvet_target::shutdown;
@@ -116,6 +119,94 @@ pub(crate) fn die_with_parent() -> bool {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         parent.to_str().is_some_and(|text| text == libc::getppid().to_string())
     }
+}
+
+/// A process that this one has made of itself. It dies with this one.
+#[derive(Debug)]
+pub(crate) struct Fork {
+    pid: libc::pid_t,
+    ended: Option<ExitStatus>,
+}
+
+impl Fork {
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
+        let mut status = 0;
+        while self.ended.is_none() {
+            // SAFETY: our own child, which nobody else waits for, and a valid pointer.
+            if unsafe { libc::waitpid(self.pid, &raw mut status, 0) } == self.pid {
+                self.ended = Some(ExitStatus::from_raw(status));
+            } else if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(self.ended.unwrap_or_default())
+    }
+
+    /// Ends it, and waits for that.
+    pub(crate) fn kill(&mut self) {
+        if self.ended.is_none() {
+            // SAFETY: our own child, whose number is not given away before it is waited for.
+            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+            let _ = self.wait();
+        }
+    }
+}
+
+/// Makes two processes of this one, which must have one thread: what others know would be lost, and what they have locked would stay so.
+/// Nothing in the new one.
+pub(crate) fn fork() -> io::Result<Option<Fork>> {
+    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    if threads != 1 {
+        return Err(io::Error::other(format!("pmvet has {threads} threads already")));
+    }
+    // SAFETY: there is no other thread, so the new process may do whatever this one could. The rest are system calls without pointers.
+    unsafe {
+        let parent = libc::getpid();
+        match libc::fork() {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() != parent {
+                    libc::_exit(1);
+                }
+                Ok(None)
+            }
+            pid => Ok(Some(Fork { pid, ended: None })),
+        }
+    }
+}
+
+/// Ends a process that [`fork`] made, and nothing else of pmvet.
+pub(crate) fn end(status: i32) -> ! {
+    // SAFETY: runs nothing of this process.
+    unsafe { libc::_exit(status) }
+}
+
+/// Lets the signals that stop pmvet pass: who made this process sees to its end.
+pub(crate) fn wait_out_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        handle(signal, nothing, libc::SA_RESTART);
+    }
+}
+
+/// From now on this process reads nothing, and what it says goes to this file. What it reports goes nowhere.
+pub(crate) fn print_to(file: &File) -> io::Result<()> {
+    let nothing = File::options().read(true).write(true).open("/dev/null")?;
+    for (to, from) in [(libc::STDIN_FILENO, &nothing), (libc::STDOUT_FILENO, &nothing), (libc::STDERR_FILENO, file)] {
+        // SAFETY: both are open files of this process, and nobody else uses the first one's number for anything else.
+        if unsafe { libc::dup2(from.as_raw_fd(), to) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Waits until there is something to read, or never will be.
+pub(crate) fn wait_for_input(file: &impl AsRawFd) {
+    let mut input = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: the pointer is valid.
+    while unsafe { libc::poll(&raw mut input, 1, -1) } < 0 {}
 }
 
 /// Size and free bytes of the file system at `path`.

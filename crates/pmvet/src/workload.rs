@@ -197,6 +197,18 @@ pub(crate) fn keep_input(workload: &mut Workload, path: &Path) -> Result<Option<
     Ok(None)
 }
 
+/// Lets it start with private files and an input that somebody else has made, and keeps the input.
+pub(crate) fn start_with(workload: &mut Workload, files: &Overlay, input: &[u8], path: &Path) -> Result<(), Error> {
+    workload.files = files.above(Capture::Named);
+    workload.left = workload.files.clone();
+    if !input.is_empty() {
+        let kept = std::fs::write(path, input).and_then(|()| File::open(path));
+        let kept = kept.map_err(|source| Error::Output { action: "keep", what: "the input".into(), source })?;
+        workload.input = Some(Arc::new(kept));
+    }
+    Ok(())
+}
+
 /// The input kept by an earlier run.
 pub(crate) fn known_input(workload: &mut Workload, path: &Path) {
     workload.input = File::open(path).ok().map(Arc::new);

@@ -52,7 +52,7 @@ pub struct Confirmed {
     pub tallies: BTreeMap<(Instruction, Instruction), PairTally>,
     /// How many meetings were left out, and why.
     pub(super) allowed: BTreeMap<&'static str, usize>,
-    /// What all runs have covered.
+    /// What all runs have covered, without what was known before.
     pub covered: Covered,
     pub runs: u32,
     pub images: usize,
@@ -84,8 +84,8 @@ pub struct Wanted {
     pub rounds: u32,
     /// Stop as soon as something is proven.
     pub until_finding: bool,
-    /// Go on only while runs cover something new: other inputs are waiting for their turn.
-    pub only_news: bool,
+    /// Go on only while runs cover something beyond this: other inputs are waiting for their turn.
+    pub news_beyond: Option<Covered>,
     /// Threads wait at random instead of being stopped, for comparison.
     pub delay_injection: bool,
     /// How the program recovers, as a shell command. Nothing: by its own command line.
@@ -141,6 +141,7 @@ impl Confirmation<'_> {
     ) -> Result<Confirmed, LabError> {
         let nothing_shared = attempts.is_empty();
         let mut confirmed = Confirmed { has_oracle: self.wanted.oracle.is_some(), ..Confirmed::default() };
+        confirmed.covered = self.wanted.news_beyond.clone().unwrap_or_default();
         let pairs = attempts.iter().filter(|attempt| attempt.promise.pair);
         confirmed.predicted = pairs.map(|attempt| (attempt.store.at.clone(), attempt.load.clone())).collect();
         let mut judge = Judge::new(self, symbols)?;
@@ -175,6 +176,9 @@ impl Confirmation<'_> {
                  they did not overlap; run it again, or with more to do"
             ));
         }
+        if let Some(known) = &self.wanted.news_beyond {
+            confirmed.covered = std::mem::take(&mut confirmed.covered).without(known);
+        }
         let allowed = confirmed.allowed.iter().map(|(reason, count)| format!("{count} meetings of threads: {reason}"));
         confirmed.notes.extend(allowed);
         if let Some((name, how)) = confirmed.failed.first() {
@@ -200,7 +204,10 @@ impl Confirmation<'_> {
         confirmed: &mut Confirmed,
     ) -> Result<(), LabError> {
         let any_predicted = picker.any_predicted(|_| true);
-        let most = if self.wanted.only_news { POLICY.fruitless_rounds_of_a_turn } else { POLICY.fruitless_rounds };
+        let patience = match self.wanted.news_beyond {
+            Some(_) => POLICY.fruitless_rounds_of_a_turn,
+            None => POLICY.fruitless_rounds,
+        };
         let (mut begun, mut fruitless) = (0, 0);
         loop {
             let open = |attempt: &Attempt| !confirmed.findings.contains_key(&attempt.store.at);
@@ -208,8 +215,9 @@ impl Confirmation<'_> {
                 true => !picker.any_predicted(open),
                 false => !confirmed.findings.is_empty() && fruitless >= POLICY.fruitless_rounds_after_proof,
             };
-            let enough =
-                nothing_left || self.has_what_it_wants(confirmed) || fruitless >= most && !self.wanted.delay_injection;
+            let enough = nothing_left
+                || self.has_what_it_wants(confirmed)
+                || fruitless >= patience && !self.wanted.delay_injection;
             if enough || shutdown::stopped_by().is_some() {
                 return Ok(());
             }
@@ -266,8 +274,12 @@ impl Confirmation<'_> {
         }
         confirmed.runs += 1;
         let known = |confirmed: &Confirmed| {
-            let covered = if self.wanted.only_news { confirmed.covered.len() } else { 0 };
-            (confirmed.findings.len(), confirmed.tallies.len(), covered)
+            // Pairs that have met before are none of the news that another input may have, too.
+            let met = match self.wanted.news_beyond {
+                Some(_) => confirmed.covered.len(),
+                None => confirmed.tallies.len(),
+            };
+            (confirmed.findings.len(), met)
         };
         let before = known(confirmed);
         let forced = Forced { name: Some(order.name), plan: order.plan, timeout: self.timeout() };

@@ -18,7 +18,8 @@ pub(crate) fn run(arguments: &cli::Vet) -> Result<Exit, Error> {
     let identity = check.settings.recovering.identity([(recovery::ENGINE, &"vet")]);
     let mut races = race::RaceEngine::proven(arguments, &config);
     let mut engines: Vec<&mut dyn Engine> = vec![&mut check, &mut races];
-    let mut verify = verify::VerifyEngine { settings: verify::VerifySettings::by_default(arguments)? };
+    let recovering = recovery::Recovering::new(&arguments.recovering, &arguments.workload)?;
+    let mut verify = verify::VerifyEngine { settings: verify::VerifySettings::by_default(recovering) };
     let mut left_out = Vec::new();
     match arguments.workload.client {
         None => engines.push(&mut verify),
@@ -32,6 +33,7 @@ pub(crate) fn run(arguments: &cli::Vet) -> Result<Exit, Error> {
         require_complete: arguments.require_complete,
         left_out,
         resumable: Some(Resumable { resume: arguments.recovering.resume, identity }),
+        given: None,
     };
     driver::run(job, &mut engines)
 }

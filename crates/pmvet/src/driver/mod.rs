@@ -1,9 +1,10 @@
 //! One driver for all engines: it records the workload once, gives each engine its share of the budget, and reports what they found.
 //!
 //! Commands describe what they want as a [`Job`] and a list of [`Engine`]s. `check`, `verify` and `race` have one engine each, `vet` has
-//! all of them. The driver alone knows the clock, resumed runs and interrupts.
+//! all of them. The driver alone knows the clock, resumed runs and interrupts. [`inner`] runs are parts of a campaign, which reports.
 
 mod engine;
+pub(crate) mod inner;
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use pmvet_findings::{Coverage, Phase};
 use pmvet_target::Workload;
 use pmvet_target::install::Install;
 use pmvet_target::live_events::{Feed, live};
+use pmvet_target::sandbox::Overlay;
 use pmvet_target::{launch, shutdown};
 
 pub(crate) use self::engine::{Engine, EngineReport, Needs, NoReport};
@@ -38,6 +40,16 @@ pub(crate) struct Job<'a> {
     pub(crate) resumable: Option<Resumable>,
     /// Engines that do not run, and what that leaves uncovered.
     pub(crate) left_out: Vec<(&'static str, &'static str)>,
+    /// What the workload starts with, if a campaign has prepared it. Nothing: what `--setup` makes, and standard input.
+    pub(crate) given: Option<Given>,
+}
+
+/// What a campaign gives a workload to start with.
+pub(crate) struct Given {
+    /// Private files.
+    pub(crate) files: Overlay,
+    /// Standard input.
+    pub(crate) input: Vec<u8>,
 }
 
 /// Whether a command goes on with its last run, and what must be the same in both.
@@ -73,33 +85,72 @@ pub(crate) fn run(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit,
     Ok(Exit::Interrupted)
 }
 
-fn drive(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
-    let folder = std::env::current_dir().map_err(|e| failed("find", "the current folder", e))?;
-    let mut workload = workload::describe(job.workload, &job.config, &folder)?;
-    let keep = workload::wanted_outputs(job.workload, &folder)?;
-    let needs = engines.iter().fold(Needs::default(), |needs, engine| needs.and(engine.needs()));
-    (workload.races, workload.in_step, workload.branches) = (needs.races, needs.in_step, needs.branches);
-    let install = Install::find()?;
-    isolation::start(workload.pm.iter().map(Into::into).collect())?;
+fn drive(mut job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
+    let prepared = Prepared::new(&job, engines)?;
+    isolation::start(prepared.workload.pm.iter().map(Into::into).collect())?;
     let started = budget::begin(job.budget);
+    let (mut session, reports) = match work(&mut job, prepared, started, engines)? {
+        Ok(done) => done,
+        Err(exit) => return Ok(exit),
+    };
+    let (mut results, least) = results(&mut session, reports);
+    for (engine, why) in &job.left_out {
+        let not_covered = vec![(*why).to_owned()];
+        results.coverage.add(engine, Coverage { not_covered, ..Coverage::default() });
+    }
+    let complete = results.info.complete;
+    let exit = reporting::report(results, job.reporting)?.max(least);
+    Ok(if !complete && job.require_complete { exit.max(Exit::Incomplete) } else { exit })
+}
+
+/// What is known before anything runs.
+struct Prepared {
+    workload: Workload,
+    keep: Vec<Pattern>,
+    needs: Needs,
+    install: Install,
+}
+
+impl Prepared {
+    fn new(job: &Job<'_>, engines: &[&mut dyn Engine]) -> Result<Self, Error> {
+        let folder = std::env::current_dir().map_err(|e| failed("find", "the current folder", e))?;
+        let mut workload = workload::describe(job.workload, &job.config, &folder)?;
+        let keep = workload::wanted_outputs(job.workload, &folder)?;
+        let needs = engines.iter().fold(Needs::default(), |needs, engine| needs.and(engine.needs()));
+        (workload.races, workload.in_step, workload.branches) = (needs.races, needs.in_step, needs.branches);
+        Ok(Self { workload, keep, needs, install: Install::find()? })
+    }
+}
+
+/// The reports of engines, each with the names that it goes by.
+type Reports = Vec<(Vec<String>, EngineReport)>;
+
+/// Records the workload and lets the engines work on it. If there is nothing to report on, how pmvet ends.
+fn work(
+    job: &mut Job<'_>,
+    prepared: Prepared,
+    started: Instant,
+    engines: &mut [&mut dyn Engine],
+) -> Result<Result<(Session, Reports), Exit>, Error> {
+    let Prepared { workload, keep, needs, install } = prepared;
     for engine in engines.iter() {
         engine.prepare(&workload)?;
     }
-    let (folder, info) = open(&job, &workload, engines)?;
+    let (folder, info) = open(job, &workload, engines)?;
     let mut session = Session {
         workload,
         keep,
         folder,
         info,
         install,
-        config: job.config,
+        config: std::mem::take(&mut job.config),
         started,
         recordings: 0,
         quiet: job.reporting.quiet,
         several: engines.len() > 1,
     };
-    if let Some(exit) = session.record(job.workload.setup.as_deref(), &needs, engines)? {
-        return Ok(exit);
+    if let Some(exit) = session.record(job, &needs, engines)? {
+        return Ok(Err(exit));
     }
     let mut reports = Vec::new();
     for i in 0..engines.len() {
@@ -115,12 +166,12 @@ fn drive(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
         match report {
             Ok(report) => reports.push((engine.names(), report)),
             Err(NoReport::Error(error)) => return Err(error),
-            Err(NoReport::Exit(exit)) if i == 0 || shutdown::stopped_by().is_some() => return Ok(exit),
+            Err(NoReport::Exit(exit)) if i == 0 || shutdown::stopped_by().is_some() => return Ok(Err(exit)),
             // What the engines before it found counts.
             Err(NoReport::Exit(_)) => reports.push((engine.names(), EngineReport::nothing())),
         }
     }
-    report(session, reports, &job.left_out, job.reporting, job.require_complete)
+    Ok(Ok((session, reports)))
 }
 
 /// The part of the remaining time that an engine with this weight gets. Nothing: all of it. An engine without weight needs no time to
@@ -146,14 +197,11 @@ fn open(job: &Job<'_>, workload: &Workload, engines: &[&mut dyn Engine]) -> Resu
 
 impl Session {
     /// Sets the workload up and records it, unless an earlier run has done so. Returns how pmvet ends if there is nothing to analyse.
-    fn record(
-        &mut self,
-        setup: Option<&str>,
-        needs: &Needs,
-        engines: &mut [&mut dyn Engine],
-    ) -> Result<Option<Exit>, Error> {
+    fn record(&mut self, job: &Job<'_>, needs: &Needs, engines: &mut [&mut dyn Engine]) -> Result<Option<Exit>, Error> {
         let input = self.folder.file("input");
-        if let Some(line) = setup
+        if let Some(Given { files, input: bytes }) = &job.given {
+            workload::start_with(&mut self.workload, files, bytes, &input)?;
+        } else if let Some(line) = &job.workload.setup
             && let Some(exit) = workload::set_up(&mut self.workload, line)?
         {
             return Ok(Some(exit));
@@ -163,7 +211,9 @@ impl Session {
             self.workload.left = self.folder.left()?;
             return self.watch_recorded(engines);
         }
-        if let Some(exit) = workload::keep_input(&mut self.workload, &input)? {
+        if job.given.is_none()
+            && let Some(exit) = workload::keep_input(&mut self.workload, &input)?
+        {
             return Ok(Some(exit));
         }
         loop {
@@ -233,14 +283,8 @@ fn watched<T>(engine: &mut dyn Engine, send: impl FnOnce(Feed) -> T) -> T {
     })
 }
 
-/// Puts the engines' reports together, keeps and shows them.
-fn report(
-    mut session: Session,
-    reports: Vec<(Vec<String>, EngineReport)>,
-    left_out: &[(&str, &str)],
-    how: &cli::Reporting,
-    require_complete: bool,
-) -> Result<Exit, Error> {
+/// Puts the engines' reports together, with the least grave way in which pmvet may end.
+fn results(session: &mut Session, reports: Reports) -> (Results<'_>, Exit) {
     session.info.complete = reports.iter().all(|(_, report)| report.complete) && !shutdown::is_over();
     session.folder.keep_info(&session.info);
     let phases = session.recording_phase();
@@ -274,11 +318,5 @@ fn report(
         results.engines.extend(names);
         results.phases.extend(report.phases);
     }
-    for (engine, why) in left_out {
-        let not_covered = vec![(*why).to_owned()];
-        results.coverage.add(engine, Coverage { not_covered, ..Coverage::default() });
-    }
-    let exit = reporting::report(results, how)?.max(least);
-    let incomplete = !session.info.complete && require_complete;
-    Ok(if incomplete { exit.max(Exit::Incomplete) } else { exit })
+    (results, least)
 }

@@ -42,6 +42,7 @@ pub(crate) fn run(arguments: &cli::Check) -> Result<Exit, Error> {
         require_complete: arguments.require_complete,
         resumable: Some(Resumable { resume: arguments.recovering.resume, identity: settings.identity() }),
         left_out: Vec::new(),
+        given: None,
     };
     driver::run(job, &mut [&mut CheckEngine { settings }])
 }

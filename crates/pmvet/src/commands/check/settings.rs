@@ -35,6 +35,10 @@ const AUTOMATIC: u32 = 0;
 const SHORT: u64 = 1 << 20;
 /// Visits in a short run, and in a long one.
 const VISITS: (u32, u32) = (64, 1);
+/// One of many test cases: how many reordered states are tried at a failure point, and how many recoveries are crashed. The next case
+/// takes the same paths in another state.
+const CASE_REORDER_STATES: usize = 64;
+const CASE_CRASHED_RECOVERIES: usize = 2;
 
 impl CheckSettings {
     /// What to try in a run whose recording has this size.
@@ -66,6 +70,20 @@ impl CheckSettings {
         })
     }
 
+    /// For one of many test cases: with reorderings, but less of everything.
+    pub(crate) fn of_case(recovering: Recovering, known_points: Option<PathBuf>, pedantic: bool) -> Self {
+        Self {
+            plan: InjectionPlan { at: Granularity::Persist, visits: AUTOMATIC, reorder: Some(CASE_REORDER_STATES) },
+            recovering,
+            pedantic,
+            recoveries: CASE_CRASHED_RECOVERIES,
+            known_points,
+            sample: None,
+            shard: None,
+            driver: None,
+        }
+    }
+
     pub(super) fn new(arguments: &cli::Check) -> Result<Self, Error> {
         let workload = &arguments.workload;
         Ok(Self {
@@ -83,7 +101,7 @@ impl CheckSettings {
             recovering: Recovering::new(&arguments.recovering, workload)?,
             pedantic: arguments.reporting.pedantic,
             recoveries: if workload.in_place { 0 } else { arguments.crash_recoveries as usize },
-            known_points: arguments.known_points.clone(),
+            known_points: None,
             sample: arguments.sample.map(|n| n as usize),
             shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
             alone: true,

@@ -1,12 +1,15 @@
 //! `pmvet fuzz`: inputs and images that reach the code that works on PM.
 
+mod base;
 mod count;
 mod exchange;
 mod failures;
 mod interleave;
+mod kept_runs;
 mod minimise;
 mod native;
 mod rebuild;
+mod shortfalls;
 mod start;
 mod then;
 mod watch;
@@ -17,7 +20,6 @@ use std::path::{Path, PathBuf};
 use pmvet_engines::fuzz::campaign::{self, CampaignStats, FuzzError, FuzzSettings};
 use pmvet_engines::fuzz::runner::Runner;
 use pmvet_engines::fuzz::tokens;
-use pmvet_engines::interleave::seeds::Seeds;
 use pmvet_engines::operations::Operations;
 use pmvet_findings::Coverage;
 use pmvet_target::Workload;
@@ -29,7 +31,7 @@ pub(super) use self::native::{has_case, replay};
 use self::exchange::Helpers;
 use self::native::Cases;
 use self::start::FuzzStart;
-use self::then::Checks;
+use self::then::{CaseWorker, Checks};
 use self::watch::FuzzWatch;
 use crate::budget;
 use crate::cli;
@@ -58,14 +60,17 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let config = Config::load(arguments.workload.config.as_deref())?;
     let mut workload = workload::describe(&arguments.workload, &config, &here)?;
     let install = Install::find()?;
+    if arguments.interleave {
+        return interleave::run(arguments, config, &workload);
+    }
+    // Before this process has any thread: it is a fork of it.
+    let case_worker = (!arguments.then.is_empty() && arguments.helper.is_none())
+        .then(|| CaseWorker::start(arguments, &config, &workload.pm))
+        .transpose();
+    let case_worker =
+        case_worker.map_err(|source| Error::Output { action: "start", what: "a process for --then".into(), source })?;
     isolation::start(workload.pm.iter().map(Into::into).collect())?;
     let started = budget::begin(arguments.budget);
-    if arguments.interleave {
-        let seeds = seeds(arguments)?;
-        let operations = operations(arguments, &seeds)?;
-        let seeds = Seeds::new(seeds, operations, arguments.longest as usize, arguments.seed);
-        return interleave::run(arguments, config, &workload, seeds);
-    }
     if let Some(line) = &arguments.workload.setup
         && let Some(exit) = workload::set_up(&mut workload, line)?
     {
@@ -107,8 +112,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let folder = RunFolder::create(&arguments.workload.runs)?;
     let mut info = RunInfo::new(&start.workload.command, &start.workload.program.arguments);
     folder.write_info(&info)?;
-    let checks = (!arguments.then.is_empty())
-        .then(|| Checks::new(&arguments.then, &folder, &start, arguments.workload.config.as_deref()));
+    let checks = case_worker.map(|worker| Checks::new(&arguments.then, worker, &folder, &start));
     let mut watch = FuzzWatch::new(arguments, &corpus, checks, &start, started)?;
     let stats = match campaign::run(runner, &mut start.store, &mut watch, settings) {
         // What was found before there was no more room is reported all the same.
@@ -146,15 +150,16 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
         coverage.not_covered.push(format!("{helpers_failed} of the other processes of -j failed before the end"));
     }
     if let Some(checks) = checks {
-        let (found, left, failed) = checks.finish();
+        let (found, left, shortfalls) = checks.finish();
         findings.extend(found);
         if left > 0 {
             coverage.not_covered.push(format!("{left} runs of --then were not made, or not finished, in time"));
         }
-        if failed > 0 {
+        if shortfalls.failed > 0 {
             at_least = Exit::Incomplete;
-            coverage.not_covered.push(format!("{failed} runs of --then failed"));
+            coverage.not_covered.push(format!("{} runs of --then failed", shortfalls.failed));
         }
+        coverage.not_covered.extend(shortfalls.lines());
     }
     folder.keep_info(&info);
     let results = Results {

@@ -201,11 +201,11 @@ impl CampaignWatcher for FuzzWatch {
         self.exchange.as_mut().map_or(Ok(Vec::new()), |exchange| exchange.take(store))
     }
 
-    fn goes_on(&mut self, stats: &CampaignStats, store: &mut ImageStore) -> bool {
+    fn goes_on(&mut self, stats: &CampaignStats, _: &mut ImageStore) -> bool {
         self.last = *stats;
         self.say(stats);
         if let Some(checks) = &mut self.checks {
-            checks.look(store);
+            checks.look();
             self.found |= self.until.as_ref().is_some_and(|(least, ..)| checks.found(*least));
         }
         let over = self.found

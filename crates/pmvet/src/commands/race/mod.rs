@@ -33,14 +33,13 @@ use crate::cli::{self, RaceSwitch};
 use crate::config::{self, Config};
 use crate::driver::{self, Engine, EngineReport, Job, Needs, NoReport, Session};
 use crate::exit::{Error, Exit};
-use crate::files;
-use crate::recovery::{failed, one_at_a_time};
+use crate::recovery::one_at_a_time;
 use crate::reporting;
 use crate::run_folder::texts;
 use crate::workload;
 
 /// What the runs for one input have covered, for `pmvet fuzz --interleave`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Explored {
     pub(crate) runs: u32,
     pub(crate) covered: Covered,
@@ -67,6 +66,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
         require_complete: false,
         resumable: None,
         left_out: Vec::new(),
+        given: None,
     };
     driver::run(job, &mut [&mut races])
 }
@@ -80,6 +80,9 @@ pub(super) struct RaceEngine {
     watched: Vec<u64>,
     /// A program with a single thread is left alone.
     threads_only: bool,
+    /// It goes on only while runs cover something beyond this, and says what: other inputs are waiting for their turn.
+    known: Option<Covered>,
+    explored: Option<Explored>,
     /// What the pass over the events gave, while they were recorded.
     analysed: Option<Analysed>,
 }
@@ -87,7 +90,32 @@ pub(super) struct RaceEngine {
 impl RaceEngine {
     fn new(confirm: cli::Confirm, options: LocksetOptions, workload: &cli::Workload, config: &Config) -> Self {
         let watched = config.sync_variables.iter().filter_map(|declared| declared.offset).collect();
-        Self { confirm, options, setup: workload.setup.clone(), watched, threads_only: false, analysed: None }
+        Self {
+            confirm,
+            options,
+            setup: workload.setup.clone(),
+            watched,
+            threads_only: false,
+            known: None,
+            explored: None,
+            analysed: None,
+        }
+    }
+
+    /// One turn of an input among many: races are proven as long as runs cover anything that is not known.
+    pub(super) fn exploring(confirm: cli::Confirm, known: Covered, workload: &cli::Workload, config: &Config) -> Self {
+        let options = configured(&config.race);
+        Self { known: Some(known), ..Self::new(confirm, options, workload, config) }
+    }
+
+    /// Races are predicted, and none is proven.
+    pub(super) fn predicting(workload: &cli::Workload, config: &Config) -> Self {
+        Self::new(cli::Confirm::default(), configured(&config.race), workload, config)
+    }
+
+    /// What the runs of [`RaceEngine::exploring`] have covered, if it came to that.
+    pub(super) fn take_explored(&mut self) -> Option<Explored> {
+        self.explored.take()
     }
 
     /// The defaults, as `vet` wants them: races are proven, if there can be any.
@@ -101,12 +129,7 @@ impl RaceEngine {
             jobs: *jobs,
             ..cli::Confirm::default()
         };
-        let options = LocksetOptions {
-            deny: config.race.deny_lock.clone(),
-            declare: config.race.declare_lock.clone(),
-            ..LocksetOptions::default()
-        };
-        Self { threads_only: true, ..Self::new(confirm, options, &arguments.workload, config) }
+        Self { threads_only: true, ..Self::new(confirm, configured(&config.race), &arguments.workload, config) }
     }
 }
 
@@ -121,7 +144,7 @@ impl Engine for RaceEngine {
             races: true,
             // What is forced later depends on what overlaps here.
             in_step: self.confirm.confirm && !self.confirm.delay_injection,
-            branches: self.confirm.explored.is_some(),
+            branches: self.known.is_some(),
             live: true,
             native_time: false,
         }
@@ -182,7 +205,7 @@ impl Engine for RaceEngine {
         if confirms && !shutdown::is_over() {
             let confirm = Confirmation {
                 lab,
-                wanted: &wanted(&self.confirm),
+                wanted: &wanted(&self.confirm, self.known.clone()),
                 traced: Duration::from_secs_f64(info.traced_seconds.unwrap_or_default()),
                 before: started.elapsed(),
                 predicted: !analysed.outcome.races.is_empty(),
@@ -208,10 +231,8 @@ impl Engine for RaceEngine {
                 (info.usual, info.timeout) = (Some(usual), Some(recovery.timeout));
             }
             findings = merge::merge(findings, found);
-            if let Some(path) = &self.confirm.explored {
-                let explored = Explored { runs: found.runs, covered: std::mem::take(&mut found.covered) };
-                files::replace_json(path, &explored).map_err(|e| failed("write", &path.display().to_string(), e))?;
-            }
+            let covered = std::mem::take(&mut found.covered);
+            self.explored = self.known.as_ref().map(|_| Explored { runs: found.runs, covered });
             findings.append(&mut found.sync);
             let schedules = std::mem::take(&mut found.schedules);
             folder.keep_json(Schedules::FILE, &Schedules { setup: self.setup.clone(), schedules });
@@ -252,12 +273,12 @@ impl Engine for RaceEngine {
 }
 
 /// What the command line wants of `--confirm`.
-fn wanted(arguments: &cli::Confirm) -> Wanted {
+fn wanted(arguments: &cli::Confirm, known: Option<Covered>) -> Wanted {
     Wanted {
         budget: arguments.budget,
         rounds: arguments.rounds,
         until_finding: arguments.until_finding,
-        only_news: arguments.explored.is_some(),
+        news_beyond: known,
         delay_injection: arguments.delay_injection,
         recover: arguments.recover.clone(),
         oracle: arguments.oracle.clone(),
@@ -273,6 +294,11 @@ fn variables(declared: &[Declared], analysed: &mut Analysed) -> Result<Variables
     let all =
         declared.iter().map(|declared| declared.resolve(&types)).collect::<Result<_, _>>().map_err(Error::Usage)?;
     Ok(Variables { all, types, updates: std::mem::take(&mut analysed.updates) })
+}
+
+/// What the configuration says about locks, and the defaults.
+fn configured(config: &config::RaceConfig) -> LocksetOptions {
+    LocksetOptions { deny: config.deny_lock.clone(), declare: config.declare_lock.clone(), ..LocksetOptions::default() }
 }
 
 fn options(arguments: &cli::Race, config: &config::RaceConfig) -> LocksetOptions {

@@ -32,6 +32,7 @@ pub(crate) fn run(arguments: &cli::Verify) -> Result<Exit, Error> {
         require_complete: true,
         resumable: Some(Resumable { resume: arguments.recovering.resume, identity: settings.identity() }),
         left_out: Vec::new(),
+        given: None,
     };
     driver::run(job, &mut [&mut VerifyEngine { settings }])
 }

@@ -15,16 +15,16 @@ pub(crate) struct VerifySettings {
 }
 
 impl VerifySettings {
-    /// The defaults, as `vet` wants them.
-    pub(crate) fn by_default(arguments: &cli::Vet) -> Result<Self, Error> {
-        Ok(Self {
-            recovering: Recovering::new(&arguments.recovering, &arguments.workload)?,
+    /// The defaults, with these recoveries.
+    pub(crate) fn by_default(recovering: Recovering) -> Self {
+        Self {
+            recovering,
             failures: 1,
             keep_going: false,
             most: u64::MAX,
             patience: cli::PATIENCE_EXECUTIONS,
             checksums: false,
-        })
+        }
     }
 
     pub(super) fn new(arguments: &cli::Verify) -> Result<Self, Error> {
