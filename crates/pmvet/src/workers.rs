@@ -55,14 +55,16 @@ enum Message<R> {
     Died(WorkerDeath),
 }
 
+/// A message with the number of its worker; nothing when the pipe has ended.
+type Numbered<R> = (usize, Option<Message<R>>);
+
 /// Workers that do jobs `J` and give results `R`.
 #[derive(Debug)]
 pub(crate) struct Workers<J, R> {
     all: Vec<Worker>,
-    /// By the number of the worker; nothing when its pipe has ended.
-    messages: Receiver<(usize, Option<Message<R>>)>,
+    messages: Receiver<Numbered<R>>,
     /// The pipes, until the first job: threads read them, which must not be there while pmvet enters its own sandbox.
-    unread: Option<(Vec<PipeReader>, Sender<(usize, Option<Message<R>>)>)>,
+    unread: Option<(Vec<PipeReader>, Sender<Numbered<R>>)>,
     jobs: PhantomData<fn(J)>,
 }
 
@@ -201,7 +203,7 @@ impl Worker {
 }
 
 /// Hands on what a worker sends.
-fn read<R: DeserializeOwned>(number: usize, pipe: PipeReader, to: &Sender<(usize, Option<Message<R>>)>) {
+fn read<R: DeserializeOwned>(number: usize, pipe: PipeReader, to: &Sender<Numbered<R>>) {
     for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
         // What is no message was cut off when a worker died, which its keeper tells.
         if let Ok(message) = serde_json::from_slice(&line)

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use pmvet_findings::{Evidence, Finding};
 
-use check_support::{CLEAN, Checked, FOUND, INCOMPLETE, Place, compile, finish, program, turn, wait_until};
+use check_support::{Checked, FOUND, INCOMPLETE, Place, compile, finish, program, turn, wait_until};
 
 fn shelf() -> PathBuf {
     compile("tests/fuzz/shelf.c", "shelf", &[])
@@ -36,36 +36,23 @@ fn not_covered(place: &Place) -> String {
     report["coverage"]["not_covered"].as_array().unwrap().iter().map(|line| format!("{line}\n")).collect()
 }
 
+/// The engine gets the configuration of the command: nothing else says that this file is PM.
 #[test]
 fn what_a_check_finds_on_a_test_case_is_reported_and_replays() {
     let _turn = turn();
     let place = Place::new();
-    let options = ["--then", "check", "--budget", "15s"];
-    let found =
-        fuzz(&place, "add 1\ndel 1\n", &options, &[shelf().as_os_str(), place.pool().as_os_str(), "@@".as_ref()]);
+    let pool = place.work().canonicalize().unwrap().join("my.pool");
+    fs::write(place.work().join("my.toml"), format!("[target]\npm = [{:?}]\n", pool.display().to_string())).unwrap();
+    let options = ["--then", "check", "--config", "my.toml", "--budget", "20s"];
+    let found = fuzz(&place, "add 1\ndel 1\n", &options, &[shelf().as_os_str(), pool.as_os_str(), "@@".as_ref()]);
     assert_eq!(found.code, Some(FOUND), "{}", found.text());
     // Test cases that fail have no moment in a recording.
     let is_of_check = |finding: &&Finding| matches!(&finding.evidence, Evidence::Crash { image, .. } if image.seq > 0);
     let of_check = found.errors().find(is_of_check);
-    let of_check = of_check.unwrap_or_else(|| panic!("nothing of the check: {}", found.text()));
-    // Also when later test cases have come to the same place.
+    let of_check = of_check.unwrap_or_else(|| panic!("nothing of the check: {}{}", not_covered(&place), found.text()));
     place.replays_twice(of_check).unwrap();
     assert!(!place.work().join("corpus/.input").exists(), "the input is a private file");
-}
-
-#[test]
-fn an_engine_gets_the_configuration_of_the_command() {
-    let _turn = turn();
-    let place = Place::new();
-    // Nothing but the configuration says that this file is PM.
-    let pool = place.work().canonicalize().unwrap().join("my.pool");
-    let config = format!("[target]\npm = [{:?}]\n", pool.display().to_string());
-    fs::write(place.work().join("my.toml"), config).unwrap();
-    let options = ["--then", "check", "--config", "my.toml", "--executions", "200"];
-    let found = fuzz(&place, "add 1\n", &options, &[moody().as_os_str(), pool.as_os_str()]);
-    assert!(matches!(found.code, Some(CLEAN | FOUND)), "{}", found.text());
-    let left = not_covered(&place);
-    assert!(!left.contains("mapped no PM file"), "{left}{}", found.text());
+    assert!(!pool.exists(), "the user's files are left alone");
 }
 
 /// What happens within a check is told as part of it.
