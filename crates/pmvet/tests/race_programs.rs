@@ -64,7 +64,8 @@ fn atomic_operations_are_what_they_are_used_for() {
         let only_races = found.findings.iter().all(|finding| finding.rule.0 == "persistency-race");
         // Whether a lock in PM is freed is another question.
         let held = mode == "versions" && found.findings.iter().all(|finding| finding.rule.0 == "lock-in-pm");
-        let as_expected = if racy { only_races && !found.findings.is_empty() } else { found.findings.is_empty() || held };
+        let as_expected =
+            if racy { only_races && !found.findings.is_empty() } else { found.findings.is_empty() || held };
         if found.code == Some(CLEAN) && as_expected { Ok(()) } else { Err(format!("--- {mode}: {}", found.text())) }
     });
 }

@@ -122,7 +122,10 @@ pub(crate) fn destination_register(instr: Instr) -> Option<reg_id_t> {
 pub(crate) fn register_written(instr: Instr) -> Option<reg_id_t> {
     let operands = destinations(instr).into_iter();
     // SAFETY: plain queries of values.
-    operands.filter(|&operand| unsafe { opnd_is_reg(operand) } != 0).map(|operand| unsafe { opnd_get_reg(operand) }).next()
+    operands
+        .filter(|&operand| unsafe { opnd_is_reg(operand) } != 0)
+        .map(|operand| unsafe { opnd_get_reg(operand) })
+        .next()
 }
 
 /// The number among an instruction's sources, if there is one.

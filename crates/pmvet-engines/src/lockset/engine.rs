@@ -248,7 +248,8 @@ impl LocksetEngine {
             LockKind::Exclusive => HoldMode::Exclusive,
             LockKind::Shared => HoldMode::Shared,
         };
-        let lock = self.locks.named(key, place, mode, WordChange { thread, site, context, seq, old: 0, new: 1, bytes: 0 });
+        let lock =
+            self.locks.named(key, place, mode, WordChange { thread, site, context, seq, old: 0, new: 1, bytes: 0 });
         if let Some(word) = place {
             self.mark_word(word);
             self.note_held(lock, at.seq, false);

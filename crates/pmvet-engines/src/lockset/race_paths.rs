@@ -82,7 +82,8 @@ pub(super) fn group<'a>(races: &'a [PredictedRace], stacks: &mut dyn Stacks) -> 
 
 /// Whether the function that stores is not the one in which the window ends.
 fn leaves_to_caller(race: &PredictedRace, ends: &Ends) -> bool {
-    let Some(end) = ends.end.as_ref().filter(|_| race.ended_by.is_some_and(|end| end.thread == race.store.thread)) else {
+    let Some(end) = ends.end.as_ref().filter(|_| race.ended_by.is_some_and(|end| end.thread == race.store.thread))
+    else {
         return false;
     };
     let store = &ends.store;

@@ -224,7 +224,8 @@ impl Races {
     /// What remains, now that all evidence is in: one race per pair of call paths, in the order in which they came.
     pub(crate) fn finish(self, locks: &KnownLocks) -> Vec<PredictedRace> {
         let mut found: FastMap<PathPair, PredictedRace> = FastMap::default();
-        let mut left: Vec<(PathPair, Candidate)> = self.candidates.into_iter().map(|((pair, ..), c)| (pair, c)).collect();
+        let mut left: Vec<(PathPair, Candidate)> =
+            self.candidates.into_iter().map(|((pair, ..), c)| (pair, c)).collect();
         left.sort_by_key(|(_, c)| (!c.race.observed, c.race.store.seq, c.race.load.seq));
         for (pair, candidate) in left {
             let excused = candidate.excuses.iter().any(|&e| holds(e, locks));

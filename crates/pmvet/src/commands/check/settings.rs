@@ -73,13 +73,18 @@ impl CheckSettings {
     /// For one of many test cases: with reorderings, but less of everything.
     pub(crate) fn of_case(recovering: Recovering, known_points: Option<PathBuf>, pedantic: bool) -> Self {
         Self {
-            plan: InjectionPlan { at: Granularity::Persist, visits: AUTOMATIC, reorder: Some(CASE_REORDER_STATES) },
+            plan: InjectionPlan {
+                at: Granularity::Persist,
+                visits: AUTOMATIC,
+                reorder: Some(Reorder { states: CASE_REORDER_STATES, all: true }),
+            },
             recovering,
             pedantic,
             recoveries: CASE_CRASHED_RECOVERIES,
             known_points,
             sample: None,
             shard: None,
+            alone: false,
             driver: None,
         }
     }

@@ -93,6 +93,7 @@ impl<'a> Turns<'a> {
             budget: Some(turn.time),
             require_complete: false,
             resumable: None,
+            left_out: Vec::new(),
             given: Some(Given { files, input: turn.input }),
         };
         let run = inner::run(job, started, &mut [&mut races]);

@@ -105,6 +105,7 @@ impl<'a> CaseRuns<'a> {
             budget: None,
             require_complete: false,
             resumable: None,
+            left_out: Vec::new(),
             given: Some(Given { files, input: run.case.input }),
         };
         Ok(inner::run(job, started, &mut [&mut *engine]))
