@@ -277,6 +277,7 @@ impl<'a> Judge<'a> {
             let Some(flow) = &meeting.flow else { continue };
             tally.followed += 1;
             tally.branched |= flow.branched;
+            tally.output |= flow.effects.iter().any(|effect| effect.output);
             if let (None, Some(effect)) = (&tally.effect, flow.effects.first()) {
                 let mut stacks = run.symbols.with(&run.places);
                 let place = findings::side_effect(effect, &mut stacks);

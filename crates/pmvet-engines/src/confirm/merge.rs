@@ -54,6 +54,10 @@ fn tally<'a>(finding: &Finding, confirmed: &'a Confirmed) -> Option<&'a PairTall
 
 fn caveat(tally: Option<&PairTally>, confirmed: &Confirmed) -> String {
     let Some(tally) = tally else {
+        if confirmed.runs == 0 {
+            return "Not tried: no run was forced in which the reader could have come before the value was persistent."
+                .into();
+        }
         return format!(
             "Not reproduced: in {} runs in which the writer was stopped after its store, the reader did not come before the \
              value was persistent and act on it. Something that leaves no trace in persistent memory may keep the two apart.",
@@ -95,9 +99,19 @@ fn caveat(tally: Option<&PairTally>, confirmed: &Confirmed) -> String {
         left_out => format!(" {left_out} more were not tried."),
     };
     let (meetings, images) = (tally.meetings, tally.images);
+    if tally.output {
+        return format!(
+            "Observed: {acted} Recovery works on all {images} images that were tried, but output that depends on the lost value \
+             cannot be taken back: whoever has read it may rely on what a crash loses.{left_out}"
+        );
+    }
+    let checked = match confirmed.has_oracle {
+        true => "",
+        false => " Only how the recovery ends was checked; an --oracle would say whether what it leaves is right.",
+    };
     format!(
         "Benign (recovered): {acted} That happened {meetings} times, and recovery works on all {images} images in which what the \
-         reader did survives a crash and the value does not.{left_out}{bytes}"
+         reader did survives a crash and the value does not.{left_out}{bytes}{checked}"
     )
 }
 
@@ -112,4 +126,24 @@ pub fn cover(confirmed: &Confirmed, coverage: &mut Coverage) {
         coverage.not_covered.push(format!("whether races do harm: {why}"));
     }
     coverage.not_covered.extend(confirmed.notes.iter().cloned());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_say_what_was_tried() {
+        let some_runs = Confirmed { runs: 3, ..Confirmed::default() };
+        let tally = PairTally { meetings: 2, images: 5, followed: 2, ..PairTally::default() };
+        assert!(caveat(None, &Confirmed::default()).starts_with("Not tried:"));
+        assert!(caveat(None, &some_runs).starts_with("Not reproduced: in 3 runs"));
+        let benign = caveat(Some(&tally), &some_runs);
+        assert!(benign.starts_with("Benign (recovered)") && benign.contains("--oracle"), "{benign}");
+        let judged = Confirmed { has_oracle: true, ..some_runs };
+        assert!(!caveat(Some(&tally), &judged).contains("--oracle"));
+        // What was printed stays printed, whatever recovery does.
+        let printed = PairTally { output: true, ..tally };
+        assert!(caveat(Some(&printed), &judged).starts_with("Observed:"));
+    }
 }

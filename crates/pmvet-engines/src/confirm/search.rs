@@ -30,6 +30,8 @@ pub struct PairTally {
     pub branched: bool,
     /// A side effect that was seen, and in a sentence.
     pub effect: Option<(Place, String)>,
+    /// Output depended on the value.
+    pub output: bool,
     /// How many bytes depend on the value, and how many of those recovery leaves as they are.
     pub inconsistent: Option<(usize, usize)>,
 }
