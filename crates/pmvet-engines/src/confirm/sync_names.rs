@@ -1,8 +1,8 @@
 //! Synchronisation variables by name: what the user has written, looked up in the debug information, and which stores of a run are
 //! stores to them.
 //!
-//! A trace knows addresses, not members. So a store is one to `table.lock` if the line of source that makes it, or one of the next few
-//! that call it, has `x->lock` or `x.lock` in it, and `x` is a `table` by its declaration. Every object of the type counts. Where the type
+//! A trace knows addresses, not members. So a store is one to `table.lock` if the statement that makes it, or one of the next few that call
+//! it, has `x->lock` or `x.lock` in it, and `x` is a `table` by its declaration. Every object of the type counts. Where the type
 //! of `x` cannot be told, as behind a macro, the name of the member decides.
 
 use std::collections::BTreeSet;
@@ -193,7 +193,8 @@ pub fn has_source(stack: &Stack, sources: &Sources) -> bool {
 /// Whether a store, made at the innermost frame of the stack, is one to the variable.
 pub(super) fn is_named(at: &VariablePlace, stack: &Stack, sources: &Sources, types: &Types) -> bool {
     let lines = stack.iter().enumerate().filter_map(|(depth, frame)| {
-        let text = sources.file(frame.file.as_deref()?)?.line(frame.line?)?.to_owned();
+        let file = sources.file(frame.file.as_deref()?)?;
+        let text = statement(file.line(frame.line?)?, frame.column).to_owned();
         Some((depth, frame, text))
     });
     lines.take(1 + CALLS).any(|(depth, frame, text)| {
@@ -211,6 +212,29 @@ pub(super) fn is_named(at: &VariablePlace, stack: &Stack, sources: &Sources, typ
             }
         }
     })
+}
+
+/// The statement of a line that has a column, counted from 1, in it. The whole line if the column is not known.
+fn statement(line: &str, column: Option<u32>) -> &str {
+    let Some(at) = column.and_then(|column| (column as usize).checked_sub(1)).filter(|&at| at < line.len()) else {
+        return line;
+    };
+    let mut depth = 0_usize;
+    let mut start = 0;
+    for (i, c) in line.char_indices() {
+        match c {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
+            '{' | '}' | ';' if depth == 0 || c != ';' => {
+                if i >= at {
+                    return &line[start..i];
+                }
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+    &line[start..]
 }
 
 /// What comes before each whole word `name` in a line.
@@ -326,6 +350,19 @@ impl Scope<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_may_have_several_statements() {
+        let line = "if (!r->busy) { r->busy = 1; for (i = 0; i < 2; i++) r->n++; r->busy = 0; }";
+        let column = |text: &str| line.find(text).map(|at| at as u32 + 1);
+        assert_eq!(statement(line, column("r->busy = 1")).trim(), "r->busy = 1");
+        assert_eq!(statement(line, column("n++")).trim(), "for (i = 0; i < 2; i++) r->n++");
+        assert_eq!(statement(line, column("r->busy = 0")).trim(), "r->busy = 0");
+        assert_eq!(statement(line, column("!r->busy")).trim(), "if (!r->busy)");
+        for unknown in [None, Some(0), Some(1000)] {
+            assert_eq!(statement(line, unknown), line);
+        }
+    }
 
     #[test]
     fn names_that_are_close_are_offered() {
