@@ -107,7 +107,8 @@ pub enum What<'a> {
         offset: u64,
         data: &'a [u8],
     },
-    /// A system call reads these bytes of a file, or maps them privately. Reported only if loads are.
+    /// A system call reads these bytes of a file, by its descriptor or where they are mapped, or maps them privately. Reported only if
+    /// loads are.
     FileRead {
         file: FileId,
         offset: u64,

@@ -158,7 +158,7 @@ fn shortened(name: &str) -> String {
     while let Some((before, arguments, after)) = type_arguments(rest) {
         short.push_str(before);
         // Rust's `<Type as Trait>::method` begins with them.
-        let keep = arguments.chars().count() <= SHORT_ARGUMENTS || short.is_empty() && name.len() == rest.len();
+        let keep = arguments.chars().count() <= SHORT_ARGUMENTS || short == "<";
         short.push_str(if keep { arguments } else { "…" });
         short.push('>');
         rest = after;

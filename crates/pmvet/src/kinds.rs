@@ -1,5 +1,6 @@
 //! Kinds of events as small numbers, so that counting them is an addition.
 
+use pmvet_events::event::AtomicKind;
 use pmvet_events::{What, wire};
 
 /// The name of each kind, by number.
@@ -56,9 +57,10 @@ pub(crate) const NAMES: [&str; COUNT] = [
     "thread-detach",
     "step",
     "file-read",
+    "atomic-stored",
 ];
 
-pub(crate) const COUNT: usize = 52;
+pub(crate) const COUNT: usize = 53;
 
 /// The number of an event's kind.
 #[inline]
@@ -92,6 +94,7 @@ pub(crate) fn index(what: &What<'_>) -> usize {
         What::Module { .. } => 42,
         What::Marker { .. } => 43,
         What::Interrupted { .. } => 44,
+        What::Atomic { how: AtomicKind::Stored, .. } => 52,
         What::Atomic { how, .. } => 45 + *how as usize,
         What::Allocate { .. } => 48,
         What::ThreadDetach { .. } => 49,

@@ -103,6 +103,8 @@ pub struct SearchResult {
     pub executions: u64,
     /// Executions that an earlier run has made.
     pub known: u64,
+    /// Executions in which the recovery, or the oracle, mapped or read PM.
+    pub looked: u64,
     /// Crashes explored to their end.
     pub crashes: usize,
     /// Crashes in the recovery among them.
@@ -299,6 +301,7 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
         executed: Executed,
     ) -> Result<(), TraceFailure> {
         let Executed { observed, verdict, new } = executed;
+        state.done.looked += u64::from(observed.looked);
         if new {
             state.done.executions += 1;
             // Crashes in the recovery are not in the journal, so those executions have to be made again.

@@ -87,6 +87,8 @@ pub struct Observed {
     /// Where each read was made, innermost first.
     pub stacks: Vec<Vec<RawFrame>>,
     pub ended: Ended,
+    /// It has mapped or read a PM file of the run.
+    pub looked: bool,
     /// Hashes of what it stored before, between and after its reads.
     pub effects: Vec<u64>,
     pub inner: Vec<Inner>,
@@ -103,6 +105,7 @@ impl Observed {
             reads: Vec::new(),
             stacks: Vec::new(),
             ended,
+            looked: true,
             effects: Vec::new(),
             inner: Vec::new(),
             inner_cut: false,

@@ -43,6 +43,8 @@ pub(super) struct RecoveryWatcher<'a> {
     /// What `inside` has found when the recovery has ended.
     inner: Vec<Inner>,
     inner_cut: bool,
+    /// A PM file of the run was mapped or read.
+    looked: bool,
 }
 
 /// What it takes to know the crashes of the recovery.
@@ -85,6 +87,7 @@ impl<'a> RecoveryWatcher<'a> {
             inside,
             inner: Vec::new(),
             inner_cut: false,
+            looked: false,
         }
     }
 
@@ -118,7 +121,8 @@ impl<'a> RecoveryWatcher<'a> {
         let (inner, inner_cut) = (self.inner, self.inner_cut);
         self.effects.push(self.stored.digest());
         let (reads, stacks, effects) = (self.observer.finish(), self.stacks, self.effects);
-        Observed { reads, stacks, effects, inner, inner_cut, places: self.places, ..Observed::unseen(Ended::Exit(0)) }
+        let (looked, places) = (self.looked, self.places);
+        Observed { reads, stacks, effects, inner, inner_cut, looked, places, ..Observed::unseen(Ended::Exit(0)) }
     }
 
     fn load(&mut self, event: &Event<'_>, addr: u64, len: u64, places: &dyn Places) {
@@ -188,7 +192,9 @@ impl<'a> RecoveryWatcher<'a> {
     fn renumber(&mut self, what: &mut What<'_>) {
         if let What::File { file, device, inode, .. } = *what {
             let foreign = FileId(FOREIGN + file.0);
-            self.ids.insert(file, self.files.get(&(device, inode)).copied().unwrap_or(foreign));
+            let known = self.files.get(&(device, inode)).copied();
+            self.looked |= known.is_some();
+            self.ids.insert(file, known.unwrap_or(foreign));
         }
         if let What::File { file, .. }
         | What::Map { file, .. }

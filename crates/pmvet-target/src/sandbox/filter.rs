@@ -89,6 +89,8 @@ pub(super) enum Call {
     Map,
     /// Locks an open file against other processes.
     Lock,
+    /// Makes, or finds, memory and queues that are shared by number.
+    Shared,
     /// Acts on a process, a group or a thread, by its number, or through a descriptor. A signal 0 only asks whether there is one.
     Signal {
         target: u8,
@@ -111,7 +113,7 @@ pub(super) enum Target {
 impl Call {
     /// Whether a process in a view may do it unseen: the kernel keeps it private.
     fn is_private_in_view(self) -> bool {
-        matches!(self, Call::Lock)
+        matches!(self, Call::Lock | Call::Shared)
     }
 }
 
@@ -124,6 +126,8 @@ pub(super) fn call(number: i64) -> Option<(Call, &'static str)> {
 pub(super) const SYS_FCHMODAT2: i64 = 452;
 pub(super) const SYS_SETXATTRAT: i64 = 463;
 pub(super) const SYS_REMOVEXATTRAT: i64 = 466;
+/// What later calls do is not known, so they do not exist. Programs fall back to those that there were before.
+const NEWEST_KNOWN: i64 = SYS_REMOVEXATTRAT;
 
 const TABLE: &[(i64, &str, Call)] = &[
     (libc::SYS_open, "open", Call::Open { path: cwd(0), flags: 1 }),
@@ -195,6 +199,15 @@ const TABLE: &[(i64, &str, Call)] = &[
     ),
     (libc::SYS_process_vm_writev, "process_vm_writev", Call::Signal { target: 0, signal: None, of: Target::Thread }),
     (libc::SYS_prlimit64, "prlimit64", Call::Signal { target: 0, signal: None, of: Target::Process }),
+    (libc::SYS_fcntl, "fcntl", Call::Signal { target: 2, signal: None, of: Target::Process }),
+    (libc::SYS_shmget, "shmget", Call::Shared),
+    (libc::SYS_semget, "semget", Call::Shared),
+    (libc::SYS_msgget, "msgget", Call::Shared),
+    (libc::SYS_mq_open, "mq_open", Call::Never),
+    (libc::SYS_mq_unlink, "mq_unlink", Call::Never),
+    (libc::SYS_add_key, "add_key", Call::Never),
+    (libc::SYS_request_key, "request_key", Call::Never),
+    (libc::SYS_keyctl, "keyctl", Call::Never),
     (libc::SYS_mount, "mount", Call::Never),
     (libc::SYS_umount2, "umount2", Call::Never),
     (libc::SYS_pivot_root, "pivot_root", Call::Never),
@@ -220,6 +233,20 @@ const TABLE: &[(i64, &str, Call)] = &[
 /// FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION, TIOCSTI: they change what is known of a file, or type into a terminal.
 const CHANGING_IOCTLS: [u32; 4] = [0x4008_6602, 0x401c_5820, 0x4008_7602, 0x5412];
 
+/// FIOSETOWN, SIOCSPGRP: they name a process that gets a signal when there is something to read.
+const OWNER_IOCTLS: [u32; 2] = [0x8901, 0x8902];
+
+/// Whether an `ioctl` or `fcntl` names a process to be signalled by a pointer.
+pub(super) fn names_owner(number: i64, command: u32) -> bool {
+    match number {
+        libc::SYS_ioctl => OWNER_IOCTLS.contains(&command),
+        libc::SYS_fcntl => command == F_SETOWN_EX,
+        _ => false,
+    }
+}
+
+const F_SETOWN_EX: u32 = 15;
+
 /// Opens files behind the supervisor's back, so it must not exist. Programs fall back to ordinary calls.
 const REFUSED: &[i64] = &[libc::SYS_io_uring_setup, libc::SYS_open_by_handle_at];
 
@@ -230,7 +257,7 @@ pub(super) struct Filter(Vec<libc::sock_filter>);
 impl Filter {
     /// The filter of processes that live in a view, or of those that do not.
     pub(super) fn new(in_view: bool) -> Self {
-        use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
+        use libc::{BPF_ABS, BPF_JEQ, BPF_JGT, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
         const NUMBER: u32 = 0;
         const ARCH: u32 = 4;
         const FIRST: u32 = 16;
@@ -248,6 +275,8 @@ impl Filter {
             give(refuse),
             load(NUMBER),
             op(BPF_JMP | BPF_JSET | BPF_K, X32, 0, 1),
+            give(refuse),
+            op(BPF_JMP | BPF_JGT | BPF_K, NEWEST_KNOWN as u32, 0, 1),
             give(refuse),
         ];
         for &number in REFUSED {
@@ -269,8 +298,12 @@ impl Filter {
                 libc::SYS_prlimit64 => vec![low(0), allow_if(0, 1), trace, allow],
                 libc::SYS_sendto => vec![low(4), allow_if(0, 1), trace, high(4), allow_if(0, 1), trace, allow],
                 libc::SYS_ioctl => {
-                    let tests = CHANGING_IOCTLS.iter().flat_map(|&command| [trace_if(command), trace]);
+                    let seen = CHANGING_IOCTLS.iter().chain(&OWNER_IOCTLS);
+                    let tests = seen.flat_map(|&command| [trace_if(command), trace]);
                     [low(1)].into_iter().chain(tests).chain([allow]).collect()
+                }
+                libc::SYS_fcntl => {
+                    vec![low(1), trace_if(libc::F_SETOWN as u32), trace, trace_if(F_SETOWN_EX), trace, allow]
                 }
                 _ => vec![trace],
             };
@@ -318,6 +351,7 @@ mod tests {
                 code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => register = data[op.k as usize / 4],
                 code if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K => at += jump(register == op.k),
                 code if code == libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K => at += jump(register & op.k != 0),
+                code if code == libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K => at += jump(register > op.k),
                 code if code == libc::BPF_RET | libc::BPF_K => return op.k,
                 code => panic!("operation {code}"),
             }
@@ -338,6 +372,15 @@ mod tests {
             assert_eq!(action(libc::SYS_prlimit64, [4711, 0, 0, 0, 0, 0]), libc::SECCOMP_RET_TRACE);
             assert_eq!(action(libc::SYS_ioctl, [0, CHANGING_IOCTLS[1].into(), 0, 0, 0, 0]), libc::SECCOMP_RET_TRACE);
             assert_ne!(action(libc::SYS_io_uring_setup, [0; 6]), libc::SECCOMP_RET_ALLOW);
+            let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+            assert_eq!(action(NEWEST_KNOWN + 1, [0; 6]), refused);
+            for (command, seen) in
+                [(libc::F_SETOWN as u64, true), (F_SETOWN_EX.into(), true), (libc::F_GETFL as u64, false)]
+            {
+                let action = action(libc::SYS_fcntl, [0, command, 0, 0, 0, 0]);
+                assert_eq!(action == libc::SECCOMP_RET_TRACE, seen, "{command}");
+            }
+            assert_eq!(action(libc::SYS_ioctl, [0, OWNER_IOCTLS[0].into(), 0, 0, 0, 0]), libc::SECCOMP_RET_TRACE);
         }
     }
 

@@ -114,7 +114,8 @@ impl Mount {
 }
 
 /// The topmost folders that the user may write to and that have no mounts below them: those that the search finds near the root, and
-/// those on the way to `hints`. On that way also those below them that the kernel could not copy, since their owner or group is another.
+/// those on the way to `hints`. On that way also those below them that the kernel could not copy, since their owner or group is another, or
+/// that of a folder on the way.
 /// Parents come first.
 pub(super) fn writable_tops(mounts: &[Mount], hints: &[PathBuf]) -> Vec<PathBuf> {
     let mut tops = BTreeSet::new();
@@ -124,7 +125,11 @@ pub(super) fn writable_tops(mounts: &[Mount], hints: &[PathBuf]) -> Vec<PathBuf>
     for hint in hints {
         let way: Vec<&Path> = hint.ancestors().filter(|way| is_top(way, mounts)).collect();
         for folder in way.into_iter().rev() {
-            if !tops.iter().any(|top| folder.starts_with(top)) || !can_be_copied(folder) {
+            // What is below the overlay around it, down to itself, would be copied when something in it changes.
+            let around = tops.iter().filter(|top| folder.starts_with(top)).max_by_key(|top| top.as_os_str().len());
+            let needed =
+                around.is_none_or(|top| folder.ancestors().take_while(|way| way != top).any(|way| !can_be_copied(way)));
+            if needed {
                 tops.insert(folder.to_owned());
             }
         }

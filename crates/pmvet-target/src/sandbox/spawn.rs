@@ -296,6 +296,10 @@ fn begin(prepared: &Prepared) -> io::Error {
         if let Some(limit) = &prepared.most_memory {
             libc::setrlimit(libc::RLIMIT_DATA, limit);
         }
+        // What is left of a process that dies would be written to a real folder. With a limit of 0 it would still be handed to a program
+        // of the machine's, if that is what it is set up for; a limit of 1 is for this.
+        let one_byte = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const one_byte);
         // Its own session, so that a signal it sends to a group does not reach pmvet.
         libc::setsid();
         // The same addresses in every run.

@@ -352,7 +352,8 @@ impl<'a> Supervisor<'a> {
                     false => CallVerdict::Listed(Listing::new(tracee, before, differences, &mut self.told)),
                 })
             }
-            Call::Never => self.refused(name, now),
+            Call::Never | Call::Shared => self.refused(name, now),
+            _ if filter::names_owner(before.orig_rax as i64, argument(before, 1) as u32) => self.refused(name, now),
             Call::Signal { signal: Some(n), .. } if argument(before, n) as i32 == 0 => Ok(CallVerdict::Pass),
             Call::Signal { target, of, .. } => match self.is_own(tracee, argument(before, target) as i32, of) {
                 true => Ok(CallVerdict::Pass),

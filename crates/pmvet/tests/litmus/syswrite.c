@@ -20,8 +20,8 @@ main(int argc, char **argv)
 
 	/* from one PM file to the other, and to itself */
 	int other = open_pm(argv, "pool2");
-	MUST(write(other, p, 4) == 4); //~ [load 0x0 4]; file-write pool2+0x0 4 61626364
-	MUST(pwrite(fd, p + 4, 4, 0x310) == 4); //~ [load 0x4 4]; file-write 0x310 4 31323334
+	MUST(write(other, p, 4) == 4); //~ [file-read 0x0 0x4]; file-write pool2+0x0 4 61626364
+	MUST(pwrite(fd, p + 4, 4, 0x310) == 4); //~ [file-read 0x4 0x4]; file-write 0x310 4 31323334
 
 	/* more than one event can carry */
 	char *many = malloc(10000);

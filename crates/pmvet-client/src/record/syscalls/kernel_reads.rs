@@ -3,7 +3,6 @@
 //! Reported before the call is made, with the length that it asks for. A call that reads less is reported as if it had read all.
 
 use pmvet_events::event::What;
-use pmvet_events::ids::SiteId;
 
 use super::kernel_writes::vector;
 use crate::dynamorio::{self, Syscall};
@@ -11,15 +10,14 @@ use crate::record::open_file::OpenFile;
 use crate::record::pm::PM;
 use crate::record::thread::Thread;
 
-/// Reports loads and reads of PM that the call is about to make.
+/// Reports what the call is about to read of PM.
 pub(crate) fn report(thread: &mut Thread, call: &Syscall, number: i64) {
     if let Some(read) = FileRead::new(call, number) {
         read.report(thread, call);
     }
     for (addr, len) in memory(call, number) {
         for part in PM.overlaps(addr, len) {
-            let context = thread.context(call.stack_pointer());
-            thread.report_loads(SiteId(0), context, part.start, part.end - part.start);
+            thread.emit_from(call, What::FileRead { file: part.file, offset: part.offset, len: part.end - part.start });
         }
     }
 }

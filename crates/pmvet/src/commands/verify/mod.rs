@@ -91,6 +91,16 @@ impl Engine for VerifyEngine {
         folder.keep_json(&stats_file, &stats);
         let mut coverage = stats.coverage(settings);
         budget::note(&mut coverage);
+        let done = &searched.done;
+        let blind = done.looked == 0 && done.executions + done.known > 0;
+        if blind {
+            eprintln!(
+                "pmvet: nothing was analysed: in {} executions the recovery neither mapped nor read a PM file of the run; is \
+                 --recover right?",
+                done.executions
+            );
+            coverage.not_covered.push("everything: the recovery looks at no PM".into());
+        }
         let complete = searched.done.is_complete() && analysis.scan.merged == 0 && analysis.scan.unsupported == 0;
         Ok(EngineReport {
             findings: searched.findings,
@@ -98,8 +108,8 @@ impl Engine for VerifyEngine {
             coverage,
             tree: None,
             phases: stats.phases(),
-            complete: complete && !shutdown::is_over(),
-            least: Exit::Ok,
+            complete: complete && !blind && !shutdown::is_over(),
+            least: if blind { Exit::NothingAnalysed } else { Exit::Ok },
         })
     }
 }
