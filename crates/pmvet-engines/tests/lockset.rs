@@ -93,7 +93,11 @@ impl Script {
         let (old, new) = (&old.to_le_bytes(), &new.to_le_bytes());
         let how = if stored { AtomicKind::Changed } else { AtomicKind::Failed };
         let volatile = What::Atomic { addr, old, new, how };
-        self.add(thread, site, if addr < BASE { volatile } else { What::Rmw { addr, old, new, stored } });
+        self.add(
+            thread,
+            site,
+            if addr < BASE { volatile } else { What::Rmw { addr, old, new, stored, discards: false } },
+        );
     }
 
     fn sync(&mut self, thread: u32, op: SyncOp) {
@@ -612,6 +616,35 @@ fn an_exchange_that_only_stores_gives_a_lock_back_and_takes_none() {
     }
 }
 
+#[test]
+fn an_exchange_of_pm_that_only_stores_is_a_store_and_may_lock_what_is_not_published() {
+    let exchange = |s: &mut Script, thread: u32, site: u32, addr: u64, new: u64, discards: bool| {
+        let (old, new) = (0u64.to_le_bytes(), new.to_le_bytes());
+        s.add(thread, site, What::Rmw { addr, old: &old, new: &new, stored: true, discards });
+    };
+    for discards in [true, false] {
+        let mut s = new();
+        for value in 1..4 {
+            exchange(&mut s, 2, 1, X, value, discards);
+            s.persist(2, X);
+            s.use_(3, 2, X);
+        }
+        assert_eq!(s.races() == [(1, 2)], discards);
+    }
+    // A node that nobody else knows is locked by its maker, which uses what it found as little.
+    let mut s = new();
+    exchange(&mut s, 2, 50, Z, 1, true);
+    s.store(2, 1, X);
+    s.persist(2, X);
+    s.put(2, 52, Z, &0u64.to_le_bytes());
+    for thread in [3, 2, 3] {
+        s.cas(thread, 51, Z, 0, 1, true);
+        s.use_(thread, 2, X);
+        s.put(thread, 52, Z, &0u64.to_le_bytes());
+    }
+    assert_eq!(s.races(), []);
+}
+
 /// What another thread has put there is no store of the thread's own.
 #[test]
 fn a_word_that_another_thread_has_changed_is_not_given_back() {
@@ -1035,14 +1068,14 @@ fn a_lock_in_pm_is_named_with_a_crash_that_leaves_it_held() {
     };
     let (zero, one) = (0u64.to_le_bytes(), 1u64.to_le_bytes());
     let frees = What::Store { addr: Z, value: &zero, how: StoreKind::Regular };
-    let refused = What::Rmw { addr: Z, old: &one, new: &one, stored: false };
+    let refused = What::Rmw { addr: Z, old: &one, new: &one, stored: false, discards: false };
     assert_eq!(after(&[], false), Afterwards::Unused);
     assert_eq!(after(&[frees], false), Afterwards::Freed);
     assert_eq!(after(&[refused], true), Afterwards::LeftHeld);
     let (two, three) = (2u64.to_le_bytes(), 3u64.to_le_bytes());
-    let joins = What::Rmw { addr: Z, old: &one, new: &two, stored: true };
+    let joins = What::Rmw { addr: Z, old: &one, new: &two, stored: true, discards: false };
     assert_eq!(after(&[joins], true), Afterwards::LeftHeld, "a count that goes on is not free");
-    let takes_over = What::Rmw { addr: Z, old: &one, new: &three, stored: true };
+    let takes_over = What::Rmw { addr: Z, old: &one, new: &three, stored: true, discards: false };
     assert_eq!(after(&[takes_over], false), Afterwards::Freed);
     assert_eq!(after(&[What::Load { addr: Z, size: 8 }], true), Afterwards::LeftHeld);
     assert_eq!(after(&[What::Load { addr: Z, size: 8 }], false), Afterwards::Unused);
@@ -1252,8 +1285,8 @@ proptest! {
                 3 => What::Load { addr: lock, size: 200 },
                 4 | 5 => What::Store { addr, value: &new, how: StoreKind::Regular },
                 6 => What::Store { addr, value: &wide, how: StoreKind::NonTemporal },
-                7 => What::Rmw { addr: lock, old: &old, new: &new, stored: site % 2 == 0 },
-                8 => What::Rmw { addr: lock, old: &new, new: &old, stored: true },
+                7 => What::Rmw { addr: lock, old: &old, new: &new, stored: site % 2 == 0, discards: false },
+                8 => What::Rmw { addr: lock, old: &new, new: &old, stored: true, discards: false },
                 9 => What::Flush { addr, how: FlushKind::Clwb, pm: true },
                 10 => What::Flush { addr, how: FlushKind::Clflush, pm: true },
                 11 | 12 => What::Fence { how: FenceKind::Sfence },

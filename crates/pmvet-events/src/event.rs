@@ -42,14 +42,16 @@ pub enum What<'a> {
         addr: u64,
         size: u32,
     },
-    /// A locked read-modify-write of PM, successful or not. It also orders as a fence does. An exchange whose old value the
-    /// program does not use is a [`What::Store`], with a [`FenceKind::Locked`] before it if that orders anything.
+    /// A locked read-modify-write of PM, successful or not. It also orders as a fence does.
     Rmw {
         addr: u64,
         old: &'a [u8],
         new: &'a [u8],
         /// False for a compare-and-exchange that found another value.
         stored: bool,
+        /// An exchange whose old value the program does not use: to the program it is a store. `std::atomic` stores that way
+        /// by default.
+        discards: bool,
     },
     /// A change of a word of volatile memory that may be a lock, or an attempt at one. Reported only if the plan asks for
     /// it and the target has more than one thread. It means nothing to PM: that it orders as a fence does is said by a
@@ -247,8 +249,8 @@ tags! {
     FenceKind {
         Sfence = 0 "sfence",
         Mfence = 1 "mfence",
-        /// A locked instruction that is no [`What::Rmw`]: on volatile memory, or one that only stores. Reported only if the
-        /// thread has flushes or non-temporal stores pending, since it orders nothing else that persistency depends on.
+        /// A locked instruction on volatile memory. Reported only if the thread has flushes or non-temporal
+        /// stores pending, since it orders nothing else that persistency depends on.
         Locked = 2 "locked",
         /// `cpuid`, `serialize`, `iret`; reported under the same condition.
         Serializing = 3 "serializing",
@@ -267,7 +269,7 @@ tags! {
         /// The thread had changed the word atomically, and finds another value now: by its own plain store, or by what
         /// another thread did, which has an event of its own.
         Found = 2 "atomic-found",
-        /// An exchange whose old value the program does not use: a store. `std::atomic` stores that way by default.
+        /// An exchange whose old value the program does not use.
         Stored = 3 "atomic-stored",
     }
     LockKind {

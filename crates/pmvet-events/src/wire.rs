@@ -50,6 +50,8 @@ pub const ATOMIC: u8 = 19;
 pub const ATOMIC_FAILED: u8 = 20;
 pub const ATOMIC_FOUND: u8 = 21;
 pub const ATOMIC_STORED: u8 = 22;
+/// As [`RMW`], by an instruction whose old value the program does not use.
+pub const RMW_DISCARDING: u8 = 23;
 // The client makes a failed one into one that succeeded by counting down.
 const _: () = assert!(RMW + 1 == RMW_FAILED && ATOMIC + 1 == ATOMIC_FAILED);
 
@@ -122,7 +124,10 @@ pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
             STORE => What::Store { addr, value: input.data(size)?, how: StoreKind::Regular },
             STORE_NT => What::Store { addr, value: input.data(size)?, how: StoreKind::NonTemporal },
             LOAD => What::Load { addr, size: size as u32 },
-            RMW | RMW_FAILED => What::Rmw { addr, old: input.data(size)?, new: input.data(size)?, stored: kind == RMW },
+            RMW | RMW_FAILED | RMW_DISCARDING => {
+                let (old, new) = (input.data(size)?, input.data(size)?);
+                What::Rmw { addr, old, new, stored: kind != RMW_FAILED, discards: kind == RMW_DISCARDING }
+            }
             ATOMIC | ATOMIC_FAILED | ATOMIC_FOUND | ATOMIC_STORED => {
                 let how = AtomicKind::from_number(kind - ATOMIC)?;
                 What::Atomic { addr, old: input.data(size)?, new: input.data(size)?, how }
@@ -174,6 +179,7 @@ const LAYOUT: [(u8, u8); 256] = {
     layout[STORE_NT as usize].1 = 1;
     layout[RMW as usize].1 = 2;
     layout[RMW_FAILED as usize].1 = 2;
+    layout[RMW_DISCARDING as usize] = (3, 2);
     layout[NEAR_LOAD as usize] = (2, 0);
     layout
 };
@@ -319,8 +325,13 @@ pub fn write(event: &Event<'_>, out: &mut Vec<u8>) {
             append(value, out);
         }
         What::Load { addr, size } => head(LOAD, size as usize, addr),
-        What::Rmw { addr, old, new, stored } => {
-            head(if stored { RMW } else { RMW_FAILED }, new.len(), addr);
+        What::Rmw { addr, old, new, stored, discards } => {
+            let kind = match (stored, discards) {
+                (false, _) => RMW_FAILED,
+                (true, true) => RMW_DISCARDING,
+                (true, false) => RMW,
+            };
+            head(kind, new.len(), addr);
             append(old, out);
             append(new, out);
         }
@@ -406,8 +417,9 @@ mod tests {
             round_trip(What::Store { addr: 1 << 44, value: &long, how });
         }
         round_trip(What::Load { addr: 8, size: 64 });
-        round_trip(What::Rmw { addr: 8, old: &[0; 16], new: &[1; 16], stored: true });
-        round_trip(What::Rmw { addr: 8, old: &[0; 4], new: &[0; 4], stored: false });
+        round_trip(What::Rmw { addr: 8, old: &[0; 16], new: &[1; 16], stored: true, discards: false });
+        round_trip(What::Rmw { addr: 8, old: &[0; 8], new: &[1; 8], stored: true, discards: true });
+        round_trip(What::Rmw { addr: 8, old: &[0; 4], new: &[0; 4], stored: false, discards: false });
         for &how in AtomicKind::ALL {
             round_trip(What::Atomic { addr: 8, old: &[0; 4], new: &[1; 4], how });
         }

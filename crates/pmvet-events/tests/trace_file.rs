@@ -59,7 +59,7 @@ impl Seed {
         match self.kind {
             0 => What::Store { addr: a, value: &self.bytes, how: pick(StoreKind::ALL, self.how) },
             1 => What::Load { addr: a, size: b as u32 },
-            2 => What::Rmw { addr: a, old: &self.bytes, new: &self.other, stored: flag },
+            2 => What::Rmw { addr: a, old: &self.bytes, new: &self.other, stored: flag, discards: flag && a % 3 == 0 },
             3 => What::Flush { addr: a, how: pick(FlushKind::ALL, self.how), pm: c & 1 != 0 },
             4 => What::Fence { how: pick(FenceKind::ALL, self.how) },
             5 => What::Unsupported { addr: a, size: b as u32, why: text },

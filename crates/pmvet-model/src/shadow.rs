@@ -162,7 +162,7 @@ mod tests {
         send(&mut shadow, What::Store { addr: 0x1003c, value: &[7; 8], how: StoreKind::Regular });
         assert_eq!(line(&shadow, 0).known, 0xf << 60);
         assert_eq!(line(&shadow, 64).bytes[..5], [7, 7, 7, 7, 0]);
-        send(&mut shadow, What::Rmw { addr: 0x10000, old: &[0], new: &[1], stored: false });
+        send(&mut shadow, What::Rmw { addr: 0x10000, old: &[0], new: &[1], stored: false, discards: false });
         assert_eq!(line(&shadow, 0).known & 1, 0);
         send(&mut shadow, What::FileWrite { file: FILE, offset: 0, data: &[9] });
         assert_eq!(line(&shadow, 0).bytes[0], 9);

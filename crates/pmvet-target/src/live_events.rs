@@ -123,7 +123,7 @@ mod tests {
         let number = |seq: u64| match seq % 3 {
             0 => What::Load { addr: seq * 8, size: 8 },
             1 => What::Exec { path: &path },
-            _ => What::Rmw { addr: seq, old: &[1, 2], new: &[3, 4], stored: true },
+            _ => What::Rmw { addr: seq, old: &[1, 2], new: &[3, 4], stored: true, discards: false },
         };
         // More than one batch.
         let count = BATCH as u64 / 40;

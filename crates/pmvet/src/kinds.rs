@@ -111,6 +111,7 @@ pub(crate) const OF_RECORD: [u8; 256] = {
     numbers[wire::LOAD as usize] = 3;
     numbers[wire::RMW as usize] = 4;
     numbers[wire::RMW_FAILED as usize] = 4;
+    numbers[wire::RMW_DISCARDING as usize] = 4;
     numbers[wire::CLFLUSH as usize] = 5;
     numbers[wire::CLFLUSHOPT as usize] = 6;
     numbers[wire::CLWB as usize] = 7;
@@ -178,7 +179,7 @@ pub(crate) mod tests {
     pub(crate) fn every_kind() -> Vec<What<'static>> {
         let mut all = vec![
             What::Load { addr: 0x1008, size: 8 },
-            What::Rmw { addr: 0x1000, old: &[1, 0, 0, 0], new: &[2, 0, 0, 0], stored: true },
+            What::Rmw { addr: 0x1000, old: &[1, 0, 0, 0], new: &[2, 0, 0, 0], stored: true, discards: false },
             What::Unsupported { addr: 0x1000, size: 64, why: "xsave" },
             What::File { file: FileId(1), size: 4096, device: 5, inode: 6, path: "/pm/pool".as_ref() },
             What::Map { file: FileId(1), addr: 0x1000, len: 0x1000, offset: 0, writable: true },

@@ -33,10 +33,6 @@ impl Block {
         let locked = instructions::has_lock_prefix(instr) || op == OP_xchg;
         let locked = locked && instructions::writes_memory(instr);
         let discards = locked && op == OP_xchg && self.discards_old_value(instr);
-        if discards {
-            // What it does beside the store that it is reported as.
-            self.fence_if_pending(instr, wire::FENCE_LOCKED);
-        }
         let control = instructions::is_control_transfer(instr);
         let single = loads.len() == 1;
         for (ea, size) in loads.into_iter().filter(|&(_, size)| !locked && size <= 64) {
@@ -52,8 +48,8 @@ impl Block {
                 let access = self.access(instr, wire::STORE, size.min(64), mode::NOTHING);
                 let pending = if locked { Some(false) } else { is_non_temporal(op).then_some(true) };
                 self.filtered(instr, live, ea, Body::Count { access, ea }, pending);
-            } else if locked && !discards {
-                let access = self.access(instr, rmw_kind(op), size, mode::RMW);
+            } else if locked {
+                let access = self.access(instr, rmw_kind(op, discards), size, mode::RMW);
                 self.filtered(instr, live, ea, Body::Store { access, ea, instr }, Some(false));
             } else if size <= 64 {
                 let streaming = is_non_temporal(op);
@@ -73,7 +69,7 @@ impl Block {
             && PM.may_be_near(addr)
             && !run().is_coverage_run()
         {
-            return self.constant(instr, op, addr, size, locked && !discards);
+            return self.constant(instr, op, (addr, size), locked, discards);
         }
         if !locked {
             return;
@@ -83,7 +79,6 @@ impl Block {
         let at = at.or(constant.map(|(addr, size)| (Address::Constant(addr), size)));
         match at.filter(|&(_, size)| ours && !control && size <= 8) {
             Some((at, size)) => self.atomic(instr, op, at, size, discards),
-            None if discards => {}
             None => self.fence_if_pending(instr, wire::FENCE_LOCKED),
         }
     }
@@ -120,10 +115,10 @@ impl Block {
     }
 
     /// An access to a constant address near PM: stubs around the instruction check whether it hits.
-    fn constant(&mut self, instr: Instr, op: u32, addr: u64, size: u32, locked: bool) {
+    fn constant(&mut self, instr: Instr, op: u32, (addr, size): (u64, u32), locked: bool, discards: bool) {
         let writes = instructions::writes_memory(instr);
         let (kind, next_mode) = match (writes, locked) {
-            (true, true) => (rmw_kind(op), mode::RMW),
+            (true, true) => (rmw_kind(op, discards), mode::RMW),
             (true, false) if is_non_temporal(op) => (wire::STORE_NT, mode::STORE),
             (true, false) => (wire::STORE, mode::STORE),
             (false, _) if run().plan.loads => (wire::LOAD, mode::NOTHING),
@@ -161,8 +156,12 @@ impl Block {
 }
 
 /// A compare-and-exchange counts as failed until its flags say otherwise.
-fn rmw_kind(op: u32) -> u8 {
-    if matches!(op, OP_cmpxchg | OP_cmpxchg8b) { wire::RMW_FAILED } else { wire::RMW }
+fn rmw_kind(op: u32, discards: bool) -> u8 {
+    match op {
+        OP_cmpxchg | OP_cmpxchg8b => wire::RMW_FAILED,
+        _ if discards => wire::RMW_DISCARDING,
+        _ => wire::RMW,
+    }
 }
 
 pub(super) fn is_non_temporal(op: u32) -> bool {

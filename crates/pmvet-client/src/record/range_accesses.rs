@@ -17,7 +17,11 @@ impl Thread {
                 let size = (len as usize).min(16);
                 let (old, mut new) = (self.old_value, [0; 16]);
                 dynamorio::read_memory(addr, &mut new[..size]);
-                self.emit_at(site, context, What::Rmw { addr, old: &old[..size], new: &new[..size], stored: true });
+                self.emit_at(
+                    site,
+                    context,
+                    What::Rmw { addr, old: &old[..size], new: &new[..size], stored: true, discards: false },
+                );
             } else {
                 self.report_memory(site, context, addr, len.into(), how);
             }

@@ -63,7 +63,8 @@ pub(crate) unsafe extern "C" fn after_store(thread: *mut Thread) {
         let old = thread.old_value;
         // The zero flag, where `lahf` put it. Only a compare-and-exchange can fail.
         let stored = thread.kind != wire::RMW_FAILED || thread.flags & (1 << 14) != 0;
-        thread.emit_at(site, context, What::Rmw { addr, old: &old[..size], new: &value[..size], stored });
+        let discards = thread.kind == wire::RMW_DISCARDING;
+        thread.emit_at(site, context, What::Rmw { addr, old: &old[..size], new: &value[..size], stored, discards });
     } else {
         read_target_bytes(addr, &mut value[..size]);
         let how = if thread.kind == wire::STORE_NT { StoreKind::NonTemporal } else { StoreKind::Regular };

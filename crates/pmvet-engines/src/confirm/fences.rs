@@ -181,7 +181,9 @@ mod tests {
     fn a_word_that_is_changed_and_changed_back_is_a_lock_meanwhile() {
         let mut fences = Fences::default();
         let event = |what| Event { seq: 1, thread: READER, site: SiteId(1), context: ContextId(1), what };
-        let rmw = |old: &'static [u8], new: &'static [u8]| event(What::Rmw { addr: 64, old, new, stored: true });
+        let rmw = |old: &'static [u8], new: &'static [u8]| {
+            event(What::Rmw { addr: 64, old, new, stored: true, discards: false })
+        };
         let mut fit = Vec::new();
         for what in [rmw(&[0], &[1]), rmw(&[1], &[0]), rmw(&[0], &[2])] {
             fences.event(&what);

@@ -129,7 +129,8 @@ impl LocksetEngine {
         self.threads.get(at.thread).spinning = Default::default();
         match event.what {
             What::Store { addr, value, how } => self.store(at, addr, value, how),
-            What::Rmw { addr, old, new, stored } => self.rmw(at, addr, old, new, stored),
+            What::Rmw { addr, old, new, stored: true, discards: true } => self.exchange(at, addr, old, new),
+            What::Rmw { addr, old, new, stored, .. } => self.rmw(at, addr, old, new, stored),
             What::Atomic { addr, old, new, how } => self.atomic(at, addr, old, new, how),
             What::Allocate { addr, len } => self.allocated(at, addr, len),
             What::Flush { addr, how, pm: true } => self.flush(at, addr, how),

@@ -58,6 +58,8 @@ pub(crate) enum StoreMeans {
     Plain,
     /// A locked read-modify-write of a word that is perhaps a lock.
     Atomic(LockId),
+    /// An exchange that only stores to such a word.
+    Exchange(LockId),
 }
 
 /// A store whose window is closed: persisted or overwritten.
@@ -306,6 +308,11 @@ impl TrackedLine {
         self.fresh.iter_mut().for_each(|(_, fresh)| *fresh &= !bytes);
         self.fresh.retain(|&(_, fresh)| fresh != 0);
         self.version = self.version.wrapping_add(1);
+    }
+
+    /// Whether several threads have touched any of these bytes.
+    pub(crate) fn is_public(&self, bytes: u64) -> bool {
+        word_bits(bytes) & self.public != 0
     }
 
     #[inline]

@@ -22,7 +22,7 @@
 //! * Spin locks are inferred; locks in PM are looked after; initialisation is recognised again when memory is used again.
 //! * A store by a lock-free read-modify-write is reported only if a thread was seen to act on it in its window, unless
 //!   `LocksetOptions::lock_free` is set: what keeps lock-free readers out is other words, mostly not in PM, so that predictions
-//!   would be wrong nearly always.
+//!   would be wrong nearly always. An exchange whose old value is not used is a store like any other.
 //!
 //! What it misses, beside what its switches hide: pairs that the run does not hold at all, as when each thread is done before the
 //! next one starts; acts that leave no event in PM, such as an answer to a client; code that

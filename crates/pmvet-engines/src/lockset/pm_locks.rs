@@ -132,7 +132,7 @@ impl Aftermath {
             What::Store { addr, value, .. } if self.hits(event.thread, addr, value.len() as u64) => {
                 self.freed |= self.frees(event.thread, addr, value);
             }
-            What::Rmw { addr, old, new, stored } if self.hits(event.thread, addr, new.len() as u64) => {
+            What::Rmw { addr, old, new, stored, .. } if self.hits(event.thread, addr, new.len() as u64) => {
                 self.looked = true;
                 if !stored {
                     self.refused = true;

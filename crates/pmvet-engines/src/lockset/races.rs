@@ -176,7 +176,8 @@ impl Races {
             StoreMeans::Atomic(lock) if !acted && !context.predict_lock_free || context.locks.is_certain(lock) => {
                 return;
             }
-            StoreMeans::Atomic(lock) => Some(lock),
+            StoreMeans::Exchange(lock) if context.locks.is_certain(lock) => return,
+            StoreMeans::Atomic(lock) | StoreMeans::Exchange(lock) => Some(lock),
             StoreMeans::Plain => None,
         };
         let excuses = match self.common(store.locks, read.locks, context.sets, context.locks) {

@@ -192,6 +192,42 @@ impl LocksetEngine {
         }
     }
 
+    /// An exchange whose old value nobody uses. It stores, and may give a lock back; but it takes one only where nobody else can be, as
+    /// that of a node that is not published yet.
+    pub(super) fn exchange(&mut self, at: EventOrigin, addr: u64, old: &[u8], new: &[u8]) {
+        self.fence(at);
+        let Some(word) = self.place(at.thread, addr) else { return };
+        let Some(id) = self.line_of(word) else { return };
+        let bytes = new.len() as u64;
+        let part = Part { word, first: 0, len: bytes.min(LINE - word.offset % LINE) };
+        let (key, public) = (pm_key(word), self.lines.get(id).is_public(mask(word.offset, part.len)));
+        let known = self.locks.find(key);
+        let holds = known.is_some_and(|lock| self.threads.get(at.thread).held.holds(lock));
+        let mut is_lock = known.is_some_and(|lock| self.locks.verdict(lock).0);
+        if !is_lock && !holds {
+            self.act(at.thread, Some(id));
+        }
+        let mut how = known.map_or(StoreMeans::Plain, StoreMeans::Exchange);
+        if let (true, Some(old), Some(new)) = (self.options.infer_locks, number(old), number(new)) {
+            let EventOrigin { thread, site, context, seq } = at;
+            let step = match known {
+                Some(lock) if public && !is_lock => self.locks.store(lock, thread, new),
+                None if public => LockStep::Nothing,
+                _ => {
+                    how = StoreMeans::Exchange(self.locks.word(key, Some(word)));
+                    self.mark_word(word);
+                    self.locks.rmw(key, Some(word), WordChange { thread, site, context, seq, old, new, bytes })
+                }
+            };
+            self.step(at, step);
+            is_lock |= known.is_some_and(|lock| self.locks.verdict(lock).0);
+        }
+        self.store_line(at, id, part, how);
+        if !is_lock {
+            self.publishes(at, word, new);
+        }
+    }
+
     /// A word of volatile memory is changed as locks are, or an attempt at that fails.
     pub(super) fn atomic(&mut self, at: EventOrigin, addr: u64, old: &[u8], new: &[u8], how: AtomicKind) {
         let bytes = new.len() as u64;

@@ -92,7 +92,7 @@ impl Rules {
                     model.spaces().locate(event.thread, addr, value.len() as u64, located);
                 }
             }
-            What::Rmw { addr, old, new, stored: true } => {
+            What::Rmw { addr, old, new, stored: true, .. } => {
                 let located = |part| watcher.locks.exchanged(event, part, old, new);
                 model.spaces().locate(event.thread, addr, new.len() as u64, located);
             }

@@ -81,7 +81,7 @@ impl ScriptedRun {
 
     fn cas(&mut self, offset: u64, old: u64, new: u64) -> &mut Self {
         let (old, new) = (old.to_le_bytes(), new.to_le_bytes());
-        self.what(1, What::Rmw { addr: BASE + offset, old: &old, new: &new, stored: true });
+        self.what(1, What::Rmw { addr: BASE + offset, old: &old, new: &new, stored: true, discards: false });
         self
     }
 

@@ -229,7 +229,7 @@ impl Sink for RecoveryWatcher<'_> {
         match event.what {
             What::Load { addr, size } => self.load(event, addr, u64::from(size), places),
             What::Store { addr, value, .. } => self.store(event, addr, value),
-            What::Rmw { addr, old, new, stored } => {
+            What::Rmw { addr, old, new, stored, .. } => {
                 self.load(event, addr, old.len() as u64, places);
                 if stored {
                     self.store(event, addr, new);

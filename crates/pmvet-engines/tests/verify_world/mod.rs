@@ -123,7 +123,7 @@ fn with_what(op: &Op, mut f: impl FnMut(u32, What<'_>)) {
         }
         Op::Rmw { thread, at, value, stored } => {
             let old = vec![0; value.len()];
-            f(*thread, What::Rmw { addr: addr(*at), old: &old, new: value, stored: *stored });
+            f(*thread, What::Rmw { addr: addr(*at), old: &old, new: value, stored: *stored, discards: false });
         }
         Op::Flush { thread, line, how } => f(*thread, What::Flush { addr: addr(line * 64 + 5), how: *how, pm: true }),
         Op::Fence { thread, how } => f(*thread, What::Fence { how: *how }),

@@ -94,6 +94,8 @@ pub(super) const RANGE_READ: u8 = 1;
 
 /// Flags of [`op::RMW`].
 pub(super) const RMW_STORED: u8 = 1;
+/// The old value is not used.
+pub(super) const RMW_DISCARDS: u8 = 4;
 /// `old` has a length of its own, which follows. No processor does that, but the vocabulary allows it.
 pub(super) const RMW_UNEVEN: u8 = 2;
 /// The same of [`op::ATOMIC`], beside its kind.
@@ -113,9 +115,10 @@ impl Shape {
         let (op, how, size) = match *what {
             What::Store { value, how, .. } => (op::STORE, how as u8, value.len() as u64),
             What::Load { size, .. } => (op::LOAD, 0, u64::from(size)),
-            What::Rmw { old, new, stored, .. } => {
-                let uneven = if old.len() == new.len() { 0 } else { RMW_UNEVEN };
-                (op::RMW, if stored { RMW_STORED | uneven } else { uneven }, new.len() as u64)
+            What::Rmw { old, new, stored, discards, .. } => {
+                let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+                let uneven = flag(old.len() != new.len(), RMW_UNEVEN);
+                (op::RMW, flag(stored, RMW_STORED) | flag(discards, RMW_DISCARDS) | uneven, new.len() as u64)
             }
             What::Atomic { old, new, how, .. } => {
                 let uneven = if old.len() == new.len() { 0 } else { ATOMIC_UNEVEN };

@@ -208,7 +208,7 @@ impl Decoder {
         let what = match head.shape.op() {
             op::RMW | op::ATOMIC => {
                 let kind = AtomicKind::from_number(how & !ATOMIC_UNEVEN);
-                if head.shape.op() == op::RMW && how > (RMW_STORED | RMW_UNEVEN) {
+                if head.shape.op() == op::RMW && how > (RMW_STORED | RMW_UNEVEN | RMW_DISCARDS) {
                     return Err(KIND_UNKNOWN);
                 }
                 let size = head.shape.size;
@@ -223,7 +223,10 @@ impl Decoder {
                     *last = number;
                 }
                 match head.shape.op() {
-                    op::RMW => What::Rmw { addr, old, new, stored: how & RMW_STORED != 0 },
+                    op::RMW => {
+                        let (stored, discards) = (how & RMW_STORED != 0, how & RMW_DISCARDS != 0);
+                        What::Rmw { addr, old, new, stored, discards }
+                    }
                     _ => What::Atomic { addr, old, new, how: kind.ok_or(KIND_UNKNOWN)? },
                 }
             }

@@ -78,7 +78,7 @@ impl Run {
 
     pub(crate) fn rmw(&mut self, thread: u32, offset: u64, new: &[u8], stored: bool) -> u64 {
         let old = vec![0; new.len()];
-        self.what(thread, What::Rmw { addr: BASE + offset, old: &old, new, stored })
+        self.what(thread, What::Rmw { addr: BASE + offset, old: &old, new, stored, discards: false })
     }
 
     pub(crate) fn clwb(&mut self, thread: u32, offset: u64) -> u64 {

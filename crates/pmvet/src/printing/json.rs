@@ -81,7 +81,7 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
             object.hex("addr", addr);
             object.number("size", size.into());
         }
-        What::Rmw { addr, old, new, stored } => {
+        What::Rmw { addr, old, new, stored, .. } => {
             object.hex("addr", addr);
             object.number("size", new.len() as u64);
             object.bytes("old", old);

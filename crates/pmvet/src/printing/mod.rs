@@ -173,7 +173,7 @@ mod tests {
         let long = [7; 20];
         let line = text(What::Store { addr: 0x5000, value: &long, how });
         assert_eq!(line, format!("3 t1 store 0x5000 20 {}…", "07".repeat(16)));
-        let rmw = What::Rmw { addr: 0x1000, old: &[1], new: &[1], stored: false };
+        let rmw = What::Rmw { addr: 0x1000, old: &[1], new: &[1], stored: false, discards: false };
         assert_eq!(text(rmw), "3 t1 rmw pool+0x40000 1 0x1 -> 0x1 (not stored)");
         for what in every_kind() {
             assert!(text(what).contains(what.name()));
