@@ -993,7 +993,8 @@ fn what_a_constructor_fills_before_the_allocator_returns_was_unpublished() {
 
 #[test]
 fn a_pointer_may_come_with_the_number_of_its_pool_or_by_an_exchange() {
-    let publish: [(&str, fn(&mut Script)); 3] = [
+    type Publish = fn(&mut Script);
+    let publish: [(&str, Publish); 3] = [
         ("alone", |s| s.put(2, 5, Y, &X.to_le_bytes())),
         ("with a number", |s| s.put(2, 5, Y, &[77u64.to_le_bytes(), (X - BASE).to_le_bytes()].concat())),
         ("by an exchange", |s| s.cas(2, 5, Y, 0, X, true)),

@@ -32,9 +32,12 @@ pub(super) struct RaceGroup<'a> {
     paths: [BTreeSet<String>; 2],
 }
 
+/// Function, file, line, and the offset of the instruction.
+type CodeLine = (Option<String>, Option<PathBuf>, Option<u32>, u64);
+
 /// Where the user would look. Only an instruction without a line is told apart from others by its own place.
 #[derive(PartialEq)]
-struct CodePlace(Vec<(Option<String>, Option<PathBuf>, Option<u32>, u64)>);
+struct CodePlace(Vec<CodeLine>);
 
 impl CodePlace {
     /// `callers`: how many of the calls around the line belong to it.

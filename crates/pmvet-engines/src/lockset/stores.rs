@@ -274,7 +274,7 @@ impl LocksetEngine {
     }
 
     fn publishes_behind(&mut self, at: EventOrigin, word: PmWord, value: u64) {
-        if value % 8 != 0 {
+        if !value.is_multiple_of(8) {
             return;
         }
         // An address, or an offset in the pool. Small numbers are offsets too, but far more often just numbers.
