@@ -119,6 +119,61 @@ fn what_cannot_be_made_private_is_refused() {
 }
 
 #[test]
+fn nothing_of_a_process_that_dies_is_written_out() {
+    let scene = Scene::new(Capture::Named);
+    // With 0, a handler of the machine's would still get it; more would go into a file.
+    let (_, output) = scene.sh("grep 'core file' /proc/self/limits; ulimit -c unlimited 2>/dev/null || echo kept");
+    let limits: Vec<&str> = output.split_whitespace().skip_while(|word| *word != "size").collect();
+    assert!(matches!(limits[..], ["size", "0" | "1", "0" | "1", "bytes", "kept"]), "{output}");
+}
+
+/// Each line of the program tries another way to reach something outside, and prints what the kernel says.
+#[test]
+fn what_lies_outside_of_the_run_cannot_be_reached_by_detours() {
+    let scene = Scene::new(Capture::Named);
+    let program = scene.program(
+        r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/ipc.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define TRY(call) printf("%d %s\n", (call) == -1 ? errno : 0, #call)
+int main(int argc, char **argv) {
+    int victim = atoi(argv[1]), ends[2];
+    struct f_owner_ex owner = {F_OWNER_PID, victim};
+    long attributes[3] = {0x80};
+    socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
+    TRY(fcntl(ends[0], F_SETOWN, victim));
+    TRY(fcntl(ends[0], F_SETOWN_EX, &owner));
+    TRY(ioctl(ends[0], 0x8901, &victim));
+    TRY(ioctl(ends[0], 0x8902, &victim));
+    TRY(fcntl(ends[0], F_SETOWN, getpid()));
+    TRY(syscall(469, AT_FDCWD, "pool", attributes, 24, 0));
+    TRY(shmget(IPC_PRIVATE, 4096, 0600));
+    TRY(syscall(SYS_mq_open, "pmvet-test", O_CREAT | O_RDWR, 0600, 0));
+    TRY(syscall(SYS_add_key, "user", "pmvet-test", "x", 1, -4));
+    return 0;
+}
+"#,
+    );
+    let mut victim = Command::new("sleep").arg("1000").spawn().unwrap();
+    let (end, output) = scene.sh(&format!("{} {}", program.display(), victim.id()));
+    let codes: Vec<&str> = output.lines().filter_map(|line| line.split(' ').next()).collect();
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    assert_eq!(end, SandboxedEnd::Exit(0), "{output}");
+    let (refused, unknown) = ("1", "38");
+    assert_eq!(codes, [refused, refused, refused, refused, "0", unknown, refused, refused, refused], "{output}");
+}
+
+#[test]
 fn deleting_and_renaming_happen_in_the_sandbox() {
     let scene = Scene::new(Capture::Writable);
     std::fs::write(scene.folder.path().join("other"), "other").unwrap();

@@ -178,6 +178,16 @@ fn without_pm_there_is_nothing_to_fuzz() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", text(&output));
+    // A file that counts as PM, and nothing is done to what it holds.
+    let pools = tempfile::Builder::new().prefix("pmvet-test-").tempdir_in("/dev/shm").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_pmvet"))
+        .current_dir(place.folder.path())
+        .args(["fuzz", "--quiet", "--corpus", "idle", "--executions", "5", "--", "truncate", "-s", "4096"])
+        .arg(pools.path().join("pool"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output));
     let bad = place.fuzz(&["--ops", "seed", "--executions", "5"], &[]);
     assert_eq!(bad.status.code(), Some(2), "{}", text(&bad));
 }

@@ -7,7 +7,7 @@ mod check_support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use check_support::{CLEAN, Check, Checked, FOUND, INCOMPLETE, Place, USAGE, compile, turn, wait_until};
+use check_support::{CLEAN, Check, Checked, FOUND, INCOMPLETE, NOTHING, Place, USAGE, compile, turn, wait_until};
 use serde::Deserialize;
 
 /// What a run says about itself.
@@ -126,6 +126,20 @@ fn what_only_the_oracle_reads_counts() {
     let place = Place::new();
     let oracle = format!("{} {} read-x", program().display(), place.pool().display());
     verify(&place, &["unordered"], "nothing").option(&["--oracle", &oracle]).run().expect(CLEAN, &[]);
+}
+
+#[test]
+fn a_recovery_that_looks_at_nothing_says_nothing() {
+    let _turn = turn();
+    let place = Place::new();
+    // A slip of the pen: it finds no file, and is content.
+    let recover = format!("test ! -e {}x", place.pool().display());
+    fs::write(place.pool(), vec![0; 64 << 10]).unwrap();
+    let command =
+        [program().to_str().unwrap().to_owned(), place.pool().to_str().unwrap().to_owned(), "unordered".into()];
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    let found = place.verify(&["-j1", "--recover", &recover], &command).run();
+    found.expect(NOTHING, &["is --recover right?"]);
 }
 
 #[test]

@@ -103,7 +103,8 @@ pub struct SearchResult {
     pub executions: u64,
     /// Executions that an earlier run has made.
     pub known: u64,
-    /// Executions in which the recovery, or the oracle, mapped or read PM.
+    /// Executions that were watched, and those of them in which the recovery, or the oracle, mapped or read PM.
+    pub watched: u64,
     pub looked: u64,
     /// Crashes explored to their end.
     pub crashes: usize,
@@ -301,7 +302,8 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
         executed: Executed,
     ) -> Result<(), TraceFailure> {
         let Executed { observed, verdict, new } = executed;
-        state.done.looked += u64::from(observed.looked);
+        state.done.watched += u64::from(observed.looked.is_some());
+        state.done.looked += u64::from(observed.looked == Some(true));
         if new {
             state.done.executions += 1;
             // Crashes in the recovery are not in the journal, so those executions have to be made again.

@@ -199,13 +199,13 @@ fn kept_contents(line: &Line) -> Vec<(usize, bool, LineContent)> {
     let mut contents = Vec::new();
     for (kept, store) in line.stores().iter().enumerate() {
         let (without, with) = (line.content(kept), line.content(kept + 1));
-        contents.push((kept, false, without.clone()));
+        contents.push((kept, false, without));
         if store.merged || store.kind == WriteKind::Rmw {
             continue;
         }
         let (start, end) = (store.offset(), store.offset() + store.len());
         for cut in (start + 1..end).filter(|cut| cut % ATOMIC_BYTES == 0) {
-            let mut torn = without.clone();
+            let mut torn = without;
             torn.bytes[start..cut].copy_from_slice(&with.bytes[start..cut]);
             torn.known |= (start..cut).fold(0, |bytes, i| bytes | 1 << i);
             contents.push((kept, true, torn));

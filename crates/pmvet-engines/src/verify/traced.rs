@@ -87,8 +87,8 @@ pub struct Observed {
     /// Where each read was made, innermost first.
     pub stacks: Vec<Vec<RawFrame>>,
     pub ended: Ended,
-    /// It has mapped or read a PM file of the run.
-    pub looked: bool,
+    /// Whether it has mapped or read a PM file of the run, if somebody watched.
+    pub looked: Option<bool>,
     /// Hashes of what it stored before, between and after its reads.
     pub effects: Vec<u64>,
     pub inner: Vec<Inner>,
@@ -105,7 +105,7 @@ impl Observed {
             reads: Vec::new(),
             stacks: Vec::new(),
             ended,
-            looked: true,
+            looked: None,
             effects: Vec::new(),
             inner: Vec::new(),
             inner_cut: false,

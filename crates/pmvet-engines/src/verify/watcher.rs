@@ -121,7 +121,7 @@ impl<'a> RecoveryWatcher<'a> {
         let (inner, inner_cut) = (self.inner, self.inner_cut);
         self.effects.push(self.stored.digest());
         let (reads, stacks, effects) = (self.observer.finish(), self.stacks, self.effects);
-        let (looked, places) = (self.looked, self.places);
+        let (looked, places) = (Some(self.looked), self.places);
         Observed { reads, stacks, effects, inner, inner_cut, looked, places, ..Observed::unseen(Ended::Exit(0)) }
     }
 

@@ -92,12 +92,12 @@ impl Engine for VerifyEngine {
         let mut coverage = stats.coverage(settings);
         budget::note(&mut coverage);
         let done = &searched.done;
-        let blind = done.looked == 0 && done.executions + done.known > 0;
+        let blind = done.looked == 0 && done.watched > 0;
         if blind {
             eprintln!(
                 "pmvet: nothing was analysed: in {} executions the recovery neither mapped nor read a PM file of the run; is \
                  --recover right?",
-                done.executions
+                done.watched
             );
             coverage.not_covered.push("everything: the recovery looks at no PM".into());
         }
