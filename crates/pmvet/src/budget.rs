@@ -70,9 +70,10 @@ pub(crate) fn did_not_end(what: &str) -> Option<Exit> {
         Over::Signal(_) => Some(Exit::Interrupted),
         Over::Budget => {
             let budget = used_up().unwrap_or_default();
+            // Only the target is traced.
+            let slow = if what.starts_with("the target") { ", or be slow while it is traced" } else { "" };
             eprintln!(
-                "pmvet: {what} did not end within the budget of {budget:?}, so nothing was analysed. It may hang, or be slow while \
-                 it is traced"
+                "pmvet: {what} did not end within the budget of {budget:?}, so nothing was analysed. It may hang{slow}"
             );
             Some(Exit::TargetFailed)
         }

@@ -178,14 +178,25 @@ impl Recovering {
     ) -> Result<Result<Proven, Exit>, Error> {
         let trial = recovery.run(&mut Bench::default(), versions, last, &[], None);
         let Some(trial) = trial.map_err(|e| failed("run", "the recovery", e))? else {
-            return Ok(Err(budget::did_not_end("the recovery, with no fault injected,").unwrap_or(Exit::Interrupted)));
+            let what = match &recovery.oracle {
+                Some(_) => "the recovery, or its oracle, with no fault injected,",
+                None => "the recovery, with no fault injected,",
+            };
+            return Ok(Err(budget::did_not_end(what).unwrap_or(Exit::Interrupted)));
         };
         if trial.outcome != (Outcome::Exit { status: 0 }) {
-            let what = match &trial.outcome {
-                Outcome::Oracle { .. } => "the oracle rejects the files although nothing was injected",
-                _ => "the recovery fails although nothing was injected; --recover names another command",
-            };
-            return Ok(Err(workload::failed(what, &trial.outcome, &trial.output)));
+            return Ok(Err(match &trial.outcome {
+                Outcome::Oracle { status, output } => workload::failed(
+                    "the oracle rejects the files although nothing was injected",
+                    &format!("it ends with status {status}"),
+                    output.as_bytes(),
+                ),
+                other => workload::failed(
+                    "the recovery fails although nothing was injected; --recover names another command",
+                    other,
+                    &trial.output,
+                ),
+            }));
         }
         let timeout = self.timeout.unwrap_or(usual_timeout(trial.time));
         Ok(Ok(Proven { usual: trial.outcome, timeout }))
