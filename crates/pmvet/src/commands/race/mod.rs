@@ -249,7 +249,7 @@ impl Engine for RaceEngine {
         }
         match &confirmed {
             Some(confirmed) => merge::cover(confirmed, &mut coverage),
-            None if alone => coverage.not_covered.push("races between threads: only one ran".into()),
+            None if analysed.threads < 2 => coverage.not_covered.push("races between threads: only one ran".into()),
             None => {
                 if !config.sync_variables.is_empty() {
                     coverage.not_covered.push("declared synchronisation variables, which --confirm tries".into());
