@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn ways_of_failing_that_follow_each_other_are_windows_of_their_own() {
-        let modes = |text: &str| -> Vec<(Option<usize>, usize, usize, Option<usize>, usize, bool)> {
+        let modes = |text: &str| {
             let verdicts: Vec<PointVerdict> = text
                 .bytes()
                 .map(|c| {
@@ -156,7 +156,7 @@ mod tests {
                 status => Some(FailureMode::Exit(i32::from(status))),
             };
             let all = windows(&verdicts).into_iter().flat_map(|window| window.by_mode(mode));
-            all.map(|w| (w.before, w.first, w.last, w.after, w.bad, w.fails_on)).collect()
+            all.map(|w| (w.before, w.first, w.last, w.after, w.bad, w.fails_on)).collect::<Vec<_>>()
         };
         assert_eq!(modes(".aa?abb."), [(Some(0), 1, 4, Some(5), 3, true), (Some(4), 5, 6, Some(7), 2, false)]);
         assert_eq!(modes("ab"), [(None, 0, 0, Some(1), 1, true), (Some(0), 1, 1, None, 1, false)]);
