@@ -435,11 +435,42 @@ impl Watchdog<'_> {
 /// A command line as the user wrote it, for the shell. A single program takes the shell's place, so that it is seen how and
 /// where the program ends, rather than the shell.
 pub fn shell(line: &str) -> Vec<OsString> {
-    // A first word without a slash may be a builtin of the shell.
-    let first = line.split_whitespace().next().unwrap_or_default();
-    let single = first.contains('/') && !first.contains('=') && !line.contains([';', '&', '|', '(', ')', '`', '\n']);
-    let line = if single { format!("exec {line}") } else { line.into() };
+    let line = match program_in(line) {
+        Some(at) => format!("{}exec {}", &line[..at], &line[at..]),
+        None => line.into(),
+    };
     ["/bin/sh", "-c", &line].map(OsString::from).into()
+}
+
+/// What a shell does itself.
+const BUILTINS: &[&str] = &[
+    ".", ":", "!", "[", "{", "alias", "bg", "break", "case", "cd", "chdir", "command", "continue", "echo", "eval",
+    "exec", "exit", "export", "false", "fc", "fg", "for", "function", "getopts", "hash", "if", "jobs", "kill", "local",
+    "printf", "pwd", "read", "readonly", "return", "set", "shift", "test", "times", "trap", "true", "type", "ulimit",
+    "umask", "unset", "until", "wait", "while",
+];
+
+/// Where in a line that starts a single program, and nothing else, the program is named: after settings of variables.
+fn program_in(line: &str) -> Option<usize> {
+    if line.contains([';', '&', '|', '(', ')', '`', '\n']) {
+        return None;
+    }
+    let plain = |c: char| c.is_alphanumeric() || "/._-+:,@%".contains(c);
+    let mut end = 0;
+    for word in line.split_whitespace() {
+        let start = end + line[end..].find(word)?;
+        if !is_setting(word) {
+            return (word.chars().all(plain) && !BUILTINS.contains(&word)).then_some(start);
+        }
+        end = start + word.len();
+    }
+    None
+}
+
+/// `NAME=value`, without anything that a shell would look into.
+fn is_setting(word: &str) -> bool {
+    let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    word.split_once('=').is_some_and(|(name, value)| is_name(name) && !value.contains(['"', '\'', '\\', '$']))
 }
 
 /// Tells the user something that happens behind the scenes.
@@ -471,4 +502,28 @@ fn canonical(path: &Path, follow: bool) -> Option<(PathBuf, bool)> {
 /// The path of a stand-in that any process can open.
 pub fn path_of(file: &File) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_program_takes_the_place_of_the_shell() {
+        for (line, run) in [
+            ("./kv pool", "exec ./kv pool"),
+            ("kv pool < input", "exec kv pool < input"),
+            ("A=kv B=2 kv pool", "A=kv B=2 exec kv pool"),
+            ("test -e pool", "test -e pool"),
+            ("while true", "while true"),
+            ("A=$B kv", "A=$B kv"),
+            ("kv a; kv b", "kv a; kv b"),
+            ("kv a && kv b", "kv a && kv b"),
+            ("'my kv' a", "'my kv' a"),
+            ("A=1", "A=1"),
+            ("", ""),
+        ] {
+            assert_eq!(shell(line), ["/bin/sh", "-c", run].map(OsString::from), "{line}");
+        }
+    }
 }
