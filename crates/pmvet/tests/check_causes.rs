@@ -58,6 +58,20 @@ fn several_lines_may_be_late_together() {
 }
 
 #[test]
+fn a_recovery_that_looks_at_no_pm_is_doubted() {
+    let _turn = turn();
+    let place = Place::new();
+    let program = compile("tests/check_support/stages.c", "check-stages", &["-pthread"]);
+    let pool = place.pool();
+    let command = [program.to_str().unwrap(), "made", pool.to_str().unwrap()];
+    // A slip of the pen: it finds no file, and is content.
+    let recover = format!("test ! -e {}x", pool.display());
+    let checked = place.check(&["--recover", &recover], &command).run();
+    let words = checked.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("the recovery mapped none; is --recover right?"), "{}", checked.stdout);
+}
+
+#[test]
 fn threads_that_nobody_looked_at_are_named() {
     let _turn = turn();
     let words = |checked: &Checked| checked.stdout.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -50,6 +50,8 @@ pub(super) struct Twice {
     pub(super) shares: Vec<Share>,
     pub(super) witnesses: HashMap<String, Witness>,
     pub(super) recorded: usize,
+    /// Of these, the recoveries that mapped PM.
+    pub(super) looked: usize,
     pub(super) points: usize,
     pub(super) tried: usize,
     pub(super) left: usize,
@@ -98,6 +100,7 @@ impl Recoveries<'_> {
             return Ok(());
         }
         twice.recorded += 1;
+        twice.looked += usize::from(analysis.saw_pm);
         for &path in &analysis.scan.paths {
             let times = seen.tries.entry(path).or_default();
             *times += 1;

@@ -50,6 +50,9 @@ pub(super) struct CheckStats {
     cut_short: usize,
     #[serde(skip)]
     not_combined: usize,
+    /// None of the recoveries that were recorded mapped PM.
+    #[serde(skip)]
+    is_blind: bool,
     /// How many threads stored to PM.
     #[serde(skip)]
     writers: usize,
@@ -75,6 +78,7 @@ impl CheckStats {
         self.images = injected.images;
         self.reordered_images = injected.states;
         self.recoveries_recorded = twice.recorded;
+        self.is_blind = twice.recorded > 0 && twice.looked == 0;
         self.failure_points_in_recovery = twice.points;
         self.recoveries = injected.done.tried + twice.tried;
         self.recoveries_known = injected.done.known;
@@ -123,6 +127,12 @@ impl CheckStats {
         if self.not_combined > 0 {
             let points = self.not_combined;
             not(format!("several of many lines early or late together, at {points} failure points (pmvet verify)"));
+        }
+        if self.is_blind {
+            let recorded = self.recoveries_recorded;
+            not(format!(
+                "what crashes do to PM: in {recorded} recorded runs the recovery mapped none; is --recover right?"
+            ));
         }
         if self.failure_points_passed > self.failure_points as u64 {
             not("further visits to the same call paths (--visits)".into());
