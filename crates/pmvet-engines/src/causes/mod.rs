@@ -155,16 +155,19 @@ fn early_stores(finding: &Finding) -> impl Iterator<Item = &Place> {
     finding.places.iter().filter(move |p| p.role == Role::Store && p.seq.is_some() && p.seq < last && !is_lost(p))
 }
 
-/// Counts findings about lost stores with one that blames a store made before them, if recovery would cope without that: it came too
-/// early, whatever recovery did there. Returns the others, and those that were counted.
+/// Counts findings about lost stores with one that blames the same line, or a store made before them, if recovery would cope without
+/// that: it came too early. Whatever recovery did there. Returns the others, and those that were counted.
 pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Finding>, Vec<Finding>) {
     let line = |place: &Place| Cause::new(place, ANY_OUTCOME);
-    let blamed = |finding: &Finding| finding.places.first().filter(|place| place.role == Role::Store).and_then(line);
+    let blamed = |finding: &Finding| finding.places.first().filter(|_| is_crash(finding)).and_then(line);
     let (mut left, mut counted) = (Vec::new(), Vec::new());
     for finding in findings {
+        let of = blamed(&finding);
         let explains = |other: &&mut Finding| {
-            blamed(other)
-                .is_some_and(|blamed| early_stores(&finding).any(|place| line(place).as_ref() == Some(&blamed)))
+            let Some(blamed) = blamed(other) else { return false };
+            let is_store = other.places.first().is_some_and(|place| place.role == Role::Store);
+            of.as_ref() == Some(&blamed)
+                || is_store && early_stores(&finding).any(|place| line(place).as_ref() == Some(&blamed))
         };
         match known.iter_mut().find(explains) {
             Some(known) => {
@@ -175,6 +178,10 @@ pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Findin
         }
     }
     (left, counted)
+}
+
+fn is_crash(finding: &Finding) -> bool {
+    matches!(finding.evidence, Evidence::Crash { .. })
 }
 
 /// Counts findings about lost stores with those of crashes that lose nothing, where [`count_early`] says so.

@@ -172,8 +172,12 @@ fn fatal_window(places: &[Place], window: &Window, outcome: &Outcome) -> Finding
 /// A window that opens where another one closes: something that recovery relies on has not been done yet.
 fn unfinished(places: &[Place], window: &Window, outcome: &Outcome) -> FindingText {
     let (done, since) = (where_of(&places[0]), where_of(&places[1]));
+    let what = match called(&places[0]) {
+        Some(library) => format!("`{library}` in {}", function_of(&places[0])),
+        None => function_of(&places[0]),
+    };
     FindingText {
-        title: format!("recovery fails after a crash before {} is done", function_of(&places[0])),
+        title: format!("recovery fails after a crash before {what} is done"),
         happened: format!(
             "From the moment that the program is {since} until it is {done}, a crash leaves a state that recovery cannot handle: it \
              {outcome}. There, {}. What recovery relies on has not been stored yet.",

@@ -60,8 +60,9 @@ pub struct ReorderedState {
 impl ReorderedState {
     /// The smaller, the more likely it is to show something new: first something about each store and failure point, and of these
     /// first what a forgotten flush or fence leads to, a line that is late.
-    fn rank(&self) -> (u32, u8, bool) {
-        (self.visits, kind(self.choice), !self.lost.iter().any(|lost| lost.flushing))
+    fn rank(&self) -> (bool, u32, u8, bool) {
+        let several = matches!(self.choice, Reordering::Several(..));
+        (several, self.visits, kind(self.choice), !self.lost.iter().any(|lost| lost.flushing))
     }
 }
 
