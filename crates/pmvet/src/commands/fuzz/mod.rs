@@ -144,7 +144,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
             "pmvet: nothing was analysed: the time was over when the target had been started once, to see its PM files"
         );
         at_least = Exit::NothingAnalysed;
-    } else if stats.transitions == 0 && stats.crash_images == 0 {
+    } else if stats.paths > 0 && stats.transitions == 0 && stats.crash_images == 0 {
         eprintln!("pmvet: nothing was analysed: in {} runs the target did nothing to PM", stats.runs);
         at_least = Exit::NothingAnalysed;
     }
