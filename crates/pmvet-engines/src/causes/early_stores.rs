@@ -5,7 +5,7 @@
 //! without a store that was made after the lost one, the lost one should have been persistent by then. If it copes only without a store
 //! that was made before, and the thread has not yet waited for the lost one, it is that other store that is to blame.
 //!
-//! The same experiments tell which store a crash in program order comes too late after: the last one that recovery could do without.
+//! The same experiments find the store to blame for a crash in program order: the last one without which recovery copes.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

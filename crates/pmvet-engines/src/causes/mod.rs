@@ -121,7 +121,7 @@ pub fn join_failures(mut failures: Vec<Failures>) -> Vec<Finding> {
 
 /// In the words of a finding about lost stores: one line was written back early, and all others are lost.
 pub(crate) const EARLY: &str = "one cache line has been written back early, the other pending ones have not";
-/// The same: so many are lost.
+/// The same, where several lines are lost; their number comes before it.
 pub(crate) const SEVERAL: &str = "cache lines have not been written back, the others have";
 
 /// The findings about lost stores of all shards: where several are lost together, one that is fatal alone is to blame.
@@ -156,7 +156,7 @@ fn early_stores(finding: &Finding) -> impl Iterator<Item = &Place> {
 }
 
 /// Counts findings about lost stores with one that blames the same line, or a store made before them, if recovery would cope without
-/// that: it came too early. Whatever recovery did there. Returns the others, and those that were counted.
+/// that: it came too early. How recovery fails does not matter. Returns the others, and those that were counted.
 pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Finding>, Vec<Finding>) {
     let line = |place: &Place| Cause::new(place, ANY_OUTCOME);
     let blamed = |finding: &Finding| finding.places.first().filter(|_| is_crash(finding)).and_then(line);

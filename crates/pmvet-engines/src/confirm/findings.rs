@@ -1,11 +1,12 @@
 //! A proven race in words.
 
 use pmvet_findings::finding::CrashImage;
-use pmvet_findings::{Evidence, Finding, Frame, Place, PmRange, Role, Severity, TimelineStep, rules};
+use pmvet_findings::{Evidence, Finding, Place, PmRange, Role, Severity, TimelineStep, rules};
 
 use super::flow::{Flow, SideEffect};
 use super::meetings::{Meeting, MeetingCrash, PmAccess};
 use super::verdict::RaceVerdict;
+use crate::causes::words::function_of;
 use crate::lab::Tried;
 use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
 use crate::lab::native::NativeStacks;
@@ -52,7 +53,7 @@ pub fn confirmed(
     let label = format!("what others have done by here survives: recovery {}", tried.outcome);
     let role = if crash.fenced { Role::Fence } else { Role::FailurePoint };
     let act = place(role, &crash.act, &label, names.stacks);
-    let (writer, reader) = (function(&store), function(&load));
+    let (writer, reader) = (function_of(&store), function_of(&load));
     let stopped = match how.forced {
         true => format!("pmvet stopped {writer} after its store, and "),
         false => String::new(),
@@ -173,7 +174,7 @@ pub fn side_effect(effect: &SideEffect, stacks: &mut dyn Stacks) -> Place {
 /// The same in a sentence.
 pub fn describe(effect: &SideEffect, stacks: &mut dyn Stacks) -> String {
     let place = side_effect(effect, stacks);
-    let (who, what) = (function(&place), if effect.content { "content" } else { "place" });
+    let (who, what) = (function_of(&place), if effect.content { "content" } else { "place" });
     match &place.pm {
         Some(PmRange { file, offset, len, .. }) => format!(
             "A durable side effect: {who} stores {len} bytes at {:#x} of {}, whose {what} depends on the value.",
@@ -234,12 +235,5 @@ fn place(role: Role, end: &PmAccess, label: &str, stacks: &mut dyn Stacks) -> Pl
         pm,
         seq: Some(end.seq),
         label: label.into(),
-    }
-}
-
-fn function(place: &Place) -> String {
-    match place.frame().and_then(Frame::short_function) {
-        Some(function) => format!("`{function}`"),
-        None => "code without a name".into(),
     }
 }

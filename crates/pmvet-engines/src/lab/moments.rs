@@ -23,13 +23,17 @@ pub struct Newest<'a>(pub(crate) &'a PmReplay);
 
 impl LineSource for Newest<'_> {
     fn line(&self, line: LineId) -> LineContent {
-        let bytes = self.0.bytes(line.file);
-        let start = (line.offset() as usize).min(bytes.len());
-        let mut content = [0; LINE_BYTES];
-        let found = &bytes[start..bytes.len().min(start + LINE_BYTES)];
-        content[..found.len()].copy_from_slice(found);
-        LineContent::new(content)
+        line_in(self.0.bytes(line.file), line)
     }
+}
+
+/// A line of a file with these bytes. Behind its end there are zeros.
+pub(crate) fn line_in(bytes: &[u8], line: LineId) -> LineContent {
+    let start = (line.offset() as usize).min(bytes.len());
+    let found = &bytes[start..bytes.len().min(start + LINE_BYTES)];
+    let mut content = [0; LINE_BYTES];
+    content[..found.len()].copy_from_slice(found);
+    LineContent::new(content)
 }
 
 /// The content of PM at some moments, sorted by moment. The later ones are missing if all is over before.

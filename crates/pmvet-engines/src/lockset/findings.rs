@@ -1,6 +1,6 @@
 //! Races as findings: both ends, what lies between them, and what to change.
 
-use pmvet_findings::{Evidence, Finding, Place, PmRange, Role, Sources, Stack, TimelineStep, rules};
+use pmvet_findings::{Evidence, Finding, Frame, Place, PmRange, Role, Sources, Stack, TimelineStep, rules};
 
 use super::engine::LocksetAnalysis;
 use super::lines::Fate;
@@ -74,7 +74,7 @@ pub fn held_lock(held: &LockLeftHeld, stacks: &mut dyn Stacks, sources: &Sources
 /// The user's function of a stack, to be put into a sentence.
 fn name(stack: &Stack) -> String {
     let frame = user_frame(stack).or(Some(0)).and_then(|i| stack.get(i));
-    match frame.and_then(|f| f.function.as_deref()) {
+    match frame.and_then(Frame::short_function) {
         Some(function) => format!("`{function}`"),
         None => "code without a name".into(),
     }

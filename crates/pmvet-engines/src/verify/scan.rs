@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, SiteId};
-use pmvet_model::{LINE_BYTES, LineContent, LineId, LineSource, Mode, Model};
+use pmvet_model::{Mode, Model};
 use pmvet_target::crash::{Patch, PmReplay, VersionId, Versions};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
@@ -16,6 +16,7 @@ use rustc_hash::FxHashSet;
 use super::crash::{self, CrashMoment, LinePatch, PendingLines};
 use super::line::UncertainLines;
 use super::points::FailurePointFinder;
+use crate::lab::Newest;
 
 /// A crash of a recorded run, or of one of its recoveries.
 #[derive(Debug, Clone)]
@@ -84,20 +85,6 @@ pub struct CrashScanner {
     eager: u128,
     unsupported: u64,
     saw_pm: bool,
-}
-
-/// The newest content of PM, for the model.
-struct Newest<'a>(&'a PmReplay);
-
-impl LineSource for Newest<'_> {
-    fn line(&self, line: LineId) -> LineContent {
-        let bytes = self.0.bytes(line.file);
-        let start = (line.offset() as usize).min(bytes.len());
-        let mut content = [0; LINE_BYTES];
-        let found = &bytes[start..bytes.len().min(start + LINE_BYTES)];
-        content[..found.len()].copy_from_slice(found);
-        LineContent::new(content)
-    }
 }
 
 impl CrashScanner {

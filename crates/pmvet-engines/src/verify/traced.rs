@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use pmvet_events::plan::{Forks, Plan};
 use pmvet_events::{ContextId, FileId, SiteId};
-use pmvet_model::{LINE_BYTES, LineContent, LineId, LineSource, Mode};
+use pmvet_model::{LineContent, LineId, LineSource, Mode};
 use pmvet_target::crash::{Scratch, Versions};
 use pmvet_target::forkserver::{self, FIRST, ForkError, ForkServer, RunLimits};
 use pmvet_target::install::Install;
@@ -27,6 +27,7 @@ use super::nested::Inner;
 use super::reads::UncertainRead;
 use super::scan::Crash;
 use super::watcher::RecoveryWatcher;
+use crate::lab::moments::line_in;
 
 /// How many executions a fork server makes: each adds to the tables of places that they share.
 const MOST_SERVED: u32 = 2000;
@@ -157,12 +158,7 @@ pub(super) struct ImageBytes(HashMap<FileId, Vec<u8>>);
 
 impl LineSource for ImageBytes {
     fn line(&self, line: LineId) -> LineContent {
-        let bytes = self.0.get(&line.file).map_or(&[][..], Vec::as_slice);
-        let start = (line.offset() as usize).min(bytes.len());
-        let found = &bytes[start..bytes.len().min(start + LINE_BYTES)];
-        let mut content = [0; LINE_BYTES];
-        content[..found.len()].copy_from_slice(found);
-        LineContent::new(content)
+        line_in(self.0.get(&line.file).map_or(&[][..], Vec::as_slice), line)
     }
 }
 
