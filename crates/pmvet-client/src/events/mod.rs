@@ -20,8 +20,9 @@ pub(crate) unsafe extern "C" fn module_loaded(_dc: *mut c_void, module: *const m
     let Module { start, end, path } = Module::new(unsafe { &*module });
     SCHEDULE.module_loaded(start, &path);
     module_events::module_loaded(start, end, &path);
-    // A coverage run has no use for hooks, and the symbol tables of a large library are long.
-    if !run().is_coverage_run() {
+    // A coverage run has no use for hooks, nobody else calls the client's functions, and reading a large library's symbols takes time.
+    let is_client = (start..end).contains(&(module_loaded as *const () as u64));
+    if !run().is_coverage_run() && !is_client {
         HOOKS.hook_module(start, end, &path);
     }
 }

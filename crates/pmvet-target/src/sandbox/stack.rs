@@ -1,13 +1,14 @@
 //! The call stack of a stopped thread that runs natively, by the unwind tables of the files it was loaded from.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
-use object::{Object, ObjectSection, ObjectSegment};
+use object::{Object, ObjectSection, ObjectSegment, ReadCache};
 
 use super::tracee::Tracee;
 
@@ -92,8 +93,9 @@ impl Unwinder {
 
 impl Tables {
     fn read(path: &Path) -> Option<Self> {
-        let bytes = std::fs::read(path).ok()?;
-        let file = object::File::parse(&*bytes).ok()?;
+        // Only the parts that are asked for: a file is mostly debug information.
+        let parts = ReadCache::new(File::open(path).ok()?);
+        let file = object::File::parse(&parts).ok()?;
         let section = |name: &str| -> (Option<Range<u64>>, Option<Arc<[u8]>>) {
             let Some(found) = file.section_by_name(name) else { return (None, None) };
             let range = found.address()..found.address().saturating_add(found.size());
