@@ -11,6 +11,8 @@
  *	                                  what reports shall call these bytes
  *	PMVET_IGNORE(stats, sizeof(*stats));
  *	                                  these bytes need not survive a crash
+ *	PMVET_OP_BEGIN("put 1 a");        the program begins with this line of its input (0: with the next one)
+ *	PMVET_OP_END("put 1 a");          and has done it: whoever asked for it may know (pmvet check --durable)
  *	PMVET_LOG("insert.BEGIN");        free text; as with pmreorder, a text that ends in ".BEGIN" or ".END"
  *	                                  marks the beginning or the end of what it names
  *
@@ -29,6 +31,8 @@
 #define PMVET_NAME(addr, len, name) PMVET_REQUEST_(3, addr, len, name)
 #define PMVET_IGNORE(addr, len) PMVET_REQUEST_(4, addr, len, 0)
 #define PMVET_LOG(text) PMVET_REQUEST_(5, 0, 0, text)
+#define PMVET_OP_BEGIN(text) PMVET_REQUEST_(6, 0, 0, text)
+#define PMVET_OP_END(text) PMVET_REQUEST_(7, 0, 0, text)
 
 #ifndef VALGRIND_PMC_EMIT_LOG
 #define VALGRIND_PMC_EMIT_LOG(text) PMVET_LOG(text)

@@ -2,7 +2,7 @@
 //!
 //! What they share has a room of its own: [`lab`] runs recoveries on crash images, [`causes`] tells which findings are one,
 //! [`timeline`] completes findings that have a crash image, [`stacks`] finds the names of places, [`operations`] are inputs made of
-//! operations, and [`alias_coverage`] tells interleavings apart.
+//! operations, [`promises`] says what must be there after a crash, and [`alias_coverage`] tells interleavings apart.
 
 pub mod alias_coverage;
 pub mod causes;
@@ -15,6 +15,7 @@ mod json_lines;
 pub mod lab;
 pub mod lockset;
 pub mod operations;
+pub mod promises;
 pub mod rules;
 pub mod stacks;
 pub mod timeline;

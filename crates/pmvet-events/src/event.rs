@@ -140,6 +140,17 @@ pub enum What<'a> {
         file: FileId,
     },
 
+    // What the target is asked, and what it answers. Reported only if the plan asks for it.
+    /// So many more bytes of the operations were read; none at their end.
+    Input {
+        len: u64,
+    },
+    /// Standard output, or a reply to a client: so many bytes, with so many ends of lines among them.
+    Output {
+        len: u64,
+        lines: u64,
+    },
+
     // Threads and synchronisation
     ThreadStart {
         process: u32,
@@ -295,6 +306,10 @@ tags! {
         Ignore = 4 "ignore",
         /// Free text, as pmemcheck's log request sends it.
         Log = 5 "log",
+        /// An operation of the input begins; the text is its line, or nothing for the next one.
+        OpBegin = 6 "op-begin",
+        /// It is done, and whoever asked for it may know.
+        OpEnd = 7 "op-end",
     }
 }
 
@@ -325,6 +340,8 @@ impl What<'_> {
             What::FileSync { how, .. } => how.name(),
             What::FileRename { .. } => "file-rename",
             What::FileUnlink { .. } => "file-unlink",
+            What::Input { .. } => "input",
+            What::Output { .. } => "output",
             What::ThreadStart { .. } => "thread-start",
             What::ThreadExit => "thread-exit",
             What::ThreadCreate { .. } => "thread-create",

@@ -51,6 +51,20 @@ pub struct Plan {
     /// Count branches, beside all that is reported, in the map of the stage at this path.
     #[serde(default)]
     pub branches: Option<String>,
+    /// Report what is read of the operations, and what is answered.
+    #[serde(default)]
+    pub operations: Option<OperationsFrom>,
+}
+
+/// Where a target reads what it is to do, a line for each operation. It gets one line at a time, as from a terminal: what it does
+/// between two reads is then one operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OperationsFrom {
+    /// Standard input, a regular file.
+    Input,
+    /// This file.
+    File(#[serde(with = "crate::paths::as_text")] PathBuf),
 }
 
 /// A function that hands out memory. Arguments are counted from 0; the first four can be named.

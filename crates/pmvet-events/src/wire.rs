@@ -253,6 +253,8 @@ fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
         What::Interrupted { addr, size } => (24, [addr, size.into(), 0, 0], &[]),
         What::ThreadDetach { child } => (26, [child.0.into(), 0, 0, 0], &[]),
         What::FileRead { file, offset, len } => (28, [file.0.into(), offset, len, 0], &[]),
+        What::Input { len } => (29, [len, 0, 0, 0], &[]),
+        What::Output { len, lines } => (30, [len, lines, 0, 0], &[]),
         What::Step { addr, len, state } => (27, [addr, len, 0, 0], state),
         What::Allocate { addr, len } => (25, [addr, len, 0, 0], &[]),
         What::Store { .. }
@@ -300,6 +302,8 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
         24 => What::Interrupted { addr: a, size: b as u32 },
         26 => What::ThreadDetach { child: ThreadId(a as u32) },
         28 => What::FileRead { file, offset: b, len: c },
+        29 => What::Input { len: a },
+        30 => What::Output { len: a, lines: b },
         27 => What::Step { addr: a, len: b, state: data },
         25 => What::Allocate { addr: a, len: b },
         _ => return None,
@@ -444,6 +448,8 @@ mod tests {
         round_trip(What::Unmap { addr: 4096, len: 8192 });
         round_trip(What::FileWrite { file: FileId(1), offset: 4096, data: &long });
         round_trip(What::FileZero { file: FileId(1), offset: 4096, len: 5 });
+        round_trip(What::Input { len: 7 });
+        round_trip(What::Output { len: 7, lines: 2 });
         round_trip(What::FileRead { file: FileId(1), offset: 3, len: 9 });
         round_trip(What::FileResize { file: FileId(1), size: 1 });
         for &how in SyncKind::ALL {

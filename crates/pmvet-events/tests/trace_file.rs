@@ -69,6 +69,8 @@ impl Seed {
             9 => What::FileWrite { file, offset: a, data: &self.bytes },
             10 if flag => What::FileRead { file, offset: a, len: c },
             10 => What::FileZero { file, offset: a, len: c },
+            11 if flag && c % 3 == 0 => What::Input { len: a },
+            11 if flag => What::Output { len: a, lines: c },
             11 => What::FileResize { file, size: a },
             12 => What::FileSync { file, offset: a, len: c, how: pick(SyncKind::ALL, self.how) },
             13 => What::FileRename { file, to: path },

@@ -11,6 +11,11 @@ macro_rules! pages {
 const PAGES: &[(&str, &str)] = pages! {
     "recovery-failure"
     "reordered-crash"
+    "durable-lost"
+    "durable-torn"
+    "durable-resurrected"
+    "durable-duplicated"
+    "durable-wrong-value"
     "unpersisted-store"
     "dirty-overwrite"
     "transient-data"

@@ -255,6 +255,56 @@ pub enum Outcome {
         status: i32,
         output: String,
     },
+    /// The recovery was content, but what it has recovered is not what was promised.
+    Content {
+        violation: Violation,
+        /// The operation that it is about, as in the input.
+        operation: String,
+        /// The program had answered it.
+        acknowledged: bool,
+        /// Lines that are missing, with `-`, and such as should not be there, with `+`.
+        difference: Vec<String>,
+    },
+}
+
+/// How a content breaks what was promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Violation {
+    /// What an operation added is gone.
+    Lost,
+    /// An operation is there in part.
+    Torn,
+    /// What an operation removed is back.
+    Resurrected,
+    /// Something is there more often than it should.
+    Duplicated,
+    /// Something has a value that it should not have.
+    WrongValue,
+}
+
+impl Violation {
+    /// The rule that it breaks.
+    pub fn rule(self) -> &'static crate::rules::Rule {
+        match self {
+            Violation::Lost => crate::rules::DURABLE_LOST,
+            Violation::Torn => crate::rules::DURABLE_TORN,
+            Violation::Resurrected => crate::rules::DURABLE_RESURRECTED,
+            Violation::Duplicated => crate::rules::DURABLE_DUPLICATED,
+            Violation::WrongValue => crate::rules::DURABLE_WRONG_VALUE,
+        }
+    }
+
+    /// What happens to an operation, as the beginning of a title.
+    pub fn title(self) -> &'static str {
+        match self {
+            Violation::Lost => "an operation is lost",
+            Violation::Torn => "an operation is half done",
+            Violation::Resurrected => "what was removed is back",
+            Violation::Duplicated => "something is there twice",
+            Violation::WrongValue => "a value is wrong",
+        }
+    }
 }
 
 impl std::fmt::Display for Outcome {
@@ -264,6 +314,16 @@ impl std::fmt::Display for Outcome {
             Outcome::Signal { signal, name } => write!(f, "dies of signal {signal} ({name})"),
             Outcome::Hang { seconds } => write!(f, "still runs after {seconds} s"),
             Outcome::Oracle { status, .. } => write!(f, "is contradicted by the oracle (status {status})"),
+            Outcome::Content { violation, operation, acknowledged, .. } => {
+                let what = if *acknowledged { "the acknowledged operation" } else { "the operation" };
+                match violation {
+                    Violation::Lost => write!(f, "loses {what} `{operation}`"),
+                    Violation::Torn => write!(f, "leaves {what} `{operation}` half done"),
+                    Violation::Resurrected => write!(f, "brings back what {what} `{operation}` removed"),
+                    Violation::Duplicated => write!(f, "shows something twice after {what} `{operation}`"),
+                    Violation::WrongValue => write!(f, "shows a wrong value after {what} `{operation}`"),
+                }
+            }
         }
     }
 }

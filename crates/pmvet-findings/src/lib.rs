@@ -51,7 +51,7 @@ pub mod tree;
 
 pub use finding::{
     ByteDiff, CrashImage, Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery, Role, Severity, Stack,
-    TimelineStep,
+    TimelineStep, Violation,
 };
 pub use rules::{Rule, RuleId};
 pub use run::{Counter, Coverage, EngineCoverage, Phase, Run};

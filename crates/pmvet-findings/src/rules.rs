@@ -60,6 +60,16 @@ rules! {
         "recovery fails after a crash at this point";
     REORDERED_CRASH "reordered-crash" Error "reorder":
         "recovery fails if the processor writes cache lines back in another order";
+    DURABLE_LOST "durable-lost" Error "durable":
+        "an operation that was acknowledged is gone after a crash";
+    DURABLE_TORN "durable-torn" Error "durable":
+        "an operation is there in part after a crash";
+    DURABLE_RESURRECTED "durable-resurrected" Error "durable":
+        "what an operation removed is back after a crash";
+    DURABLE_DUPLICATED "durable-duplicated" Error "durable":
+        "something is there more often than it should be after a crash";
+    DURABLE_WRONG_VALUE "durable-wrong-value" Error "durable":
+        "something has a value after a crash that it should not have";
     UNPERSISTED_STORE "unpersisted-store" Warning "rules":
         "a store is never made persistent";
     DIRTY_OVERWRITE "dirty-overwrite" Warning "rules":

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use pmvet_events::file::TraceHeader;
-use pmvet_events::plan::{AllocFunction, Plan, SyncFunction};
+use pmvet_events::plan::{AllocFunction, OperationsFrom, Plan, SyncFunction};
 
 use crate::install::Install;
 use crate::launch::{Ending, Launch, Private, pm_variables};
@@ -37,6 +37,8 @@ pub struct Workload {
     pub in_step: bool,
     /// Branches of recorded runs are counted.
     pub branches: bool,
+    /// Where it reads its operations, if these are followed.
+    pub operations: Option<OperationsFrom>,
     /// It works on the user's own files.
     pub in_place: bool,
     /// What it reads from standard input.
@@ -61,6 +63,7 @@ impl Workload {
             races: false,
             in_step: false,
             branches: false,
+            operations: None,
             in_place: false,
             input: None,
             driver: None,
@@ -102,6 +105,7 @@ impl Workload {
             delays: false,
             follow: 0,
             branches: None,
+            operations: self.operations.clone(),
         };
         let overlay = match self.in_place {
             // An overlay that captures nothing would still have to see every call.
@@ -111,7 +115,11 @@ impl Workload {
         let sandbox = overlay.map(|overlay| Private {
             overlay,
             input: self.input.clone(),
-            output: Output::Tail(OUTPUT_TAIL_BYTES),
+            output: match self.operations {
+                // An answer that waits in a buffer says nothing about when the operation was done.
+                Some(_) => Output::Terminal(OUTPUT_TAIL_BYTES),
+                None => Output::Tail(OUTPUT_TAIL_BYTES),
+            },
             driver: self.driver.clone(),
             timeout: None,
             by_the_clock: false,

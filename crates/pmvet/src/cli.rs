@@ -227,6 +227,14 @@ pub(crate) enum Persistency {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Durability {
+    /// Nothing: each is there after the crash
+    Strict,
+    /// Lose the last ones: what is left is the content after some operation
+    Buffered,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CrashAt {
     /// Before flushes and fences
     Persist,
@@ -292,6 +300,23 @@ pub(crate) struct Check {
     /// For a server: run this against the recovered server [default: --client again]
     #[arg(long, value_name = "CMD", requires = "client")]
     pub(crate) recover_client: Option<String>,
+
+    /// Ask of each crash whether the operations that were acknowledged by then are still there. Operations are the lines of
+    /// standard input; the program may also read them from a file, which @@ stands for in its arguments
+    #[arg(long, requires = "dump", conflicts_with_all = ["in_place", "client"])]
+    pub(crate) durable: bool,
+
+    /// For --durable: prints what the recovered files hold, a line for each thing
+    #[arg(long, value_name = "CMD", requires = "durable")]
+    pub(crate) dump: Option<String>,
+
+    /// The order of the dump's lines means nothing
+    #[arg(long, requires = "dump")]
+    pub(crate) dump_sort: bool,
+
+    /// What a crash may do to acknowledged operations
+    #[arg(long, value_enum, default_value_t = Durability::Strict, requires = "durable")]
+    pub(crate) durability: Durability,
 
     /// Where crashes are tried
     #[arg(long, value_enum, default_value_t = CrashAt::Persist)]

@@ -58,9 +58,11 @@ pub(crate) const NAMES: [&str; COUNT] = [
     "step",
     "file-read",
     "atomic-stored",
+    "input",
+    "output",
 ];
 
-pub(crate) const COUNT: usize = 53;
+pub(crate) const COUNT: usize = 55;
 
 /// The number of an event's kind.
 #[inline]
@@ -100,6 +102,8 @@ pub(crate) fn index(what: &What<'_>) -> usize {
         What::ThreadDetach { .. } => 49,
         What::Step { .. } => 50,
         What::FileRead { .. } => 51,
+        What::Input { .. } => 53,
+        What::Output { .. } => 54,
     }
 }
 
@@ -190,6 +194,8 @@ pub(crate) mod tests {
             What::FileResize { file: FileId(1), size: 8192 },
             What::FileRename { file: FileId(1), to: "/pm/other".as_ref() },
             What::FileUnlink { file: FileId(1) },
+            What::Input { len: 6 },
+            What::Output { len: 3, lines: 1 },
             What::ThreadStart { process: 7, os_thread: 8 },
             What::ThreadExit,
             What::ThreadCreate { child: ThreadId(2) },

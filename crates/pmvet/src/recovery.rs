@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmvet_engines::lab::{Bench, PATIENCE, RecoveryCommand, files, room, usual_timeout, with_paths};
+use pmvet_engines::lab::{Bench, PATIENCE, RecoveryCommand, TrialImage, files, room, usual_timeout, with_paths};
 use pmvet_findings::Outcome;
 use pmvet_model::Mode;
 use pmvet_target::Workload;
@@ -52,6 +52,8 @@ pub(crate) fn differences(before: &Identity, now: &Identity) -> Vec<String> {
 pub(crate) struct Recovering {
     pub(crate) mode: Mode,
     recover: Option<String>,
+    /// It only looks at the files, and reads no operations.
+    looks: bool,
     pub(crate) oracle: Option<Vec<OsString>>,
     timeout: Option<Duration>,
     pub(crate) jobs: usize,
@@ -78,6 +80,7 @@ impl Recovering {
                 Persistency::Eadr => Mode::Eadr,
             },
             recover: arguments.recover.clone(),
+            looks: false,
             oracle: arguments.oracle.as_deref().map(sandbox::shell),
             timeout: arguments.recover_timeout,
             // Two servers cannot have one port.
@@ -91,6 +94,13 @@ impl Recovering {
             stop: workload.stop.clone(),
             config: format!("{config:?}"),
         })
+    }
+
+    /// The same; by this command if the user named none.
+    pub(crate) fn or_by(mut self, line: &str) -> Self {
+        self.looks = self.recover.is_none();
+        self.recover.get_or_insert_with(|| line.into());
+        self
     }
 
     /// What the user named, or the program once more.
@@ -122,13 +132,14 @@ impl Recovering {
         let bytes: u64 = versions.get(last).iter().flat_map(|v| &v.files).map(|f| f.size).sum();
         RecoveryCommand {
             command: self.command(workload),
-            input: workload.input.clone(),
+            input: workload.input.clone().filter(|_| !self.looks),
             variables: pm_variables().collect(),
             timeout: self.timeout.unwrap_or(PATIENCE),
             oracle: self.oracle.as_deref().map(|oracle| with_paths(oracle, &files(versions, last))),
             files: workload.left.clone(),
             most_bytes: room(bytes),
             driver,
+            promised: None,
         }
     }
 
@@ -166,6 +177,7 @@ pub(crate) fn one_at_a_time(client: Option<&str>, jobs: Option<u16>) -> Result<(
 pub(crate) struct Proven {
     pub(crate) usual: Outcome,
     pub(crate) timeout: Duration,
+    pub(crate) output: Vec<u8>,
 }
 
 impl Recovering {
@@ -176,7 +188,7 @@ impl Recovering {
         versions: &Versions,
         last: VersionId,
     ) -> Result<Result<Proven, Exit>, Error> {
-        let trial = recovery.run(&mut Bench::default(), versions, last, &[], None);
+        let trial = recovery.run(&mut Bench::default(), versions, TrialImage::new(last, &[]), None);
         let Some(trial) = trial.map_err(|e| failed("run", "the recovery", e))? else {
             let what = match &recovery.oracle {
                 Some(_) => "the recovery, or its oracle, with no fault injected,",
@@ -199,7 +211,7 @@ impl Recovering {
             }));
         }
         let timeout = self.timeout.unwrap_or(usual_timeout(trial.time));
-        Ok(Ok(Proven { usual: trial.outcome, timeout }))
+        Ok(Ok(Proven { usual: trial.outcome, timeout, output: trial.output }))
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use pmvet_engines::lab::Witness;
+use pmvet_engines::promises::Promise;
 use pmvet_events::FileId;
 use pmvet_findings::baseline::Baseline;
 use pmvet_findings::dedup::Dedup;
@@ -52,6 +53,8 @@ pub(crate) struct Saved {
     seq: Option<u64>,
     /// File number, offset, bytes in hexadecimal digits.
     patches: Vec<(u32, u64, String)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    promise: Option<Promise>,
 }
 
 /// Keeps the results in the run's folder and shows them. Returns how pmvet ends.
@@ -250,7 +253,7 @@ pub(crate) fn needed<'a>(
 impl From<&Witness> for Saved {
     fn from(witness: &Witness) -> Self {
         let patches = witness.patches.iter().map(|p| (p.file.0, p.offset, HEXLOWER.encode(&p.bytes))).collect();
-        Self { recording: witness.recording.clone(), seq: witness.seq, patches }
+        Self { recording: witness.recording.clone(), seq: witness.seq, patches, promise: witness.promise.clone() }
     }
 }
 
@@ -261,7 +264,12 @@ impl Saved {
             let bytes = HEXLOWER_PERMISSIVE.decode(hex.as_bytes()).ok()?;
             Some(Patch { file: FileId(file), offset, bytes })
         });
-        Some(Witness { recording: self.recording, seq: self.seq, patches: patches.collect::<Option<_>>()? })
+        Some(Witness {
+            recording: self.recording,
+            seq: self.seq,
+            patches: patches.collect::<Option<_>>()?,
+            promise: self.promise,
+        })
     }
 }
 

@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
+use pmvet_engines::promises::content::ContentMask;
+use pmvet_engines::promises::judge::ContentRules;
 use pmvet_findings::token::Token;
 use pmvet_findings::{Finding, Outcome, Run, jsonl};
 use pmvet_target::launch;
@@ -70,6 +72,9 @@ pub(crate) struct RunInfo {
     /// For servers: who talks to the recovered one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) server: Option<Server>,
+    /// How contents are compared, for `check --durable`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) durable: Option<DurableInfo>,
     /// What decides which crashes are tried; a resumed run must agree with it.
     pub(crate) settings: BTreeMap<String, String>,
     /// Known once the recovery has been seen to work.
@@ -97,6 +102,7 @@ impl RunInfo {
             recover: texts(recover),
             oracle: None,
             server: None,
+            durable: None,
             settings: BTreeMap::new(),
             usual: None,
             timeout: None,
@@ -107,6 +113,15 @@ impl RunInfo {
             interrupted: None,
         }
     }
+}
+
+/// What it takes to judge a content again.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub(crate) struct DurableInfo {
+    /// Shows the content of a recovered image, if the recovery itself does not.
+    pub(crate) dump: Option<Vec<Text>>,
+    pub(crate) rules: ContentRules,
+    pub(crate) mask: ContentMask,
 }
 
 /// A [`Driver`], as `run.json` has it.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use glob::Pattern;
 use pmvet_engines::lab::RecoveryCommand;
 use pmvet_events::paths;
+use pmvet_events::plan::OperationsFrom;
 use pmvet_target::install::Install;
 use pmvet_target::launch::{TargetExit, pm_variables};
 use pmvet_target::live_events::Feed;
@@ -206,6 +207,30 @@ pub(crate) fn start_with(workload: &mut Workload, files: &Overlay, input: &[u8],
         let kept = kept.map_err(|source| Error::Output { action: "keep", what: "the input".into(), source })?;
         workload.input = Some(Arc::new(kept));
     }
+    Ok(())
+}
+
+/// Stands for the file with the operations, in the arguments of a program.
+const OPERATIONS_FILE: &str = "@@";
+
+/// Follows what it reads of its operations, the lines of its input: on standard input, or in the file that `@@` stands for.
+pub(crate) fn follow_operations(workload: &mut Workload, input: &Path) -> Result<(), Error> {
+    if workload.input.is_none() {
+        return Err(Error::Usage(
+            "--durable: there are no operations; give them on standard input, a line for each".into(),
+        ));
+    }
+    let mut from = OperationsFrom::Input;
+    for argument in workload.program.arguments.iter_mut().filter(|argument| *argument == OPERATIONS_FILE) {
+        let path = input.canonicalize().map_err(|source| Error::Output {
+            action: "find",
+            what: input.display().to_string(),
+            source,
+        })?;
+        *argument = path.clone().into();
+        from = OperationsFrom::File(path);
+    }
+    workload.operations = Some(from);
     Ok(())
 }
 

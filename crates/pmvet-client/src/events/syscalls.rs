@@ -79,6 +79,7 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     if run().plan.races {
         syscalls::before::forget_spin_locks(&call, number);
     }
+    syscalls::operations::limit(thread, &call, number);
     let random = if run().plan.deterministic { determinism::random_read(&call, number) } else { None };
     thread.syscall = random.unwrap_or_else(|| syscalls::before::prepare(thread, &call, number));
     MAKE_CALL
@@ -119,6 +120,7 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, number: i32) {
         syscalls::after::undo(thread, pending);
     } else {
         finish(thread, &call, pending, result as u64);
+        syscalls::operations::report(thread, &call, number, result as u64);
     }
     if run().is_coverage_run() {
         coverage::syscalls::after(&call, number, result);

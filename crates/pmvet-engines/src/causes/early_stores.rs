@@ -16,6 +16,7 @@ use pmvet_target::recording::Recording;
 use pmvet_target::shutdown;
 
 use crate::lab::{ScanError, TrialImage, TrialJournal, TrialPool};
+use crate::promises::PromiseId;
 
 /// How many instructions before the lost store are looked at.
 const CANDIDATES: usize = 16;
@@ -30,6 +31,8 @@ pub struct FatalLoss<'a> {
     /// The crash comes before this.
     pub crash: EventSite,
     pub version: VersionId,
+    /// What had been promised by then.
+    pub promise: PromiseId,
     /// What makes the stores that are lost undone. Nothing: the crash is in program order.
     pub patches: &'a [Patch],
     /// Who made the lost stores, or crashes.
@@ -168,9 +171,9 @@ impl Images {
     }
 
     fn jobs<'a>(&'a self, loss: &FatalLoss<'_>) -> impl Iterator<Item = TrialImage<'a>> {
-        let version = loss.version;
+        let (version, promise) = (loss.version, loss.promise);
         let all = std::iter::once(&self.without).chain(&self.alone);
-        all.map(move |patches| TrialImage { version, patches })
+        all.map(move |patches| TrialImage { version, patches, promise })
     }
 }
 

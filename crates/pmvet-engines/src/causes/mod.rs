@@ -29,6 +29,7 @@ impl Cause {
             Outcome::Signal { .. } => 1,
             Outcome::Hang { .. } => 2,
             Outcome::Oracle { .. } => 3,
+            Outcome::Content { .. } => 4,
         };
         Self::new(place, outcome)
     }

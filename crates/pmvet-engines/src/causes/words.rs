@@ -1,12 +1,13 @@
 //! How findings tell of stores that made the difference, whichever engine found them.
 
-use pmvet_findings::{Finding, Frame, Outcome, Place, PmRange, Role};
+use pmvet_findings::{Finding, Frame, Outcome, Place, PmRange, Role, Rule, RuleId};
 
 use super::early_stores::PmStore;
 use crate::stacks::Stacks;
 
 /// The store that is blamed: it came too early, or a crash after it is fatal.
 pub(crate) const TOO_EARLY: &str = "this store may be in PM too early";
+pub(crate) const TOO_LATE: &str = "this store comes after the answer that promises it";
 pub(crate) const FATAL_AFTER: &str = "a crash after this store is fatal";
 /// Stores that made a difference, beside the one that is blamed.
 pub(crate) const LOST_AFTER: &str = "this one, made after it, may be lost";
@@ -32,11 +33,37 @@ pub(crate) struct FindingText {
     pub(crate) fix: String,
 }
 
+/// What is wrong after a crash, as the beginning of a title.
+pub(crate) fn trouble(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Content { violation, .. } => violation.title(),
+        _ => "recovery fails",
+    }
+}
+
+/// The rule that an outcome breaks, if that is not the one of the experiment.
+pub(crate) fn rule_of(outcome: &Outcome, experiment: &Rule) -> RuleId {
+    match outcome {
+        Outcome::Content { violation, .. } => violation.rule().id(),
+        _ => experiment.id(),
+    }
+}
+
+/// What should have been the case: `when` there was a crash.
+pub(crate) fn expectation(when: &str, outcome: &Outcome, usual: &Outcome) -> String {
+    match outcome {
+        Outcome::Content { .. } => format!(
+            "{when}, every acknowledged operation is there, and one that was under way is there as a whole or not at all."
+        ),
+        _ => format!("{when}, recovery {usual}."),
+    }
+}
+
 /// `early` is in PM while `lost`, made after it, is not, when a crash comes at `crash`.
 pub(crate) fn too_early(early: &Place, lost: &Place, crash: &str, outcome: &Outcome) -> FindingText {
     let (store, lost) = (where_of(early), where_of(lost));
     FindingText {
-        title: format!("recovery fails if a store in {} is persistent before later ones", function_of(early)),
+        title: format!("{} if a store in {} is persistent before later ones", trouble(outcome), function_of(early)),
         happened: format!(
             "The store {store} may be in PM while the one {lost}, which is made after it, is not. If a crash comes {crash} then, \
              recovery {outcome}; without the first store it copes."

@@ -81,18 +81,18 @@ struct RaceCase<'a> {
 
 impl<'a> RaceCase<'a> {
     fn job(&self) -> TrialImage<'a> {
-        TrialImage { version: self.crash.version, patches: &self.crash.patches }
+        TrialImage::new(self.crash.version, &self.crash.patches)
     }
 
     /// With nothing lost.
     fn whole(&self) -> TrialImage<'a> {
-        TrialImage { version: self.crash.version, patches: &[] }
+        TrialImage::new(self.crash.version, &[])
     }
 
     /// With only that lost which other threads have stored into the same lines later. Nothing: nobody has.
     fn others(&self) -> Option<TrialImage<'a>> {
         let MeetingCrash { version, others, .. } = self.crash;
-        (!others.is_empty()).then_some(TrialImage { version: *version, patches: others })
+        (!others.is_empty()).then_some(TrialImage::new(*version, others))
     }
 
     /// The reader has just acted, and nobody doubts that this has to do with the store.
@@ -183,6 +183,7 @@ impl<'a> Judge<'a> {
             files: workload.left.clone(),
             most_bytes: 0,
             driver: workload.driver.clone(),
+            promised: None,
         };
         let journal = journal(confirm.lab.folder)?;
         Ok(Self {
@@ -222,7 +223,7 @@ impl<'a> Judge<'a> {
         self.recovery.oracle = self.recovery.oracle.take().map(|oracle| with_paths(&oracle, &paths));
         let bytes = versions.get(*last).iter().flat_map(|v| &v.files).map(|f| f.size).sum();
         self.recovery.most_bytes = room(bytes);
-        let trial = self.recovery.run(&mut Bench::default(), versions, *last, &[], None);
+        let trial = self.recovery.run(&mut Bench::default(), versions, TrialImage::new(*last, &[]), None);
         let Some(trial) = trial.map_err(|e| LabError::output("use", "the recovery", e))? else {
             return Ok(Err("there was no time to see whether recovery works".into()));
         };
@@ -358,6 +359,7 @@ impl<'a> Judge<'a> {
                         recording: forced.name.clone(),
                         seq: Some(crash.seq),
                         patches: proof.patches.to_vec(),
+                        promise: None,
                     };
                     confirmed.witnesses.insert(tried.image.clone(), witness);
                     confirmed.schedules.insert(tried.image.clone(), schedule);
@@ -420,8 +422,8 @@ impl<'a> Judge<'a> {
         for case in bad {
             let moments = (at(case.crash.control_at), at(case.meeting.store.seq));
             let (Some(load), Some(store)) = moments else { continue };
-            let lost = TrialImage { version: load, patches: &case.crash.control };
-            let [none, before] = [load, store].map(|version| TrialImage { version, patches: &[] });
+            let lost = TrialImage::new(load, &case.crash.control);
+            let [none, before] = [load, store].map(|version| TrialImage::new(version, &[]));
             let whole = self.went(&run.meetings.versions, &case.whole());
             let none = Some(none).filter(|_| whole == RecoveryOutcome::Badly && case.is_of_reader(confirmed));
             let others = case.others().map(|job| self.went(&run.meetings.versions, &job));
@@ -437,9 +439,7 @@ impl<'a> Judge<'a> {
         let unacted: HashMap<usize, TrialImage<'_>> = bad
             .iter()
             .filter(|case| asked.contains(&case.id()))
-            .filter_map(|case| {
-                Some((case.id(), TrialImage { version: case.crash.version, patches: case.crash.unacted.as_ref()? }))
-            })
+            .filter_map(|case| Some((case.id(), TrialImage::new(case.crash.version, case.crash.unacted.as_ref()?))))
             .collect();
         let all: Vec<TrialImage<'_>> = unacted.values().copied().collect();
         confirmed.images += self.recover(&run.meetings.versions, &all, self.grace())?;
@@ -513,14 +513,14 @@ impl<'a> Judge<'a> {
         let moments = [vec![crash_at]];
         let (versions, found) = lab::versions_at(&self.lab.recording(), &moments, store)?;
         let Some(&(_, version)) = found.first() else { return Ok(()) };
-        let job = TrialImage { version, patches: &[] };
+        let job = TrialImage::new(version, &[]);
         self.recover(&versions, &[job], self.deadline)?;
         let setting = self.setting();
         let Some(tried) = self.journal.get(&job.image(&versions)).filter(|t| t.outcome != self.usual) else {
             return Ok(());
         };
         findings::lock_left_held(finding, crash_at, tried, &setting, &mut self.natives);
-        let witness = Witness { recording: None, seq: Some(crash_at), patches: Vec::new() };
+        let witness = Witness { recording: None, seq: Some(crash_at), patches: Vec::new(), promise: None };
         witnesses.insert(tried.image.clone(), witness);
         Ok(())
     }

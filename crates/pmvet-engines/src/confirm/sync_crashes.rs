@@ -67,7 +67,7 @@ impl Judge<'_> {
             }
             let bytes = variable.init.to_le_bytes()[..(variable.size as usize).min(8)].to_vec();
             let free = [Patch { file: update.end.line.file, offset: update.end.offset, bytes }];
-            let (held, control) = (TrialImage { version, patches: &[] }, TrialImage { version, patches: &free });
+            let (held, control) = (TrialImage::new(version, &[]), TrialImage::new(version, &free));
             confirmed.images += self.recover(&versions, &[held, control], self.grace())?;
             let left = match (self.went(&versions, &held), self.went(&versions, &control)) {
                 (RecoveryOutcome::Badly, RecoveryOutcome::Well) => Left::Fails,
@@ -82,7 +82,8 @@ impl Judge<'_> {
             let mut stacks = run.symbols.with(&run.places);
             let mut names = StackLookup { stacks: &mut stacks, natives: &mut self.natives };
             findings.push(finding(variable, update, left, tried, &setting, &mut names));
-            let witness = Witness { recording: None, seq: Some(update.end.seq + 1), patches: Vec::new() };
+            let witness =
+                Witness { recording: None, seq: Some(update.end.seq + 1), patches: Vec::new(), promise: None };
             confirmed.witnesses.insert(tried.image.clone(), witness);
         }
         Ok(findings)

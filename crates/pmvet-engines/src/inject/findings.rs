@@ -3,18 +3,20 @@
 use std::collections::HashSet;
 
 use pmvet_findings::finding::CrashImage;
-use pmvet_findings::{Evidence, Finding, Frame, Outcome, Place, PmRange, Role, Rule, Severity, Stack};
+use pmvet_findings::{Evidence, Finding, Frame, Outcome, Place, PmRange, Role, Severity, Stack};
 use pmvet_model::states::Reordering;
 
 use super::points::FailurePoint;
-use super::refine::Culprit;
+use super::refine::{Culprit, EventPlace};
 use super::scan::{FailurePointScan, PendingStore, ReorderedState};
 use super::windows::{FailureMode, PointVerdict, Window, windows};
 use crate::causes::early_stores::Decisive;
-use crate::causes::words::{self, FindingText, function_of, store_place, too_early, where_of};
+use crate::causes::words::{
+    self, FindingText, expectation, function_of, rule_of, store_place, too_early, trouble, where_of,
+};
 use crate::causes::{Cause, EARLY, Failures, Merged, SEVERAL, causes};
 use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
-use crate::lab::{TrialImage, TrialJournal, Tried};
+use crate::lab::{TrialJournal, Tried};
 use crate::stacks::Stacks;
 
 /// How many lost or pending stores one finding names.
@@ -22,23 +24,17 @@ const NAMED: usize = 8;
 
 /// The verdict on each failure point.
 pub fn verdicts(scan: &FailurePointScan, journal: &TrialJournal, usual: &Outcome) -> Vec<PointVerdict> {
-    let verdict = |point: &FailurePoint| {
-        let job = TrialImage { version: point.version, patches: &[] };
-        match journal.get(&job.image(&scan.versions)) {
-            Some(tried) if tried.outcome == *usual => PointVerdict::Good,
-            Some(_) => PointVerdict::Bad,
-            None => PointVerdict::NotTried,
-        }
+    let verdict = |point: &FailurePoint| match journal.get(&point.image().image(&scan.versions)) {
+        Some(tried) if tried.outcome == *usual => PointVerdict::Good,
+        Some(_) => PointVerdict::Bad,
+        None => PointVerdict::NotTried,
     };
     scan.points.iter().map(verdict).collect()
 }
 
 /// Windows of failing points, and what the recovery did at the first point of each.
 pub fn failures<'a>(scan: &FailurePointScan, journal: &'a TrialJournal, usual: &Outcome) -> Vec<(Window, &'a Tried)> {
-    let tried = |point: usize| {
-        let job = TrialImage { version: scan.points[point].version, patches: &[] };
-        journal.get(&job.image(&scan.versions))
-    };
+    let tried = |point: usize| journal.get(&scan.points[point].image().image(&scan.versions));
     let mode = |point: usize| tried(point).filter(|t| t.outcome != *usual).map(|t| FailureMode::from(&t.outcome));
     let windows = windows(&verdicts(scan, journal, usual)).into_iter().flat_map(|window| window.by_mode(mode));
     windows.filter_map(|window| Some((window, tried(window.first)?))).collect()
@@ -54,10 +50,9 @@ pub fn prolongs_a_window(
     outcome: &Outcome,
 ) -> bool {
     let Some(previous) = state.point.checked_sub(1).map(|point| &scan.points[point]) else { return false };
-    let job = TrialImage { version: previous.version, patches: &[] };
     let fails_alike =
         |tried: &Tried| tried.outcome != *usual && FailureMode::from(&tried.outcome) == FailureMode::from(outcome);
-    journal.get(&job.image(&scan.versions)).is_some_and(fails_alike)
+    journal.get(&previous.image().image(&scan.versions)).is_some_and(fails_alike)
         && state.lost.iter().any(|lost| lost.seq >= previous.seq)
 }
 
@@ -78,16 +73,19 @@ pub fn of_windows(
         let count = window.bad as u64;
         let failures = Failures { seq: first.seq, causes: causes.clone(), count, finding: None };
         let new = merged.add(causes, count, || {
-            let FindingText { title, happened, fix } = match window.follows_another() {
-                true => unfinished(&places, window, &tried.outcome),
-                false => fatal_window(&places, window, &tried.outcome),
+            let FindingText { title, happened, fix } = if culprit.acknowledged.is_some() {
+                acknowledged_early(&places, window, &tried.outcome)
+            } else if window.follows_another() {
+                unfinished(&places, window, &tried.outcome)
+            } else {
+                fatal_window(&places, window, &tried.outcome)
             };
             places.extend(recovery_place(tried, names));
             Finding {
-                rule: rule(pmvet_findings::rules::RECOVERY_FAILURE),
+                rule: rule_of(&tried.outcome, pmvet_findings::rules::RECOVERY_FAILURE),
                 severity: Severity::Error,
                 title,
-                expected: format!("After a crash at any moment, recovery {}.", setting.usual),
+                expected: expectation("After a crash at any moment", &tried.outcome, &setting.usual),
                 happened,
                 fix,
                 caveat: None,
@@ -121,6 +119,21 @@ fn window_places(
 ) -> Vec<Place> {
     let first = &scan.points[window.first];
     let mut places = Vec::new();
+    if let Some(acknowledged) = &culprit.acknowledged {
+        if let Some(late) = &culprit.closing {
+            places.push(place_of(Role::Store, late, words::TOO_LATE, names.stacks));
+        }
+        let EventPlace { seq, thread, site, context } = *acknowledged;
+        places.push(Place {
+            role: Role::SideEffect,
+            stack: names.stacks.stack(site, context),
+            thread: Some(thread.0),
+            pm: None,
+            seq: Some(seq),
+            label: format!("acknowledged here; after a crash from here on recovery {}", tried.outcome),
+        });
+        return places;
+    }
     if let Some(after) = window.after.filter(|_| window.follows_another()) {
         let label = format!("until this is done, recovery {}", tried.outcome);
         places.push(point_place(Role::FailurePoint, &scan.points[after], label, names.stacks));
@@ -154,9 +167,10 @@ fn fatal_window(places: &[Place], window: &Window, outcome: &Outcome) -> Finding
         None => "From there until the end of the run".into(),
     };
     FindingText {
-        title: format!("recovery fails after a crash in {}{inside}", function_of(&places[0])),
+        title: format!("{} after a crash in {}{inside}", trouble(outcome), function_of(&places[0])),
         happened: format!(
-            "A crash {where_}{inside} leaves a state that recovery cannot handle: it {outcome}. {until}, {}.",
+            "A crash {where_}{inside} leaves a state that recovery {}: it {outcome}. {until}, {}.",
+            unhandled(outcome),
             failing_points(window)
         ),
         fix: match library.filter(|name| name.contains("create")) {
@@ -169,6 +183,39 @@ fn fatal_window(places: &[Place], window: &Window, outcome: &Outcome) -> Finding
     }
 }
 
+/// A window that opens with an answer: what it promises has not been stored yet.
+fn acknowledged_early(places: &[Place], window: &Window, outcome: &Outcome) -> FindingText {
+    let answer = places.iter().find(|p| p.role == Role::SideEffect).unwrap_or(&places[0]);
+    let (answered, late) = (where_of(answer), places.first().filter(|p| p.role == Role::Store).map(where_of));
+    FindingText {
+        title: match late {
+            Some(_) => format!("{}: what {} stores comes after the answer", trouble(outcome), function_of(&places[0])),
+            None => format!("{}: nothing is stored before the answer in {}", trouble(outcome), function_of(answer)),
+        },
+        happened: match &late {
+            Some(late) => format!(
+                "The operation is acknowledged {answered}, and what it takes is stored only {late}. After a crash in between, \
+                 recovery {outcome}; {}.",
+                failing_points(window)
+            ),
+            None => format!(
+                "The operation is acknowledged {answered}, and what it takes is never stored while the program runs. After a crash, \
+                 recovery {outcome}; {}.",
+                failing_points(window)
+            ),
+        },
+        fix: match late {
+            Some(late) => format!(
+                "Store {} and make it persistent, as it is done {late}, before the operation is acknowledged {answered}.",
+                Finding::DATA
+            ),
+            None => format!(
+                "Store what the operation changes, and make it persistent, before it is acknowledged {answered}."
+            ),
+        },
+    }
+}
+
 /// A window that opens where another one closes: something that recovery relies on has not been done yet.
 fn unfinished(places: &[Place], window: &Window, outcome: &Outcome) -> FindingText {
     let (done, since) = (where_of(&places[0]), where_of(&places[1]));
@@ -177,16 +224,25 @@ fn unfinished(places: &[Place], window: &Window, outcome: &Outcome) -> FindingTe
         None => function_of(&places[0]),
     };
     FindingText {
-        title: format!("recovery fails after a crash before {what} is done"),
+        title: format!("{} after a crash before {what} is done", trouble(outcome)),
         happened: format!(
-            "From the moment that the program is {since} until it is {done}, a crash leaves a state that recovery cannot handle: it \
+            "From the moment that the program is {since} until it is {done}, a crash leaves a state that recovery {}: it \
              {outcome}. There, {}. What recovery relies on has not been stored yet.",
+            unhandled(outcome),
             failing_points(window)
         ),
         fix: format!(
             "Make recovery cope without what is stored {done}, for example by doing that if it finds it undone; or let the file \
              count as complete only when that is done, too."
         ),
+    }
+}
+
+/// What a recovery does not do with a state.
+fn unhandled(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Content { .. } => "accepts, though it must not",
+        _ => "cannot handle",
     }
 }
 
@@ -265,7 +321,7 @@ pub fn of_states(
             let FindingText { title, happened, fix } = match early {
                 Some(_) => too_early(&places[0], &places[1], &crash, &tried.outcome),
                 None => FindingText {
-                    title: format!("recovery fails if a store in {} is lost", function_of(&places[0])),
+                    title: format!("{} if a store in {} is lost", trouble(&tried.outcome), function_of(&places[0])),
                     happened: format!(
                         "Nothing forces the store {store} into PM before the program goes on to where a crash comes {crash}. \
                          If the crash loses it, recovery {}.",
@@ -279,10 +335,14 @@ pub fn of_states(
             };
             places.extend(recovery_place(tried, names));
             Finding {
-                rule: rule(pmvet_findings::rules::REORDERED_CRASH),
+                rule: rule_of(&tried.outcome, pmvet_findings::rules::REORDERED_CRASH),
                 severity: Severity::Error,
                 title,
-                expected: format!("Whatever the processor has written back by the time of a crash, recovery {}.", setting.usual),
+                expected: expectation(
+                    "Whatever the processor has written back by the time of a crash",
+                    &tried.outcome,
+                    &setting.usual,
+                ),
                 happened,
                 fix,
                 caveat: None,
@@ -311,10 +371,6 @@ fn choice(state: &ReorderedState) -> String {
         Reordering::Several(_, lines) => format!("{} {SEVERAL}", lines.count_ones()),
         Reordering::Partial(_, kept) => format!("one cache line was written back after {kept} of its pending stores"),
     }
-}
-
-fn rule(rule: &Rule) -> pmvet_findings::RuleId {
-    rule.id()
 }
 
 /// The user's function that a finding is about.

@@ -3,9 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use pmvet_events::event::{Event, What};
+use pmvet_events::event::{Event, MarkerKind, What};
 use pmvet_events::{ContextId, Places, SiteId, ThreadId};
-use pmvet_target::crash::VersionId;
+use pmvet_target::crash::{Patch, VersionId};
+
+use crate::lab::TrialImage;
+use crate::promises::PromiseId;
 
 /// Between which instructions crashes are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,6 +29,20 @@ pub struct FailurePoint {
     pub context: ContextId,
     /// The content of PM at this moment.
     pub version: VersionId,
+    /// What the program had promised by then.
+    pub promise: PromiseId,
+}
+
+impl FailurePoint {
+    /// A crash here, in program order.
+    pub fn image(&self) -> TrialImage<'static> {
+        self.image_with(&[])
+    }
+
+    /// A crash here, with some bytes changed.
+    pub fn image_with<'a>(&self, patches: &'a [Patch]) -> TrialImage<'a> {
+        TrialImage { version: self.version, patches, promise: self.promise }
+    }
 }
 
 /// Finds them in the stream of events.
@@ -35,6 +52,8 @@ pub(super) struct FailurePoints {
     visits: u32,
     /// Something changed since the last failure point.
     changed: bool,
+    /// An operation was acknowledged since then.
+    acknowledged: bool,
     /// How the program came here: the failure point before, and the stores since then.
     way: u64,
     visited: HashMap<(SiteId, ContextId, u64), u32>,
@@ -54,6 +73,7 @@ impl FailurePoints {
             at,
             visits,
             changed: false,
+            acknowledged: false,
             way: 0,
             visited: HashMap::new(),
             places: HashMap::new(),
@@ -61,6 +81,11 @@ impl FailurePoints {
             known,
             passed: 0,
         }
+    }
+
+    /// Whether the event before was an answer.
+    pub(super) fn follows_answer(&self) -> bool {
+        self.acknowledged
     }
 
     /// Whether a crash is to be tried before this event.
@@ -79,7 +104,8 @@ impl FailurePoints {
         );
         let candidate = persists || by_call || self.at == Granularity::Store && stores;
         let mut is_point = false;
-        if candidate && self.changed {
+        let is_numbered = event.what.is_numbered();
+        if candidate && self.changed || self.acknowledged && is_numbered {
             self.changed = false;
             self.passed += 1;
             let Self { paths, known, .. } = self;
@@ -96,6 +122,10 @@ impl FailurePoints {
         if stores || by_call {
             // A sum, since the order in which a loop visits its stores does not matter.
             self.way = self.way.wrapping_add(place(event).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        }
+        if is_numbered {
+            // A crash right after it must lose nothing.
+            self.acknowledged = matches!(event.what, What::Output { .. } | What::Marker { how: MarkerKind::OpEnd, .. });
         }
         self.changed |= stores || by_call && !matches!(event.what, What::FileSync { .. });
         is_point

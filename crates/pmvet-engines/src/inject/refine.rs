@@ -5,7 +5,8 @@
 
 use std::io;
 
-use pmvet_events::event::{Event, LINE, What};
+use pmvet_events::event::{Event, LINE, MarkerKind, What};
+use pmvet_events::{ContextId, SiteId, ThreadId};
 use pmvet_model::{LineId, Mode, Model, Unknown};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
@@ -36,6 +37,19 @@ pub struct Culprit {
     /// Stores that nothing had forced into PM when the crash came: the latest of them, and how many there were.
     pub pending: Vec<PendingStore>,
     pub pending_total: u64,
+    /// Where an operation is acknowledged, if a crash is fatal from then on.
+    pub acknowledged: Option<EventPlace>,
+    /// The last store before recovery works again.
+    pub closing: Option<PendingStore>,
+}
+
+/// Where something happens in the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventPlace {
+    pub seq: u64,
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
 }
 
 /// How many pending stores a finding names.
@@ -55,14 +69,17 @@ pub fn narrow(
         }
         let moments: Vec<Vec<u64>> = spans.iter().map(|span| steps(*span)).collect();
         let (versions, found) = versions_at(recording, &moments, store()?)?;
-        let jobs: Vec<TrialImage<'_>> =
-            found.iter().map(|(_, version)| TrialImage { version: *version, patches: &[] }).collect();
+        let image = |moment: u64, version| {
+            let promise = campaign.recovery.promise_at(moment);
+            TrialImage { version, patches: &[], promise }
+        };
+        let jobs: Vec<TrialImage<'_>> = found.iter().map(|&(moment, version)| image(moment, version)).collect();
         let campaign = TrialPool { versions: &versions, ..*campaign };
         campaign.run(&jobs, journal, &())?;
         let is_bad = |moment: u64, mode: FailureMode| {
             let at = found.partition_point(|(m, _)| *m < moment);
             let (_, version) = found.get(at).filter(|(m, _)| *m == moment)?;
-            let tried = journal.get(&TrialImage { version: *version, patches: &[] }.image(&versions))?;
+            let tried = journal.get(&image(moment, *version).image(&versions))?;
             Some(tried.outcome != *campaign.usual && FailureMode::from(&tried.outcome) == mode)
         };
         let before: Vec<TurningPoint> = spans.to_vec();
@@ -92,17 +109,27 @@ fn steps(span: TurningPoint) -> Vec<u64> {
     (1..=count).map(|i| span.good + width * i / (count + 1)).filter(|m| (span.good + 1..span.bad).contains(m)).collect()
 }
 
-/// Names the stores to blame, in one last pass, as far as there is time.
-pub fn blame(recording: &Recording, spans: &[TurningPoint], mode: Mode) -> Result<Vec<Culprit>, ScanError> {
+/// Names the stores to blame, in one last pass, as far as there is time. `closings` are the moments from which recovery works again.
+pub fn blame(
+    recording: &Recording,
+    spans: &[TurningPoint],
+    closings: &[Option<u64>],
+    mode: Mode,
+) -> Result<Vec<Culprit>, ScanError> {
     let mut culprits = vec![Culprit::default(); spans.len()];
     let mut order: Vec<usize> = (0..spans.len()).collect();
     order.sort_unstable_by_key(|&i| spans[i].bad);
     let mut next = order.into_iter().peekable();
+    let mut closings: Vec<(u64, usize)> = (0..).zip(closings).filter_map(|(i, at)| Some(((*at)?, i))).collect();
+    closings.sort_unstable();
+    let mut closings = closings.into_iter().peekable();
     let mut model = Model::new(mode);
     let mut reader = recording.read()?;
     let mut last: Option<PendingStore> = None;
+    let mut last_store: Option<PendingStore> = None;
+    let mut acknowledged: Option<EventPlace> = None;
     let mut clock = shutdown::ClockCheck::default();
-    while next.peek().is_some()
+    while (next.peek().is_some() || closings.peek().is_some())
         && let Some(event) = reader.next()?
     {
         if clock.is_due() && !shutdown::may_elaborate() {
@@ -114,6 +141,7 @@ pub fn blame(recording: &Recording, spans: &[TurningPoint], mode: Mode) -> Resul
         while let Some(i) = next.next_if(|&i| spans[i].bad <= event.seq) {
             let culprit = &mut culprits[i];
             culprit.store = last.filter(|store| store.seq + 1 == spans[i].bad);
+            culprit.acknowledged = acknowledged.filter(|place| place.seq + 1 == spans[i].bad);
             let mut pending: Vec<PendingStore> = Vec::new();
             for line in model.pending() {
                 pending.extend(line.stores().iter().map(|store| PendingStore::new(line, store)));
@@ -123,7 +151,15 @@ pub fn blame(recording: &Recording, spans: &[TurningPoint], mode: Mode) -> Resul
             pending.truncate(NAMED);
             culprit.pending = pending;
         }
+        while let Some((_, i)) = closings.next_if(|&(seq, _)| seq <= event.seq) {
+            culprits[i].closing = last_store.filter(|store| store.seq > spans[i].bad);
+        }
         last = store_of(&event, &model);
+        last_store = last.or(last_store);
+        let Event { seq, thread, site, context, what } = event;
+        if matches!(what, What::Output { .. } | What::Marker { how: MarkerKind::OpEnd, .. }) {
+            acknowledged = Some(EventPlace { seq, thread, site, context });
+        }
         model.event(&event, &Unknown);
     }
     Ok(culprits)

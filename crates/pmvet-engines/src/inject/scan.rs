@@ -13,7 +13,8 @@ use pmvet_target::recording::Recording;
 
 use super::InjectionPlan;
 use super::points::{FailurePoint, FailurePoints};
-use crate::lab::{Newest, ScanError, lost_stores};
+use crate::lab::{Newest, ScanError, TrialImage, lost_stores};
+use crate::promises::{PromiseId, Promises};
 
 /// A store that a crash may lose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,14 +56,18 @@ pub struct ReorderedState {
     pub lost: Vec<PendingStore>,
     /// How many states before this one were about the same store and failure point.
     visits: u32,
+    /// An operation has just been acknowledged.
+    follows_answer: bool,
 }
 
 impl ReorderedState {
     /// The smaller, the more likely it is to show something new: first something about each store and failure point, and of these
-    /// first what a forgotten flush or fence leads to, a line that is late.
-    fn rank(&self) -> (bool, u32, u8, bool) {
+    /// first what a forgotten flush or fence leads to, a line that is late. What is late when an operation has just been acknowledged
+    /// is lost data.
+    fn rank(&self) -> (bool, bool, u32, u8, bool) {
         let several = matches!(self.choice, Reordering::Several(..));
-        (several, self.visits, kind(self.choice), !self.lost.iter().any(|lost| lost.flushing))
+        let promised = self.follows_answer && matches!(self.choice, Reordering::Behind(_));
+        (!promised, several, self.visits, kind(self.choice), !self.lost.iter().any(|lost| lost.flushing))
     }
 }
 
@@ -77,6 +82,8 @@ pub struct FailurePointScan {
     pub unlikely: usize,
     /// The content at the end of the run.
     pub last: VersionId,
+    /// What had been promised by then, if anybody asks.
+    last_promise: PromiseId,
     /// Failure points passed, with all visits.
     pub passed: u64,
     /// Failure points with different call paths.
@@ -89,6 +96,19 @@ pub struct FailurePointScan {
     pub skipped: u64,
     /// The call paths of all failure points passed.
     pub paths: HashSet<u64>,
+}
+
+impl FailurePointScan {
+    /// Asks of each crash whether it keeps what was promised by then.
+    pub fn set_promises(&mut self, promises: &Promises) {
+        self.points.iter_mut().for_each(|point| point.promise = promises.at(point.seq));
+        self.last_promise = promises.at(u64::MAX);
+    }
+
+    /// The end of the run, with some bytes changed.
+    pub fn end_with<'a>(&self, patches: &'a [Patch]) -> TrialImage<'a> {
+        TrialImage { version: self.last, patches, promise: self.last_promise }
+    }
 }
 
 /// How often the same store is lost at the same failure point.
@@ -146,12 +166,13 @@ impl FailurePointScanner {
 
     /// Looks at an event before it happens. `model` knows which stores are pending.
     pub fn before(&mut self, event: &Event<'_>, model: &Model, places: &dyn Places) -> Result<(), ScanError> {
+        let follows_answer = self.points.follows_answer();
         if self.points.is_point(event, places) {
             let (version, _) = self.versions.take(&mut self.replay)?;
             let Event { seq, thread, site, context, .. } = *event;
-            self.found.push(FailurePoint { seq, thread, site, context, version });
+            self.found.push(FailurePoint { seq, thread, site, context, version, promise: PromiseId::NONE });
             if let Some(reorder) = self.plan.reorder {
-                self.reorder(model, version, reorder.states);
+                self.reorder(model, version, reorder.states, follows_answer);
             }
         }
         Ok(())
@@ -167,7 +188,7 @@ impl FailurePointScanner {
         Ok(self.replay.apply(event)?)
     }
 
-    fn reorder(&mut self, model: &Model, version: VersionId, most: usize) {
+    fn reorder(&mut self, model: &Model, version: VersionId, most: usize, follows_answer: bool) {
         let limits = StateLimits { states: most, ..StateLimits::default() };
         let states = model.adversarial(limits);
         self.cut_short += usize::from(states.len() >= most);
@@ -195,7 +216,8 @@ impl FailurePointScanner {
             }
             let lost = model.lost(&state.cuts);
             let lost = lost.filter_map(|(id, store)| Some(PendingStore::new(model.line(id)?, store))).collect();
-            self.states.push(ReorderedState { point, choice: state.choice, patches, lost, visits: before });
+            let (choice, visits) = (state.choice, before);
+            self.states.push(ReorderedState { point, choice, patches, lost, visits, follows_answer });
         }
     }
 
@@ -220,6 +242,7 @@ impl FailurePointScanner {
             states: self.states,
             unlikely,
             last,
+            last_promise: PromiseId::NONE,
             passed: self.points.passed,
             unique: self.points.unique(),
             cut_short: self.cut_short,

@@ -41,6 +41,7 @@ pub enum FailureMode {
     Signal(i32),
     Hang,
     Oracle,
+    Content,
 }
 
 impl From<&Outcome> for FailureMode {
@@ -50,6 +51,7 @@ impl From<&Outcome> for FailureMode {
             Outcome::Signal { signal, .. } => Self::Signal(*signal),
             Outcome::Hang { .. } => Self::Hang,
             Outcome::Oracle { .. } => Self::Oracle,
+            Outcome::Content { .. } => Self::Content,
         }
     }
 }

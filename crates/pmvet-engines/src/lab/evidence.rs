@@ -5,6 +5,7 @@ use pmvet_target::crash::Patch;
 
 use super::native::NativeStacks;
 use super::tried::Tried;
+use crate::promises::Promise;
 use crate::stacks::Stacks;
 
 /// Who knows the names of places, in the run and in its recoveries.
@@ -27,6 +28,8 @@ pub struct Witness {
     /// The crash is before the event with this number; nothing: at the end.
     pub seq: Option<u64>,
     pub patches: Vec<Patch>,
+    /// What the recovered image must show, if anybody asks.
+    pub promise: Option<Promise>,
 }
 
 /// What every finding of a run has in common.

@@ -32,7 +32,7 @@ pub use evidence::{StackLookup, UsualRecovery, Witness};
 pub use moments::{Newest, ScanError, version_at, versions_at};
 pub use native::NativeStacks;
 pub use pool::{TrialCounts, TrialImage, TrialPool, TrialProgress};
-pub use recovery::{Bench, PATIENCE, RecoveryCommand, Trial, files, room, usual_timeout, with_paths};
+pub use recovery::{Bench, PATIENCE, Promised, RecoveryCommand, Trial, files, room, usual_timeout, with_paths};
 pub use tried::{TrialJournal, Tried};
 
 /// What it takes to run a workload once more.

@@ -12,16 +12,24 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::recovery::{Bench, RecoveryCommand};
 use super::tried::{TrialJournal, Tried};
+use crate::promises::PromiseId;
 
 /// An image to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrialImage<'a> {
     pub version: VersionId,
     pub patches: &'a [Patch],
+    /// What it must show, which depends on the moment of the crash.
+    pub promise: PromiseId,
 }
 
-impl TrialImage<'_> {
-    /// Of the whole image: the same image has the same name in every run.
+impl<'a> TrialImage<'a> {
+    /// One of which nobody asks what it shows.
+    pub fn new(version: VersionId, patches: &'a [Patch]) -> Self {
+        Self { version, patches, promise: PromiseId::NONE }
+    }
+
+    /// Of the whole image, and of what it must show: the same image has the same name in every run.
     pub fn image(&self, versions: &Versions) -> String {
         let mut hash = Xxh3::new();
         hash.update(&versions.get(self.version).map_or(0, |v| v.hash).to_le_bytes());
@@ -29,6 +37,9 @@ impl TrialImage<'_> {
             hash.update(&patch.file.0.to_le_bytes());
             hash.update(&patch.offset.to_le_bytes());
             hash.update(&patch.bytes);
+        }
+        if self.promise != PromiseId::NONE {
+            hash.update(&self.promise.0.to_le_bytes());
         }
         format!("{:032x}", hash.digest128())
     }
@@ -89,7 +100,7 @@ impl TrialPool<'_> {
                 let Some((name, job)) = open.get(at).filter(|_| !late && !is_over()) else {
                     return Ok(());
                 };
-                let trial = self.recovery.run(&mut bench, self.versions, job.version, job.patches, Some(self.usual))?;
+                let trial = self.recovery.run(&mut bench, self.versions, **job, Some(self.usual))?;
                 let Some(trial) = trial else { return Ok(()) };
                 let good = trial.outcome == *self.usual;
                 let tried = Tried::new(name.clone(), trial, good);

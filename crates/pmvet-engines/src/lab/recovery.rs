@@ -7,12 +7,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pmvet_findings::Outcome;
-use pmvet_target::crash::{Patch, Scratch, VersionId, Versions};
+use pmvet_target::crash::{Scratch, VersionId, Versions};
 use pmvet_target::launch::signal_name;
 use pmvet_target::sandbox::driver::Driver;
 use pmvet_target::sandbox::{
     self, Capture, Output, Overlay, RawFrame, SandboxedEnd, SandboxedProgram, SandboxedRun, Unwinder,
 };
+
+use super::pool::TrialImage;
+use crate::promises::judge::{ContentJudge, ContentVerdict, DUMP_OUTPUT};
+use crate::promises::{PromiseId, Promises};
 
 /// A recovery that is only to be seen to work may take this long.
 pub const PATIENCE: Duration = Duration::from_secs(600);
@@ -37,6 +41,15 @@ pub struct RecoveryCommand {
     pub most_bytes: u64,
     /// For servers: who talks to it.
     pub driver: Option<Arc<Driver>>,
+    /// What must be there when it has recovered, if anybody asks.
+    pub promised: Option<Promised>,
+}
+
+/// What the program has promised, and who says whether that was kept.
+#[derive(Debug, Clone)]
+pub struct Promised {
+    pub promises: Arc<Promises>,
+    pub judge: Arc<ContentJudge>,
 }
 
 /// What a recovery did.
@@ -86,15 +99,15 @@ pub struct Bench {
 }
 
 impl RecoveryCommand {
-    /// Runs the recovery on a version of PM with some bytes changed. Nothing if pmvet was asked to stop.
+    /// Runs the recovery on an image. Nothing if pmvet was asked to stop.
     pub fn run(
         &self,
         bench: &mut Bench,
         versions: &Versions,
-        version: VersionId,
-        patches: &[Patch],
+        image: TrialImage<'_>,
         usual: Option<&Outcome>,
     ) -> io::Result<Option<Trial>> {
+        let TrialImage { version, patches, promise } = image;
         let mut overlay = self.files.above(Capture::Named);
         bench.scratch.become_version(versions, version, patches, &mut overlay)?;
         let overlay = Mutex::new(overlay);
@@ -103,7 +116,12 @@ impl RecoveryCommand {
             _ => None,
         };
         let driver = self.driver.as_deref();
-        let run = self.command(&self.command, self.input.as_deref(), driver, usual_status, &overlay, bench)?;
+        let output = match &self.promised {
+            Some(promised) if promised.judge.dump.is_none() => DUMP_OUTPUT,
+            _ => Output::Tail(TAIL),
+        };
+        let input = self.input.as_deref();
+        let run = self.command(&self.command, input, driver, usual_status, output, &overlay, bench)?;
         let mut trial = match self.outcome(run.end) {
             Some(outcome) => Trial { outcome, output: run.output, stack: run.stack, time: run.time },
             None => return Ok(None),
@@ -115,7 +133,7 @@ impl RecoveryCommand {
         if let Some(oracle) = &self.oracle
             && usual.is_none_or(|usual| *usual == trial.outcome)
         {
-            let verdict = self.command(oracle, None, None, Some(0), &overlay, bench)?;
+            let verdict = self.command(oracle, None, None, Some(0), Output::Tail(TAIL), &overlay, bench)?;
             match verdict.end {
                 SandboxedEnd::Exit(0) => {}
                 SandboxedEnd::Interrupted => return Ok(None),
@@ -131,6 +149,46 @@ impl RecoveryCommand {
             }
             trial.time += verdict.time;
         }
+        if let Some(promised) = &self.promised
+            && trial.outcome == (Outcome::Exit { status: 0 })
+        {
+            return self.look(promised, promise, trial, &overlay, bench);
+        }
+        Ok(Some(trial))
+    }
+
+    /// What had been promised before the event with this number.
+    pub fn promise_at(&self, seq: u64) -> PromiseId {
+        self.promised.as_ref().map_or(PromiseId::NONE, |promised| promised.promises.at(seq))
+    }
+
+    /// Looks at what was recovered. Nothing if pmvet was asked to stop.
+    fn look(
+        &self,
+        promised: &Promised,
+        promise: PromiseId,
+        mut trial: Trial,
+        overlay: &Mutex<Overlay>,
+        bench: &mut Bench,
+    ) -> io::Result<Option<Trial>> {
+        if let Some(dump) = &promised.judge.dump {
+            let dumped = self.command(dump, None, None, Some(0), DUMP_OUTPUT, overlay, bench)?;
+            trial.time += dumped.time;
+            (trial.output, trial.stack) = (dumped.output, dumped.stack);
+            match self.outcome(dumped.end) {
+                Some(outcome) => trial.outcome = outcome,
+                None => return Ok(None),
+            }
+            if trial.outcome != (Outcome::Exit { status: 0 }) {
+                return Ok(Some(trial));
+            }
+        }
+        let Some(promise) = promised.promises.get(promise) else { return Ok(Some(trial)) };
+        match promised.judge.judge(promise, &String::from_utf8_lossy(&trial.output))? {
+            ContentVerdict::Kept => {}
+            ContentVerdict::Broken(outcome) => trial.outcome = outcome,
+            ContentVerdict::Unknown => return Ok(None),
+        }
         Ok(Some(trial))
     }
 
@@ -140,13 +198,14 @@ impl RecoveryCommand {
         input: Option<&File>,
         driver: Option<&Driver>,
         usual_status: Option<i32>,
+        output: Output,
         overlay: &Mutex<Overlay>,
         bench: &mut Bench,
     ) -> io::Result<SandboxedRun> {
         let job = SandboxedProgram {
             variables: &self.variables,
             input,
-            output: Output::Tail(TAIL),
+            output,
             timeout: Some(self.timeout),
             most_bytes: self.most_bytes,
             usual_status,

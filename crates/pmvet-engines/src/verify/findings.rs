@@ -442,6 +442,7 @@ fn kind(outcome: &Outcome) -> u8 {
         Outcome::Signal { .. } => 1,
         Outcome::Hang { .. } => 2,
         Outcome::Oracle { .. } => 3,
+        Outcome::Content { .. } => 4,
     }
 }
 

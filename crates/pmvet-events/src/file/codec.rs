@@ -63,7 +63,7 @@ pub(super) mod op {
     pub(in super::super) const MAP: u8 = 7;
     pub(in super::super) const UNMAP: u8 = 8;
     pub(in super::super) const FILE_WRITE: u8 = 9;
-    /// Bytes of a file without their values: [`RANGE_ZEROED`](super::RANGE_ZEROED) or [`RANGE_READ`](super::RANGE_READ).
+    /// Bytes of a file, or of a stream, without their values: one of the `RANGE_` kinds below.
     pub(in super::super) const FILE_RANGE: u8 = 10;
     pub(in super::super) const FILE_RESIZE: u8 = 11;
     pub(in super::super) const FILE_SYNC: u8 = 12;
@@ -91,6 +91,8 @@ pub(super) mod op {
 /// Kinds of [`op::FILE_RANGE`].
 pub(super) const RANGE_ZEROED: u8 = 0;
 pub(super) const RANGE_READ: u8 = 1;
+pub(super) const RANGE_INPUT: u8 = 2;
+pub(super) const RANGE_OUTPUT: u8 = 3;
 
 /// Flags of [`op::RMW`].
 pub(super) const RMW_STORED: u8 = 1;
@@ -134,6 +136,8 @@ impl Shape {
             What::FileWrite { .. } => (op::FILE_WRITE, 0, 0),
             What::FileZero { .. } => (op::FILE_RANGE, RANGE_ZEROED, 0),
             What::FileRead { .. } => (op::FILE_RANGE, RANGE_READ, 0),
+            What::Input { .. } => (op::FILE_RANGE, RANGE_INPUT, 0),
+            What::Output { .. } => (op::FILE_RANGE, RANGE_OUTPUT, 0),
             What::FileResize { .. } => (op::FILE_RESIZE, 0, 0),
             What::FileSync { how, .. } => (op::FILE_SYNC, how as u8, 0),
             What::FileRename { .. } => (op::FILE_RENAME, 0, 0),

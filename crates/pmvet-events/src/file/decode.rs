@@ -328,6 +328,8 @@ fn without_address<'a>(input: &mut Input<'a>, shape: Shape) -> Result<What<'a>, 
             match shape.how() {
                 RANGE_ZEROED => What::FileZero { file, offset, len },
                 RANGE_READ => What::FileRead { file, offset, len },
+                RANGE_INPUT => What::Input { len },
+                RANGE_OUTPUT => What::Output { len, lines: offset },
                 _ => return Err(KIND_UNKNOWN),
             }
         }

@@ -321,6 +321,8 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
         | What::FileSync { file, offset, len, .. } => {
             numbers(&[file.0.into(), offset, len]);
         }
+        What::Input { len } => numbers(&[0, 0, len]),
+        What::Output { len, lines } => numbers(&[0, lines, len]),
         What::FileResize { file, size } => numbers(&[file.0.into(), size]),
         What::FileRename { file, to } => {
             numbers(&[file.0.into()]);

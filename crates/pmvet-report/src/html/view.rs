@@ -166,6 +166,7 @@ impl Tables<'_> {
     fn recovery(&mut self, recovery: &Recovery) -> Value {
         let oracle = match &recovery.outcome {
             Outcome::Oracle { output, .. } => Some(clean_output(output)),
+            Outcome::Content { difference, .. } => Some(clean_output(&difference.join("\n"))),
             _ => None,
         };
         json!({

@@ -169,7 +169,9 @@ fn outcome(recovery: &Recovery, full: bool, notes: &mut Notes) {
         notes.lines(Level::NOTE, name, lines);
     };
     output("its output", &recovery.output);
-    if let Outcome::Oracle { output: text, .. } = &recovery.outcome {
-        output("the oracle's", text);
+    match &recovery.outcome {
+        Outcome::Oracle { output: text, .. } => output("the oracle's", text),
+        Outcome::Content { difference, .. } => output("what differs", &difference.join("\n")),
+        _ => {}
     }
 }

@@ -60,6 +60,8 @@ pub(crate) use self::tracee::send_signal;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
 use crate::launch::TargetExit;
 use crate::shutdown;
@@ -132,6 +134,49 @@ pub enum Output {
     Inherit,
     /// The last so many bytes are kept.
     Tail(usize),
+    /// As with `Tail`; and it goes to a terminal, so that most programs write out each line when it is complete.
+    Terminal(usize),
+    /// The last so many bytes of standard output are kept, what goes to standard error is not.
+    Standard(usize),
+}
+
+impl Output {
+    fn kept(self) -> usize {
+        match self {
+            Output::Inherit => 0,
+            Output::Tail(bytes) | Output::Terminal(bytes) | Output::Standard(bytes) => bytes,
+        }
+    }
+
+    /// Where pmvet reads it, and where the program writes it.
+    fn open(self) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
+        let (reader, writer) = match self {
+            Output::Inherit => return Ok(None),
+            // Where there are no terminals, lines come later than they might.
+            Output::Terminal(_) => terminal().or_else(|_| pipe())?,
+            Output::Tail(_) | Output::Standard(_) => pipe()?,
+        };
+        // Whoever still has the other end when all are dead is not waited for.
+        fcntl_setfl(&reader, OFlags::NONBLOCK)?;
+        Ok(Some((reader, writer)))
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = io::pipe()?;
+    Ok((reader.into(), writer.into()))
+}
+
+/// A terminal that changes nothing of what is written to it.
+fn terminal() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let reader = openpt(flags)?;
+    unlockpt(&reader)?;
+    let writer = ioctl_tiocgptpeer(&reader, flags)?;
+    let mut settings = tcgetattr(&writer)?;
+    settings.make_raw();
+    tcsetattr(&writer, OptionalActions::Now, &settings)?;
+    Ok((reader, writer))
 }
 
 /// How a run went.
@@ -182,14 +227,10 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
         Some(file) => File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?,
         None => File::open("/dev/null")?,
     };
-    let (pipe, output) = match job.output {
-        Output::Inherit => (None, None),
-        Output::Tail(_) => {
-            let (reader, writer) = io::pipe()?;
-            // Whoever still has the other end when all are dead is not waited for.
-            fcntl_setfl(&reader, OFlags::NONBLOCK)?;
-            (Some(OwnedFd::from(reader)), Some(OwnedFd::from(writer)))
-        }
+    let (pipe, output) = job.output.open()?.unzip();
+    let errors = match job.output {
+        Output::Standard(_) => Some(File::options().write(true).open("/dev/null")?.into()),
+        _ => None,
     };
     adopt_orphans();
     let started = Instant::now();
@@ -200,7 +241,7 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
     };
     let view = view.as_deref().map(|lease| &**lease);
     let most_memory = most_memory.or_else(memory);
-    let spawn = Spawn { executable, arguments, variables, input: input.into(), output, most_memory, view };
+    let spawn = Spawn { executable, arguments, variables, input: input.into(), output, errors, most_memory, view };
     let ending = AtomicU8::new(ending::NO);
     let signs = Signs::default();
     let unwatched = Tracees::default();
@@ -249,10 +290,7 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
             },
             signs,
             pipe,
-            keep: match job.output {
-                Output::Tail(bytes) => bytes,
-                Output::Inherit => 0,
-            },
+            keep: job.output.kept(),
             output: Vec::new(),
             why: None,
         };
@@ -269,9 +307,7 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
     let (status, stack) = supervised.ok_or_else(|| io::Error::other("the supervisor of a process has failed"))??;
     let time = started.elapsed();
     let (mut output, why) = watchdog;
-    if let Output::Tail(keep) = job.output {
-        output.drain(..output.len().saturating_sub(keep));
-    }
+    output.drain(..output.len().saturating_sub(job.output.kept()));
     let end = match (why, driven, status) {
         (Some(why), ..) => why,
         // It was told to end; how its client fared is what counts.

@@ -34,8 +34,9 @@ pub(super) struct Spawn<'a> {
     /// Variables to set besides the inherited ones.
     pub(super) variables: &'a [(OsString, OsString)],
     pub(super) input: OwnedFd,
-    /// Standard output and error, if not pmvet's own.
+    /// Standard output, and error if that has no place of its own; nothing: pmvet's.
     pub(super) output: Option<OwnedFd>,
+    pub(super) errors: Option<OwnedFd>,
     /// How much memory of its own it may have.
     pub(super) most_memory: Option<u64>,
     /// The view it lives in; without one it has the real files.
@@ -48,7 +49,8 @@ struct Prepared {
     arguments: Vec<*const c_char>,
     variables: Vec<*const c_char>,
     input: c_int,
-    output: Option<c_int>,
+    /// What becomes standard output and error.
+    outputs: [Option<c_int>; 2],
     most_memory: Option<libc::rlimit>,
     /// The new process, once it waits; or [`FAILED`].
     process: Word,
@@ -80,7 +82,8 @@ impl Spawn<'_> {
             arguments: pointers(&arguments),
             variables: pointers(&variables),
             input: self.input.as_raw_fd(),
-            output: self.output.as_ref().map(AsRawFd::as_raw_fd),
+            outputs: [self.output.as_ref(), self.errors.as_ref().or(self.output.as_ref())]
+                .map(|to| to.map(AsRawFd::as_raw_fd)),
             most_memory: self.most_memory.map(|most| libc::rlimit { rlim_cur: most, rlim_max: most }),
             process: Word::default(),
             order: Word::default(),
@@ -287,8 +290,9 @@ fn begin(prepared: &Prepared) -> io::Error {
         // Until it is traced.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         reset_handlers();
-        let outputs = prepared.output.into_iter().flat_map(|output| [(output, 1), (output, 2)]);
-        for (from, to) in [(prepared.input, 0)].into_iter().chain(outputs) {
+        let [output, errors] = prepared.outputs;
+        for (from, to) in [(Some(prepared.input), 0), (output, 1), (errors, 2)] {
+            let Some(from) = from else { continue };
             if libc::dup2(from, to) < 0 {
                 return io::Error::last_os_error();
             }

@@ -65,6 +65,7 @@ impl TraceSettings {
         Ok(Self {
             command: arguments.command,
             plan: Plan {
+                operations: None,
                 loads: arguments.loads || arguments.races,
                 races: arguments.races,
                 deterministic: arguments.deterministic,

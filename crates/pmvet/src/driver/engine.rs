@@ -59,6 +59,8 @@ pub(crate) struct Needs {
     pub(crate) live: bool,
     /// The time that the workload takes without pmvet.
     pub(crate) native_time: bool,
+    /// What it reads of its operations, and what it answers.
+    pub(crate) operations: bool,
 }
 
 impl Needs {
@@ -71,6 +73,7 @@ impl Needs {
             branches: self.branches || other.branches,
             live: self.live || other.live,
             native_time: self.native_time || other.native_time,
+            operations: self.operations || other.operations,
         }
     }
 }

@@ -208,6 +208,9 @@ impl Session {
         }
         if self.info.recorded {
             workload::known_input(&mut self.workload, &input);
+            if needs.operations {
+                workload::follow_operations(&mut self.workload, &input)?;
+            }
             self.workload.left = self.folder.left()?;
             return self.watch_recorded(engines);
         }
@@ -215,6 +218,9 @@ impl Session {
             && let Some(exit) = workload::keep_input(&mut self.workload, &input)?
         {
             return Ok(Some(exit));
+        }
+        if needs.operations {
+            workload::follow_operations(&mut self.workload, &input)?;
         }
         loop {
             if let Some(exit) = self.record_once(needs.loads, engines)? {

@@ -133,6 +133,11 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
         What::FileRead { len, .. } | What::FileZero { len, .. } | What::FileSync { len, .. } => {
             object.number("len", len)
         }
+        What::Input { len } => object.number("len", len),
+        What::Output { len, lines } => {
+            object.number("len", len);
+            object.number("lines", lines);
+        }
         What::FileResize { size, .. } => object.number("size", size),
         What::FileRename { to, .. } => object.path("to", to),
         What::FileUnlink { .. } => {}

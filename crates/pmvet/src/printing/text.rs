@@ -132,6 +132,7 @@ fn size(what: &What<'_>) -> Option<u64> {
     match what {
         What::FileWrite { data, .. } => Some(data.len() as u64),
         What::FileRead { len, .. } | What::FileZero { len, .. } | What::FileSync { len, .. } => Some(*len),
+        What::Input { len } | What::Output { len, .. } => Some(*len),
         What::Flush { .. } => None,
         _ => what.range().map(|(_, len)| len),
     }

@@ -5,6 +5,7 @@ pub(crate) mod before;
 pub(crate) mod clone;
 mod kernel_reads;
 mod kernel_writes;
+pub(crate) mod operations;
 pub(crate) mod pending;
 
 use pmvet_events::event::What;

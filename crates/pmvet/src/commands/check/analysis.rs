@@ -8,6 +8,7 @@ use pmvet_engines::inject::windows::PointVerdict;
 use pmvet_engines::inject::{FailurePointScan, FailurePointScanner};
 use pmvet_engines::lab::StackLookup;
 use pmvet_engines::lab::native::NativeStacks;
+use pmvet_engines::promises::OperationSigns;
 use pmvet_engines::rules::{self, RawFinding, RawFindings, Rules};
 use pmvet_engines::stacks::Symbols;
 use pmvet_events::What;
@@ -31,6 +32,8 @@ pub(super) struct CheckAnalysis {
     pub(super) events: u64,
     /// How many threads stored to PM.
     pub(super) writers: usize,
+    /// What shows which operations had begun, and which were done.
+    pub(super) signs: OperationSigns,
     /// What the rules found, without names.
     pub(super) raw: RawFindings,
     names: std::cell::RefCell<(Symbols, Definitions, NativeStacks)>,
@@ -57,6 +60,7 @@ impl CheckAnalysis {
         let mut scanner = FailurePointScanner::new(recording, settings.plan(bytes), MappedFile::new(store), known);
         let mut rules = Rules::new(rules::RuleOptions { mode: settings.recovering.mode, pedantic: settings.pedantic });
         let (mut saw_pm, mut events) = (false, 0);
+        let mut signs = OperationSigns::default();
         let (mut writers, mut writer) = (HashSet::new(), None);
         let (mut clock, mut is_whole) = (shutdown::ClockCheck::default(), true);
         while let Some((event, places)) = reader.next_in_place().map_err(failed)? {
@@ -66,6 +70,7 @@ impl CheckAnalysis {
             }
             events += 1;
             symbols.event(&event);
+            signs.event(&event);
             saw_pm |= matches!(event.what, What::Map { .. });
             if writer != Some(event.thread) && matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. })
             {
@@ -83,6 +88,7 @@ impl CheckAnalysis {
             saw_pm,
             events,
             writers: writers.len(),
+            signs,
             raw: rules.finish(),
             names: (symbols, places, NativeStacks::default()).into(),
         })

@@ -13,7 +13,7 @@ use pmvet_engines::inject::{FailurePointScan, PendingStore, ReorderedState};
 use pmvet_engines::lab::Bench;
 use pmvet_engines::lab::TrialCounts;
 use pmvet_engines::lab::UsualRecovery;
-use pmvet_engines::lab::{RecoveryCommand, TrialImage, TrialJournal, TrialPool, Tried};
+use pmvet_engines::lab::{Promised, RecoveryCommand, TrialImage, TrialJournal, TrialPool, Tried};
 use pmvet_engines::timeline;
 use pmvet_findings::{Evidence, Finding, Outcome, Severity, rules};
 use pmvet_target::crash::Patch;
@@ -71,9 +71,11 @@ impl<'a> Injection<'a> {
         workload: &Workload,
         analysis: &'a CheckAnalysis,
         folder: &'a RunFolder,
+        promised: Option<Promised>,
     ) -> Result<Self, Error> {
         let driver = settings.driver.clone().or_else(|| workload.driver.clone());
-        let recovery = settings.recovering.natively(workload, driver, &analysis.scan.versions, analysis.scan.last);
+        let mut recovery = settings.recovering.natively(workload, driver, &analysis.scan.versions, analysis.scan.last);
+        recovery.promised = promised;
         let path = folder.file(JOURNAL);
         let journal = TrialJournal::open(&path).map_err(|e| recovery::journal_damaged(&path, e))?;
         if journal.was_torn() {
@@ -112,20 +114,16 @@ impl<'a> Injection<'a> {
             deadline: None,
         };
         let progress = ProgressReport::of_crash_images(quiet);
-        let mut jobs: Vec<TrialImage<'_>> =
-            self.part.own().map(|i| TrialImage { version: scan.points[i].version, patches: &[] }).collect();
+        let mut jobs: Vec<TrialImage<'_>> = self.part.own().map(|i| scan.points[i].image()).collect();
         let images = jobs.iter().map(|job| job.version).collect::<HashSet<_>>().len();
-        jobs.extend(
-            self.chosen_states().map(|s| TrialImage { version: scan.points[s.point].version, patches: &s.patches }),
-        );
+        jobs.extend(self.chosen_states().map(|s| scan.points[s.point].image_with(&s.patches)));
         let lost = self.lost_stores();
         let (mine, others): (Vec<_>, Vec<_>) = lost.iter().enumerate().partition(|(i, _)| self.part.owns_job(*i));
-        jobs.extend(mine.into_iter().map(|(_, (_, patches))| TrialImage { version: scan.last, patches }));
+        jobs.extend(mine.into_iter().map(|(_, (_, patches))| scan.end_with(patches)));
         let started = Instant::now();
         let done = campaign.run(&jobs, &mut self.journal, &progress).map_err(|e| failed("run", "a recovery", e))?;
         // What other shards count. What is said about a store depends on all of these.
-        let others: Vec<TrialImage<'_>> =
-            others.into_iter().map(|(_, (_, patches))| TrialImage { version: scan.last, patches }).collect();
+        let others: Vec<TrialImage<'_>> = others.into_iter().map(|(_, (_, patches))| scan.end_with(patches)).collect();
         campaign.run(&others, &mut self.journal, &()).map_err(|e| failed("run", "a recovery", e))?;
         let part = &self.part;
         try_more(scan, &campaign, &mut self.journal, |verdicts| part.neighbours(verdicts))?;
@@ -158,7 +156,7 @@ impl<'a> Injection<'a> {
             })?;
         for (window, tried) in &windows {
             let seq = scan.points[window.first].seq;
-            witnesses.insert(tried.image.clone(), Witness { recording: None, seq: Some(seq), patches: Vec::new() });
+            witnesses.insert(tried.image.clone(), self.witness(Some(seq), &scan.points[window.first].image()));
         }
         let failing = self.fatal_states(&verdicts, &usual);
         let losses: Vec<FatalLoss<'_>> = failing.iter().filter_map(|state| fatal_loss(scan, state)).collect();
@@ -170,31 +168,39 @@ impl<'a> Injection<'a> {
             .filter_map(|(state, early)| {
                 let tried = bad(&self.image_of(state))?;
                 let seq = Some(scan.points[state.point].seq);
-                witnesses.insert(tried.image.clone(), Witness { recording: None, seq, patches: state.patches.clone() });
+                let image = scan.points[state.point].image_with(&state.patches);
+                witnesses.insert(tried.image.clone(), self.witness(seq, &image));
                 Some((state, tried, early))
             })
             .collect();
         // By the number of the store whose loss is fatal.
         let mut fatal: HashMap<u64, &Tried> = HashMap::new();
         for (i, patches) in &lost {
-            if let Some(tried) = bad(&TrialImage { version: scan.last, patches }.image(&scan.versions)) {
+            if let Some(tried) = bad(&scan.end_with(patches).image(&scan.versions)) {
                 fatal.entry(self.analysis.raw.findings[*i].place.seq).or_insert(tried);
-                let witness = Witness { recording: None, seq: None, patches: patches.clone() };
+                let witness = self.witness(None, &scan.end_with(patches));
                 witnesses.insert(tried.image.clone(), witness);
             }
         }
         let mut raw = self.analysis.raw.findings.clone();
         // What recovery needs was not meant to be volatile.
         raw.iter_mut().filter(|f| fatal.contains_key(&f.place.seq)).for_each(|f| f.rule = rules::UNPERSISTED_STORE);
+        let mut unpersisted = HashSet::new();
         for mut finding in self.analysis.worded(raw) {
-            let unpersisted = finding.rule == rules::UNPERSISTED_STORE.id();
-            let seqs = finding.places.iter().filter(|_| unpersisted).filter_map(|place| place.seq);
+            let is_unpersisted = finding.rule == rules::UNPERSISTED_STORE.id();
+            if is_unpersisted {
+                unpersisted.insert(finding.places[0].seq);
+            }
+            let seqs = finding.places.iter().filter(|_| is_unpersisted).filter_map(|place| place.seq);
             if let Some(tried) = seqs.filter_map(|seq| fatal.get(&seq)).next()
                 && let Evidence::Trace { timeline } = &mut finding.evidence
             {
                 let timeline = std::mem::take(timeline);
                 finding.severity = Severity::Error;
                 finding.caveat = None;
+                if let Outcome::Content { violation, .. } = &tried.outcome {
+                    finding.rule = violation.rule().id();
+                }
                 finding.happened.push_str(&format!(" If a crash loses it, recovery {}.", tried.outcome));
                 finding.evidence =
                     self.analysis.with_names(|names| findings::witnessed(tried, &setting, scan, timeline, names));
@@ -202,7 +208,7 @@ impl<'a> Injection<'a> {
             all.push(finding);
         }
         // The same store, found twice: the rule says more.
-        let proven = |f: &&Finding| f.rule == rules::UNPERSISTED_STORE.id() && f.severity == Severity::Error;
+        let proven = |f: &&Finding| unpersisted.contains(&f.places[0].seq) && f.severity == Severity::Error;
         let known: Vec<Finding> = all.iter().filter(proven).cloned().collect();
         let lost = self.analysis.with_names(|names| findings::of_states(scan, &states, &known, &setting, names));
         let (lost, counted) = causes::count_early(&mut all, lost);
@@ -226,10 +232,21 @@ impl<'a> Injection<'a> {
         })
     }
 
+    /// What it takes to make an image again: a crash before the event with this number, or at the end.
+    fn witness(&self, seq: Option<u64>, image: &TrialImage<'_>) -> Witness {
+        let promised = self.recovery.promised.as_ref();
+        Witness {
+            recording: None,
+            seq,
+            patches: image.patches.to_vec(),
+            promise: promised.and_then(|promised| promised.promises.get(image.promise).cloned()),
+        }
+    }
+
     /// The name of the image of a reordered crash.
     fn image_of(&self, state: &ReorderedState) -> String {
         let scan = &self.analysis.scan;
-        TrialImage { version: scan.points[state.point].version, patches: &state.patches }.image(&scan.versions)
+        scan.points[state.point].image_with(&state.patches).image(&scan.versions)
     }
 
     fn is_fatal(&self, state: &ReorderedState, usual: &Outcome) -> bool {
@@ -272,7 +289,7 @@ impl<'a> Injection<'a> {
         let step = scan.points.len().div_ceil(TIMED).max(1);
         let mut times = Vec::new();
         for point in scan.points.iter().step_by(step) {
-            let trial = self.recovery.run(&mut bench, &scan.versions, point.version, &[], Some(usual)).ok()??;
+            let trial = self.recovery.run(&mut bench, &scan.versions, point.image(), Some(usual)).ok()??;
             times.push(trial.time.as_secs_f64());
         }
         (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
@@ -288,6 +305,7 @@ fn fatal_loss<'a>(scan: &FailurePointScan, state: &'a ReorderedState) -> Option<
     Some(FatalLoss {
         crash: EventSite { seq: point.seq, site: point.site },
         version: point.version,
+        promise: point.promise,
         patches: &state.patches,
         thread: last.thread,
         lost: Some((lost(first), lost(last))),
@@ -306,8 +324,7 @@ fn try_more(
 ) -> Result<(), Error> {
     loop {
         let points = wanted(&findings::verdicts(scan, journal, campaign.usual));
-        let jobs: Vec<TrialImage<'_>> =
-            points.iter().map(|&i| TrialImage { version: scan.points[i].version, patches: &[] }).collect();
+        let jobs: Vec<TrialImage<'_>> = points.iter().map(|&i| scan.points[i].image()).collect();
         let done = campaign.run(&jobs, journal, &()).map_err(|e| failed("run", "a recovery", e))?;
         // Nothing is left to try, or there is no time for it.
         if done.tried == 0 {
@@ -341,7 +358,8 @@ fn narrowed(
     let most = spans.len().min(MOST_NARROWED);
     let store = || folder.temporary().map(MappedFile::new);
     refine::narrow(&recording, &mut spans[..most], campaign, journal, store)?;
-    let culprits = refine::blame(&recording, &spans, settings.recovering.mode)?;
+    let closings: Vec<Option<u64>> = windows.iter().map(|(window, _)| Some(scan.points[window.after?].seq)).collect();
+    let culprits = refine::blame(&recording, &spans, &closings, settings.recovering.mode)?;
     let found: Vec<_> =
         windows.iter().zip(culprits).map(|((window, tried), culprit)| (*window, tried, culprit)).collect();
     Ok(word(&found))

@@ -1,6 +1,7 @@
 //! `pmvet check`: one recorded run, rules on its events, and recovery from a crash at every failure point.
 
 mod analysis;
+pub(crate) mod durable;
 mod injection;
 mod known;
 mod parts;
@@ -16,6 +17,7 @@ use pmvet_engines::causes;
 use pmvet_target::shutdown;
 
 use self::analysis::CheckAnalysis;
+use self::durable::OperationsSeen;
 use self::injection::Injection;
 use self::recoveries::{Recoveries, Twice};
 pub(super) use self::settings::CheckSettings;
@@ -63,7 +65,7 @@ impl Engine for CheckEngine {
     }
 
     fn needs(&self) -> Needs {
-        Needs { native_time: true, ..Needs::default() }
+        Needs { native_time: true, operations: self.settings.durable.is_some(), ..Needs::default() }
     }
 
     fn weight(&self) -> u32 {
@@ -82,7 +84,7 @@ impl Engine for CheckEngine {
         let Session { workload, folder, info, install, config, started, .. } = session;
         let began = Instant::now();
         let tried = settings.known_points.as_deref().map(known::read).unwrap_or_default();
-        let analysis = CheckAnalysis::run(&folder.recording(), settings, folder, Arc::new(tried.clone()))?;
+        let mut analysis = CheckAnalysis::run(&folder.recording(), settings, folder, Arc::new(tried.clone()))?;
         if !analysis.is_whole {
             return Err(NoReport::Exit(budget::not_analysed().unwrap_or(Exit::Interrupted)));
         }
@@ -90,22 +92,46 @@ impl Engine for CheckEngine {
         if let Some(exit) = nothing(&analysis, workload) {
             return Err(NoReport::Exit(exit));
         }
-        let injection = Injection::new(settings, workload, &analysis, folder)?;
-        let (usual, timeout) = match (&info.usual, info.timeout) {
-            (Some(usual), Some(timeout)) => (usual.clone(), timeout),
+        let mut operations = None;
+        let promised = match &settings.durable {
+            None => None,
+            Some(durable) => {
+                let recovery = settings.recovering.command(workload);
+                match durable::promised(durable, recovery, workload, &analysis, folder)? {
+                    Ok((promised, seen)) => {
+                        analysis.scan.set_promises(&promised.promises);
+                        operations = Some(seen);
+                        Some(promised)
+                    }
+                    Err(exit) => return Err(NoReport::Exit(exit)),
+                }
+            }
+        };
+        let injection = Injection::new(settings, workload, &analysis, folder, promised.clone())?;
+        let (usual, timeout, shown) = match (&info.usual, info.timeout) {
+            (Some(usual), Some(timeout)) => (usual.clone(), timeout, None),
             _ => match injection.prove()? {
-                Ok(Proven { usual, timeout }) => (usual, timeout),
+                Ok(Proven { usual, timeout, output }) => {
+                    (usual, timeout, Some(String::from_utf8_lossy(&output).into_owned()))
+                }
                 Err(exit) => return Err(NoReport::Exit(exit)),
             },
         };
+        if let Some(promised) = &promised
+            && let Some(exit) = durable::calibrate(&promised.judge, shown.as_deref())?
+        {
+            return Err(NoReport::Exit(exit));
+        }
         (info.usual, info.timeout) = (Some(usual.clone()), Some(timeout));
         info.oracle = injection.oracle().map(texts);
+        info.durable = promised.as_ref().map(|promised| durable::describe(&promised.judge));
         folder.keep_info(info);
         let mut results = injection.run(usual.clone(), timeout, settings.recoveries, quiet)?;
         if let Some(file) = &settings.known_points {
             folder.kept(known::add(file, analysis.scan.paths.difference(&tried)));
         }
-        let recoveries = Recoveries { settings, workload, folder, install, usual: &usual, timeout, quiet };
+        let promised = promised.as_ref();
+        let recoveries = Recoveries { settings, workload, folder, install, usual: &usual, timeout, quiet, promised };
         let mut twice = match settings.recoveries {
             0 => Twice::default(),
             _ => recoveries.run(&analysis, &results),
@@ -113,6 +139,12 @@ impl Engine for CheckEngine {
         let mut stats = CheckStats::default();
         stats.analysis_seconds = analysis_seconds;
         stats.take(info, &analysis, &results, &twice, settings.recovering.jobs, *started);
+        stats.operations = operations.zip(promised).map(|(seen, promised)| OperationsSeen {
+            contents: promised.judge.contents(),
+            not_judged: promised.judge.not_judged(),
+            masked: promised.judge.mask().masked(),
+            ..seen
+        });
         let shares = settings.shard.map(|_| {
             let mut shares = vec![Share::new(None, &results)];
             shares.append(&mut twice.shares);

@@ -135,6 +135,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use pmvet_engines::inject::windows::{Window, windows};
+    use pmvet_engines::promises::PromiseId;
     use pmvet_events::{ContextId, SiteId, ThreadId};
     use pmvet_target::crash::VersionId;
 
@@ -158,6 +159,7 @@ mod tests {
             site: SiteId(1),
             context: ContextId(0),
             version: VersionId(version),
+            promise: PromiseId::NONE,
         };
         (1..).zip(versions).map(point).collect()
     }

@@ -21,7 +21,7 @@ use super::settings::CheckSettings;
 use super::share::Share;
 use crate::exit::Error;
 use crate::run_folder::RunFolder;
-use pmvet_engines::lab::Witness;
+use pmvet_engines::lab::{Promised, Witness};
 use pmvet_target::Workload;
 
 /// In how many recoveries a call path is crashed before it counts as known: whether a crash there does harm depends on what that
@@ -40,6 +40,7 @@ pub(super) struct Recoveries<'a> {
     pub(super) usual: &'a Outcome,
     pub(super) timeout: Duration,
     pub(super) quiet: bool,
+    pub(super) promised: Option<&'a Promised>,
 }
 
 /// What crashes during recovery gave.
@@ -94,7 +95,7 @@ impl Recoveries<'_> {
             twice.left += usize::from(shutdown::is_over());
             return Ok(());
         };
-        let analysis = CheckAnalysis::run(&folder.recording(), self.settings, &folder, Arc::clone(&seen.known))?;
+        let mut analysis = CheckAnalysis::run(&folder.recording(), self.settings, &folder, Arc::clone(&seen.known))?;
         if !analysis.is_whole {
             twice.left += 1;
             return Ok(());
@@ -111,7 +112,15 @@ impl Recoveries<'_> {
         if analysis.scan.points.is_empty() {
             return Ok(());
         }
-        let injection = Injection::new(self.settings, self.workload, &analysis, &folder)?;
+        // What was promised before the first crash holds after the second one.
+        let promised = self.promised.map(|promised| Promised {
+            promises: Arc::new(promised.promises.fixed(first.scan.points[point].promise)),
+            judge: Arc::clone(&promised.judge),
+        });
+        if let Some(promised) = &promised {
+            analysis.scan.set_promises(&promised.promises);
+        }
+        let injection = Injection::new(self.settings, self.workload, &analysis, &folder, promised)?;
         let injected = injection.run(self.usual.clone(), self.timeout, 0, self.quiet)?;
         twice.points += analysis.scan.points.len();
         twice.tried += injected.done.tried + injected.done.known;
@@ -136,6 +145,7 @@ impl Recoveries<'_> {
         let version = first.scan.points[point].version;
         scratch.become_version(&first.scan.versions, version, &[], &mut overlay).map_err(failed)?;
         let mut how = self.workload.launch(false);
+        how.plan.operations = None;
         how.program = program;
         match &mut how.sandbox {
             Some(private) => {

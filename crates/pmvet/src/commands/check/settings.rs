@@ -7,6 +7,7 @@ use pmvet_engines::inject::{Granularity, InjectionPlan, Reorder};
 use pmvet_target::sandbox::driver::Driver;
 
 use super::SHARD;
+use super::durable::DurableSettings;
 use crate::cli::{self, CrashAt};
 use crate::exit::Error;
 use crate::recovery::{self, Identity, Recovering};
@@ -25,6 +26,8 @@ pub(crate) struct CheckSettings {
     pub(super) shard: Option<(usize, usize)>,
     /// No other engine looks at the run.
     pub(super) alone: bool,
+    /// Whether crashes must leave what was promised.
+    pub(super) durable: Option<DurableSettings>,
     /// For servers: who talks to the recovered one, if not the client of the workload.
     pub(super) driver: Option<Arc<Driver>>,
 }
@@ -66,6 +69,7 @@ impl CheckSettings {
             sample: None,
             shard: None,
             alone: false,
+            durable: None,
             driver: None,
         })
     }
@@ -85,6 +89,7 @@ impl CheckSettings {
             sample: None,
             shard: None,
             alone: false,
+            durable: None,
             driver: None,
         }
     }
@@ -103,13 +108,18 @@ impl CheckSettings {
                     states => Some(Reorder { states: states as usize, all: arguments.reorder }),
                 },
             },
-            recovering: Recovering::new(&arguments.recovering, workload)?,
+            recovering: match &arguments.dump {
+                // What looks at the files recovers them.
+                Some(dump) => Recovering::new(&arguments.recovering, workload)?.or_by(dump),
+                None => Recovering::new(&arguments.recovering, workload)?,
+            },
             pedantic: arguments.reporting.pedantic,
             recoveries: if workload.in_place { 0 } else { arguments.crash_recoveries as usize },
             known_points: None,
             sample: arguments.sample.map(|n| n as usize),
             shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
             alone: true,
+            durable: DurableSettings::new(arguments),
             driver: match &arguments.recover_client {
                 Some(client) => workload::driver(workload, Some(client))?,
                 None => None,
@@ -123,6 +133,7 @@ impl CheckSettings {
             (recovery::PLAN, &self.plan),
             ("crash-recoveries", &self.recoveries),
             ("recover-client", &self.driver.as_ref().map(|driver| &driver.client)),
+            ("durable", &self.durable),
         ]);
         if let Some((k, n)) = self.shard {
             identity.insert(SHARD.into(), format!("{}/{n}", k + 1));
@@ -134,6 +145,9 @@ impl CheckSettings {
         let mut engines = vec!["inject".into(), "rules".into()];
         if self.plan.reorder.is_some() {
             engines.push("reorder".into());
+        }
+        if self.durable.is_some() {
+            engines.push("durable".into());
         }
         engines
     }

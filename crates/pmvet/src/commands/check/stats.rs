@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::OTHER_SHARDS;
 use super::analysis::CheckAnalysis;
+use super::durable::OperationsSeen;
 use super::injection::Injected;
 use super::recoveries::Twice;
 use super::settings::CheckSettings;
@@ -53,6 +54,9 @@ pub(super) struct CheckStats {
     /// None of the recoveries that were recorded mapped PM.
     #[serde(skip)]
     is_blind: bool,
+    /// With `--durable`.
+    #[serde(skip)]
+    pub(super) operations: Option<OperationsSeen>,
     /// How many threads stored to PM.
     #[serde(skip)]
     writers: usize,
@@ -104,6 +108,10 @@ impl CheckStats {
             coverage.count("failure points in recovery", self.failure_points_in_recovery as u64, None);
         }
         coverage.count("crash images", self.images as u64, None);
+        if let Some(seen) = &self.operations {
+            coverage.count(seen.name, seen.operations as u64, None);
+            coverage.count("contents compared with", seen.contents as u64, None);
+        }
         if settings.plan.reorder.is_some() {
             coverage.count("reordered crash images", self.reordered_images as u64, None);
         }
@@ -116,6 +124,14 @@ impl CheckStats {
             budget::note(&mut coverage);
         }
         let mut not = |text: String| coverage.not_covered.push(text);
+        if let Some(seen) = &self.operations {
+            if seen.not_judged > 0 {
+                not(format!("{} crash images with too many operations under way", seen.not_judged));
+            }
+            for line in &seen.masked {
+                not(format!("what the dump shows as `{line}`, which differs between runs without a crash"));
+            }
+        }
         if settings.plan.reorder.is_none() {
             not("crashes in which lines were written back in another order".into());
         } else if self.reordered_images_left > 0 {

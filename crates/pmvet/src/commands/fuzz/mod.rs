@@ -130,7 +130,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let (mut findings, unconfirmed) = failures::findings(failures.clone(), &mut start)?;
     // The corpus has the image, and this file the rest: that is all it takes to run a case again.
     let kept = Cases::save(&start, &failures, &folder);
-    let witness = Witness { recording: None, seq: None, patches: Vec::new() };
+    let witness = Witness { recording: None, seq: None, patches: Vec::new(), promise: None };
     let witnesses = kept.into_iter().map(|name| (name, witness.clone())).collect();
     let mut coverage = coverage(&stats);
     if unconfirmed > 0 {

@@ -140,6 +140,7 @@ impl Engine for RaceEngine {
 
     fn needs(&self) -> Needs {
         Needs {
+            operations: false,
             loads: true,
             races: true,
             // What is forced later depends on what overlaps here.

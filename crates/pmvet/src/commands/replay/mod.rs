@@ -11,6 +11,7 @@ use pmvet_engines::confirm::replay::Again;
 use pmvet_engines::lab;
 use pmvet_engines::lab::{Bench, room};
 use pmvet_engines::lab::{RecoveryCommand, TrialImage};
+use pmvet_engines::promises::PromiseId;
 use pmvet_findings::Evidence;
 use pmvet_target::crash::Scratch;
 use pmvet_target::launch::pm_variables;
@@ -19,7 +20,7 @@ use pmvet_target::recording::Recording;
 use pmvet_target::sandbox::{Capture, Overlay};
 use pmvet_target::sparse;
 
-use super::race;
+use super::{check, race};
 use crate::cli;
 use crate::exit::{Error, Exit};
 use crate::isolation;
@@ -59,7 +60,12 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
     };
     let store = MappedFile::new(folder.temporary().map_err(|e| failed("make", "a temporary file", e))?);
     let (versions, version) = lab::version_at(&recording, witness.seq, store)?;
-    let job = TrialImage { version, patches: &witness.patches };
+    let promised = match (&info.durable, &witness.promise) {
+        (Some(durable), Some(promise)) => Some(check::durable::again(durable, promise, &folder)?),
+        _ => None,
+    };
+    let promise = promised.as_ref().map_or(PromiseId::NONE, |promised| promised.promises.at(u64::MAX));
+    let job = TrialImage { version, patches: &witness.patches, promise };
     if job.image(&versions) != image.hash {
         return Err(Error::Run("the crash image cannot be made again: the run's recording has changed".into()));
     }
@@ -69,22 +75,25 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
     if arguments.gdb {
         return gdb::run(&folder, &words(&info.recover), &versions, &job);
     }
+    // What only shows the content reads no operations.
+    let reads_input = info.durable.as_ref().is_none_or(|durable| durable.dump.is_some());
     let recovery = RecoveryCommand {
         command: words(&info.recover),
-        input: File::open(folder.file("input")).ok().map(Arc::new),
+        input: File::open(folder.file("input")).ok().filter(|_| reads_input).map(Arc::new),
         variables: pm_variables().collect(),
         timeout: info.timeout.unwrap_or_default(),
         oracle: info.oracle.as_deref().map(words),
         files: folder.left()?,
         most_bytes: room(versions.get(version).iter().flat_map(|v| &v.files).map(|f| f.size).sum()),
         driver: info.server.as_ref().map(|server| server.driver().map(Arc::new)).transpose()?,
+        promised,
     };
     let again = race::again(&folder, &image.hash, &info, &recovery)?;
     if again == Some(Again::Interrupted) {
         return Ok(Exit::Interrupted);
     }
     let trial = recovery
-        .run(&mut Bench::default(), &versions, version, &witness.patches, info.usual.as_ref())
+        .run(&mut Bench::default(), &versions, job, info.usual.as_ref())
         .map_err(|e| failed("run", "the recovery", e))?;
     let Some(trial) = trial else { return Ok(Exit::Interrupted) };
     let command: Vec<_> = recorded.command.iter().map(String::as_str).collect();

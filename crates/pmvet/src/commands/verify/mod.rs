@@ -77,7 +77,7 @@ impl Engine for VerifyEngine {
         let (usual, timeout) = match (&info.usual, info.timeout) {
             (Some(usual), Some(timeout)) => (usual.clone(), timeout),
             _ => match search.prove(&analysis.scan)? {
-                Ok(Proven { usual, timeout }) => (usual, timeout),
+                Ok(Proven { usual, timeout, .. }) => (usual, timeout),
                 Err(exit) => return Err(NoReport::Exit(exit)),
             },
         };

@@ -165,7 +165,7 @@ impl<'a> Search<'a> {
             done.doubtful = 0;
         }
         let decisive = self.decisive_stores(&done, scan, usual)?;
-        let image = |version: VersionId, patches: &[Patch]| TrialImage { version, patches }.image(&scan.versions);
+        let image = |version: VersionId, patches: &[Patch]| TrialImage::new(version, patches).image(&scan.versions);
         let setting = SearchSetting {
             recovery: self.recovery.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
             usual: usual.clone(),
@@ -176,7 +176,7 @@ impl<'a> Search<'a> {
             findings::one_per_cause(&done.failures, &decisive, &setting, &mut stacks, &mut NativeStacks::default());
         let (mut findings, mut witnesses) = (Vec::new(), HashMap::new());
         for found in found {
-            let witness = Witness { recording: None, seq: found.before, patches: found.patches };
+            let witness = Witness { recording: None, seq: found.before, patches: found.patches, promise: None };
             witnesses.insert(found.image, witness);
             findings.push(found.finding);
         }
@@ -223,7 +223,7 @@ impl ConfirmNatively for Natively<'_> {
     type Bench = Bench;
 
     fn confirm(&self, bench: &mut Bench, version: VersionId, patches: &[Patch]) -> io::Result<Option<NativeOutcome>> {
-        let trial = self.recovery.run(bench, self.versions, version, patches, Some(self.usual))?;
+        let trial = self.recovery.run(bench, self.versions, TrialImage::new(version, patches), Some(self.usual))?;
         Ok(trial.map(|trial| NativeOutcome {
             outcome: trial.outcome,
             output: String::from_utf8_lossy(&trial.output).into_owned(),

@@ -1,0 +1,135 @@
+//! What the target is asked to do and what it answers: reads of its operations, and output.
+//!
+//! The operations are lines of a regular file. The target is given one line at a time, as from a terminal, so that what it does between two
+//! reads is one operation. A program that wants more in one go asks again, as it must with a pipe.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
+
+use pmvet_events::event::What;
+use pmvet_events::plan::OperationsFrom;
+
+use super::kernel_writes::vector;
+use crate::dynamorio::{self, Inode, Syscall};
+use crate::record::thread::Thread;
+use crate::run::run;
+
+/// Which files the operations come from and the answers go to.
+struct Ends {
+    operations: Option<Inode>,
+    output: Option<Inode>,
+}
+
+/// Looked at when the target makes its first call: later it may have put something else in their place.
+fn ends() -> Option<&'static Ends> {
+    static ENDS: OnceLock<Ends> = OnceLock::new();
+    let from = run().plan.operations.as_ref()?;
+    Some(ENDS.get_or_init(|| Ends {
+        operations: match from {
+            OperationsFrom::Input => kind(0).map(|(inode, _)| inode),
+            OperationsFrom::File(path) => std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino())),
+        },
+        output: kind(1).map(|(inode, _)| inode),
+    }))
+}
+
+/// The file of a descriptor, and what kind of file that is.
+fn kind(fd: i32) -> Option<(Inode, libc::mode_t)> {
+    // SAFETY: all-zero is a valid `stat`, and the pointer is valid. Not the C library's `fstat`, which names a path.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        let done = libc::syscall(libc::SYS_fstat, fd, &raw mut stat) == 0;
+        done.then_some(((stat.st_dev, stat.st_ino), stat.st_mode & libc::S_IFMT))
+    }
+}
+
+/// Before a call: a read of the operations gets one line.
+pub(crate) fn limit(thread: &mut Thread, call: &Syscall, number: i64) {
+    let Some(ends) = ends() else { return };
+    let fd = call.fd(0);
+    let at = match number {
+        // SAFETY: asks for the position of a descriptor.
+        libc::SYS_read => unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) },
+        libc::SYS_pread64 => call.get(3) as i64,
+        _ => return,
+    };
+    if at < 0 || ends.operations.is_none() || kind(fd).map(|(inode, _)| inode) != ends.operations {
+        return;
+    }
+    let wanted = call.get(2);
+    if let Some(len) = line_length(fd, at, wanted)
+        && len < wanted
+    {
+        call.replace(thread, 2, len);
+    }
+}
+
+/// How many bytes there are up to the end of a line, if that is among the next `most`.
+fn line_length(fd: i32, at: i64, most: u64) -> Option<u64> {
+    let mut seen = 0;
+    let mut buffer = [0u8; 4096];
+    while seen < most {
+        // SAFETY: reads into `buffer`, no more than it holds.
+        let read = unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), at + seen as i64) };
+        let found = buffer.get(..usize::try_from(read).ok().filter(|&read| read > 0)?)?;
+        if let Some(end) = found.iter().position(|&byte| byte == b'\n') {
+            return Some(seen + end as u64 + 1);
+        }
+        seen += found.len() as u64;
+    }
+    None
+}
+
+/// After a call that succeeded with `result`.
+pub(crate) fn report(thread: &mut Thread, call: &Syscall, number: i64, result: u64) {
+    let Some(ends) = ends() else { return };
+    match number {
+        libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
+            let inode = kind(call.fd(0)).map(|(inode, _)| inode);
+            if ends.operations.is_some() && inode == ends.operations {
+                thread.emit_from(call, What::Input { len: result });
+            }
+        }
+        libc::SYS_write | libc::SYS_writev | libc::SYS_sendto | libc::SYS_sendmsg => {
+            let Some((inode, kind)) = kind(call.fd(0)) else { return };
+            if result > 0 && (kind == libc::S_IFSOCK || ends.output == Some(inode)) {
+                let lines = lines_in(&parts(call, number), result);
+                thread.emit_from(call, What::Output { len: result, lines });
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The memory that a call writes from, as address and length.
+fn parts(call: &Syscall, number: i64) -> Vec<(u64, u64)> {
+    let of_vector = |at, count| vector(at, count).iter().map(|part| (part.addr(), part.most())).collect();
+    match number {
+        libc::SYS_writev => of_vector(call.get(1), call.get(2)),
+        libc::SYS_sendmsg => {
+            let word = |index: u64| dynamorio::read_word(call.get(1) + index * 8);
+            word(2).zip(word(3)).map_or_else(Vec::new, |(at, count)| of_vector(at, count))
+        }
+        _ => vec![(call.get(1), call.get(2))],
+    }
+}
+
+/// How many lines end in the first `len` bytes of these parts.
+fn lines_in(parts: &[(u64, u64)], mut len: u64) -> u64 {
+    let mut lines = 0;
+    let mut buffer = [0; 512];
+    for &(mut at, size) in parts {
+        let mut left = size.min(len);
+        len -= left;
+        while left > 0 {
+            let wanted = left.min(buffer.len() as u64) as usize;
+            let read = dynamorio::read_memory(at, &mut buffer[..wanted]);
+            if read == 0 {
+                break;
+            }
+            lines += buffer[..read].iter().filter(|&&byte| byte == b'\n').count() as u64;
+            (at, left) = (at + read as u64, left - read as u64);
+        }
+    }
+    lines
+}

@@ -1,0 +1,477 @@
+//! Whether a recovered image holds what was promised.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use pmvet_findings::Outcome;
+use pmvet_target::launch::{TargetExit, pm_variables};
+use pmvet_target::sandbox::{self, Capture, Output, Overlay, SandboxedEnd, SandboxedProgram, SandboxedRun, Unwinder};
+use pmvet_target::{Workload, sparse};
+use serde::{Deserialize, Serialize};
+
+use super::Promise;
+use super::content::{self, Content, ContentMask};
+use crate::json_lines::JournalLines;
+
+/// How much of a content is read. More than that is compared by its end.
+const MOST_CONTENT: usize = 64 << 20;
+/// So many operations under way at a time are tried in all their combinations. Of more, only the first ones are taken together, and
+/// what is none of these contents is not judged.
+const COMBINED: usize = 6;
+
+/// How a content is to be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ContentRules {
+    /// The order of its lines means nothing.
+    pub sort: bool,
+    /// A crash may lose the last operations, acknowledged or not.
+    pub buffered: bool,
+}
+
+/// A run of the program without a crash, which shows what some of the operations lead to.
+#[derive(Debug)]
+pub struct ReferenceRuns {
+    executable: PathBuf,
+    arguments: Vec<OsString>,
+    files: Overlay,
+    /// Where the operations are, if not on standard input.
+    operations_file: Option<PathBuf>,
+    recovery: Option<Vec<OsString>>,
+    dump: Vec<OsString>,
+    /// How long the recovery, or the dump, may take.
+    timeout: Duration,
+}
+
+/// What came of one.
+enum ReferenceEnd {
+    Shows(String),
+    /// What failed, and how.
+    Failed(&'static str, TargetExit),
+    Interrupted,
+}
+
+/// What a command shows, as long as it ends well.
+pub(crate) fn shown(run: SandboxedRun) -> String {
+    String::from_utf8_lossy(&run.output).into_owned()
+}
+
+/// How much of the output of a dump is kept.
+pub(crate) const DUMP_OUTPUT: Output = Output::Standard(MOST_CONTENT);
+
+impl ReferenceRuns {
+    pub fn new(
+        workload: &Workload,
+        operations_file: Option<PathBuf>,
+        recovery: Option<Vec<OsString>>,
+        dump: Vec<OsString>,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            executable: workload.program.executable.clone(),
+            arguments: workload.program.arguments.clone(),
+            files: workload.files.clone(),
+            operations_file,
+            recovery,
+            dump,
+            timeout,
+        }
+    }
+
+    fn run(&self, operations: &str, dumps: usize) -> io::Result<(ReferenceEnd, Option<String>)> {
+        let input = sparse::unnamed(self.operations_file.as_deref().unwrap_or(Path::new("operations")))?;
+        input.write_all_at(operations.as_bytes(), 0)?;
+        let mut overlay = self.files.above(Capture::Named);
+        let input = Arc::new(input);
+        if let Some(path) = &self.operations_file {
+            overlay.put(path.clone(), Arc::clone(&input));
+        }
+        let overlay = Mutex::new(overlay);
+        let variables: Vec<_> = pm_variables().collect();
+        let run = |command: &[OsString], executable: Option<&Path>, input: Option<&File>, output, timeout| {
+            let mut job = SandboxedProgram {
+                variables: &variables,
+                input,
+                output,
+                timeout,
+                usual_status: Some(0),
+                ..SandboxedProgram::new(command)
+            };
+            if let Some(executable) = executable {
+                job.executable = executable.as_os_str();
+            }
+            sandbox::run(&job, &overlay, &mut Unwinder::default())
+        };
+        let stdin = Some(&*input).filter(|_| self.operations_file.is_none());
+        let worked = run(&self.arguments, Some(&self.executable), stdin, Output::Tail(0), None)?;
+        if let Some(failed) = failed("the target", &worked) {
+            return Ok((failed, None));
+        }
+        let timeout = Some(self.timeout);
+        if let Some(recovery) = &self.recovery {
+            let recovered = run(recovery, None, None, Output::Tail(0), timeout)?;
+            if let Some(failed) = failed("the recovery", &recovered) {
+                return Ok((failed, None));
+            }
+        }
+        let mut contents = Vec::new();
+        for _ in 0..dumps {
+            let dumped = run(&self.dump, None, None, DUMP_OUTPUT, timeout)?;
+            if let Some(failed) = failed("the dump", &dumped) {
+                return Ok((failed, None));
+            }
+            contents.push(shown(dumped));
+        }
+        let mut contents = contents.into_iter();
+        let first = contents.next().unwrap_or_default();
+        Ok((ReferenceEnd::Shows(first), contents.next()))
+    }
+}
+
+fn failed(what: &'static str, run: &SandboxedRun) -> Option<ReferenceEnd> {
+    match run.end {
+        SandboxedEnd::Exit(0) => None,
+        SandboxedEnd::Interrupted => Some(ReferenceEnd::Interrupted),
+        end => Some(ReferenceEnd::Failed(what, end.exit())),
+    }
+}
+
+/// A line of the journal.
+#[derive(Debug, Serialize, Deserialize)]
+struct KnownContent {
+    operations: String,
+    content: String,
+}
+
+/// What came of looking at a recovered image.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ContentVerdict {
+    Kept,
+    Broken(Outcome),
+    /// pmvet was asked to stop.
+    Unknown,
+}
+
+/// Why contents cannot be compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Incomparable {
+    /// So many operations, natively: what failed, and how.
+    Fails(usize, &'static str, TargetExit),
+    /// The content is another one after a restart without a crash.
+    ChangedByRestart(Vec<String>),
+    /// What the recorded run left shows another content than a native run of the same operations.
+    ChangedByRecording(Vec<String>),
+    Interrupted,
+}
+
+/// Compares contents with what was promised. Contents that operations lead to are found by native runs, once each.
+#[derive(Debug)]
+pub struct ContentJudge {
+    operations: Vec<String>,
+    pub rules: ContentRules,
+    mask: RwLock<ContentMask>,
+    /// Shows the content of a recovered image, if the recovery itself does not.
+    pub dump: Option<Vec<OsString>>,
+    /// Nothing: only what the journal knows.
+    references: Option<ReferenceRuns>,
+    known: Mutex<(HashMap<String, Arc<str>>, JournalLines)>,
+    not_judged: AtomicUsize,
+}
+
+impl ContentJudge {
+    /// `journal` is where contents are kept for `--resume` and `replay`.
+    pub fn new(
+        operations: Vec<String>,
+        rules: ContentRules,
+        mask: ContentMask,
+        dump: Option<Vec<OsString>>,
+        references: Option<ReferenceRuns>,
+        journal: &Path,
+    ) -> io::Result<Self> {
+        let (lines, known) = JournalLines::open::<KnownContent>(journal)?;
+        let known = known.into_iter().map(|known| (known.operations, known.content.into())).collect();
+        let mask = RwLock::new(mask);
+        Ok(Self {
+            operations,
+            rules,
+            mask,
+            dump,
+            references,
+            known: Mutex::new((known, lines)),
+            not_judged: AtomicUsize::new(0),
+        })
+    }
+
+    /// Learns what differs between runs without a crash. `recorded` is what the image shows that the recorded run left, if that is to be
+    /// compared, too.
+    pub fn calibrate(&self, recorded: Option<&str>) -> io::Result<Result<(), Incomparable>> {
+        let all: Vec<u32> = (0..self.operations.len() as u32).collect();
+        for part in [&all[..], &all[..all.len() / 2], &all[..0]] {
+            let Some(references) = &self.references else { return Ok(Ok(())) };
+            let text = self.text(part);
+            let mut shown = Vec::new();
+            for round in 0..2 {
+                let (end, again) = references.run(&text, if round == 0 { 2 } else { 1 })?;
+                let first = match end {
+                    ReferenceEnd::Shows(first) => first,
+                    ReferenceEnd::Interrupted => return Ok(Err(Incomparable::Interrupted)),
+                    ReferenceEnd::Failed(what, exit) => {
+                        return Ok(Err(Incomparable::Fails(part.len(), what, exit)));
+                    }
+                };
+                if let Some(again) = again
+                    && let Some(lines) = self.differ(&first, &again)
+                {
+                    // Time goes by between the two, too.
+                    let mut mask = self.mask().clone();
+                    mask.learn(&first, &again);
+                    if mask.masked().iter().any(|line| !line.contains('*')) {
+                        return Ok(Err(Incomparable::ChangedByRestart(lines)));
+                    }
+                    self.learn(&first, &again);
+                }
+                shown.push(first);
+            }
+            self.learn(&shown[0], &shown[1]);
+            self.keep(key(part), &shown[0])?;
+        }
+        let Ok(native) = self.reference(&all)? else { return Ok(Err(Incomparable::Interrupted)) };
+        let lines = recorded.and_then(|recorded| self.differ(&native, recorded));
+        Ok(lines.map_or(Ok(()), |lines| Err(Incomparable::ChangedByRecording(lines))))
+    }
+
+    /// What it has learned not to compare.
+    pub fn mask(&self) -> RwLockReadGuard<'_, ContentMask> {
+        self.mask.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn learn(&self, first: &str, second: &str) {
+        self.mask.write().unwrap_or_else(|e| e.into_inner()).learn(first, second);
+    }
+
+    /// How many contents are known.
+    pub fn contents(&self) -> usize {
+        self.known.lock().unwrap_or_else(|e| e.into_inner()).0.len()
+    }
+
+    /// How many images had too many operations under way.
+    pub fn not_judged(&self) -> usize {
+        self.not_judged.load(Ordering::Relaxed)
+    }
+
+    fn content(&self, text: &str) -> Content {
+        Content::new(text, &self.mask(), self.rules.sort)
+    }
+
+    fn differ(&self, expected: &str, found: &str) -> Option<Vec<String>> {
+        let (expected, found) = (self.content(expected), self.content(found));
+        (expected != found).then(|| content::shown(&expected, &found))
+    }
+
+    /// Whether this is a content that the promise allows.
+    pub fn judge(&self, promise: &Promise, found: &str) -> io::Result<ContentVerdict> {
+        let found = self.content(found);
+        for candidate in self.candidates(promise) {
+            match self.reference(&candidate)? {
+                Ok(text) if self.content(&text) == found => return Ok(ContentVerdict::Kept),
+                Ok(_) => {}
+                Err(ReferenceEnd::Interrupted) => return Ok(ContentVerdict::Unknown),
+                // Operations that cannot be done without the others are no candidate.
+                Err(_) => {}
+            }
+        }
+        if promise.open.len() > COMBINED {
+            self.not_judged.fetch_add(1, Ordering::Relaxed);
+            return Ok(ContentVerdict::Kept);
+        }
+        Ok(self.broken(promise, &found)?.map_or(ContentVerdict::Unknown, ContentVerdict::Broken))
+    }
+
+    /// Which operations may have happened, the likely ones first.
+    fn candidates(&self, promise: &Promise) -> Vec<Vec<u32>> {
+        let acknowledged: Vec<u32> = (0..promise.done).chain(promise.more.iter().copied()).collect();
+        let with = |open: &[u32]| {
+            let all: BTreeSet<u32> = acknowledged.iter().chain(open).copied().collect();
+            all.into_iter().collect::<Vec<u32>>()
+        };
+        let open = &promise.open;
+        let mut candidates = vec![with(&[]), with(open)];
+        if open.len() <= COMBINED {
+            let some = 1..(1u32 << open.len()).saturating_sub(1);
+            candidates.extend(some.map(|set| {
+                let chosen: Vec<u32> =
+                    open.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, o)| *o).collect();
+                with(&chosen)
+            }));
+        } else {
+            candidates.extend((1..open.len()).map(|n| with(&open[..n])));
+        }
+        if self.rules.buffered {
+            candidates.extend((0..acknowledged.len()).rev().map(|n| acknowledged[..n].to_vec()));
+        }
+        candidates.dedup();
+        candidates
+    }
+
+    /// What is wrong; nothing if pmvet was asked to stop.
+    fn broken(&self, promise: &Promise, found: &Content) -> io::Result<Option<Outcome>> {
+        let acknowledged: Vec<u32> = (0..promise.done).chain(promise.more.iter().copied()).collect();
+        let last = promise.last_done();
+        let mut chain = Vec::new();
+        let mut steps = Vec::new();
+        let mut sets: Vec<Vec<u32>> = Vec::new();
+        if let Some(last) = last {
+            sets.push(acknowledged.iter().copied().filter(|&o| o != last).collect());
+            steps.push(last);
+        }
+        sets.push(acknowledged.clone());
+        for &open in &promise.open {
+            let mut next = sets.last().cloned().unwrap_or_default();
+            next.push(open);
+            next.sort_unstable();
+            sets.push(next);
+            steps.push(open);
+        }
+        for set in &sets {
+            match self.reference(set)? {
+                Ok(text) => chain.push(self.content(&text)),
+                Err(ReferenceEnd::Interrupted) => return Ok(None),
+                Err(_) => chain.push(chain.last().cloned().unwrap_or_default()),
+            }
+        }
+        let line = |operation: &u32| self.operations.get(*operation as usize).map_or("", String::as_str);
+        let step_lines: Vec<&str> = steps.iter().map(line).collect();
+        let done: Vec<&str> = acknowledged.iter().chain(&promise.open).map(line).collect();
+        let allowed = usize::from(last.is_some());
+        let difference = content::difference(&chain, &step_lines, allowed, &done, found);
+        // The last that should be there and names something of what differs.
+        let about = |operation: &&u32| difference.names.iter().any(|name| content::names(line(operation), name));
+        let named = acknowledged.iter().rfind(about).or(promise.open.iter().rfind(about));
+        let fallback = last.or(promise.open.first().copied());
+        let operation = difference.step.map(|step| steps[step]).or(named.copied()).or(fallback);
+        let acknowledged = operation.is_some_and(|o| acknowledged.contains(&o));
+        Ok(Some(Outcome::Content {
+            violation: difference.violation,
+            operation: operation.map(|o| line(&o).to_owned()).unwrap_or_default(),
+            acknowledged,
+            difference: difference.lines,
+        }))
+    }
+
+    fn text(&self, operations: &[u32]) -> String {
+        operations.iter().map(|&o| format!("{}\n", self.operations[o as usize])).collect()
+    }
+
+    /// The content that some of the operations lead to.
+    fn reference(&self, operations: &[u32]) -> io::Result<Result<Arc<str>, ReferenceEnd>> {
+        let key = key(operations);
+        if let Some(known) = self.known.lock().unwrap_or_else(|e| e.into_inner()).0.get(&key) {
+            return Ok(Ok(Arc::clone(known)));
+        }
+        let Some(references) = &self.references else {
+            return Err(io::Error::other("the content to compare with is not among those that the run has kept"));
+        };
+        match references.run(&self.text(operations), 1)?.0 {
+            ReferenceEnd::Shows(content) => {
+                self.keep(key, &content)?;
+                Ok(Ok(content.into()))
+            }
+            other => Ok(Err(other)),
+        }
+    }
+
+    fn keep(&self, operations: String, content: &str) -> io::Result<()> {
+        let mut known = self.known.lock().unwrap_or_else(|e| e.into_inner());
+        if known.0.insert(operations.clone(), content.into()).is_none() {
+            known.1.add(&KnownContent { operations, content: content.into() })?;
+        }
+        Ok(())
+    }
+}
+
+/// Operations as text: `0-11,14`.
+fn key(operations: &[u32]) -> String {
+    let mut text = String::new();
+    let mut rest = operations;
+    while let Some(&first) = rest.first() {
+        let run = rest.iter().enumerate().take_while(|(i, o)| **o == first + *i as u32).count();
+        let comma = if text.is_empty() { "" } else { "," };
+        text.push_str(&match run {
+            1 => format!("{comma}{first}"),
+            _ => format!("{comma}{first}-{}", rest[run - 1]),
+        });
+        rest = &rest[run..];
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+
+    fn judge(rules: ContentRules) -> (ContentJudge, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let operations = ["put 1 a", "put 2 b", "put 3 c"].map(String::from).into();
+        let file = folder.path().join("contents.jsonl");
+        let judge = ContentJudge::new(operations, rules, ContentMask::default(), None, None, &file).unwrap();
+        let content = |set: &[u32]| -> String {
+            set.iter().map(|o| format!("{} {}\n", o + 1, ["a", "b", "c"][*o as usize])).collect()
+        };
+        for set in [&[][..], &[0], &[0, 1], &[0, 1, 2], &[0, 2], &[1], &[2], &[1, 2]] {
+            judge.keep(key(set), &content(set)).unwrap();
+        }
+        (judge, folder)
+    }
+
+    fn lost(operation: &str) -> ContentVerdict {
+        ContentVerdict::Broken(Outcome::Content {
+            violation: pmvet_findings::Violation::Lost,
+            operation: operation.into(),
+            acknowledged: true,
+            difference: vec!["- 1 a".into()],
+        })
+    }
+
+    #[test]
+    fn of_what_is_under_way_anything_may_be_missing() {
+        let promise = Promise { done: 1, more: vec![], open: vec![1, 2] };
+        let (judge, _folder) = judge(ContentRules::default());
+        for kept in ["1 a\n", "1 a\n2 b\n", "1 a\n3 c\n", "1 a\n2 b\n3 c\n"] {
+            assert_eq!(judge.judge(&promise, kept).unwrap(), ContentVerdict::Kept, "{kept}");
+        }
+        assert_eq!(judge.judge(&promise, "").unwrap(), lost("put 1 a"));
+        assert!(matches!(judge.judge(&promise, "2 b\n").unwrap(), ContentVerdict::Broken(_)));
+    }
+
+    #[test]
+    fn with_too_many_under_way_nothing_is_said() {
+        let (judge, _folder) = judge(ContentRules::default());
+        let promise = Promise { done: 0, more: vec![], open: (0..3).chain([0; COMBINED]).collect() };
+        assert_eq!(judge.judge(&promise, "nonsense").unwrap(), ContentVerdict::Kept);
+        assert_eq!(judge.not_judged(), 1);
+    }
+
+    #[test]
+    fn buffered_programs_may_lose_the_last_operations() {
+        let promise = Promise { done: 2, more: vec![], open: vec![] };
+        let (judge, _folder) = judge(ContentRules { buffered: true, sort: false });
+        for kept in ["", "1 a\n", "1 a\n2 b\n"] {
+            assert_eq!(judge.judge(&promise, kept).unwrap(), ContentVerdict::Kept, "{kept}");
+        }
+        assert!(matches!(judge.judge(&promise, "2 b\n").unwrap(), ContentVerdict::Broken(_)), "no prefix");
+    }
+
+    #[test]
+    fn sets_of_operations_have_short_names() {
+        assert_eq!(key(&[]), "");
+        assert_eq!(key(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+}

@@ -1,0 +1,385 @@
+//! What a program has promised by the moment of a crash, and whether what is left keeps it: durable linearizability.
+//!
+//! The user's operations are lines of input. One that was answered is *acknowledged*: after a crash its effect must be there. One that
+//! has begun and was not answered may be there as a whole, or not at all. [`Promises`] says which operations are which at each moment of a
+//! recorded run. A [`judge`] runs the program natively on the operations that may have happened, and compares the [`content`] that it
+//! leaves with what a recovered crash image holds.
+//!
+//! After Witcher (Fu, Kim, Shree, Won, Chen, Lee and Huang, SOSP 2021), section 4, which compares what is answered after a crash with two
+//! executions, with the operation under way and without it. Deviations: the user names a command that shows the whole content, several
+//! operations may be under way, and operations are told apart by what is read and answered, not by a driver that is linked in.
+
+pub mod content;
+pub mod judge;
+
+use std::collections::{BTreeSet, HashMap};
+
+use pmvet_events::ThreadId;
+use pmvet_events::event::{Event, MarkerKind, What};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Which promise, by its content: the same in every run. 0 is none at all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PromiseId(pub u64);
+
+impl PromiseId {
+    /// Nobody asks what is left.
+    pub const NONE: Self = Self(0);
+}
+
+/// Operations, by their position in the input, at one moment of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promise {
+    /// All operations before this one are acknowledged ...
+    pub done: u32,
+    /// ... and these, which come after others that are not.
+    pub more: Vec<u32>,
+    /// These have begun and are not acknowledged.
+    pub open: Vec<u32>,
+}
+
+impl Promise {
+    fn id(&self) -> PromiseId {
+        let mut hash = Xxh3::new();
+        for part in [&[self.done][..], &self.more, &[u32::MAX], &self.open] {
+            part.iter().for_each(|number| hash.update(&number.to_le_bytes()));
+        }
+        PromiseId(hash.digest().max(1))
+    }
+
+    /// The last operation that is acknowledged.
+    pub fn last_done(&self) -> Option<u32> {
+        self.more.last().copied().or(self.done.checked_sub(1))
+    }
+}
+
+/// How one knows that an operation is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acknowledgement {
+    /// Its answer was written: there is one line of output for each operation.
+    Answer,
+    /// Any output was written after it was read.
+    Output,
+    /// The program, which prints nothing, has read the next one.
+    NextRead,
+    /// The program says so (`PMVET_OP_END`).
+    Marker,
+}
+
+/// Why operations cannot be told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Indistinct {
+    /// There are none.
+    NoOperations,
+    /// None of the input was read in a way that pmvet sees.
+    NotRead,
+    /// All of it was read before anything was done to PM.
+    ReadAtOnce,
+    /// As many markers as this, and as many lines as that.
+    Markers(usize, usize),
+}
+
+/// The promises of a run, by moment.
+#[derive(Debug, Clone, Default)]
+pub struct Promises {
+    promises: HashMap<PromiseId, Promise>,
+    /// From the event with this number on; in order.
+    since: Vec<(u64, PromiseId)>,
+}
+
+impl Promises {
+    /// This one, at every moment.
+    pub fn only(promise: Promise) -> Self {
+        let mut promises = Self::default();
+        promises.push(0, promise);
+        promises
+    }
+
+    /// The same at every moment: during the recovery from a crash nothing is promised or kept.
+    pub fn fixed(&self, id: PromiseId) -> Self {
+        let promise = self.get(id).cloned();
+        Self { promises: promise.into_iter().map(|promise| (id, promise)).collect(), since: vec![(0, id)] }
+    }
+
+    /// What is promised if the crash comes before the event with this number.
+    pub fn at(&self, seq: u64) -> PromiseId {
+        let later = self.since.partition_point(|&(since, _)| since < seq);
+        later.checked_sub(1).map_or(PromiseId::NONE, |i| self.since[i].1)
+    }
+
+    pub fn get(&self, id: PromiseId) -> Option<&Promise> {
+        self.promises.get(&id)
+    }
+
+    fn push(&mut self, seq: u64, promise: Promise) {
+        let id = promise.id();
+        if self.since.last().is_none_or(|&(_, last)| last != id) {
+            self.promises.entry(id).or_insert(promise);
+            self.since.push((seq, id));
+        }
+    }
+}
+
+/// Something that begins or ends an operation.
+#[derive(Debug, Clone)]
+enum Sign {
+    Read { len: u64 },
+    Wrote { lines: u64 },
+    Begin { text: String },
+    End,
+}
+
+/// Makes [`Promises`] out of events.
+#[derive(Debug, Default)]
+pub struct OperationSigns {
+    signs: Vec<(u64, ThreadId, Sign)>,
+    /// The first change of PM after some of the input was read, by its number.
+    first_change: Option<u64>,
+}
+
+impl OperationSigns {
+    pub fn event(&mut self, event: &Event<'_>) {
+        let sign = match event.what {
+            What::Input { len } => Sign::Read { len },
+            What::Output { lines, .. } => Sign::Wrote { lines },
+            What::Marker { how: MarkerKind::OpBegin, text, .. } => Sign::Begin { text: text.into() },
+            What::Marker { how: MarkerKind::OpEnd, .. } => Sign::End,
+            What::Store { .. } | What::Rmw { stored: true, .. } | What::FileWrite { .. } => {
+                if self.first_change.is_none() && !self.signs.is_empty() {
+                    self.first_change = Some(event.seq);
+                }
+                return;
+            }
+            _ => return,
+        };
+        self.signs.push((event.seq, event.thread, sign));
+    }
+
+    /// The promises of a run whose operations were these lines, and how they are known.
+    pub fn promises(&self, lines: &[&str]) -> Result<(Promises, Acknowledgement), Indistinct> {
+        if lines.is_empty() {
+            return Err(Indistinct::NoOperations);
+        }
+        if self.signs.iter().any(|(.., sign)| matches!(sign, Sign::Begin { .. })) {
+            return self.by_markers(lines).map(|promises| (promises, Acknowledgement::Marker));
+        }
+        let reads: Vec<u64> =
+            self.signs.iter().filter(|(.., s)| matches!(s, Sign::Read { len: 1.. })).map(|(seq, ..)| *seq).collect();
+        let Some(&last) = reads.last() else { return Err(Indistinct::NotRead) };
+        if lines.len() > 1 && self.first_change.is_none_or(|change| change > last) {
+            return Err(Indistinct::ReadAtOnce);
+        }
+        let how = self.acknowledgement(lines.len());
+        Ok((self.by_reads(lines, how), how))
+    }
+
+    fn acknowledgement(&self, operations: usize) -> Acknowledgement {
+        let first_read = self.signs.iter().position(|(.., sign)| matches!(sign, Sign::Read { .. })).unwrap_or(0);
+        let written = self.signs[first_read..].iter().map(|(.., sign)| match sign {
+            Sign::Wrote { lines } => *lines,
+            _ => 0,
+        });
+        match written.sum::<u64>() {
+            0 => match self.signs[first_read..].iter().any(|(.., sign)| matches!(sign, Sign::Wrote { .. })) {
+                true => Acknowledgement::Output,
+                false => Acknowledgement::NextRead,
+            },
+            lines if lines == operations as u64 => Acknowledgement::Answer,
+            _ => Acknowledgement::Output,
+        }
+    }
+
+    fn by_reads(&self, lines: &[&str], how: Acknowledgement) -> Promises {
+        // Where each line ends; the last may lack its end.
+        let ends: Vec<u64> = lines
+            .iter()
+            .scan(0, |at, line| {
+                *at += line.len() as u64 + 1;
+                Some(*at)
+            })
+            .collect();
+        let begun_by = |bytes: u64| ends.partition_point(|&end| end <= bytes.saturating_add(1)) as u32;
+        let mut promises = Promises::default();
+        let (mut bytes, mut answers) = (0, 0);
+        let (mut begun, mut done) = (0, 0);
+        promises.push(0, Promise::default());
+        let mut has_read = false;
+        for (seq, _, sign) in &self.signs {
+            match sign {
+                Sign::Read { len } => {
+                    has_read = true;
+                    if how == Acknowledgement::NextRead {
+                        done = begun;
+                    }
+                    bytes += len;
+                    begun = begun_by(bytes).max(begun);
+                }
+                Sign::Wrote { lines } if has_read => {
+                    answers += lines;
+                    done = match how {
+                        Acknowledgement::Answer => begun.min(answers as u32),
+                        Acknowledgement::Output => begun,
+                        _ => done,
+                    };
+                }
+                _ => continue,
+            }
+            promises.push(*seq, Promise { done, more: Vec::new(), open: (done..begun).collect() });
+        }
+        promises
+    }
+
+    fn by_markers(&self, lines: &[&str]) -> Result<Promises, Indistinct> {
+        let begins = self.signs.iter().filter(|(.., sign)| matches!(sign, Sign::Begin { .. })).count();
+        if begins > lines.len() {
+            return Err(Indistinct::Markers(begins, lines.len()));
+        }
+        let mut left: BTreeSet<u32> = (0..lines.len() as u32).collect();
+        let mut running: HashMap<ThreadId, Vec<u32>> = HashMap::new();
+        let mut done: BTreeSet<u32> = BTreeSet::new();
+        let mut open: BTreeSet<u32> = BTreeSet::new();
+        let mut promises = Promises::default();
+        promises.push(0, Promise::default());
+        for (seq, thread, sign) in &self.signs {
+            match sign {
+                Sign::Begin { text } => {
+                    let text = text.trim_end();
+                    let named = left.iter().find(|&&i| !text.is_empty() && lines[i as usize].trim_end() == text);
+                    let Some(operation) = named.or_else(|| left.first().filter(|_| text.is_empty())).copied() else {
+                        return Err(Indistinct::Markers(begins, lines.len()));
+                    };
+                    left.remove(&operation);
+                    open.insert(operation);
+                    running.entry(*thread).or_default().push(operation);
+                }
+                Sign::End => {
+                    let Some(operation) = running.entry(*thread).or_default().pop() else { continue };
+                    open.remove(&operation);
+                    done.insert(operation);
+                }
+                _ => continue,
+            }
+            let first = (0..lines.len() as u32).find(|i| !done.contains(i)).unwrap_or(lines.len() as u32);
+            let more = done.range(first..).copied().collect();
+            promises.push(*seq, Promise { done: first, more, open: open.iter().copied().collect() });
+        }
+        Ok(promises)
+    }
+}
+
+/// The operations of an input: its lines.
+pub fn operations(input: &str) -> Vec<&str> {
+    input.lines().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test")]
+
+    use super::*;
+    use pmvet_events::{ContextId, SiteId};
+
+    const LINES: &[&str] = &["put 1 a", "put 2 b", "del 1"];
+
+    fn signs(events: &[(u32, What<'_>)]) -> OperationSigns {
+        let mut signs = OperationSigns::default();
+        for (seq, (thread, what)) in (1..).zip(events) {
+            signs.event(&Event { seq, thread: ThreadId(*thread), site: SiteId(0), context: ContextId(0), what: *what });
+        }
+        signs
+    }
+
+    const STORE: What<'static> = What::Store { addr: 0, value: &[1], how: pmvet_events::event::StoreKind::Regular };
+
+    fn read(len: u64) -> (u32, What<'static>) {
+        (1, What::Input { len })
+    }
+
+    fn wrote(lines: u64) -> (u32, What<'static>) {
+        (1, What::Output { len: lines * 3, lines })
+    }
+
+    fn at(promises: &Promises, seq: u64) -> (u32, Vec<u32>, Vec<u32>) {
+        let promise = promises.get(promises.at(seq)).unwrap();
+        (promise.done, promise.more.clone(), promise.open.clone())
+    }
+
+    #[test]
+    fn an_answer_acknowledges_its_operation() {
+        let events =
+            [read(8), (1, STORE), wrote(1), read(8), (1, STORE), wrote(1), read(6), (1, STORE), wrote(1), read(0)];
+        let (promises, how) = signs(&events).promises(LINES).unwrap();
+        assert_eq!(how, Acknowledgement::Answer);
+        assert_eq!(at(&promises, 1), (0, vec![], vec![]));
+        assert_eq!(at(&promises, 3), (0, vec![], vec![0]), "begun, not answered");
+        assert_eq!(at(&promises, 4), (1, vec![], vec![]), "after the answer");
+        assert_eq!(at(&promises, 6), (1, vec![], vec![1]));
+        assert_eq!(at(&promises, 11), (3, vec![], vec![]));
+    }
+
+    #[test]
+    fn answers_that_come_later_than_the_next_read_acknowledge_their_own() {
+        let events = [read(8), read(8), (1, STORE), wrote(1), (1, STORE), wrote(1), read(6), (1, STORE), wrote(1)];
+        let (promises, _) = signs(&events).promises(LINES).unwrap();
+        assert_eq!(at(&promises, 5), (1, vec![], vec![1]));
+    }
+
+    #[test]
+    fn any_output_acknowledges_what_was_read_before() {
+        let events = [read(8), (1, STORE), wrote(2), read(8), (1, STORE), read(6), (1, STORE), wrote(3)];
+        let (promises, how) = signs(&events).promises(LINES).unwrap();
+        assert_eq!(how, Acknowledgement::Output);
+        assert_eq!(at(&promises, 4), (1, vec![], vec![]));
+        assert_eq!(at(&promises, 7), (1, vec![], vec![1, 2]));
+        assert_eq!(at(&promises, 9), (3, vec![], vec![]));
+    }
+
+    #[test]
+    fn where_nothing_is_printed_the_next_read_ends_an_operation() {
+        let events = [read(8), (1, STORE), read(8), (1, STORE), read(6), (1, STORE), read(0)];
+        let (promises, how) = signs(&events).promises(LINES).unwrap();
+        assert_eq!(how, Acknowledgement::NextRead);
+        assert_eq!(at(&promises, 4), (1, vec![], vec![1]));
+        assert_eq!(at(&promises, 8), (3, vec![], vec![]));
+    }
+
+    #[test]
+    fn what_is_read_at_once_cannot_be_told_apart() {
+        let events = [read(8), read(8), read(6), read(0), (1, STORE), wrote(3)];
+        assert_eq!(signs(&events).promises(LINES).unwrap_err(), Indistinct::ReadAtOnce);
+        assert_eq!(signs(&[(1, STORE)]).promises(LINES).unwrap_err(), Indistinct::NotRead);
+        assert_eq!(signs(&[]).promises(&[]).unwrap_err(), Indistinct::NoOperations);
+    }
+
+    #[test]
+    fn markers_tell_operations_of_threads_apart() {
+        let mark = |thread, how, text| (thread, What::Marker { how, addr: 0, len: 0, text });
+        let events = [
+            read(22),
+            mark(2, MarkerKind::OpBegin, "del 1"),
+            mark(3, MarkerKind::OpBegin, "put 1 a"),
+            mark(2, MarkerKind::OpEnd, ""),
+            mark(2, MarkerKind::OpBegin, ""),
+            mark(3, MarkerKind::OpEnd, ""),
+        ];
+        let (promises, how) = signs(&events).promises(LINES).unwrap();
+        assert_eq!(how, Acknowledgement::Marker);
+        assert_eq!(at(&promises, 4), (0, vec![], vec![0, 2]));
+        assert_eq!(at(&promises, 5), (0, vec![2], vec![0]));
+        assert_eq!(at(&promises, 6), (0, vec![2], vec![0, 1]), "no text: the next line");
+        assert_eq!(at(&promises, 7), (1, vec![2], vec![1]));
+        let unknown = [mark(1, MarkerKind::OpBegin, "put 9 z")];
+        assert_eq!(signs(&unknown).promises(LINES).unwrap_err(), Indistinct::Markers(1, 3));
+    }
+
+    #[test]
+    fn equal_promises_have_equal_names() {
+        let events = [read(8), (1, STORE), wrote(1), read(8), (1, STORE), wrote(1), read(6), (1, STORE), wrote(1)];
+        let [first, second] = [(); 2].map(|()| signs(&events).promises(LINES).unwrap().0);
+        assert_eq!(first.at(5), second.at(5));
+        assert_ne!(first.at(5), first.at(3));
+        assert_eq!(Promises::default().at(5), PromiseId::NONE);
+        assert_eq!(at(&first.fixed(first.at(5)), 99), at(&first, 5));
+    }
+}
