@@ -15,6 +15,8 @@
  *	PMVET_OP_END("put 1 a");          and has done it: whoever asked for it may know (pmvet check --durable)
  *	PMVET_LOG("insert.BEGIN");        free text; as with pmreorder, a text that ends in ".BEGIN" or ".END"
  *	                                  marks the beginning or the end of what it names
+ *	PMVET_OP_BEGIN("put a 1");        for --durable: the operation of this line of the input begins (0: the next line in order)
+ *	PMVET_OP_END("put a 1");          and is acknowledged: from here on a crash may not lose it
  *
  * Programs with markers for pmreorder need no change: VALGRIND_EMIT_LOG and VALGRIND_PMC_EMIT_LOG of Valgrind's own headers
  * reach pmvet too, and are defined here if those headers are not there. (If they are, include them first.)
