@@ -4,6 +4,7 @@
 #   BUILD     where cargo put it (default: target/release)
 #   PREFIX    where it goes (default: /usr/local); may be moved as a whole later
 #   DESTDIR   put in front of PREFIX, for packagers
+#   ZSHDIR    where zsh looks for completions, below PREFIX (default: share/zsh/site-functions)
 
 set -eu
 
@@ -38,3 +39,19 @@ strip --strip-debug "$prefix/bin/pmvet" "$lib/libpmvet_client.so"
 install -m 644 include/pmvet.h "$prefix/include/"
 install -m 644 LICENSE-MIT LICENSE-APACHE "$doc/"
 install -m 644 "$licence" "$doc/LICENSE-DynamoRIO"
+
+# Made from the definition of the command line, so that they cannot be out of date.
+made=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-install.XXXXXX")
+trap 'rm -rf "$made"' EXIT
+trap 'exit 130' INT TERM HUP
+"$build/pmvet" generate man "$made/man"
+"$build/pmvet" generate completions "$made/completions"
+man=$prefix/share/man/man1
+bash=$prefix/share/bash-completion/completions
+zsh=$prefix/${ZSHDIR:-share/zsh/site-functions}
+fish=$prefix/share/fish/vendor_completions.d
+install -d "$man" "$bash" "$zsh" "$fish"
+install -m 644 "$made"/man/*.1 "$man/"
+install -m 644 "$made/completions/pmvet.bash" "$bash/pmvet"
+install -m 644 "$made/completions/_pmvet" "$zsh/"
+install -m 644 "$made/completions/pmvet.fish" "$fish/"

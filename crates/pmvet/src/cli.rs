@@ -1,5 +1,7 @@
 //! The command line. Its types hold what the user typed; `config` and the commands turn them into plain settings.
 
+mod housekeeping;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use pmvet_target::sandbox::driver::Ready;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::housekeeping::{Generate, GenerateWhat};
 use crate::exit::Exit;
 use crate::kinds;
 use crate::printing::filter::{FilterSpan, parse_address_span, parse_offset_span};
@@ -19,9 +22,19 @@ pub(crate) const CRASHED_RECOVERIES: u32 = 6;
 /// Executions after one crash before `verify` leaves out choices that seem to make no difference: its default, and what `vet` does.
 pub(crate) const PATIENCE_EXECUTIONS: u64 = 1000;
 
+/// What `--version` says; `-V` has the number only.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("PMVET_BUILT_FROM"),
+    ", DynamoRIO ",
+    env!("PMVET_DYNAMORIO"),
+    ")"
+);
+
 /// Finds crash-consistency, performance and concurrency bugs in programs that use persistent memory (PM).
 #[derive(Debug, Parser)]
-#[command(name = "pmvet", version, after_help = Exit::help(), subcommand_required = true, arg_required_else_help = true)]
+#[command(name = "pmvet", version, long_version = LONG_VERSION, after_help = Exit::help(), subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -69,6 +82,9 @@ pub(crate) enum Command {
     /// Check whether this machine can run pmvet, and say what to install or set
     #[command(after_help = Exit::help())]
     Doctor(Doctor),
+    /// Write pages of the manual or shell completions, for packages
+    #[command(hide = true)]
+    Generate(Generate),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -963,7 +979,11 @@ mod tests {
     fn help_and_version() {
         let help = Cli::try_parse_from(["pmvet", "trace", "--help"]).unwrap_err();
         assert!(help.to_string().contains("Exit codes:") && help.exit_code() == 0);
-        let version = Cli::try_parse_from(["pmvet", "--version"]).unwrap_err().to_string();
-        assert_eq!(version, format!("pmvet {}\n", env!("CARGO_PKG_VERSION")));
+        let version = |flag| Cli::try_parse_from(["pmvet", flag]).unwrap_err().to_string();
+        assert_eq!(version("-V"), format!("pmvet {}\n", env!("CARGO_PKG_VERSION")));
+        let long = version("--version");
+        assert!(long.starts_with(&format!("pmvet {} (commit ", env!("CARGO_PKG_VERSION"))), "{long}");
+        let number = long.split("DynamoRIO ").nth(1).unwrap_or_default();
+        assert!(number.starts_with(|c: char| c.is_ascii_digit()) && long.lines().count() == 1, "{long}");
     }
 }

@@ -55,7 +55,7 @@ impl Exit {
         }
     }
 
-    fn meaning(self) -> &'static str {
+    pub(crate) fn meaning(self) -> &'static str {
         match self {
             Exit::Ok => "all is well",
             Exit::Findings => {

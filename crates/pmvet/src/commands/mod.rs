@@ -6,6 +6,7 @@ mod doctor;
 mod events;
 mod explain;
 mod fuzz;
+mod generate;
 mod merge;
 mod native;
 mod race;
@@ -35,5 +36,6 @@ pub(crate) fn run(command: Command) -> Result<Exit, Error> {
         Command::Trace(arguments) => trace::run(*arguments),
         Command::Events(arguments) => events::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Generate(arguments) => generate::run(&arguments),
     }
 }
