@@ -9,11 +9,11 @@ TARGET := $(CURDIR)/target
 # What comes from the host's packages is checked by a script; nothing here uses the network if all is there.
 SETUP := scripts/setup.sh
 
-.PHONY: help demo test check tests test-units build lint zoo pmdk soak bench bench-race bench-fuzz fuzz install
+.PHONY: help demo test check tests test-units test-package build lint zoo pmdk soak bench bench-race bench-fuzz fuzz install dist deb
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## build pmvet and check a small program that has a bug
 	@$(SETUP) build
@@ -104,3 +104,19 @@ install: ## install into PREFIX (default /usr/local); DESTDIR for packagers
 	@$(SETUP) build
 	@$(MAKE) --no-print-directory build
 	@scripts/install.sh
+
+# A build that is given away says exactly what it was made from.
+packed = PMVET_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --dirty=' with changes' 2>/dev/null)" $(MAKE) --no-print-directory build
+
+dist: ## pack what runs from any folder into a tarball, in target/dist
+	@$(SETUP) build
+	@$(packed)
+	@scripts/dist.sh tar
+
+deb: ## build a Debian package, in target/dist
+	@$(SETUP) build
+	@$(packed)
+	@scripts/dist.sh deb
+
+test-package: dist deb ## try both in a bare Debian; needs root, and the network the first time
+	@scripts/test-package.sh

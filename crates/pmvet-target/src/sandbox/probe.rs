@@ -65,7 +65,8 @@ pub fn prove() -> io::Result<()> {
 /// A folder that programs can write to.
 fn folder() -> io::Result<PathBuf> {
     let places = [std::env::current_dir().unwrap_or_default(), std::env::temp_dir(), "/dev/shm".into()];
-    let writable = |place: &&PathBuf| super::mounts::is_writable(place);
+    // The root itself is read-only in views of ordinary users, and where a container takes away the right to mount.
+    let writable = |place: &&PathBuf| place.parent().is_some() && super::mounts::is_writable(place);
     let found = places.iter().find(writable).map(|place| place.canonicalize());
     found.unwrap_or_else(|| {
         Err(io::Error::other("neither this folder nor the one for temporary files can be written to"))
