@@ -72,6 +72,8 @@ if [ "$goal" != build ]; then
 	need chromium command_of chromium
 	need fonts-dejavu-core [ -d /usr/share/fonts/truetype/dejavu ]
 	need libxml2-utils command_of xmllint
+	# The CI examples turn findings into annotations with it.
+	need jq command_of jq
 fi
 if [ "$goal" = fuzz ]; then
 	need afl++ command_of afl-clang-fast
