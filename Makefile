@@ -9,7 +9,7 @@ TARGET := $(CURDIR)/target
 # What comes from the host's packages is checked by a script; nothing here uses the network if all is there.
 SETUP := scripts/setup.sh
 
-.PHONY: help demo test check tests test-units test-package build lint zoo pmdk soak bench bench-race bench-fuzz fuzz install dist deb
+.PHONY: help demo test check tests test-units test-package build lint zoo pmdk book soak bench bench-race bench-fuzz fuzz install dist deb
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -39,7 +39,7 @@ export PMVET_REQUIRE_BROWSER = 1
 export PMVET_REQUIRE_XMLLINT = 1
 export INSTA_UPDATE = no
 ALONE := stops transparency
-LONG := check_pmdk check_zoo nothing_touched vet denied_calls check_races nothing_lost
+LONG := check_pmdk check_zoo nothing_touched documents vet denied_calls check_races nothing_lost
 REST := $(filter-out $(ALONE) $(LONG),$(patsubst crates/pmvet/tests/%.rs,%,$(wildcard crates/pmvet/tests/*.rs)))
 # Those of the other crates; of a name that there is twice, both run at once.
 OTHERS := $(filter-out $(REST),$(notdir $(basename $(filter-out crates/pmvet/%,$(wildcard crates/*/tests/*.rs)))))
@@ -68,6 +68,17 @@ zoo: ## build the zoo, clean and with every bug, into target/zoo
 
 pmdk: ## build PMDK's example programs into target/pmdk
 	@$(MAKE) --silent --no-print-directory -C targets/pmdk -j$(JOBS) OUT=$(TARGET)/pmdk
+
+# mdBook without the parts that watch and serve, which need most of its dependencies. Once it is there, nothing uses the network.
+MDBOOK_VERSION := 0.4.52
+MDBOOK := $(or $(wildcard $(TARGET)/tools/bin/mdbook),$(shell command -v mdbook),$(TARGET)/tools/bin/mdbook)
+
+book: $(MDBOOK) ## build the book into target/book
+	$(MDBOOK) build docs/book
+
+$(TARGET)/tools/bin/mdbook:
+	$(CARGO) install mdbook --locked --version $(MDBOOK_VERSION) --no-default-features --features search --root $(TARGET)/tools || \
+		{ echo "mdBook is missing. Install it with: cargo install mdbook --version $(MDBOOK_VERSION)" >&2; exit 1; }
 
 soak: ## the image check on every program, 20 times each, and the slow tests
 	@$(SETUP) test

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Makes the two pictures of README and book from real output: a terminal session (SVG) and the report (PNG, by Chromium).
+
+    scripts/pictures.py [FOLDER]        default: docs/book/src/pictures
+
+Needs a built pmvet in target/release, a C compiler and Chromium. Run it when the output or the page has changed.
+"""
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+COMMAND = ["pmvet", "vet", "--", "./ledger", "/dev/shm/ledger", "5"]
+# The picture shows a finding up to the end of its source lines, and the last lines of the run.
+FIRST_LINES, LAST_LINES = 19, 9
+WIDTH, LINE_HEIGHT, CHARACTER = 880, 18, 8.43
+COLOURS = {"30": "#0b1021", "31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "34": "#79c0ff", "35": "#d2a8ff", "36": "#76e3ea", "37": "#e6edf3"}
+
+
+def spans(line):
+    """The text of a line with its SGR sequences as (text, colour, bold)."""
+    colour, bold = None, False
+    for part in re.split(r"(\x1b\[[0-9;]*m)", line):
+        if not part.startswith("\x1b["):
+            if part:
+                yield part, colour, bold
+            continue
+        for code in part[2:-1].split(";"):
+            if code in ("", "0"):
+                colour, bold = None, False
+            elif code == "1":
+                bold = True
+            elif code in COLOURS:
+                colour = COLOURS[code]
+            elif code.startswith("9") and "3" + code[1:] in COLOURS:
+                colour = COLOURS["3" + code[1:]]
+
+
+def svg(lines):
+    height = 40 + LINE_HEIGHT * len(lines) + 14
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="14">',
+        "<title>pmvet vet finds a crash bug in ledger.c</title>",
+        f'<rect width="{WIDTH}" height="{height}" rx="8" fill="#0d1117"/>',
+        '<circle cx="20" cy="18" r="6" fill="#ff5f57"/><circle cx="40" cy="18" r="6" fill="#febc2e"/><circle cx="60" cy="18" r="6" fill="#28c840"/>',
+    ]
+    for number, line in enumerate(lines):
+        at, y = 0, 48 + LINE_HEIGHT * number
+        for text, colour, bold in spans(line):
+            weight = ' font-weight="bold"' if bold else ""
+            if text.strip():
+                out.append(
+                    f'<text x="{14 + at * CHARACTER:.1f}" y="{y}" textLength="{len(text) * CHARACTER:.1f}" xml:space="preserve" '
+                    f'fill="{colour or "#e6edf3"}"{weight}>{html.escape(text)}</text>'
+                )
+            at += len(text)
+    return "\n".join(out) + "\n</svg>\n"
+
+
+def main():
+    to = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(ROOT, "docs/book/src/pictures"))
+    os.makedirs(to, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pmvet-pictures-") as folder:
+        shutil.copy(os.path.join(ROOT, "docs/book/src/tutorial/ledger.c"), folder)
+        path = os.path.join(ROOT, "target/release") + os.pathsep + os.environ["PATH"]
+        here = {"cwd": folder, "env": {**os.environ, "PATH": path}}
+        subprocess.run(["cc", "-g", "-O2", "-o", "ledger", "ledger.c"], check=True, **here)
+        coloured = COMMAND[:2] + ["--color", "always"] + COMMAND[2:]
+        run = subprocess.run(coloured, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **here)
+        printed = run.stdout.rstrip("\n").split("\n")
+        lines = ["\x1b[1;32m$\x1b[0m \x1b[1m" + " ".join(COMMAND) + "\x1b[0m"]
+        lines += printed[:FIRST_LINES] + ["   \x1b[36m...\x1b[0m"] + printed[-LAST_LINES:]
+        with open(os.path.join(to, "session.svg"), "w") as file:
+            file.write(svg(lines))
+        exports = ["--export-html", "report.html", "--export-json", "report.json"]
+        subprocess.run(["pmvet", "report", *exports], check=True, stdout=subprocess.DEVNULL, **here)
+        with open(os.path.join(folder, "report.json")) as file:
+            finding = json.load(file)["findings"][0]["fingerprint"]
+        chromium = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,900"]
+        chromium += [f"--screenshot={os.path.join(to, 'report.png')}", f"file://{folder}/report.html#{finding}"]
+        subprocess.run(chromium, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    print(f"{to}/session.svg, {to}/report.png")
+
+
+main()
