@@ -274,3 +274,58 @@ fn the_book_builds() {
     assert!(output.status.success() && !said.contains("WARN") && !said.contains("ERROR"), "{said}");
     assert!(folder.path().join("index.html").is_file());
 }
+
+/// What documents show as code: lines that are indented, and spans between backticks.
+fn code(page: &str) -> Vec<String> {
+    let span = Regex::new("`([^`]+)`").unwrap();
+    let mut all = Vec::new();
+    let mut fenced = false;
+    for paragraph in page.split("\n\n") {
+        for line in paragraph.lines() {
+            fenced ^= line.trim_start().starts_with("```");
+            if let Some(line) = line.strip_prefix("    ").filter(|_| !fenced) {
+                all.push(line.trim().to_owned());
+            }
+        }
+        if !fenced && !paragraph.contains("```") {
+            let text = paragraph.replace('\n', " ");
+            all.extend(span.captures_iter(&text).map(|found| found[1].to_owned()));
+        }
+    }
+    all
+}
+
+/// Commands with programs that do not exist are not run, but their flags do exist.
+#[test]
+fn every_flag_that_is_shown_exists() {
+    const OF_OTHERS: &[&str] = &["--flush-check"];
+    let flag = Regex::new(r"--[a-z][a-z-]*").unwrap();
+    let quoted = Regex::new("'[^']*'").unwrap();
+    let flags_of = |command: &str| -> BTreeSet<String> {
+        flag.find_iter(&pmvet(&root(), &[command, "--help"])).map(|found| found.as_str().to_owned()).collect()
+    };
+    let known: BTreeMap<String, BTreeSet<String>> =
+        commands().into_iter().map(|(name, _)| (name.clone(), flags_of(&name))).collect();
+    let mut all = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
+    pages(&root().join("docs"), &mut all);
+    // Decisions also speak of flags that there are not, and of other programs.
+    all.retain(|path| !path.components().any(|part| part.as_os_str() == "decisions"));
+    let mut seen = 0;
+    for page in all {
+        for code in code(&fs::read_to_string(&page).unwrap()) {
+            let ours = quoted.replace_all(code.split(" -- ").next().unwrap(), "");
+            let command = ours.strip_prefix("pmvet ").and_then(|rest| rest.split(' ').next());
+            let ours_alone = ours.starts_with("--");
+            let Some(command) = command.or(ours_alone.then_some("")) else { continue };
+            for found in flag.find_iter(&ours).map(|found| found.as_str()) {
+                let exists = match known.get(command) {
+                    Some(flags) => flags.contains(found),
+                    None => known.values().any(|flags| flags.contains(found)),
+                };
+                assert!(exists || OF_OTHERS.contains(&found), "{}: no flag {found}: {code}", page.display());
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 200, "only {seen} flags were found");
+}
