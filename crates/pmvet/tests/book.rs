@@ -65,19 +65,39 @@ fn entries(help: &str, heading: &str) -> Vec<(String, String)> {
             Some(found) => all.push((found[1].into(), found.get(2).map_or(String::new(), |text| text.as_str().into()))),
             None => {
                 let (words, text) = (line.trim(), &mut all.last_mut().unwrap().1);
+                if words.is_empty() || words.starts_with("- ") {
+                    text.push('\n');
+                }
                 if !words.is_empty() {
-                    *text += if text.is_empty() { "" } else { " " };
+                    text.push_str(if text.is_empty() || text.ends_with('\n') { "" } else { " " });
                     text.push_str(words);
                 }
             }
         }
+    }
+    for (_, text) in &mut all {
+        *text = text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n");
     }
     all
 }
 
 /// Text of the program as Markdown, in a cell of a table.
 fn cell(text: &str) -> String {
-    Regex::new(r"[*_<>|\[\]]").unwrap().replace_all(text, r"\$0").into_owned()
+    Regex::new(r"[*_<>|\[\]]").unwrap().replace_all(text, r"\$0").replace('\n', "<br>")
+}
+
+/// The chapter that shows a command at work.
+fn chapter_of(command: &str) -> Option<&'static str> {
+    Some(match command {
+        "vet" => "[Getting started](../../getting-started.md)",
+        "check" => "[Does it survive a crash?](../../questions/crash.md)",
+        "verify" => "[What states can a crash leave?](../../questions/states.md)",
+        "race" => "[Are my threads safe?](../../questions/threads.md)",
+        "fuzz" => "[Which inputs break it?](../../questions/inputs.md)",
+        "trace" | "events" => "[What does my program do to PM?](../../questions/trace.md)",
+        "show" | "explain" | "replay" | "report" => "[How do I read a report?](../../questions/report.md)",
+        _ => return None,
+    })
 }
 
 fn commands() -> Vec<(String, String)> {
@@ -90,11 +110,15 @@ fn page_of(command: &str) -> String {
     let help = pmvet(&root(), &[command, "--help"]);
     let (about, rest) = help.split_once("Usage: ").unwrap();
     let usage = rest.lines().next().unwrap();
-    let mut page = format!("# `pmvet {command}`\n\n{}\n\n    {usage}\n", cell(about.trim_end()));
-    for (heading, title) in [("Arguments:", "argument"), ("Options:", "flag")] {
-        let rows = entries(&help, heading);
+    let about: Vec<String> = about.trim_end().split("\n\n").map(|lines| cell(&lines.replace('\n', " "))).collect();
+    let mut page = format!("# `pmvet {command}`\n\n{}\n\n    {usage}\n", about.join("\n\n"));
+    if let Some(chapter) = chapter_of(command) {
+        page += &format!("\nAt work: {chapter}\n");
+    }
+    for (list, heading, title) in [("Arguments:", "Arguments", "argument"), ("Options:", "Flags", "flag")] {
+        let rows = entries(&help, list);
         if !rows.is_empty() {
-            page += &format!("\n| {title} | meaning |\n|---|---|\n");
+            page += &format!("\n## {heading}\n\n| {title} | meaning |\n|---|---|\n");
             let rows = rows.iter().map(|(name, text)| format!("| `{}` | {} |\n", name.replace('|', "\\|"), cell(text)));
             page.extend(rows);
         }
