@@ -1,9 +1,9 @@
 //! Every command that the documents show is run, and prints what they say.
 //!
 //! A block marked `console` has commands after `$ ` and below each what it prints, standard error included. A line `...` stands for any
-//! number of lines. Times, replay tokens, process ids and how often a parallel search did something are not compared. The commands of one
-//! document run one after the other in a folder that stands for the root of the project: `target`, `zoo` and `docs` are there, and
-//! documents call it [`HOME`]. `cd` holds for the commands after it.
+//! number of lines. Times, replay tokens, process ids, progress, and how often a parallel search did something are not compared. The
+//! commands of one document run one after the other in a folder that stands for the root of the project: `target`, `zoo` and `docs` are
+//! there, and documents call it [`HOME`]. `cd` holds for the commands after it.
 //!
 //! With `PMVET_BLESS=1` what a command prints is written below it, unless a line `...` is there: read it before you commit it.
 
@@ -100,6 +100,8 @@ fn run(text: &str) -> Vec<Wrong> {
     let pmvet = Path::new(env!("CARGO_BIN_EXE_pmvet")).parent().unwrap().as_os_str().to_owned();
     let path =
         env::join_paths([pmvet.into()].into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap()))).unwrap();
+    // A line now and then, if a command takes long.
+    let progress = Regex::new(r"^pmvet: (\d+ of \d+ (crash images tried|crashes), |\d+ s: )").unwrap();
     let mut folder = place.path().to_owned();
     let mut wrong = Vec::new();
     for shown in shown(text) {
@@ -119,7 +121,7 @@ fn run(text: &str) -> Vec<Wrong> {
         let printed = String::from_utf8_lossy(&output.stdout);
         let printed =
             printed.replace(&format!("{}/", root.display()), "").replace(&place.path().display().to_string(), HOME);
-        let printed: Vec<String> = printed.lines().map(str::to_owned).collect();
+        let printed: Vec<String> = printed.lines().filter(|line| !progress.is_match(line)).map(str::to_owned).collect();
         if let Some(missing) = differs(&shown.printed, &printed) {
             wrong.push(Wrong { shown, missing, printed });
         }
