@@ -11,8 +11,6 @@
  *	                                  what reports shall call these bytes
  *	PMVET_IGNORE(stats, sizeof(*stats));
  *	                                  these bytes need not survive a crash
- *	PMVET_OP_BEGIN("put 1 a");        the program begins with this line of its input (0: with the next one)
- *	PMVET_OP_END("put 1 a");          and has done it: whoever asked for it may know (pmvet check --durable)
  *	PMVET_LOG("insert.BEGIN");        free text; as with pmreorder, a text that ends in ".BEGIN" or ".END"
  *	                                  marks the beginning or the end of what it names
  *	PMVET_OP_BEGIN("put a 1");        for --durable: the operation of this line of the input begins (0: the next line in order)
