@@ -1,8 +1,9 @@
 //! Reads the rings of a running target and puts the events of all threads into one order.
 //!
 //! Every numbered event has its own number and no number is left out, so the next event is always the one with the next
-//! number, wherever it is. Loads carry the number of the last event before them and go when that has gone. If a
-//! thread is killed between taking a number and publishing its record, the number is lost; such a loss is counted and never silent.
+//! number, wherever it is. Loads carry the number of the last event before them and go between that event and the next
+//! one, whichever ring that is in. If a thread is killed between taking a number and publishing its record, the number
+//! is lost; such a loss is counted and never silent.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -68,10 +69,46 @@ struct Ring {
     os_thread: u32,
     tail: u64,
     head: u64,
-    /// The number that has to be next before this ring can go on.
-    blocked_until: u64,
+    /// Of the record at the front.
+    position: Position,
     /// The thread does not exist any more, though it did not say goodbye.
     dead: bool,
+}
+
+impl Ring {
+    /// Where the record at the front belongs.
+    fn front(&self) -> Position {
+        // SAFETY: between our tail and the published head.
+        let bytes = unsafe { self.buffer.published(self.tail, self.head) };
+        bytes.split_first_chunk().map_or(Position::LAST, |(word, _)| {
+            let (seq, kind) = wire::peek(u64::from_le_bytes(*word));
+            Position::record(seq, kind)
+        })
+    }
+}
+
+/// Where a record belongs in the order of all rings: the event with number `n` at `2n`, the loads after it at `2n + 1`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Position(u64);
+
+impl Position {
+    /// Before anything else: of a load with the number of the record before it in its ring, and of a front not yet looked at.
+    const FIRST: Position = Position(0);
+    /// After anything else: of an empty ring.
+    const LAST: Position = Position(u64::MAX);
+
+    fn event(seq: u64) -> Self {
+        Position(2 * seq)
+    }
+
+    fn record(seq: u64, kind: u8) -> Self {
+        match kind {
+            wire::PAD => Position::FIRST,
+            wire::LOAD if seq == 0 => Position::FIRST,
+            wire::LOAD => Position(2 * seq + 1),
+            _ => Position::event(seq),
+        }
+    }
 }
 
 /// How events are passed on.
@@ -124,10 +161,13 @@ impl<'a> Collector<'a> {
     /// Passes on the events that can be, within bounds. Returns how many bytes of them there were.
     pub(crate) fn pump(&mut self, sink: &mut dyn Sink) -> Result<u64, CollectError> {
         let mut total = 0;
+        // Asked before the heads: loads that came before an event below this number are then below the heads.
+        let numbered = self.shared.header().next_seq.0.load(Ordering::Acquire);
         self.find_rings()?;
         // Once: who looks again and again takes the cache line from the thread that writes it.
         for ring in &mut self.rings {
             ring.head = self.shared.control(ring.index).head.0.load(Ordering::Acquire);
+            ring.position = ring.front();
         }
         let order = match sink.counts() {
             false => PassOrder::Exact,
@@ -138,8 +178,8 @@ impl<'a> Collector<'a> {
         while total < MAX_BATCH_BYTES {
             let mut moved = 0;
             for i in 0..self.rings.len() {
-                if self.rings[i].blocked_until <= self.next {
-                    moved += self.drain(i, sink, order)?;
+                if order == PassOrder::Any || self.rings[i].position <= Position::event(self.next) {
+                    moved += self.drain(i, sink, order, numbered)?;
                 }
             }
             if moved == 0 {
@@ -174,24 +214,31 @@ impl<'a> Collector<'a> {
                 os_thread: control.os_thread.load(Ordering::Relaxed),
                 tail,
                 head: tail,
-                blocked_until: 0,
+                position: Position::LAST,
                 dead: false,
             });
         }
         Ok(())
     }
 
-    /// Passes on the events at the front of one ring, as far as they are next. Returns how many bytes they took.
-    fn drain(&mut self, i: usize, sink: &mut dyn Sink, order: PassOrder) -> Result<u64, CollectError> {
+    /// Passes on the records at the front of one ring, as far as they are next: of the events only those below `numbered`,
+    /// and only once all rings have passed on the loads before them. Returns how many bytes they took.
+    fn drain(&mut self, i: usize, sink: &mut dyn Sink, order: PassOrder, numbered: u64) -> Result<u64, CollectError> {
         let Self { shared, rings, next, rare, sent, files, .. } = self;
+        let others = rings.iter().enumerate().filter(|(other, _)| *other != i).map(|(_, ring)| ring.position);
+        let mut bound = Position::event(numbered.saturating_sub(1));
+        if order == PassOrder::Exact {
+            bound = others.fold(bound, Position::min);
+        }
         let ring = &mut rings[i];
         let control = shared.control(ring.index);
         let first = ring.tail;
         let mut start = first;
         let mut replaced = None;
-        ring.blocked_until = 0;
+        ring.position = Position::FIRST;
         loop {
             if ring.tail == ring.head {
+                ring.position = Position::LAST;
                 break;
             }
             // SAFETY: between our tail and the published head.
@@ -199,24 +246,26 @@ impl<'a> Collector<'a> {
             let damaged = |source| CollectError::Damaged { thread: ring.thread, source };
             let (word, _) = bytes.split_first_chunk().ok_or(damaged(BadRecord { kind: 0 }))?;
             let (seq, kind) = wire::peek(u64::from_le_bytes(*word));
-            let wants = if kind == wire::LOAD { seq + 1 } else { seq };
-            if wants > *next && kind != wire::PAD && order != PassOrder::Any {
-                ring.blocked_until = wants;
+            let position = Position::record(seq, kind);
+            let is_load = kind == wire::LOAD;
+            let too_early = position > Position::event(*next) || !is_load && position > bound;
+            if too_early && order != PassOrder::Any {
+                ring.position = position;
                 break;
             }
-            let numbered = u64::from(kind != wire::LOAD);
+            let step = u64::from(!is_load);
             if order != PassOrder::Exact
                 && let Some(record) = wire::brief(bytes)
             {
-                *next += numbered;
-                *sent += numbered;
+                *next += step;
+                *sent += step;
                 sink.count(ring.thread, &record, *shared);
                 ring.tail += record.len as u64;
             } else if let Front::Record { mut event, len } = wire::read(bytes, ring.thread).map_err(damaged)? {
-                *next += numbered;
+                *next += step;
                 // Only rare events are about files and processes.
                 if kind != wire::RARE || files.canonical(&mut event.what) {
-                    *sent += numbered;
+                    *sent += step;
                     event.seq = *sent;
                     sink.event(&event, *shared)?;
                 }
@@ -326,14 +375,9 @@ impl<'a> Collector<'a> {
 
     /// Goes on with the smallest number that did come.
     fn skip_lost(&mut self) {
-        let front = |ring: &Ring| {
-            // SAFETY: between our tail and the published head.
-            let bytes = unsafe { ring.buffer.published(ring.tail, ring.head) };
-            let (word, _) = bytes.split_first_chunk()?;
-            let (seq, kind) = wire::peek(u64::from_le_bytes(*word));
-            (kind != wire::PAD).then_some(if kind == wire::LOAD { seq + 1 } else { seq })
-        };
-        if let Some(first) = self.rings.iter().filter_map(front).min()
+        let fronts = self.rings.iter().map(Ring::front).filter(|&front| front != Position::LAST);
+        // A load waits until the event after it is next.
+        if let Some(first) = fronts.min().map(|front| front.0.div_ceil(2))
             && first > self.next
         {
             self.loss.events += first - self.next;
@@ -410,3 +454,6 @@ impl Files {
         }
     }
 }
+
+#[cfg(test)]
+mod scripted_rings;
