@@ -80,7 +80,7 @@ static void apply(uint64_t entries)
 
 static void commit(void)
 {
-	if (closing) { /* only with BUG(5) */
+	if (closing) {
 		log_word(&closing->name, 0); /* BLAME(5) */
 		closing = NULL;
 	}

@@ -92,7 +92,11 @@ pub(crate) fn manifests() -> Vec<Manifest> {
 /// The lines that a report of a bug may name: `file:line` of each line marked `BUG(n)` or `BLAME(.., n, ..)`. A mark on a line of its
 /// own is about the next one.
 pub(crate) fn marked(manifest: &Manifest, bug: u32) -> BTreeSet<String> {
-    let source = &manifest.source;
+    marked_in(&manifest.source, bug)
+}
+
+/// The same for a source of any program.
+pub(crate) fn marked_in(source: &Path, bug: u32) -> BTreeSet<String> {
     let (name, text) = (source.file_name().unwrap().to_str().unwrap(), fs::read_to_string(source).unwrap());
     let mut lines = BTreeSet::new();
     for (number, line) in (1..).zip(text.lines()) {
