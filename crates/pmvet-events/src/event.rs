@@ -67,6 +67,13 @@ pub enum What<'a> {
         addr: u64,
         len: u64,
     },
+    /// A call of libpmemobj about the transaction of its thread, when it begins. Allocations are told when they are done.
+    Transaction {
+        op: TransactionOp,
+        /// The pool of one that begins, the bytes that are added, allocated or made persistent, the object that is freed; 0 for others.
+        addr: u64,
+        len: u64,
+    },
     /// A cache-line flush, of PM or (a bug worth reporting) of volatile memory.
     Flush {
         addr: u64,
@@ -283,6 +290,21 @@ tags! {
         /// An exchange whose old value the program does not use.
         Stored = 3 "atomic-stored",
     }
+    TransactionOp {
+        /// Of another one, too: then it is nested.
+        Begin = 0 "tx-begin",
+        /// From here on the transaction takes back what is stored to these bytes if it does not commit.
+        Add = 1 "tx-add",
+        Allocate = 2 "tx-allocate",
+        Free = 3 "tx-free",
+        /// Of a nested one, this changes nothing: it commits with the outermost one.
+        Commit = 4 "tx-commit",
+        /// Of the outermost one, too. May come twice.
+        Abort = 5 "tx-abort",
+        End = 6 "tx-end",
+        /// The program makes these bytes persistent itself, in a transaction or not.
+        Persist = 7 "tx-persist",
+    }
     LockKind {
         Exclusive = 0 "exclusive",
         Shared = 1 "shared",
@@ -322,6 +344,7 @@ impl What<'_> {
             What::Rmw { .. } => "rmw",
             What::Atomic { how, .. } => how.name(),
             What::Allocate { .. } => "allocate",
+            What::Transaction { op, .. } => op.name(),
             What::Flush { how, .. } => how.name(),
             What::Fence { how } => match how {
                 FenceKind::Sfence => "sfence",
@@ -378,6 +401,11 @@ impl What<'_> {
             | What::Unmap { addr, len }
             | What::Marker { addr, len, .. }
             | What::Allocate { addr, len } => Some((addr, len)),
+            What::Transaction {
+                op: TransactionOp::Add | TransactionOp::Allocate | TransactionOp::Persist,
+                addr,
+                len,
+            } => Some((addr, len)),
             _ => None,
         }
     }

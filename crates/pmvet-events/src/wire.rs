@@ -16,7 +16,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::event::{AtomicKind, Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, What};
+use crate::event::{
+    AtomicKind, Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, TransactionOp, What,
+};
 use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
 use crate::paths;
 
@@ -253,10 +255,11 @@ fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
         What::Interrupted { addr, size } => (24, [addr, size.into(), 0, 0], &[]),
         What::ThreadDetach { child } => (26, [child.0.into(), 0, 0, 0], &[]),
         What::FileRead { file, offset, len } => (28, [file.0.into(), offset, len, 0], &[]),
-        What::Input { len } => (29, [len, 0, 0, 0], &[]),
-        What::Output { len, lines } => (30, [len, lines, 0, 0], &[]),
+        What::Input { len } => (31, [len, 0, 0, 0], &[]),
+        What::Output { len, lines } => (32, [len, lines, 0, 0], &[]),
         What::Step { addr, len, state } => (27, [addr, len, 0, 0], state),
         What::Allocate { addr, len } => (25, [addr, len, 0, 0], &[]),
+        What::Transaction { op, addr, len } => (29, [op as u64, addr, len, 0], &[]),
         What::Store { .. }
         | What::Load { .. }
         | What::Rmw { .. }
@@ -302,10 +305,11 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
         24 => What::Interrupted { addr: a, size: b as u32 },
         26 => What::ThreadDetach { child: ThreadId(a as u32) },
         28 => What::FileRead { file, offset: b, len: c },
-        29 => What::Input { len: a },
-        30 => What::Output { len: a, lines: b },
+        31 => What::Input { len: a },
+        32 => What::Output { len: a, lines: b },
         27 => What::Step { addr: a, len: b, state: data },
         25 => What::Allocate { addr: a, len: b },
+        29 => What::Transaction { op: TransactionOp::from_number(a as u8)?, addr: b, len: c },
         _ => return None,
     })
 }
@@ -428,6 +432,9 @@ mod tests {
             round_trip(What::Atomic { addr: 8, old: &[0; 4], new: &[1; 4], how });
         }
         round_trip(What::Allocate { addr: 64, len: 4096 });
+        for &op in TransactionOp::ALL {
+            round_trip(What::Transaction { op, addr: 64, len: 8 });
+        }
         round_trip(What::Step { addr: 64, len: 8, state: &long[..160] });
         for &how in FlushKind::ALL {
             round_trip(What::Flush { addr: 64, how, pm: true });

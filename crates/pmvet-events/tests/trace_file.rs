@@ -45,7 +45,7 @@ struct Seed {
     text: String,
 }
 
-const KINDS: u8 = 31;
+const KINDS: u8 = 33;
 
 impl Seed {
     fn what(&self) -> What<'_> {
@@ -91,6 +91,7 @@ impl Seed {
             29 => What::ThreadDetach { child: ThreadId(a as u32) },
             28 => What::Allocate { addr: a, len: b },
             30 => What::Step { addr: a, len: b, state: &self.bytes },
+            31 => What::Transaction { op: pick(TransactionOp::ALL, self.how), addr: a, len: b },
             _ => What::Interrupted { addr: a, size: b as u32 },
         }
     }

@@ -58,11 +58,19 @@ pub(crate) const NAMES: [&str; COUNT] = [
     "step",
     "file-read",
     "atomic-stored",
+    "tx-begin",
+    "tx-add",
+    "tx-allocate",
+    "tx-free",
+    "tx-commit",
+    "tx-abort",
+    "tx-end",
+    "tx-persist",
     "input",
     "output",
 ];
 
-pub(crate) const COUNT: usize = 55;
+pub(crate) const COUNT: usize = 63;
 
 /// The number of an event's kind.
 #[inline]
@@ -102,8 +110,9 @@ pub(crate) fn index(what: &What<'_>) -> usize {
         What::ThreadDetach { .. } => 49,
         What::Step { .. } => 50,
         What::FileRead { .. } => 51,
-        What::Input { .. } => 53,
-        What::Output { .. } => 54,
+        What::Transaction { op, .. } => 53 + *op as usize,
+        What::Input { .. } => 61,
+        What::Output { .. } => 62,
     }
 }
 
@@ -215,6 +224,7 @@ pub(crate) mod tests {
         all.extend(FenceKind::ALL.iter().map(|&how| What::Fence { how }));
         all.extend(SyncKind::ALL.iter().map(|&how| What::FileSync { file: FileId(1), offset: 0, len: 64, how }));
         all.push(What::Allocate { addr: 0x1000, len: 64 });
+        all.extend(TransactionOp::ALL.iter().map(|&op| What::Transaction { op, addr: 0x1000, len: 64 }));
         all.push(What::Step { addr: 0x1000, len: 8, state: &[0; 160] });
         all.extend(AtomicKind::ALL.iter().map(|&how| What::Atomic { addr: 0x99, old: &[0], new: &[1], how }));
         all.extend(SyncOp::ALL.iter().map(|&op| What::Sync { object: 0x77, op }));

@@ -21,34 +21,35 @@ pub(crate) struct Allocator {
 enum Base {
     Nothing,
     Argument(u8),
-    /// The pool of the thread's transaction.
-    Transaction,
 }
 
 /// What a call asks for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Request {
-    len: u64,
-    base: u64,
+    pub(super) len: u64,
+    pub(super) base: u64,
     out: Option<u64>,
 }
 
-/// Those of libpmemobj and those that the plan names. Left out: functions that may give back memory in use, as `realloc`
+impl Request {
+    /// For `len` bytes, relative to `base`.
+    pub(super) fn new(base: u64, len: u64) -> Self {
+        Self { len, base, out: None }
+    }
+}
+
+/// Those of libpmemobj outside of transactions, and those that the plan names. Left out: functions that may give back memory in use, as `realloc`
 /// does.
 pub(crate) fn functions(plan: &Plan) -> impl Iterator<Item = (String, Allocator)> {
     let pool = Base::Argument(0);
     let oid = Allocator { size: Some(2), bytes: 1, out: Some(1), base: pool, oid: true };
     let reserve = Allocator { out: None, ..oid };
-    let transaction = Allocator { size: Some(0), base: Base::Transaction, ..reserve };
     let built_in = [
         ("pmemobj_alloc", oid),
         ("pmemobj_xalloc", oid),
         ("pmemobj_zalloc", oid),
         ("pmemobj_reserve", reserve),
         ("pmemobj_xreserve", reserve),
-        ("pmemobj_tx_alloc", transaction),
-        ("pmemobj_tx_zalloc", transaction),
-        ("pmemobj_tx_xalloc", transaction),
     ];
     let named = plan.alloc.iter().map(|f| {
         let base = f.base.map_or(Base::Nothing, Base::Argument);
@@ -58,15 +59,14 @@ pub(crate) fn functions(plan: &Plan) -> impl Iterator<Item = (String, Allocator)
 }
 
 impl Allocator {
-    /// At the call. `pool` is that of the thread's transaction.
-    pub(crate) fn request(&self, arguments: &[u64; 4], pool: u64) -> Request {
+    /// At the call.
+    pub(crate) fn request(&self, arguments: &[u64; 4]) -> Request {
         let argument = |number: u8| arguments[usize::from(number) % arguments.len()];
         Request {
             len: self.size.map_or(1, argument).saturating_mul(self.bytes),
             base: match self.base {
                 Base::Nothing => 0,
                 Base::Argument(number) => argument(number),
-                Base::Transaction => pool,
             },
             out: self.out.map(argument),
         }

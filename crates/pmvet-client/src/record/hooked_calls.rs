@@ -6,7 +6,7 @@
 //!
 //! Taking and giving back one lock at a time, by far the most common case, is done by the stubs without coming here.
 
-use pmvet_events::event::{LockKind, SyncOp, What};
+use pmvet_events::event::{LockKind, SyncOp, TransactionOp, What};
 use pmvet_events::ids::{ContextId, SiteId};
 
 use super::allocators::Request;
@@ -28,14 +28,18 @@ pub(crate) unsafe extern "C" fn function_entered(thread: *mut Thread) {
     // Calls with a lower stack pointer are over, however they were left.
     thread.pending_calls.retain(|p| p.sp >= sp);
     // C11's functions wrap those of pthread, and a lock of the user's may do so too. Only the outermost one counts.
-    let synchronises = !matches!(hook.role, SyncRole::Allocate(_) | SyncRole::BeginTransaction | SyncRole::Detach);
-    if synchronises && thread.pending_calls.iter().any(|p| p.object == object) {
+    if hook.role.synchronises() && thread.pending_calls.iter().any(|p| p.object == object) {
         return;
     }
     let mut request = Request::default();
     match hook.role {
-        SyncRole::Allocate(function) => request = function.request(&arguments, thread.pool),
-        SyncRole::BeginTransaction => thread.pool = object,
+        SyncRole::Allocate(function) => request = function.request(&arguments),
+        SyncRole::Transaction(call) => {
+            if call.begins() {
+                thread.pool = object;
+            }
+            request = call.request(&arguments, thread.pool);
+        }
         _ => thread.report_released_spin_locks(),
     }
     let context = thread.context(sp);
@@ -66,16 +70,18 @@ pub(crate) unsafe extern "C" fn function_entered(thread: *mut Thread) {
                 emit(What::ThreadDetach { child });
             }
         }
-        SyncRole::Acquire(..)
-        | SyncRole::SemWait
-        | SyncRole::Join
-        | SyncRole::Allocate(_)
-        | SyncRole::BeginTransaction => {}
+        SyncRole::Transaction(call) => {
+            if let Some(what) = call.at_entry(request) {
+                emit(what);
+            }
+        }
+        SyncRole::Acquire(..) | SyncRole::SemWait | SyncRole::Join | SyncRole::Allocate(_) => {}
     }
-    let returns = !matches!(
-        hook.role,
-        SyncRole::Release(_) | SyncRole::Signal(_) | SyncRole::SemPost | SyncRole::Detach | SyncRole::BeginTransaction
-    );
+    let returns = match hook.role {
+        SyncRole::Release(_) | SyncRole::Signal(_) | SyncRole::SemPost | SyncRole::Detach => false,
+        SyncRole::Transaction(call) => call.tells_at_return(),
+        _ => true,
+    };
     if returns || hook.wrapper {
         thread.pending_calls.push(PendingCall {
             sp,
@@ -108,6 +114,21 @@ pub(crate) unsafe extern "C" fn function_returns(thread: *mut Thread) {
                     emit(What::Allocate { addr, len: len.min(mapping.end.saturating_sub(addr)) });
                 }
             }
+            SyncRole::Transaction(call) => {
+                let told = call.at_return(done.request, results);
+                if let Some((addr, len)) = told.allocated
+                    && let Some(mapping) = PM.find(addr, 1)
+                {
+                    let len = len.min(mapping.end.saturating_sub(addr));
+                    emit(What::Transaction { op: TransactionOp::Allocate, addr, len });
+                    if call.is_allocator() {
+                        emit(What::Allocate { addr, len });
+                    }
+                }
+                if told.aborted {
+                    emit(What::Transaction { op: TransactionOp::Abort, addr: 0, len: 0 });
+                }
+            }
             SyncRole::Acquire(how, success) => {
                 let acquired = match success {
                     Success::Always => true,
@@ -136,11 +157,7 @@ pub(crate) unsafe extern "C" fn function_returns(thread: *mut Thread) {
                 }
             }
             SyncRole::SemWait | SyncRole::Join => {}
-            SyncRole::Release(_)
-            | SyncRole::Signal(_)
-            | SyncRole::SemPost
-            | SyncRole::Detach
-            | SyncRole::BeginTransaction => {}
+            SyncRole::Release(_) | SyncRole::Signal(_) | SyncRole::SemPost | SyncRole::Detach => {}
         }
     }
     thread.update_return_slot();

@@ -27,6 +27,7 @@ pub(crate) mod sync_functions;
 pub(crate) mod syscalls;
 pub(crate) mod thread;
 pub(crate) mod threads;
+mod transactions;
 mod unfenced_stores;
 
 use pmvet_events::plan::Plan;

@@ -1,4 +1,4 @@
-//! The functions that are hooked: those that synchronise threads, and allocators.
+//! The functions that are hooked: those that synchronise threads, allocators, and libpmemobj's transactions.
 //!
 //! A hooked function is recognised by the address of its first instruction. What happens at its entry and return is in
 //! [`super::hooked_calls`].
@@ -13,6 +13,7 @@ use pmvet_events::plan::{Plan, SyncFunctionKind};
 
 use super::allocators::{self, Allocator};
 use super::sites::SITES;
+use super::transactions::{self, TransactionCall};
 use crate::dynamorio::Global;
 
 /// The hooked functions of this process.
@@ -32,8 +33,14 @@ pub(super) enum SyncRole {
     Join,
     Detach,
     Allocate(Allocator),
-    /// Begins a transaction of the pool that is its first argument.
-    BeginTransaction,
+    Transaction(TransactionCall),
+}
+
+impl SyncRole {
+    /// Whether it is about an object that threads synchronise by.
+    pub(super) fn synchronises(self) -> bool {
+        !matches!(self, Self::Allocate(_) | Self::Transaction(_) | Self::Detach)
+    }
 }
 
 /// How a function tells that it has acquired the lock.
@@ -150,8 +157,8 @@ impl Hooks {
         if plan.races {
             names.extend(["pthread_detach", "thrd_detach"].map(|name| (name.into(), (SyncRole::Detach, 0))));
             names.extend(allocators::functions(plan).map(|(name, function)| (name, (SyncRole::Allocate(function), 0))));
-            names.insert("pmemobj_tx_begin".into(), (SyncRole::BeginTransaction, 0));
         }
+        names.extend(transactions::functions(plan.races).map(|(name, call)| (name, (SyncRole::Transaction(call), 0))));
         Self { names, found: RwLock::default() }
     }
 
@@ -205,8 +212,7 @@ impl Hooks {
             }
             let number = found.hooks.len() as u32;
             let known = name.starts_with("pthread_") || name.starts_with("sem_");
-            let wrapper =
-                !known && !matches!(role, SyncRole::Allocate(_) | SyncRole::BeginTransaction | SyncRole::Detach);
+            let wrapper = !known && role.synchronises();
             found.hooks.push(Hook { role, arg, site: SITES.id_at(pc), wrapper });
             found.at.insert(pc, number);
         }

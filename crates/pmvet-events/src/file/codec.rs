@@ -83,6 +83,7 @@ pub(super) mod op {
     pub(in super::super) const MARKER: u8 = 26;
     pub(in super::super) const INTERRUPTED: u8 = 27;
     pub(in super::super) const ATOMIC: u8 = 28;
+    /// Also the calls about a transaction, see [`TRANSACTION`](super::TRANSACTION).
     pub(in super::super) const ALLOCATE: u8 = 29;
     pub(in super::super) const THREAD_DETACH: u8 = 30;
     pub(in super::super) const STEP: u8 = 31;
@@ -93,6 +94,9 @@ pub(super) const RANGE_ZEROED: u8 = 0;
 pub(super) const RANGE_READ: u8 = 1;
 pub(super) const RANGE_INPUT: u8 = 2;
 pub(super) const RANGE_OUTPUT: u8 = 3;
+
+/// The kind of [`op::ALLOCATE`] that is a call about a transaction. Which one follows.
+pub(super) const TRANSACTION: u8 = 1;
 
 /// Flags of [`op::RMW`].
 pub(super) const RMW_STORED: u8 = 1;
@@ -127,6 +131,7 @@ impl Shape {
                 (op::ATOMIC, how as u8 | uneven, new.len() as u64)
             }
             What::Allocate { .. } => (op::ALLOCATE, 0, 0),
+            What::Transaction { .. } => (op::ALLOCATE, TRANSACTION, 0),
             What::Flush { how, pm, .. } => (op::FLUSH, (how as u8) << 1 | u8::from(pm), 0),
             What::Fence { how } => (op::FENCE, how as u8, 0),
             What::Unsupported { size, .. } => (op::UNSUPPORTED, 0, u64::from(size)),

@@ -5,7 +5,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::codec::*;
 use super::predictor::{Predictor, Slot, Thread, expected_seq};
-use crate::event::{AtomicKind, Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, What};
+use crate::event::{
+    AtomicKind, Event, FenceKind, FlushKind, LockKind, MarkerKind, StoreKind, SyncKind, SyncOp, TransactionOp, What,
+};
 use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
 use crate::places::{Context, Places, Site};
 
@@ -229,6 +231,10 @@ impl Decoder {
                     }
                     _ => What::Atomic { addr, old, new, how: kind.ok_or(KIND_UNKNOWN)? },
                 }
+            }
+            op::ALLOCATE if how == TRANSACTION => {
+                let len = input.varint()?;
+                What::Transaction { op: TransactionOp::from_number(input.byte()?).ok_or(KIND_UNKNOWN)?, addr, len }
             }
             op::ALLOCATE => What::Allocate { addr, len: input.varint()? },
             op::UNSUPPORTED => What::Unsupported { addr, size: head.size()?, why: input.text()? },

@@ -152,6 +152,11 @@ impl Encoder {
                 self.addr(out, control, thread, slot, shape, addr);
                 put_varint(out, len);
             }
+            What::Transaction { op, addr, len } => {
+                self.addr(out, control, thread, slot, shape, addr);
+                put_varint(out, len);
+                out.push(op as u8);
+            }
             What::Unsupported { addr, why, .. } => {
                 self.addr(out, control, thread, slot, shape, addr);
                 put_bytes(out, why.as_bytes());
@@ -349,6 +354,7 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
         | What::Rmw { .. }
         | What::Atomic { .. }
         | What::Allocate { .. }
+        | What::Transaction { .. }
         | What::Flush { .. }
         | What::Fence { .. }
         | What::Unsupported { .. }

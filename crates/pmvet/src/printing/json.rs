@@ -115,7 +115,7 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
             object.number("len", len);
             object.flag("writable", writable);
         }
-        What::Unmap { addr, len } | What::Allocate { addr, len } => {
+        What::Unmap { addr, len } | What::Allocate { addr, len } | What::Transaction { addr, len, .. } => {
             object.hex("addr", addr);
             object.number("len", len);
         }

@@ -119,6 +119,7 @@ impl EventCounter {
             What::Fence { .. }
             | What::Atomic { .. }
             | What::Allocate { .. }
+            | What::Transaction { .. }
             | What::Step { .. }
             | What::Acquire { .. }
             | What::Release { .. }
