@@ -1,9 +1,11 @@
 //! The engines, one folder each: they read events and return findings. No engine knows another.
 //!
 //! What they share has a room of its own: [`lab`] runs recoveries on crash images, [`causes`] tells which findings are one,
-//! [`timeline`] completes findings that have a crash image, [`stacks`] finds the names of places, [`operations`] are inputs made of
-//! operations, [`promises`] says what must be there after a crash, and [`alias_coverage`] tells interleavings apart.
+//! [`timeline`] completes findings that have a crash image, [`transactions`] follows those of libpmemobj, [`stacks`] finds the names of
+//! places, [`operations`] are inputs made of operations, [`promises`] says what must be there after a crash, and [`alias_coverage`] tells
+//! interleavings apart.
 
+mod account;
 pub mod alias_coverage;
 pub mod causes;
 pub mod confirm;
@@ -19,4 +21,5 @@ pub mod promises;
 pub mod rules;
 pub mod stacks;
 pub mod timeline;
+pub mod transactions;
 pub mod verify;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, FileId, ModuleId, Places, Site, SiteId};
 pub use pmvet_findings::stack::user_frame;
+use pmvet_findings::stack::{is_pm_library, naming_frame};
 use pmvet_findings::{Frame, Stack};
 use pmvet_target::sandbox::RawFrame;
 use pmvet_target::symbols::types::Types;
@@ -14,6 +15,11 @@ use pmvet_target::symbols::{self, Symbolizer};
 /// The frame that a sentence is about.
 pub(crate) fn subject(stack: &Stack) -> &Frame {
     &stack[user_frame(stack).unwrap_or(0)]
+}
+
+/// The frame whose function a sentence names.
+pub(crate) fn named(stack: &Stack) -> &Frame {
+    &stack[naming_frame(stack, user_frame(stack).unwrap_or(0))]
 }
 
 /// Resolves what events carry. Engines are tested with one that makes up its answers.
@@ -81,6 +87,11 @@ impl Symbols {
     /// What the modules say about their types and variables.
     pub fn types(&mut self) -> Types {
         self.symbolizer.types()
+    }
+
+    /// The same of one module.
+    pub fn types_in(&mut self, module: &Path) -> Types {
+        self.symbolizer.types_in(module)
     }
 
     /// What a PM file is called.
@@ -161,7 +172,7 @@ pub enum Owner {
 pub fn owner(frame: &Frame) -> Owner {
     let name = frame.module.as_deref().and_then(Path::file_name).map(|n| n.to_string_lossy()).unwrap_or_default();
     let is = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    if is(&["libpmem", "librpmem", "libvmem", "libmemkind"]) {
+    if frame.module.as_deref().is_some_and(is_pm_library) {
         return Owner::PmLibrary;
     }
     if is(&["libc.so", "libc-", "libpthread", "ld-linux", "ld-2", "libstdc++", "libgcc_s", "libm.so", "librt", "libdl"])

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, hash_map::Entry};
 
 use crate::{
+    expression,
     finding::{Evidence, Finding, Frame, Place, PmRange, Role},
     fingerprint::Fingerprinter,
     rules,
@@ -86,7 +87,14 @@ fn name_data(finding: &mut Finding, sources: &Sources) {
         }
     }
     let stored = finding.places.iter().find(|place| place.role == Role::Store);
-    let name = stored.and_then(|place| place.pm.as_ref()?.object.as_ref());
+    let pm = stored.and_then(|place| place.pm.as_ref());
+    let name = pm.and_then(|pm| pm.object.as_ref());
+    let bytes = pm.map_or("the bytes".to_owned(), |pm| format!("the {} bytes", pm.len));
+    let add = match name.and_then(|name| expression::added(name)) {
+        Some(call) => format!("`{call}`"),
+        None => format!("`pmemobj_tx_add_range_direct` with the address that is stored to and {bytes} from there"),
+    };
+    finding.fix = finding.fix.replace(Finding::TX_ADD, &add);
     let name = name.map_or("the stored bytes".to_owned(), |name| format!("`{name}`"));
     finding.fix = finding.fix.replace(Finding::DATA, &name);
 }

@@ -20,6 +20,63 @@ pub(crate) fn stored(line: &str) -> Option<String> {
     })
 }
 
+/// The name alone that a line assigns to: of a variable or, in a function of a class, of a member.
+pub(crate) fn assigned_name(line: &str) -> Option<String> {
+    let code = without_comments(line);
+    code.split([';', '{', '}']).find_map(|statement| {
+        let name = assigned(after_keywords(statement.trim())).map(tidy)?;
+        let is_name =
+            name.chars().all(|c| c.is_alphanumeric() || c == '_') && !name.starts_with(|c: char| c.is_numeric());
+        (is_name && !name.is_empty()).then(|| name.to_owned())
+    })
+}
+
+/// The macro of libpmemobj that adds such a place to a transaction: `TX_ADD_FIELD(list, head)` for `D_RW(list)->head`. Nothing if the text
+/// is not a place that can be added.
+pub(crate) fn added(place: &str) -> Option<String> {
+    let place = place.trim();
+    let object = |text: &str| {
+        let inside = ["D_RW", "DIRECT_RW"].iter().find_map(|name| text.trim().strip_prefix(name))?;
+        group(inside.trim_start())
+            .filter(|(_, rest)| rest.trim().is_empty())
+            .map(|(object, _)| object.trim().to_owned())
+    };
+    if let Some(pointer) = place.strip_prefix('*') {
+        let pointer = pointer.trim();
+        let whole = pointer.strip_prefix('(').and_then(|_| group(pointer)).filter(|(_, rest)| rest.is_empty());
+        let pointer = whole.map_or(pointer, |(inside, _)| inside);
+        return Some(
+            object(pointer).map_or_else(|| format!("TX_ADD_DIRECT({pointer})"), |oid| format!("TX_ADD({oid})")),
+        );
+    }
+    // The last arrow that is not inside of brackets.
+    let mut depth = 0_i32;
+    let mut arrow = None;
+    for (at, c) in place.char_indices() {
+        match c {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth -= 1,
+            '-' if depth == 0 && place[at..].starts_with("->") => arrow = Some(at),
+            _ => {}
+        }
+    }
+    let Some(at) = arrow else {
+        // A name alone is a pointer that something is copied to.
+        let is_name = !place.is_empty() && place.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let is_part = place.contains(['.', '[']) && !place.ends_with(')');
+        return match (is_name, is_part) {
+            (true, _) => Some(format!("TX_ADD_DIRECT({place})")),
+            (_, true) => Some(format!("TX_ADD_DIRECT(&{place})")),
+            _ => None,
+        };
+    };
+    let (owner, field) = (place[..at].trim(), place[at + 2..].trim());
+    Some(match object(owner) {
+        Some(oid) => format!("TX_ADD_FIELD({oid}, {field})"),
+        None => format!("TX_ADD_FIELD_DIRECT({owner}, {field})"),
+    })
+}
+
 /// Functions that take a lock, by a part of their name.
 const LOCKING: &[&str] = &["lock", "acquire", "test_and_set", "cas", "exchange", "xchg"];
 
@@ -131,7 +188,7 @@ fn assigned(statement: &str) -> Option<&str> {
     }
     let counted = |end: &str| {
         let text = statement.strip_suffix(end).or_else(|| statement.strip_prefix(end));
-        text.filter(|text| !text.contains(['+', '(', ',']))
+        text.filter(|text| !text.contains(['+', ',']) && (!text.contains('(') || text.contains("->")))
     };
     counted("++").or_else(|| counted("--"))
 }
@@ -213,7 +270,32 @@ fn is_place(text: &str) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{locked, stored};
+    use super::{added, assigned_name, locked, stored};
+
+    #[test]
+    fn places_are_added_to_transactions() {
+        let cases = [
+            ("D_RW(r)->count", "TX_ADD_FIELD(r, count)"),
+            ("D_RW(D_RO(r)->head)->next", "TX_ADD_FIELD(D_RO(r)->head, next)"),
+            ("D_RW(t)->slots[h(k) % N].key", "TX_ADD_FIELD(t, slots[h(k) % N].key)"),
+            ("*D_RW(node)", "TX_ADD(node)"),
+            ("q->tail", "TX_ADD_FIELD_DIRECT(q, tail)"),
+            ("q->tail->next", "TX_ADD_FIELD_DIRECT(q->tail, next)"),
+            ("(*node).next", "TX_ADD_DIRECT(&(*node).next)"),
+            ("*link", "TX_ADD_DIRECT(link)"),
+            ("slots[i]", "TX_ADD_DIRECT(&slots[i])"),
+            ("name", "TX_ADD_DIRECT(name)"),
+        ];
+        for (place, expected) in cases {
+            assert_eq!(added(place).as_deref(), Some(expected), "{place}");
+        }
+        for place in ["", "f(x)", "D_RW(r", "->"] {
+            let _ = added(place);
+        }
+        assert_eq!(assigned_name("\tcount_ += 1; // one more").as_deref(), Some("count_"));
+        assert_eq!(assigned_name("length++;").as_deref(), Some("length"));
+        assert_eq!(assigned_name("uint64_t n = 1;"), None);
+    }
 
     #[test]
     fn destinations_are_recognised() {
@@ -232,6 +314,7 @@ mod tests {
             ("else if (a == b) x->y |= FLAG;", "x->y"),
             ("D_RW(node)->value = 5;", "D_RW(node)->value"),
             ("root->count++;", "root->count"),
+            ("D_RW(root)->count++; /* why */", "D_RW(root)->count"),
             ("__atomic_store_n(&q->head, h, __ATOMIC_RELEASE);", "q->head"),
             ("q->head.store(h, std::memory_order_release);", "q->head"),
             ("self.root.count.store(n, Ordering::Release);", "self.root.count"),

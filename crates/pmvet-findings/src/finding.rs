@@ -45,6 +45,8 @@ pub struct Finding {
 impl Finding {
     /// In a fix: what the first store stores to. When the run ends, it becomes what the source calls it.
     pub const DATA: &str = "{data}";
+    /// In a fix: the call of libpmemobj that adds what the first store stores to. When the run ends, it becomes what the source would call it.
+    pub const TX_ADD: &str = "{tx-add}";
 }
 
 /// Ordered: the gravest last.
@@ -97,6 +99,8 @@ pub enum Role {
     Fence,
     /// A lock is taken or should have been.
     Lock,
+    /// A range is added to a transaction, or allocated in it.
+    Log,
     /// Where the simulated crash happens.
     FailurePoint,
     /// The last failure point before it from which recovery still works.

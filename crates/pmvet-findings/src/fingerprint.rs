@@ -80,7 +80,7 @@ impl<'a> Fingerprinter<'a> {
 /// Places that say what is wrong, rather than how it was noticed.
 pub fn is_decisive(role: Role) -> bool {
     match role {
-        Role::Store | Role::Load | Role::Flush | Role::Fence | Role::Lock | Role::FailurePoint => true,
+        Role::Store | Role::Load | Role::Flush | Role::Fence | Role::Lock | Role::Log | Role::FailurePoint => true,
         Role::LastGood | Role::NextGood | Role::SideEffect | Role::Recovery => false,
     }
 }

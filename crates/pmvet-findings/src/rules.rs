@@ -72,6 +72,8 @@ rules! {
         "something has a value after a crash that it should not have";
     UNPERSISTED_STORE "unpersisted-store" Warning "rules":
         "a store is never made persistent";
+    TX_STORE_NOT_ADDED "tx-store-not-added" Warning "rules":
+        "a store in a transaction of libpmemobj to memory that was not added to it";
     DIRTY_OVERWRITE "dirty-overwrite" Warning "rules":
         "a store overwrites another one that was not persistent yet";
     TRANSIENT_DATA "transient-data" Performance "rules":
@@ -86,6 +88,10 @@ rules! {
         "one flush persists several stores, which holds only as long as they share a line";
     REDUNDANT_FENCE "redundant-fence" Performance "rules":
         "a fence with nothing to wait for";
+    TX_ADD_TWICE "tx-add-twice" Performance "rules":
+        "a range is added to a transaction of libpmemobj that covers it already";
+    TX_PERSIST "tx-persist" Performance "rules":
+        "a flush inside a transaction of libpmemobj of what its commit flushes";
     FENCE_ORDERS_LINES "fence-orders-lines" Warning "rules" pedantic:
         "a fence waits for several lines, which may become persistent in any order";
     PERSISTENCY_RACE "persistency-race" Warning "race":

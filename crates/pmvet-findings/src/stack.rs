@@ -27,6 +27,9 @@ impl Frame {
         if BELOW_MAIN.contains(&function) || function.starts_with("std::rt::") || function.starts_with("core::ops::") {
             return false;
         }
+        if self.module.as_deref().is_some_and(is_pm_library) {
+            return false;
+        }
         match (&self.file, &self.module) {
             (Some(file), _) if file.is_absolute() => !is_library(file),
             (_, Some(module)) => !is_library(module),
@@ -40,6 +43,14 @@ impl Frame {
     pub fn has_line(&self) -> bool {
         self.file.is_some() && self.line.is_some_and(|line| line > 0)
     }
+}
+
+/// Whether a module is one of PMDK's libraries. Their debug information names the folder that a distribution built them in, which is not
+/// that of a library.
+pub fn is_pm_library(module: &Path) -> bool {
+    let name = module.file_name().unwrap_or_default().to_string_lossy();
+    ["libpmem", "librpmem", "libvmem", "libmemkind"].iter().any(|prefix| name.starts_with(prefix))
+        && (name.ends_with(".so") || name.contains(".so."))
 }
 
 fn is_library(path: &Path) -> bool {
@@ -56,6 +67,12 @@ pub fn user_frames(stack: &[Frame]) -> Vec<&Frame> {
 }
 
 impl Place {
+    /// The frame that sentences name: as [`Place::frame`], but never a lambda.
+    pub fn naming_frame(&self) -> Option<&Frame> {
+        let at = user_frame(&self.stack).unwrap_or(0);
+        self.stack.get(naming_frame(&self.stack, at))
+    }
+
     /// The frame whose line is shown: the innermost of the user's that does more than flush or copy for its caller.
     pub fn frame(&self) -> Option<&Frame> {
         user_frame(&self.stack).and_then(|i| self.stack.get(i)).or(self.stack.first())
@@ -71,6 +88,17 @@ pub fn user_frame(stack: &[Frame]) -> Option<usize> {
     let mut frames = 0..stack.len();
     let first = frames.clone().filter(own).find(decides);
     first.or_else(|| frames.clone().rfind(own)).or_else(|| frames.rfind(|&i| stack[i].is_user()))
+}
+
+/// The function that a sentence names for a frame of a stack: itself or, if it is a lambda of C++, the one around it.
+pub fn naming_frame(stack: &[Frame], at: usize) -> usize {
+    let is_lambda =
+        |frame: &Frame| frame.function.as_deref().is_some_and(|f| f == "operator()" || f.contains("lambda"));
+    let around = |i: &usize| stack[*i].is_user() && !is_lambda(&stack[*i]);
+    match stack.get(at) {
+        Some(frame) if is_lambda(frame) => (at..stack.len()).find(around).unwrap_or(at),
+        _ => at,
+    }
 }
 
 /// A compiler's name for a single instruction.
@@ -116,8 +144,8 @@ fn is_setter(frame: &Frame, caller: &Frame) -> bool {
     only && caller.is_user() && caller.file.is_some() && caller.file != frame.file
 }
 
-/// Without the path to it and its parameters.
-fn last_name(frame: &Frame) -> &str {
+/// The function's name, without the path to it and its parameters.
+pub fn last_name(frame: &Frame) -> &str {
     let function = frame.function.as_deref().unwrap_or_default();
     let path = function.trim_start_matches('<').split(['<', '(', '>']).next().unwrap_or_default();
     let path = path.trim_end_matches(':');
@@ -285,6 +313,16 @@ mod tests {
         let names: Vec<_> = user_frames(&stack).iter().map(|f| f.to_string()).collect();
         assert_eq!(names, ["insert (list.c:42)", "main (list.c:42)"]);
         assert_eq!(user_frames(&stack[..1]).len(), 1, "a stack of libraries alone is shown whole");
+    }
+
+    #[test]
+    fn pm_libraries_are_not_the_users_wherever_they_were_built() {
+        let library = "/usr/lib/x86_64-linux-gnu/libpmemobj.so.1";
+        let inlined =
+            frame("mm512_stream_si512", Some("/build/pmdk-1.12.1/src/libpmem2/x86_64/memset_nt_avx512f.h"), library);
+        let entry = frame("pmemobj_tx_zalloc", Some("/build/pmdk-1.12.1/src/libpmemobj/tx.c"), library);
+        let stack = vec![inlined, entry, frame("push", Some("/home/me/queue.c"), "/home/me/libpmemqueue")];
+        assert_eq!(user_frame(&stack), Some(2));
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub(crate) fn too_early(early: &Place, lost: &Place, crash: &str, outcome: &Outc
 
 /// The function of the user that a place is in.
 pub(crate) fn function_of(place: &Place) -> String {
-    match place.frame().and_then(Frame::short_function) {
+    match place.naming_frame().and_then(Frame::short_function) {
         Some(function) => format!("`{function}`"),
         None => "code without a name".into(),
     }

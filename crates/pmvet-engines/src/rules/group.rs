@@ -11,7 +11,7 @@ use pmvet_findings::{Frame, Role, Rule, Stack, rules};
 
 use super::known::harmless;
 use super::raw::{RawFinding, RawFindings};
-use crate::stacks::{Stacks, subject, user_frame};
+use crate::stacks::{Stacks, named, subject, user_frame};
 
 /// A raw finding with its places.
 #[derive(Debug)]
@@ -87,9 +87,19 @@ fn promote(all: &mut [Resolved], persisted: &[(SiteId, ContextId)], stacks: &mut
     }
 }
 
-/// A missing flush makes overwrites dirty and leaves fences nothing to wait for: that is said once.
+/// A missing flush makes overwrites dirty and leaves fences nothing to wait for, and what a transaction does not cover is not flushed: that
+/// is said once.
 fn leave_out_consequences(all: &mut Vec<Resolved>) {
     let lost = |r: &&Resolved| [rules::UNPERSISTED_STORE.id, rules::TRANSIENT_DATA.id].contains(&r.raw.rule.id);
+    let escapes = |r: &&Resolved| r.raw.rule.id == rules::TX_STORE_NOT_ADDED.id;
+    let escaping: BTreeSet<SourcePlace> = all.iter().filter(escapes).map(|r| SourcePlace::of(&r.place, true)).collect();
+    let of_escape = |r: &Resolved| {
+        let at = |stack: &Stack| escaping.contains(&SourcePlace::of(stack, true));
+        let overwrites =
+            r.raw.rule.id == rules::DIRTY_OVERWRITE.id && (at(&r.place) || r.other.as_ref().is_some_and(at));
+        lost(&r) && at(&r.place) || overwrites
+    };
+    all.retain(|r| !of_escape(r));
     let spots: BTreeSet<SourcePlace> = all.iter().filter(lost).map(|r| SourcePlace::of(&r.place, true)).collect();
     let around: BTreeSet<String> =
         all.iter().filter(lost).flat_map(|r| r.place.iter().filter_map(|f| f.function.clone())).collect();
@@ -120,7 +130,7 @@ impl SourcePlace {
         let frame = subject(stack);
         Self {
             module: frame.module.clone(),
-            function: frame.function.clone(),
+            function: named(stack).function.clone(),
             offset: frame.function.is_none().then_some(frame.offset),
             line: frame.line.filter(|_| with_line),
         }

@@ -19,6 +19,8 @@
 //! * A flush of a clean line is reported only if the same thread flushed the line last: a thread that helps another one
 //!   cannot know how far that one is. The first flush of a line that the run has not written is reported only if the file is new:
 //!   after a restart a program may have to flush what it only read.
+//! * Stores in a transaction of libpmemobj that it does not cover have a rule of their own (see `transactions`): a flush is not what
+//!   they lack.
 //! * Fences are compared with the last *explicit* fence: a locked instruction in between, which the author may not know of, makes
 //!   none superfluous. `mfence` is never reported, since it also orders loads, which no flush is needed for.
 //!
@@ -35,6 +37,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod transactions;
 mod watch;
 
 use pmvet_events::event::{Event, FenceKind, MarkerKind, StoreKind, What};
@@ -80,6 +83,7 @@ impl Rules {
     /// Takes the next event. `before` is the newest content of PM without this event; it decides whether a store changed anything.
     pub fn event(&mut self, event: &Event<'_>, before: &(impl LineSource + ?Sized)) {
         let Self { model, watcher } = self;
+        watcher.transactions.event(event, model.spaces(), before);
         match event.what {
             What::Store { addr, value, how } => {
                 if how == StoreKind::NonTemporal {

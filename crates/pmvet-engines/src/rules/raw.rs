@@ -9,6 +9,7 @@ use pmvet_model::{LineId, Mode, Store};
 use pmvet_target::crash::Patch;
 
 use crate::timeline::step::{PmExtent, RawStep, StepKind};
+use crate::transactions::{Escape, TransactionFacts};
 
 /// What a whole run gave.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -18,6 +19,8 @@ pub struct RawFindings {
     pub findings: Vec<RawFinding>,
     /// The places of all stores whose data was made persistent at least once.
     pub persisted: Vec<(SiteId, ContextId)>,
+    /// What transactions of libpmemobj gave.
+    pub transactions: TransactionFacts,
 }
 
 /// All occurrences of one rule at one place of the program.
@@ -43,6 +46,12 @@ pub struct RawFinding {
     pub line_flushed: bool,
     /// For fences with nothing to wait for: the thread had stored to PM since the last one.
     pub stores_before: bool,
+    /// The bytes are in a pool of libpmemobj.
+    pub in_pool: bool,
+    /// For stores that escape a transaction: how.
+    pub escape: Option<Escape>,
+    /// For ranges that are added once more: the transaction has allocated them.
+    pub allocated: bool,
 }
 
 /// An event, and the bytes it was about.

@@ -5,7 +5,8 @@ use std::path::Path;
 use pmvet_findings::{Finding, Frame, Stack, rules};
 
 use super::raw::RawFinding;
-use crate::stacks::{subject, user_frame};
+use crate::stacks::{named, subject, user_frame};
+use crate::transactions::{Escape, words};
 
 /// What is known about a finding when its words are chosen.
 #[derive(Debug, Clone, Copy)]
@@ -34,8 +35,8 @@ pub(super) struct Texts {
 pub(super) fn spot(stack: &Stack) -> String {
     let frame = subject(stack);
     match (&frame.file, frame.line) {
-        (Some(file), Some(line)) => format!("{} ({}:{line})", name(frame), base(file)),
-        _ => name(frame),
+        (Some(file), Some(line)) => format!("{} ({}:{line})", name(named(stack)), base(file)),
+        _ => name(named(stack)),
     }
 }
 
@@ -58,12 +59,15 @@ fn helper(stack: &Stack) -> Option<&str> {
 }
 
 pub(super) fn texts(facts: Facts<'_>) -> Texts {
-    let who = name(subject(facts.place));
+    let who = name(named(facts.place));
     let here = spot(facts.place);
     let id = facts.raw.rule.id;
     match id {
         _ if id == rules::UNPERSISTED_STORE.id => unpersisted(facts, &who, &here),
-        _ if id == rules::TRANSIENT_DATA.id => transient(&who, &here),
+        _ if id == rules::TRANSIENT_DATA.id => transient(facts, &who, &here),
+        _ if id == rules::TX_STORE_NOT_ADDED.id => escaped(facts, &who, &here),
+        _ if id == rules::TX_ADD_TWICE.id => added_twice(facts, &who, &here),
+        _ if id == rules::TX_PERSIST.id => persisted_in_transaction(facts, &who, &here),
         _ if id == rules::DIRTY_OVERWRITE.id => overwrite(facts, &who, &here),
         _ if id == rules::FLUSH_CLEAN.id && facts.eadr => needless_flush(&who, &here),
         _ if id == rules::FLUSH_CLEAN.id => clean_flush(facts, &who, &here),
@@ -97,7 +101,9 @@ fn unpersisted(facts: Facts<'_>, who: &str, here: &str) -> Texts {
         title: format!("What {who} stores to PM {verb}"),
         expected: "A store that recovery relies on is followed by a flush of its cache line and a fence.".into(),
         happened: format!("When the run ended, nothing had forced the store in {here} into PM. {meant}"),
-        fix: if flushing {
+        fix: if facts.raw.in_pool && !flushing {
+            words::outside_fix(&format!("in {here}"))
+        } else if flushing {
             format!("Execute a fence (`sfence`) after the flush of {}, before anything that relies on it.", Finding::DATA)
         } else {
             format!(
@@ -116,14 +122,17 @@ fn unpersisted(facts: Facts<'_>, who: &str, here: &str) -> Texts {
     }
 }
 
-fn transient(who: &str, here: &str) -> Texts {
+fn transient(facts: Facts<'_>, who: &str, here: &str) -> Texts {
+    let if_needed = match facts.raw.in_pool {
+        true => "change it in a transaction that has added it, or call `pmemobj_persist` after the store",
+        false => "flush the bytes and fence after the store",
+    };
     Texts {
         title: format!("What {who} stores to PM is not persistent, and nothing ever flushes it"),
         expected: "Data in PM is made persistent, and data that need not survive a crash is kept in volatile memory.".into(),
         happened: format!("{here} stores to cache lines of PM that no flush touches in the whole run."),
         fix: format!(
-            "If recovery never reads what {who} stores here, move it to volatile memory, which is faster. If it does, flush the \
-             bytes and fence after the store."
+            "If recovery never reads what {who} stores here, move it to volatile memory, which is faster. If it does, {if_needed}."
         ),
         caveat: Some(
             "pmvet cannot tell data that is meant to be volatile from data whose flush was forgotten everywhere. PMVET_IGNORE \
@@ -132,6 +141,55 @@ fn transient(who: &str, here: &str) -> Texts {
         ),
         label: "no flush ever covers this store".into(),
         other_label: String::new(),
+    }
+}
+
+fn escaped(facts: Facts<'_>, who: &str, here: &str) -> Texts {
+    let escape = facts.raw.escape.unwrap_or(Escape::NotAdded);
+    Texts {
+        title: words::title(escape, who),
+        expected: words::EXPECTED.into(),
+        happened: words::happened(escape, here, false),
+        fix: words::fix(escape, here),
+        caveat: Some(words::CAVEAT.into()),
+        label: words::label(escape).into(),
+        other_label: String::new(),
+    }
+}
+
+fn added_twice(facts: Facts<'_>, who: &str, here: &str) -> Texts {
+    let first = facts.other.map_or("earlier code".to_owned(), spot);
+    let (title, happened) = match facts.raw.allocated {
+        true => (
+            format!("{who} adds memory to a transaction that has allocated it"),
+            format!("{here} adds memory that {first} has allocated in the same transaction, which covers it already."),
+        ),
+        false => (
+            format!("{who} adds the same memory to a transaction once more"),
+            format!("{here} adds memory that {first} has added to the same transaction."),
+        ),
+    };
+    Texts {
+        title,
+        expected: "What a transaction changes is added to it once.".into(),
+        happened,
+        fix: format!("Remove the call in {here}."),
+        caveat: Some("It costs time only where the transaction takes the way through both places.".into()),
+        label: "the transaction covers this already".into(),
+        other_label: if facts.raw.allocated { "allocated here".into() } else { "added here".into() },
+    }
+}
+
+fn persisted_in_transaction(facts: Facts<'_>, who: &str, here: &str) -> Texts {
+    let with = helper(facts.place).map_or("a flush".to_owned(), |h| format!("`{h}`"));
+    Texts {
+        title: format!("{who} makes memory persistent that its transaction makes persistent anyway"),
+        expected: "A commit makes persistent what was added to the transaction or allocated in it.".into(),
+        happened: format!("{here} flushes, inside the transaction, what its commit flushes once more."),
+        fix: format!("Remove {with} from {here}."),
+        caveat: None,
+        label: "the commit does this".into(),
+        other_label: "the transaction covers it since here".into(),
     }
 }
 

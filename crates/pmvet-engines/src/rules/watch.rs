@@ -12,6 +12,7 @@ use super::clean::{Fences, Flushed, LastFlush};
 use super::history::LineHistory;
 use super::locks::Locks;
 use super::raw::{Key, RawFinding, RawFindings, RawPlace, bytes_of, place_of, whole};
+use crate::transactions::TransactionTracker;
 
 /// More places than any program has; a bound, in case every event had a call path of its own.
 const MAX_FINDINGS: usize = 1 << 16;
@@ -27,6 +28,7 @@ pub(super) struct RuleWatcher {
     pub(super) clean: Flushed,
     pub(super) fences: Fences,
     pub(super) locks: Locks,
+    pub(super) transactions: TransactionTracker,
     /// By place of a store: where its data was flushed last. Itself, if it needed no flush: stored past the
     /// cache, or persistent by a system call.
     pub(super) flushers: FxHashMap<(SiteId, ContextId), (SiteId, ContextId)>,
@@ -44,6 +46,7 @@ impl RuleWatcher {
             clean: Flushed::default(),
             fences: Fences::default(),
             locks: Locks::default(),
+            transactions: TransactionTracker::default(),
             flushers: FxHashMap::default(),
             ignored: Vec::new(),
             unlinked: FxHashSet::default(),
@@ -102,6 +105,9 @@ impl RuleWatcher {
                 stores_before: false,
                 beside_flushed: false,
                 line_flushed: false,
+                in_pool: false,
+                escape: None,
+                allocated: false,
             });
         }
         let finding = &mut self.findings[index];
@@ -112,6 +118,10 @@ impl RuleWatcher {
     pub(super) fn finding_mut(&mut self, key: &Key) -> &mut RawFinding {
         let index = self.found.get(key).copied().unwrap_or(self.findings.len() - 1);
         &mut self.findings[index]
+    }
+
+    pub(super) fn findings_mut(&mut self) -> &mut Vec<RawFinding> {
+        &mut self.findings
     }
 
     fn is_known(&self, key: &Key) -> bool {
@@ -142,6 +152,8 @@ impl RuleWatcher {
 
     /// In a fixed order: by rule, then as they turned up.
     pub(super) fn finish(mut self) -> RawFindings {
+        let transactions = std::mem::take(&mut self.transactions).finish();
+        self.transactions_found(&transactions);
         for finding in &mut self.findings {
             let place = (finding.place.site, finding.place.context);
             let flusher = finding.flusher.or_else(|| self.flushers.get(&place).copied());
@@ -151,7 +163,7 @@ impl RuleWatcher {
         self.findings.sort_by_key(|f| (order(f.rule), f.place.seq, f.place.pm.map(|pm| pm.offset)));
         let mut persisted: Vec<_> = self.flushers.into_keys().collect();
         persisted.sort_unstable();
-        RawFindings { mode: self.options.mode, findings: self.findings, persisted }
+        RawFindings { mode: self.options.mode, findings: self.findings, persisted, transactions }
     }
 
     fn dirty_overwrite(&mut self, at: LineId, store: &Store, value: &[u8], line: &Line) {

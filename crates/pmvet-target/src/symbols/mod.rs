@@ -130,6 +130,16 @@ impl Symbolizer {
         types
     }
 
+    /// What the module at this path says about its types.
+    pub fn types_in(&mut self, path: &Path) -> Types {
+        let mut types = Types::default();
+        let id = self.modules.announced.iter().find(|(_, announced)| *announced.path == *path).map(|(id, _)| *id);
+        if let Some((_, module)) = id.and_then(|id| self.modules.get(id)) {
+            module.add_types(&mut types);
+        }
+        types
+    }
+
     /// How much can be known about sites in this module.
     pub fn debug_info(&mut self, id: ModuleId) -> DebugInfo {
         match self.modules.get(id) {

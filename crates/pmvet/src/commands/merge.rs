@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use pmvet_engines::causes::{self, Failures};
+use pmvet_engines::transactions;
 use pmvet_findings::suppress::Suppress;
 use pmvet_findings::{Coverage, Finding, Run, rules};
 
@@ -140,7 +141,7 @@ fn join_shares(shares: Vec<Share>) -> Vec<Finding> {
     all.extend(by_rules);
     let (lost, _) = causes::count_early(&mut all, causes::join_lost_stores(lost));
     all.extend(lost);
-    all
+    transactions::one_per_function(all)
 }
 
 /// Where the witnesses are, by the hash of the crash image: the number and folder of a shard, and the witness there.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use glob::Pattern;
 use pmvet_engines::causes;
+use pmvet_engines::transactions;
 use pmvet_findings::{Coverage, Phase};
 use pmvet_target::Workload;
 use pmvet_target::install::Install;
@@ -324,5 +325,6 @@ fn results(session: &mut Session, reports: Reports) -> (Results<'_>, Exit) {
         results.engines.extend(names);
         results.phases.extend(report.phases);
     }
+    results.findings = transactions::one_per_function(results.findings);
     (results, least)
 }

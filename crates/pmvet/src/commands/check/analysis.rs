@@ -11,6 +11,7 @@ use pmvet_engines::lab::native::NativeStacks;
 use pmvet_engines::promises::OperationSigns;
 use pmvet_engines::rules::{self, RawFinding, RawFindings, Rules};
 use pmvet_engines::stacks::Symbols;
+use pmvet_engines::transactions;
 use pmvet_events::What;
 use pmvet_events::file::Definitions;
 use pmvet_findings::{FailurePointTree, Finding, Tally};
@@ -21,6 +22,7 @@ use pmvet_target::symbols::Symbolizer;
 
 use super::settings::CheckSettings;
 use crate::exit::Error;
+use crate::reporting;
 use crate::run_folder::RunFolder;
 
 /// What one pass over the events gave.
@@ -98,6 +100,12 @@ impl CheckAnalysis {
     pub(super) fn with_names<R>(&self, use_names: impl FnOnce(&mut StackLookup<'_>) -> R) -> R {
         let (symbols, places, natives) = &mut *self.names.borrow_mut();
         use_names(&mut StackLookup { stacks: &mut symbols.with(places), natives })
+    }
+
+    /// Says which fields the stores change that escape their transactions.
+    pub(super) fn name_fields(&self, findings: &mut [Finding]) {
+        let (symbols, ..) = &mut *self.names.borrow_mut();
+        transactions::name_fields(findings, &reporting::sources(), |module| symbols.types_in(module));
     }
 
     /// What the rules found, in words.

@@ -15,6 +15,7 @@ use pmvet_engines::lab::TrialCounts;
 use pmvet_engines::lab::UsualRecovery;
 use pmvet_engines::lab::{Promised, RecoveryCommand, TrialImage, TrialJournal, TrialPool, Tried};
 use pmvet_engines::timeline;
+use pmvet_engines::transactions::{self, EscapingLines};
 use pmvet_findings::{Evidence, Finding, Outcome, Severity, rules};
 use pmvet_target::crash::Patch;
 use pmvet_target::mapped::MappedFile;
@@ -184,20 +185,20 @@ impl<'a> Injection<'a> {
         }
         let mut raw = self.analysis.raw.findings.clone();
         // What recovery needs was not meant to be volatile.
-        raw.iter_mut().filter(|f| fatal.contains_key(&f.place.seq)).for_each(|f| f.rule = rules::UNPERSISTED_STORE);
-        let mut unpersisted = HashSet::new();
+        let needed = raw.iter_mut().filter(|f| f.escape.is_none() && fatal.contains_key(&f.place.seq));
+        needed.for_each(|f| f.rule = rules::UNPERSISTED_STORE);
+        let about_loss = [rules::UNPERSISTED_STORE.id(), rules::TX_STORE_NOT_ADDED.id()];
+        let mut proven = HashSet::new();
         for mut finding in self.analysis.worded(raw) {
-            let is_unpersisted = finding.rule == rules::UNPERSISTED_STORE.id();
-            if is_unpersisted {
-                unpersisted.insert(finding.places[0].seq);
-            }
-            let seqs = finding.places.iter().filter(|_| is_unpersisted).filter_map(|place| place.seq);
+            let is_about_loss = about_loss.contains(&finding.rule);
+            let seqs = finding.places.iter().filter(|_| is_about_loss).filter_map(|place| place.seq);
             if let Some(tried) = seqs.filter_map(|seq| fatal.get(&seq)).next()
                 && let Evidence::Trace { timeline } = &mut finding.evidence
             {
                 let timeline = std::mem::take(timeline);
                 finding.severity = Severity::Error;
                 finding.caveat = None;
+                proven.insert(finding.places[0].seq);
                 if let Outcome::Content { violation, .. } = &tried.outcome {
                     finding.rule = violation.rule().id();
                 }
@@ -208,11 +209,14 @@ impl<'a> Injection<'a> {
             all.push(finding);
         }
         // The same store, found twice: the rule says more.
-        let proven = |f: &&Finding| unpersisted.contains(&f.places[0].seq) && f.severity == Severity::Error;
-        let known: Vec<Finding> = all.iter().filter(proven).cloned().collect();
+        let known: Vec<Finding> = all.iter().filter(|f| proven.contains(&f.places[0].seq)).cloned().collect();
         let lost = self.analysis.with_names(|names| findings::of_states(scan, &states, &known, &setting, names));
         let (lost, counted) = causes::count_early(&mut all, lost);
         all.extend(lost);
+        let escaping =
+            self.analysis.with_names(|names| EscapingLines::new(&self.analysis.raw.transactions, names.stacks));
+        transactions::blame_transactions(&mut all, &escaping);
+        self.analysis.name_fields(&mut all);
         self.analysis.with_names(|names| timeline::tell(&self.folder.recording(), &mut all, names.stacks))?;
         self.folder.kept(self.journal.take_failure().map_or(Ok(()), |e| Err(failed("write", JOURNAL, e))));
         let mean_recovery_seconds = self.time_alone(&usual);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pmvet_engines::causes;
+use pmvet_engines::transactions;
 use pmvet_target::shutdown;
 
 use self::analysis::CheckAnalysis;
@@ -165,7 +166,7 @@ impl Engine for CheckEngine {
             phases: stats.phases(),
             complete: stats.recoveries_left == 0 && !shutdown::is_over(),
             least: if stats.no_recovery_ended() { Exit::NothingAnalysed } else { Exit::Ok },
-            findings: results.findings,
+            findings: transactions::one_per_function(results.findings),
             witnesses: results.witnesses,
         })
     }

@@ -14,6 +14,7 @@ use pmvet_engines::lab::native::NativeStacks;
 use pmvet_engines::lab::{self, RecoveryCommand, TrialImage, TrialJournal, TrialPool};
 use pmvet_engines::stacks::Symbols;
 use pmvet_engines::timeline;
+use pmvet_engines::transactions::{self, EscapingLines, TransactionFacts, TransactionTracker};
 use pmvet_engines::verify::blame;
 use pmvet_engines::verify::findings::{self, SearchSetting};
 use pmvet_engines::verify::{
@@ -22,7 +23,9 @@ use pmvet_engines::verify::{
 use pmvet_events::file::Definitions;
 use pmvet_events::paths;
 use pmvet_events::plan::Plan;
+use pmvet_events::spaces::AddressSpaces;
 use pmvet_findings::{Finding, Outcome};
+use pmvet_model::Unknown;
 use pmvet_target::crash::{Patch, VersionId, Versions};
 use pmvet_target::install::Install;
 use pmvet_target::mapped::MappedFile;
@@ -50,6 +53,7 @@ pub(super) struct VerifyAnalysis {
     pub(super) scan: CrashScan,
     /// It has seen all events: all was not over before.
     pub(super) is_whole: bool,
+    transactions: TransactionFacts,
     symbols: Symbols,
     places: Definitions,
 }
@@ -62,6 +66,7 @@ impl VerifyAnalysis {
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
         let mut scanner = CrashScanner::new(recording, settings.recovering.mode, MappedFile::new(store));
+        let (mut spaces, mut transactions) = (AddressSpaces::default(), TransactionTracker::default());
         let rebuilding = |e| failed("rebuild", "the content of PM", e);
         let (mut clock, mut is_whole) = (shutdown::ClockCheck::default(), true);
         while let Some(event) = reader.next().map_err(unread)? {
@@ -70,9 +75,17 @@ impl VerifyAnalysis {
                 break;
             }
             symbols.event(&event);
+            spaces.update(&event);
+            transactions.event(&event, &spaces, &Unknown);
             scanner.event(&event).map_err(rebuilding)?;
         }
-        Ok(Self { scan: scanner.finish().map_err(rebuilding)?, is_whole, symbols, places: reader.into_places() })
+        Ok(Self {
+            scan: scanner.finish().map_err(rebuilding)?,
+            is_whole,
+            transactions: transactions.finish(),
+            symbols,
+            places: reader.into_places(),
+        })
     }
 }
 
@@ -181,6 +194,8 @@ impl<'a> Search<'a> {
             findings.push(found.finding);
         }
         let mut findings = causes::count_lost_stores(findings);
+        transactions::blame_transactions(&mut findings, &EscapingLines::new(&analysis.transactions, &mut stacks));
+        let mut findings = transactions::one_per_function(findings);
         timeline::tell(&self.folder.recording(), &mut findings, &mut stacks)?;
         Ok(Searched { findings, witnesses, done, seconds })
     }

@@ -1,0 +1,159 @@
+//! Findings about crashes that a store outside of its transaction explains.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+use pmvet_findings::{Evidence, Finding, Frame, Place, Role, Severity, rules};
+
+use super::tracker::{Escape, TransactionFacts};
+use super::words;
+use crate::account::{Account, account};
+use crate::causes::words::{function_of, where_of};
+use crate::stacks::{Owner, Stacks, owner, subject};
+
+/// One line of the program.
+type SourceLine = (Option<String>, Option<PathBuf>, Option<u32>, u64);
+
+/// The lines of the program whose stores escape their transactions, and the pools.
+#[derive(Debug, Default)]
+pub struct EscapingLines {
+    lines: HashMap<SourceLine, (Escape, bool)>,
+    pools: HashSet<PathBuf>,
+}
+
+impl EscapingLines {
+    pub fn new(facts: &TransactionFacts, stacks: &mut dyn Stacks) -> Self {
+        let mut lines = HashMap::new();
+        for store in &facts.escaped {
+            let stack = stacks.stack(store.place.site, store.place.context);
+            if account(&stack) == Account::User {
+                let known = lines.entry(line_of(subject(&stack))).or_insert((store.escape, true));
+                known.1 &= store.persisted;
+            }
+        }
+        Self { lines, pools: facts.pools.iter().map(|&file| stacks.file(file)).collect() }
+    }
+
+    fn escape(&self, place: &Place) -> Option<(Escape, bool)> {
+        self.lines.get(&line_of(place.frame()?)).copied()
+    }
+}
+
+fn line_of(frame: &Frame) -> SourceLine {
+    let offset = if frame.has_line() { 0 } else { frame.offset };
+    (frame.function.clone(), frame.file.clone(), frame.line, offset)
+}
+
+/// Says of crashes that they show a store which escapes its transaction, if that is the store to blame; and gives the advice that is right
+/// for a store to a pool outside of any transaction.
+pub fn blame_transactions(findings: &mut [Finding], lines: &EscapingLines) {
+    if lines.pools.is_empty() {
+        return;
+    }
+    for finding in findings {
+        blame_escaped(finding, lines);
+        let Evidence::Crash { recovery, .. } = &finding.evidence else { continue };
+        let Some(first) = finding.places.first().filter(|place| place.role == Role::Store) else { continue };
+        if let Some((escape, persisted)) = lines.escape(first) {
+            if finding.rule == rules::TX_STORE_NOT_ADDED.id() {
+                continue;
+            }
+            let here = spot(first);
+            let crash = finding.places.iter().find(|place| place.role == Role::FailurePoint);
+            let crash = crash.map_or_else(String::new, |place| format!(" {}", where_of(place)));
+            let seen = format!(" After a crash{crash}, recovery {}.", recovery.outcome);
+            // What became of an operation says more.
+            if !matches!(recovery.outcome, Outcome::Content { .. }) {
+                finding.rule = rules::TX_STORE_NOT_ADDED.id();
+            }
+            finding.severity = Severity::Error;
+            finding.title = words::title(escape, &function_of(first));
+            finding.expected = words::EXPECTED.into();
+            finding.happened = words::happened(escape, &here, persisted) + &seen;
+            finding.fix = words::fix(escape, &here);
+            finding.caveat = None;
+            finding.places[0].label = words::label(escape).into();
+        } else if first.pm.as_ref().is_some_and(|pm| lines.pools.contains(&pm.file)) && !makes_pool(first) {
+            let opened = where_of(first);
+            let closed = finding.places.iter().find(|place| place.role == Role::NextGood).map(where_of);
+            finding.fix = match first.stack.first().map(owner) {
+                Some(Owner::PmLibrary) => words::together_fix(&opened, closed.filter(|closed| *closed != opened)),
+                _ => words::outside_fix(&opened),
+            };
+        }
+    }
+}
+
+/// A crash inside of a call about a transaction, while a store waits that escapes it: not the library is to blame. That is so where there was
+/// no time to try each store before the crash.
+fn blame_escaped(finding: &mut Finding, lines: &EscapingLines) {
+    let Evidence::Crash { image, .. } = &finding.evidence else { return };
+    let Some(first) = finding.places.first().filter(|first| account(&first.stack) != Account::User) else { return };
+    let in_transaction =
+        first.stack.iter().filter_map(|frame| frame.function.as_deref()).any(|name| name.starts_with("pmemobj_tx_"));
+    let is_blamed = matches!(first.role, Role::Store | Role::FailurePoint);
+    let escaped = image.unpersisted.iter().find(|place| lines.escape(place).is_some()).cloned();
+    if let Some(escaped) = escaped.filter(|_| is_blamed && in_transaction) {
+        match first.role {
+            Role::Store => finding.places[0] = escaped,
+            _ => finding.places.insert(0, escaped),
+        }
+    }
+}
+
+/// Whether the library is making the pool, or opening it: no transaction helps there.
+fn makes_pool(place: &Place) -> bool {
+    let makes = |name: &str| name.starts_with("pmemobj_create") || name.starts_with("pmemobj_open");
+    place.stack.iter().filter_map(|frame| frame.function.as_deref()).any(makes)
+}
+
+/// `` `push` (queue.c:12) ``, or as much of that as is known.
+fn spot(place: &Place) -> String {
+    let function = function_of(place);
+    match place.frame().filter(|frame| frame.has_line()) {
+        Some(Frame { file: Some(file), line: Some(line), .. }) => {
+            format!("{function} ({}:{line})", file.file_name().unwrap_or_default().display())
+        }
+        _ => function,
+    }
+}
+
+/// A transaction that forgets to add an object leaves all its fields behind: that is one finding for each function, the gravest.
+pub fn one_per_function(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut known: HashMap<(Option<PathBuf>, Option<String>), usize> = HashMap::new();
+    let mut left: Vec<Finding> = Vec::new();
+    for finding in findings {
+        let frame = finding.places.first().filter(|_| finding.rule == rules::TX_STORE_NOT_ADDED.id());
+        let key = frame.and_then(Place::naming_frame).map(|frame| (frame.module.clone(), frame.function.clone()));
+        match key.filter(|(_, function)| function.is_some()) {
+            Some(key) => match known.get(&key) {
+                Some(&at) => join(&mut left[at], finding),
+                None => {
+                    known.insert(key, left.len());
+                    left.push(finding);
+                }
+            },
+            None => left.push(finding),
+        }
+    }
+    left
+}
+
+/// Further lines that a finding names.
+const MOST_LINES: usize = 5;
+
+fn join(kept: &mut Finding, mut other: Finding) {
+    if other.severity > kept.severity {
+        std::mem::swap(kept, &mut other);
+    }
+    kept.count += other.count;
+    let mut seen: HashSet<SourceLine> = kept.places.iter().filter_map(Place::frame).map(line_of).collect();
+    let stores = other.places.into_iter().filter(|place| place.role == Role::Store);
+    let new = stores
+        .filter(|place| place.label == words::label(Escape::NotAdded))
+        .filter(|place| place.frame().is_some_and(|frame| seen.insert(line_of(frame))));
+    let new: Vec<Place> = new.take(MOST_LINES).collect();
+    // What failed because of them comes last.
+    let at = kept.places.iter().rposition(|place| place.role == Role::Store).map_or(0, |last| last + 1);
+    kept.places.splice(at..at, new);
+}

@@ -1,0 +1,382 @@
+//! Follows transactions, one per thread at a time.
+
+use pmvet_events::event::{Event, LINE, StoreKind, TransactionOp, What};
+use pmvet_events::spaces::AddressSpaces;
+use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
+use pmvet_model::{LineId, LineSource};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::ranges::Ranges;
+use crate::timeline::step::PmExtent;
+
+/// How many stores of one transaction that it does not cover are remembered. Most are the library's own.
+const MOST_STORES: usize = 1 << 16;
+/// How many added ranges of one transaction are remembered one by one.
+const MOST_ADDS: usize = 1 << 12;
+/// What a pool of libpmemobj begins with.
+const SIGNATURE: &[u8] = b"PMEMOBJ\0";
+
+/// An event of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TxPlace {
+    pub seq: u64,
+    pub thread: ThreadId,
+    pub site: SiteId,
+    pub context: ContextId,
+    pub pm: Option<PmExtent>,
+}
+
+/// Why a transaction does not take a store back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Escape {
+    /// The bytes were never added to it.
+    NotAdded,
+    /// They were added after the store, which is what an abort restores.
+    AddedLate,
+    /// They belong to an object that it has freed.
+    Freed,
+}
+
+/// All stores of one place of the program that escape their transactions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EscapedStore {
+    /// The first of them.
+    pub place: TxPlace,
+    pub escape: Escape,
+    /// The program flushes all of them itself before its transactions end.
+    pub persisted: bool,
+    pub count: u64,
+}
+
+/// A range that is added to a transaction which covers it already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NeedlessAdd {
+    pub place: TxPlace,
+    pub before: TxPlace,
+    /// It was allocated in the transaction, not added.
+    pub allocated: bool,
+    pub count: u64,
+}
+
+/// A call, in a transaction, that makes persistent what its commit makes persistent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NeedlessPersist {
+    pub place: TxPlace,
+    pub added: Option<TxPlace>,
+    pub count: u64,
+}
+
+/// What transactions of a whole run gave.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TransactionFacts {
+    pub escaped: Vec<EscapedStore>,
+    pub adds: Vec<NeedlessAdd>,
+    pub persists: Vec<NeedlessPersist>,
+    /// The files that transactions were begun on.
+    pub pools: FxHashSet<FileId>,
+}
+
+/// Takes the events of a run.
+#[derive(Debug, Default)]
+pub struct TransactionTracker {
+    open: FxHashMap<ThreadId, OpenTransaction>,
+    facts: TransactionFacts,
+    escaped: FxHashMap<(SiteId, ContextId, Escape), usize>,
+    adds: FxHashMap<(SiteId, ContextId), usize>,
+    persists: FxHashMap<(SiteId, ContextId), usize>,
+}
+
+/// The transaction of a thread, with those nested in it.
+#[derive(Debug, Default)]
+struct OpenTransaction {
+    depth: u32,
+    /// It can still be added to.
+    at_work: bool,
+    aborted: bool,
+    pool: Option<FileId>,
+    covered: Ranges,
+    freed: Ranges,
+    /// What made them covered, oldest first.
+    adds: Vec<AddedRange>,
+    stores: Vec<UncoveredStore>,
+    /// By the address of the line: which of the stores are there.
+    at_line: FxHashMap<u64, Vec<usize>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct AddedRange {
+    start: u64,
+    end: u64,
+    place: TxPlace,
+    allocated: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct UncoveredStore {
+    start: u64,
+    end: u64,
+    place: TxPlace,
+    escape: Escape,
+    persisted: bool,
+}
+
+impl TransactionTracker {
+    /// Takes the next event. `before` is the newest content of PM without it: a store that changes nothing escapes nothing.
+    #[inline]
+    pub fn event(&mut self, event: &Event<'_>, spaces: &AddressSpaces, before: &(impl LineSource + ?Sized)) {
+        match event.what {
+            What::Transaction { op, addr, len } => self.call(event, op, addr, len, spaces),
+            What::Map { file, .. } => self.look_at(file, before),
+            // Who makes a pool begins with its header.
+            What::Store { addr, value, .. } if value.starts_with(SIGNATURE) => {
+                self.facts
+                    .pools
+                    .extend(located(event.thread, addr, spaces).filter(|pm| pm.offset == 0).map(|pm| pm.file));
+            }
+            What::Store { .. } | What::Flush { pm: true, .. } if !self.open.is_empty() => {
+                let Some(open) = self.open.get_mut(&event.thread).filter(|open| open.at_work) else { return };
+                match event.what {
+                    What::Store { addr, value, how } => {
+                        if let Some(place) = stored(event, addr, value, spaces, before) {
+                            open.store(place, addr, value.len() as u64, how);
+                        }
+                    }
+                    What::Flush { addr, .. } => {
+                        let line = addr & !(LINE - 1);
+                        open.persisted(line, line.saturating_add(LINE));
+                    }
+                    _ => {}
+                }
+            }
+            What::ThreadExit => {
+                self.open.remove(&event.thread);
+            }
+            _ => {}
+        }
+    }
+
+    /// A file that holds a pool says so.
+    #[cold]
+    fn look_at(&mut self, file: FileId, before: &(impl LineSource + ?Sized)) {
+        let start = before.line(LineId::containing(file, 0));
+        if start.known & 0xff == 0xff && start.bytes.starts_with(SIGNATURE) {
+            self.facts.pools.insert(file);
+        }
+    }
+
+    /// The run has ended. Transactions that are still open were left by the end of the program, which is like a crash.
+    pub fn finish(mut self) -> TransactionFacts {
+        self.facts.escaped.sort_by_key(|store| store.place.seq);
+        self.facts
+    }
+
+    fn call(&mut self, event: &Event<'_>, op: TransactionOp, addr: u64, len: u64, spaces: &AddressSpaces) {
+        let place = place_of(event, addr, len, spaces);
+        let open = self.open.entry(event.thread).or_default();
+        match op {
+            TransactionOp::Begin => {
+                open.depth = open.depth.saturating_add(1);
+                open.at_work = !open.aborted;
+                if open.depth == 1 {
+                    open.pool = located(event.thread, addr, spaces).map(|pm| pm.file);
+                    self.facts.pools.extend(open.pool);
+                }
+            }
+            TransactionOp::Add | TransactionOp::Allocate if open.at_work && len > 0 => {
+                let allocated = op == TransactionOp::Allocate;
+                if let Some(before) = open.add(place, addr, len, allocated) {
+                    self.needless_add(place, &before);
+                }
+            }
+            TransactionOp::Free if open.at_work => open.free(addr),
+            TransactionOp::Persist if open.at_work && len > 0 => {
+                if let Some(added) = open.persist(addr, len) {
+                    self.needless_persist(place, added);
+                }
+            }
+            TransactionOp::Commit if open.at_work => {
+                open.at_work = false;
+                if open.depth == 1 {
+                    self.settle(event.thread);
+                }
+            }
+            TransactionOp::Abort if open.depth > 0 && !open.aborted => {
+                (open.at_work, open.aborted) = (false, true);
+                self.settle(event.thread);
+            }
+            TransactionOp::End => {
+                open.depth = open.depth.saturating_sub(1);
+                open.at_work = open.depth > 0 && !open.aborted;
+                if open.depth == 0 {
+                    self.settle(event.thread);
+                    self.open.remove(&event.thread);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing more can be added: what is not covered has escaped.
+    fn settle(&mut self, thread: ThreadId) {
+        let Some(open) = self.open.get_mut(&thread) else { return };
+        for store in open.stores.drain(..) {
+            let UncoveredStore { place, escape, persisted, .. } = store;
+            let next = self.facts.escaped.len();
+            let at = *self.escaped.entry((place.site, place.context, escape)).or_insert(next);
+            if at == next {
+                self.facts.escaped.push(EscapedStore { place, escape, persisted: true, count: 0 });
+            }
+            let known = &mut self.facts.escaped[at];
+            // The first one that the program leaves to the transaction is the one to show.
+            if known.persisted && !persisted {
+                known.place = place;
+            }
+            known.persisted &= persisted;
+            known.count += 1;
+        }
+        open.clear();
+    }
+
+    fn needless_add(&mut self, place: TxPlace, before: &AddedRange) {
+        let next = self.facts.adds.len();
+        let at = *self.adds.entry((place.site, place.context)).or_insert(next);
+        if at == next {
+            let (before, allocated) = (before.place, before.allocated);
+            self.facts.adds.push(NeedlessAdd { place, before, allocated, count: 0 });
+        }
+        self.facts.adds[at].count += 1;
+    }
+
+    fn needless_persist(&mut self, place: TxPlace, added: Option<TxPlace>) {
+        let next = self.facts.persists.len();
+        let at = *self.persists.entry((place.site, place.context)).or_insert(next);
+        if at == next {
+            self.facts.persists.push(NeedlessPersist { place, added, count: 0 });
+        }
+        self.facts.persists[at].count += 1;
+    }
+}
+
+impl OpenTransaction {
+    fn clear(&mut self) {
+        self.covered.clear();
+        self.freed.clear();
+        self.adds.clear();
+        self.stores.clear();
+        self.at_line.clear();
+    }
+
+    /// Adds a range. Returns what had it covered already.
+    fn add(&mut self, place: TxPlace, start: u64, len: u64, allocated: bool) -> Option<AddedRange> {
+        let end = start.saturating_add(len);
+        let covered = !allocated && self.covered.cover(start, end);
+        let before = self.adds.iter().rfind(|add| add.start <= start && start < add.end).copied();
+        if self.adds.len() < MOST_ADDS && !covered {
+            self.adds.push(AddedRange { start, end, place, allocated });
+        }
+        if !allocated {
+            self.came_late(start, end);
+        }
+        self.covered.add(start, end);
+        self.freed.remove(start, end);
+        before.filter(|_| covered)
+    }
+
+    /// Stores to a range that is added only now.
+    fn came_late(&mut self, start: u64, end: u64) {
+        self.each_store(start, end, |store| {
+            if store.escape == Escape::NotAdded {
+                store.escape = Escape::AddedLate;
+            }
+        });
+    }
+
+    /// An object is freed. How large it is shows only if it was added or allocated before.
+    fn free(&mut self, addr: u64) {
+        let ends = self.adds.iter().filter(|add| add.start == addr).map(|add| add.end);
+        if let Some(end) = ends.max() {
+            self.covered.remove(addr, end);
+            self.freed.add(addr, end);
+        }
+    }
+
+    fn store(&mut self, place: TxPlace, start: u64, len: u64, how: StoreKind) {
+        let end = start.saturating_add(len);
+        if self.pool.is_some() && place.pm.is_some_and(|pm| Some(pm.file) != self.pool) {
+            return;
+        }
+        let lines = (start & !(LINE - 1)..end).step_by(LINE as usize);
+        if self.covered.cover(start, end) || self.stores.len() == MOST_STORES {
+            return;
+        }
+        let escape = if self.freed.touch(start, end) { Escape::Freed } else { Escape::NotAdded };
+        // What bypasses the cache is persistent with the next fence.
+        let persisted = how == StoreKind::NonTemporal;
+        for line in lines {
+            self.at_line.entry(line).or_default().push(self.stores.len());
+        }
+        self.stores.push(UncoveredStore { start, end, place, escape, persisted });
+    }
+
+    /// The program makes a range persistent. If the commit would do that, returns what was added there.
+    fn persist(&mut self, start: u64, len: u64) -> Option<Option<TxPlace>> {
+        let end = start.saturating_add(len);
+        self.persisted(start, end);
+        let is_there = |add: &&AddedRange| add.start <= start && start < add.end;
+        self.covered.cover(start, end).then(|| self.adds.iter().rfind(is_there).map(|add| add.place))
+    }
+
+    fn persisted(&mut self, start: u64, end: u64) {
+        self.each_store(start, end, |store| store.persisted = true);
+    }
+
+    /// The uncovered stores to a range.
+    fn each_store(&mut self, start: u64, end: u64, mut visit: impl FnMut(&mut UncoveredStore)) {
+        let touches = |store: &UncoveredStore| store.start < end && start < store.end;
+        let first = start & !(LINE - 1);
+        if (end - first) / LINE > self.at_line.len() as u64 {
+            self.stores.iter_mut().filter(|store| touches(store)).for_each(visit);
+            return;
+        }
+        for line in (first..end).step_by(LINE as usize) {
+            for &at in self.at_line.get(&line).into_iter().flatten() {
+                if touches(&self.stores[at]) {
+                    visit(&mut self.stores[at]);
+                }
+            }
+        }
+    }
+}
+
+fn located(thread: ThreadId, addr: u64, spaces: &AddressSpaces) -> Option<PmExtent> {
+    let mut found = None;
+    spaces.locate(thread, addr, 1, |part| found = Some(PmExtent { file: part.file, offset: part.offset, len: 1 }));
+    found
+}
+
+fn place_of(event: &Event<'_>, addr: u64, len: u64, spaces: &AddressSpaces) -> TxPlace {
+    let Event { seq, thread, site, context, .. } = *event;
+    let mut pm = None;
+    spaces.locate(thread, addr, len, |part| {
+        pm.get_or_insert(PmExtent { file: part.file, offset: part.offset, len: part.len as u64 });
+    });
+    TxPlace { seq, thread, site, context, pm }
+}
+
+/// Where a store goes to. Nothing if it is known to change nothing.
+fn stored(
+    event: &Event<'_>,
+    addr: u64,
+    value: &[u8],
+    spaces: &AddressSpaces,
+    before: &(impl LineSource + ?Sized),
+) -> Option<TxPlace> {
+    let place = place_of(event, addr, value.len() as u64, spaces);
+    let pm = place.pm?;
+    let line = LineId::containing(pm.file, pm.offset);
+    let at = (pm.offset - line.offset()) as usize;
+    let content = before.line(line);
+    let old = content.bytes.get(at..at + value.len());
+    let known = (at..at + value.len()).all(|i| content.known.checked_shr(i as u32).is_some_and(|bits| bits & 1 == 1));
+    (!known || old != Some(value)).then_some(place)
+}
