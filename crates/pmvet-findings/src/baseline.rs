@@ -59,6 +59,21 @@ impl Baseline {
         self.baseline.contains_key(&finding.fingerprint)
     }
 
+    /// What it knows: fingerprint, then rule and title.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.baseline.iter().map(|(fingerprint, title)| (fingerprint.as_str(), title.as_str()))
+    }
+
+    /// Leaves only entries whose fingerprint is wanted.
+    pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.baseline.retain(|fingerprint, _| wanted(fingerprint));
+    }
+
+    /// Takes over what another one knows. The later titles count.
+    pub fn extend(&mut self, later: Baseline) {
+        self.baseline.extend(later.baseline);
+    }
+
     /// The fingerprints of those that are known, for [`Run::known`](crate::Run::known).
     pub fn known<'a>(&self, findings: impl IntoIterator<Item = &'a Finding>) -> BTreeSet<String> {
         findings.into_iter().filter(|f| self.contains(f)).map(|f| f.fingerprint.clone()).collect()
@@ -81,4 +96,23 @@ pub fn diff<'a>(before: &'a [Finding], after: &'a [Finding]) -> BaselineDiff<'a>
     let (same, new) = after.iter().partition(|f| old.contains_key(f.fingerprint.as_str()));
     let fixed = before.iter().filter(|f| !current.contains(f.fingerprint.as_str())).collect();
     BaselineDiff { new, fixed, same }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn baseline(entries: &[(&str, &str)]) -> Baseline {
+        let baseline = entries.iter().map(|(print, title)| ((*print).into(), (*title).into())).collect();
+        Baseline { version: VERSION, baseline }
+    }
+
+    #[test]
+    fn entries_come_and_go() {
+        let mut known = baseline(&[("a", "old"), ("b", "kept"), ("c", "gone")]);
+        known.retain(|fingerprint| fingerprint != "c");
+        known.extend(baseline(&[("a", "new"), ("d", "added")]));
+        assert_eq!(known.entries().collect::<Vec<_>>(), [("a", "new"), ("b", "kept"), ("d", "added")]);
+        assert_eq!(Baseline::parse(&known.to_json().unwrap()).unwrap(), known);
+    }
 }

@@ -6,11 +6,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use pmvet_target::sandbox::driver::Ready;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::housekeeping::{Generate, GenerateWhat};
+pub(crate) use self::housekeeping::{Baseline, BaselineAction, BaselineFile, Generate, GenerateWhat, Runs, Suppress};
 use crate::exit::Exit;
 use crate::kinds;
 use crate::printing::filter::{FilterSpan, parse_address_span, parse_offset_span};
@@ -38,6 +38,35 @@ const LONG_VERSION: &str = concat!(
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// For each command with many options, those that most users need. The help shows them first.
+const FIRST: [(&str, [&str; 5]); 6] = [
+    ("vet", ["pm", "setup", "recover", "oracle", "budget"]),
+    ("check", ["pm", "setup", "recover", "oracle", "budget"]),
+    ("verify", ["pm", "setup", "recover", "oracle", "budget"]),
+    ("race", ["pm", "setup", "confirm", "recover", "budget"]),
+    ("fuzz", ["corpus", "seeds", "then", "budget", "jobs"]),
+    ("trace", ["pm", "save_trace", "check_image", "format", "summary"]),
+];
+
+/// The definition of the command line, with the options of each command in the order of the help.
+pub(crate) fn definition() -> clap::Command {
+    let mut definition = Cli::command();
+    for (command, first) in FIRST {
+        let others = |arg: clap::Arg| match arg.is_positional() || first.contains(&arg.get_id().as_str()) {
+            true => arg,
+            false => arg.help_heading("More options"),
+        };
+        definition = definition.mut_subcommand(command, |command| command.mut_args(others));
+    }
+    definition
+}
+
+/// What the user typed. Ends the process with a message if it is wrong, or asks for help.
+pub(crate) fn parse() -> Cli {
+    let matches = definition().get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 #[derive(Debug, Subcommand)]
@@ -71,6 +100,15 @@ pub(crate) enum Command {
     /// Join the results of shards
     #[command(after_help = Exit::help())]
     Merge(Merge),
+    /// List the runs that are kept, and remove those that nobody needs
+    #[command(after_help = Exit::help())]
+    Runs(Runs),
+    /// Write findings that are known already to a file, for --baseline
+    #[command(after_help = Exit::help())]
+    Baseline(Baseline),
+    /// Write the configuration's entry that hides a finding
+    #[command(after_help = Exit::help())]
+    Suppress(Suppress),
     /// Run a program, on the files themselves, and record what it does to PM.
     ///
     /// The program works in place: what it does to files is real. The other commands keep it private.
@@ -151,7 +189,7 @@ pub(crate) struct Workload {
     #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
     pub(crate) runs: PathBuf,
 
-    /// The program and its arguments, passed on untouched
+    /// The program and its arguments, passed on untouched [default: `command` in the configuration]
     #[arg(last = true, value_name = "PROGRAM [ARGS]", num_args = 0..)]
     pub(crate) command: Vec<OsString>,
 }
@@ -925,8 +963,22 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
+        definition().debug_assert();
+    }
+
+    #[test]
+    fn the_five_options_that_matter_come_first() {
+        for (command, first) in FIRST {
+            let mut definition = definition();
+            let help = definition.find_subcommand_mut(command).unwrap().render_help().to_string();
+            let (important, others) = help.split_once("More options:").unwrap();
+            for option in first {
+                let flag = format!("--{}", option.replace('_', "-"));
+                let is_first = important.lines().any(|line| line.contains(&flag));
+                assert!(is_first && !others.contains(&format!(" {flag} ")), "{command} {flag}: {help}");
+            }
+            assert!(important.matches("\n      --").count() + important.matches("\n  -").count() <= 6, "{important}");
+        }
     }
 
     #[test]

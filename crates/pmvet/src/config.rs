@@ -10,7 +10,9 @@ use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
+use crate::cli::Command;
 use crate::pm;
+use crate::retention::DEFAULT_LIMIT_BYTES;
 
 /// The file that is read without being asked for.
 pub(crate) const DEFAULT_FILE: &str = "pmvet.toml";
@@ -25,6 +27,49 @@ pub(crate) struct Config {
     pub(crate) alloc: Vec<AllocFunction>,
     pub(crate) race: RaceConfig,
     pub(crate) suppress: Vec<Suppress>,
+    /// What flags say otherwise.
+    pub(crate) defaults: WorkloadDefaults,
+    pub(crate) runs_limit: RunsLimit,
+}
+
+/// The workload, as far as the command line does not describe it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct WorkloadDefaults {
+    pub(crate) command: Vec<String>,
+    pub(crate) setup: Option<String>,
+    pub(crate) recover: Option<String>,
+    pub(crate) oracle: Option<String>,
+}
+
+/// How much room runs may take, in bytes. Nothing: as much as there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RunsLimit(pub(crate) Option<u64>);
+
+impl Default for RunsLimit {
+    fn default() -> Self {
+        Self(Some(DEFAULT_LIMIT_BYTES))
+    }
+}
+
+impl RunsLimit {
+    /// `500 MiB`, `4GiB`, `none`.
+    fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no size; write 500MiB, 4GiB or none");
+        if text.trim() == "none" {
+            return Ok(Self(None));
+        }
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let shift = match unit.trim() {
+            "KiB" => 10,
+            "MiB" => 20,
+            "GiB" => 30,
+            "TiB" => 40,
+            _ => return Err(wrong()),
+        };
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        number.checked_mul(1 << shift).map(|bytes| Self(Some(bytes))).ok_or_else(wrong)
+    }
 }
 
 /// What `pmvet race` is told about locks that only the trace shows.
@@ -69,6 +114,8 @@ struct Raw {
     alloc: Vec<Spanned<AllocFunction>>,
     #[serde(default)]
     race: RaceConfig,
+    #[serde(default)]
+    runs: RawRuns,
     // Part of the design; a file that relies on them must not be taken for understood.
     #[serde(default, rename = "oracle", deserialize_with = "later")]
     _oracle: (),
@@ -141,6 +188,17 @@ impl RawSync {
 struct RawTarget {
     #[serde(default)]
     pm: Vec<Spanned<String>>,
+    #[serde(default)]
+    command: Vec<String>,
+    setup: Option<String>,
+    recover: Option<String>,
+    oracle: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRuns {
+    limit: Option<Spanned<String>>,
 }
 
 fn later<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
@@ -169,6 +227,11 @@ impl Config {
         }
     }
 
+    /// Whether a text would be understood, before it is written.
+    pub(crate) fn check(text: &str) -> Result<Self, String> {
+        Self::parse(text, Path::new(".")).map_err(|(_, message)| message)
+    }
+
     /// Understands `text`; relative globs are relative to `folder`. An error has a line, from 1, and a message.
     fn parse(text: &str, folder: &Path) -> Result<Self, (Option<usize>, String)> {
         let line = |at: usize| 1 + text.bytes().take(at).filter(|&b| b == b'\n').count();
@@ -185,8 +248,15 @@ impl Config {
             };
             (span.map(|s| line(s.start)), message)
         })?;
-        let mut config = Self { suppress: raw.suppress, race: raw.race, ..Self::default() };
-        for glob in raw.target.pm {
+        let RawTarget { pm, command, setup, recover, oracle } = raw.target;
+        let defaults = WorkloadDefaults { command, setup, recover, oracle };
+        let mut config = Self { suppress: raw.suppress, race: raw.race, defaults, ..Self::default() };
+        if let Some(limit) = raw.runs.limit {
+            let at = limit.span().start;
+            config.runs_limit =
+                RunsLimit::parse(limit.get_ref()).map_err(|e| (Some(line(at)), format!("limit: {e}")))?;
+        }
+        for glob in pm {
             let at = glob.span().start;
             config.pm.push(pm::glob(glob.get_ref(), folder).map_err(|e| (Some(line(at)), format!("pm: {e}")))?);
         }
@@ -211,6 +281,51 @@ impl Config {
         }
         Ok(config)
     }
+}
+
+/// Adds what the configuration says about the workload to a command line that does not say it.
+pub(crate) fn fill_in(command: &mut Command) -> Result<(), ConfigError> {
+    let (workload, recover, oracle) = match command {
+        Command::Vet(a) => (&mut a.workload, Some(&mut a.recovering.recover), Some(&mut a.recovering.oracle)),
+        Command::Check(a) => (&mut a.workload, Some(&mut a.recovering.recover), Some(&mut a.recovering.oracle)),
+        Command::Verify(a) => (&mut a.workload, Some(&mut a.recovering.recover), Some(&mut a.recovering.oracle)),
+        // Without `--confirm` there is nothing that an oracle could judge.
+        Command::Race(a) => {
+            let oracle = a.confirm.confirm.then_some(&mut a.confirm.oracle);
+            (&mut a.workload, Some(&mut a.confirm.recover), oracle)
+        }
+        Command::Fuzz(a) if a.interleave => (&mut a.workload, Some(&mut a.recover), Some(&mut a.oracle)),
+        Command::Fuzz(a) => (&mut a.workload, None, None),
+        _ => return Ok(()),
+    };
+    let known = Config::load(workload.config.as_deref())?.defaults;
+    if workload.command.is_empty() {
+        workload.command = known.command.into_iter().map(Into::into).collect();
+    }
+    if !workload.in_place {
+        workload.setup = workload.setup.take().or(known.setup);
+    }
+    for (flag, known) in [(recover, known.recover), (oracle, known.oracle)] {
+        if let Some(flag) = flag {
+            *flag = flag.take().or(known);
+        }
+    }
+    Ok(())
+}
+
+/// A string as TOML has it.
+pub(crate) fn toml_string(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
 }
 
 #[cfg(test)]
@@ -263,6 +378,53 @@ mod tests {
     }
 
     #[test]
+    fn understands_workloads_and_limits() {
+        let config = parse(
+            "[target]\ncommand = [\"./p\", \"-n 5\"]\nsetup = \"a\"\nrecover = \"b\"\noracle = \"c\"\n[runs]\nlimit = \"2 MiB\"\n",
+        )
+        .unwrap();
+        let text = |text: &str| Some(text.to_owned());
+        let expected = WorkloadDefaults {
+            command: vec!["./p".into(), "-n 5".into()],
+            setup: text("a"),
+            recover: text("b"),
+            oracle: text("c"),
+        };
+        assert_eq!((config.defaults, config.runs_limit), (expected, RunsLimit(Some(2 << 20))));
+        assert_eq!(parse("[runs]\nlimit = \"none\"").unwrap().runs_limit, RunsLimit(None));
+        assert_eq!(parse("").unwrap().runs_limit, RunsLimit(Some(DEFAULT_LIMIT_BYTES)));
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        use clap::Parser;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pmvet.toml");
+        std::fs::write(&path, "[target]\ncommand = [\"./p\"]\nsetup = \"s\"\nrecover = \"r\"\noracle = \"o\"\n")
+            .unwrap();
+        let filled = |words: &[&str]| {
+            let start = ["pmvet", "vet", "--config", path.to_str().unwrap()];
+            let mut command = crate::cli::Cli::parse_from(start.iter().chain(words)).command;
+            fill_in(&mut command).unwrap();
+            let Command::Vet(vet) = command else { panic!() };
+            (vet.workload.command, vet.workload.setup, vet.recovering.recover, vet.recovering.oracle)
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(filled(&[]), (vec!["./p".into()], text("s"), text("r"), text("o")));
+        let words = ["--setup", "S", "--recover", "R", "--oracle", "O", "--", "./q", "1"];
+        assert_eq!(filled(&words), (vec!["./q".into(), "1".into()], text("S"), text("R"), text("O")));
+        assert_eq!(filled(&["--in-place"]).1, None, "private files are not for it");
+    }
+
+    #[test]
+    fn strings_are_quoted_as_toml_reads_them() {
+        for text in ["", "plain", "a \"b\" \\ c", "line\nline\ttab\u{7f}\u{1}", "é…"] {
+            let file = format!("[target]\nsetup = {}\n", toml_string(text));
+            assert_eq!(parse(&file).unwrap().defaults.setup.as_deref(), Some(text), "{file}");
+        }
+    }
+
+    #[test]
     fn errors_name_line_and_key() {
         let cases = [
             ("\n[targets]\n", 2, "targets"),
@@ -288,6 +450,11 @@ mod tests {
             ("[[alloc]]\nfunction = \"f\"\nsize = 0\nlen = 1\n", 4, "len"),
             ("[race]\ndeny = []\n", 2, "deny"),
             ("[race]\ndeny-lock = \"f\"\n", 2, "deny-lock"),
+            ("[runs]\nlimit = \"4\"\n", 2, "limit"),
+            ("[runs]\nlimit = \"99999999999999 TiB\"\n", 2, "limit"),
+            ("[runs]\nlimit = 4\n", 2, "limit"),
+            ("[runs]\nkeep = 4\n", 2, "keep"),
+            ("[target]\ncommand = \"./p\"\n", 2, "command"),
             ("x = \n", 1, "x"),
         ];
         for (text, line, key) in cases {

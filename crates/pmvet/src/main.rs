@@ -3,7 +3,7 @@
 //! * `cli` and `config` — what the user asked for; `exit` — what comes back; `budget` — when.
 //! * `commands` — one file per command; `driver` — records a workload and runs engines on it, for all of them.
 //! * `isolation` — private files, proven before anything runs.
-//! * `workload` — a target on private copies of its files; `run_folder` — what is kept of a run; `reporting` — findings, shown.
+//! * `workload` — a target on private copies of its files; `run_folder` — what is kept of a run; `retention` — of which runs; `reporting` — findings, shown.
 //! * `summary` — what a traced run did, in numbers; `printing` — single events, as text or JSON.
 //! * `kinds`, `locate`, `pm` — events by number, addresses by file, and which files are PM.
 //! * `workers` — processes that do jobs for a campaign.
@@ -24,6 +24,7 @@ mod printing;
 mod progress;
 mod recovery;
 mod reporting;
+mod retention;
 mod run_folder;
 mod summary;
 mod system;
@@ -32,7 +33,6 @@ mod workload;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use pmvet_target::guard;
 use pmvet_target::sandbox::probe;
 
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     if !system::die_with_parent() {
         return Exit::Interrupted.into();
     }
-    match commands::run(cli::Cli::parse().command) {
+    match commands::run(cli::parse().command) {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("pmvet: {error}");

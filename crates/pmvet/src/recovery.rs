@@ -72,8 +72,13 @@ impl Recovering {
     pub(crate) fn new(arguments: &cli::Recovering, workload: &cli::Workload) -> Result<Self, Error> {
         one_at_a_time(workload.client.as_deref(), arguments.jobs)?;
         let cores = system::cores();
-        // Suppressions only decide what is shown.
-        let config = Config { suppress: Vec::new(), ..Config::load(workload.config.as_deref())? };
+        // These decide what is shown, what is kept, and what flags would say, which are here already.
+        let config = Config {
+            suppress: Vec::new(),
+            runs_limit: Default::default(),
+            defaults: Default::default(),
+            ..Config::load(workload.config.as_deref())?
+        };
         Ok(Self {
             mode: match arguments.persistency {
                 Persistency::Adr => Mode::Adr,

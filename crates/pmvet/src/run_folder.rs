@@ -27,7 +27,7 @@ use crate::exit::Error;
 use crate::files;
 use crate::recovery::{self, Identity};
 
-const LATEST: &str = "latest";
+pub(crate) const LATEST: &str = "latest";
 /// What the recorded run left in files that are not PM, as far as it differs from the user's own: an archive.
 pub(crate) const LEFT: &str = "left.tar";
 
@@ -38,6 +38,8 @@ pub(crate) struct RunFolder {
     pub(crate) path: PathBuf,
     /// What could not be kept, to be told after the findings.
     unsaved: Arc<Unsaved>,
+    /// Locked, so that nobody removes it to make room.
+    _in_use: Option<Arc<File>>,
 }
 
 #[derive(Debug, Default)]
@@ -199,7 +201,7 @@ impl RunFolder {
             match std::fs::create_dir(&path) {
                 Ok(()) => {
                     let path = path.canonicalize().map_err(|e| failed(&path, e))?;
-                    let folder = Self { id, path, unsaved: Arc::default() };
+                    let folder = Self { id, _in_use: in_use(&path), path, unsaved: Arc::default() };
                     folder.become_latest(runs).map_err(|e| failed(&runs.join(LATEST), e))?;
                     return Ok(folder);
                 }
@@ -227,7 +229,7 @@ impl RunFolder {
             })
         })?;
         let id = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(Self { id, path, unsaved: Arc::default() })
+        Ok(Self { id, _in_use: None, path, unsaved: Arc::default() })
     }
 
     /// The run with this name, or in this folder, or the newest in this folder of runs.
@@ -238,7 +240,7 @@ impl RunFolder {
                 && let Ok(path) = place.canonicalize()
             {
                 let id = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-                return Ok(Self { id, path, unsaved: Arc::default() });
+                return Ok(Self { id, _in_use: in_use(&path), path, unsaved: Arc::default() });
             }
         }
         Err(Error::Run(format!("`{name}` is neither a run in {} nor the folder of a run", runs.display())))
@@ -246,7 +248,8 @@ impl RunFolder {
 
     /// A folder in this one, for a recording that belongs to the same run.
     pub(crate) fn within(&self, name: &str) -> Self {
-        Self { id: format!("{}/{name}", self.id), path: self.file(name), unsaved: Arc::clone(&self.unsaved) }
+        let (id, path) = (format!("{}/{name}", self.id), self.file(name));
+        Self { id, path, unsaved: Arc::clone(&self.unsaved), _in_use: self._in_use.clone() }
     }
 
     /// The run that a finding's id or the command line means, and the finding.
@@ -398,6 +401,13 @@ impl RunFolder {
     pub(crate) fn temporary(&self) -> io::Result<File> {
         sparse::temporary(&self.path)
     }
+}
+
+/// Locks a folder for as long as somebody has it. Some file systems have no locks; then nothing keeps a run from being removed.
+fn in_use(path: &Path) -> Option<Arc<File>> {
+    let folder = File::open(path).ok()?;
+    folder.try_lock_shared().ok()?;
+    Some(Arc::new(folder))
 }
 
 /// A time, as seconds since 1970, in words that sort: `2026-11-15T05:12:26Z`.

@@ -3,12 +3,11 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use crate::cli::{Cli, Generate, GenerateWhat};
+use crate::cli::{self, Generate, GenerateWhat};
 use crate::exit::{Error, Exit};
 use crate::files;
 
@@ -26,7 +25,7 @@ pub(crate) fn run(arguments: &Generate) -> Result<Exit, Error> {
 
 /// One page for pmvet, and one for each command that users see.
 fn manual(folder: &Path) -> Result<(), Error> {
-    let mut root = Cli::command().disable_help_subcommand(true);
+    let mut root = cli::definition().disable_help_subcommand(true);
     root.build();
     let commands = root.get_subcommands().filter(|command| !command.is_hide_set());
     let mut pages: Vec<clap::Command> = commands.flat_map(with_subcommands).collect();
@@ -74,7 +73,7 @@ fn render(man: &Man, page: &clap::Command, out: &mut dyn Write) -> io::Result<()
 fn completions(folder: &Path) -> Result<(), Error> {
     for shell in SHELLS {
         let mut text = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "pmvet", &mut text);
+        clap_complete::generate(shell, &mut cli::definition(), "pmvet", &mut text);
         let path = folder.join(clap_complete::Generator::file_name(&shell, "pmvet"));
         files::replace(&path, |out| out.write_all(&text)).map_err(|source| output("write", &path, source))?;
     }

@@ -1,5 +1,6 @@
 //! The commands. Each takes what the command line said and returns how pmvet ends.
 
+mod baseline;
 mod check;
 mod diff;
 mod doctor;
@@ -12,15 +13,19 @@ mod native;
 mod race;
 mod replay;
 mod report;
+mod runs;
 mod show;
+mod suppress;
 mod trace;
 mod verify;
 mod vet;
 
 use crate::cli::Command;
+use crate::config;
 use crate::exit::{Error, Exit};
 
-pub(crate) fn run(command: Command) -> Result<Exit, Error> {
+pub(crate) fn run(mut command: Command) -> Result<Exit, Error> {
+    config::fill_in(&mut command)?;
     match command {
         Command::Vet(arguments) => vet::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
@@ -33,6 +38,9 @@ pub(crate) fn run(command: Command) -> Result<Exit, Error> {
         Command::Report(arguments) => report::run(&arguments),
         Command::Diff(arguments) => diff::run(&arguments),
         Command::Merge(arguments) => merge::run(&arguments),
+        Command::Runs(arguments) => runs::run(&arguments),
+        Command::Baseline(arguments) => baseline::run(&arguments),
+        Command::Suppress(arguments) => suppress::run(&arguments),
         Command::Trace(arguments) => trace::run(*arguments),
         Command::Events(arguments) => events::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -21,11 +21,12 @@ use pmvet_target::{launch, shutdown};
 pub(crate) use self::engine::{Engine, EngineReport, Needs, NoReport};
 use crate::budget;
 use crate::cli;
-use crate::config::Config;
+use crate::config::{Config, RunsLimit};
 use crate::exit::{Error, Exit};
 use crate::isolation;
 use crate::recovery::{Identity, failed};
 use crate::reporting::{self, Results};
+use crate::retention;
 use crate::run_folder::{RunFolder, RunInfo};
 use crate::workload;
 
@@ -90,6 +91,7 @@ fn drive(mut job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Erro
     let prepared = Prepared::new(&job, engines)?;
     isolation::start(prepared.workload.pm.iter().map(Into::into).collect())?;
     let started = budget::begin(job.budget);
+    let RunsLimit(limit) = job.config.runs_limit;
     let (mut session, reports) = match work(&mut job, prepared, started, engines)? {
         Ok(done) => done,
         Err(exit) => return Ok(exit),
@@ -101,6 +103,7 @@ fn drive(mut job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Erro
     }
     let complete = results.info.complete;
     let exit = reporting::report(results, job.reporting)?.max(least);
+    retention::make_room(&job.workload.runs, limit, job.reporting.quiet);
     Ok(if !complete && job.require_complete { exit.max(Exit::Incomplete) } else { exit })
 }
 

@@ -1,0 +1,269 @@
+//! Commands that look after runs, findings and the configuration: `runs`, `baseline`, `suppress`. What they do, and what they say
+//! when they cannot: bad input, a full disk, a folder that is read-only.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
+const FOUND: i32 = 1;
+const USAGE: i32 = 2;
+const INTERNAL: i32 = 70;
+
+/// A program of the zoo, which `make zoo` has built.
+fn zoo(program: &str) -> String {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let path = repository.join("target/zoo").join(program);
+    let output = Command::new("make")
+        .args(["-s", "-C"])
+        .arg(repository.join("zoo"))
+        .arg(format!("OUT={}", repository.join("target/zoo").display()))
+        .arg(&path)
+        .env_remove("MAKEFLAGS")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    path.into_os_string().into_string().unwrap()
+}
+
+/// A folder to work in, which is no PM.
+struct Place(TempDir);
+
+#[derive(Debug)]
+struct Said {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Said {
+    #[track_caller]
+    fn expect(&self, code: i32, words: &[&str]) -> &Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for word in words {
+            assert!(self.out.contains(word) || self.err.contains(word), "no `{word}` in {self:?}");
+        }
+        self
+    }
+}
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::Builder::new().prefix("pmvet-keep").tempdir_in("/var/tmp").unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    fn command(&self, program: &str, words: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(words).current_dir(self.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn pmvet(&self, words: &[&str]) -> Said {
+        let output = self.command(PMVET, words).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Said { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
+    /// A run with an error, in a second or two.
+    fn with_finding() -> Self {
+        let place = Self::new();
+        let program = zoo("undo_btree/bug-3");
+        place.check(&program).expect(FOUND, &["error[recovery-failure]"]);
+        place
+    }
+
+    fn check(&self, program: &str) -> Said {
+        self.pmvet(&["check", "--quiet", "--pm", "pool", "--", program, "pool", "-n", "20"])
+    }
+
+    fn names(&self, folder: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.file(folder)).unwrap().flatten();
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Runs a shell command with `disk/` as a full disk, or `disk/` read-only. Nothing where that cannot be mounted.
+fn on_a_disk(place: &Place, fill: bool, line: &str) -> Option<Said> {
+    fs::create_dir_all(place.file("disk")).unwrap();
+    // A page for each name, so that files can be made and nothing be written to them.
+    let mounted = match fill {
+        true => "mount -t tmpfs -o size=64k none disk || exit 99; cat /dev/zero >disk/rest 2>/dev/null;",
+        false => "mount -t tmpfs -o ro none disk || exit 99;",
+    };
+    let script = format!("{mounted} exec {line}");
+    let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    let rights: &[&str] = if is_root { &["-m"] } else { &["-r", "-m"] };
+    let output = place.command("unshare", &[rights, &["sh", "-c", &script]].concat()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let said = Said { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) };
+    let mounted = !matches!(said.code, None | Some(99)) && !said.err.starts_with("unshare:");
+    if !mounted {
+        eprintln!("not tested: {}", said.err);
+    }
+    mounted.then_some(said)
+}
+
+// ---- suppress
+
+#[test]
+fn a_suppressed_finding_is_hidden_and_the_file_keeps_its_comments() {
+    let place = Place::with_finding();
+    let before = "# mine, with a comment\n[target] # and one here\npm = [\"pool\"]";
+    fs::write(place.file("pmvet.toml"), before).unwrap();
+    let said = place.pmvet(&["suppress", "1", "--reason", "a \"known\" \\ one"]);
+    said.expect(0, &["[[suppress]]", "rule = \"recovery-failure\"", "added to pmvet.toml", "hides"]);
+    let after = fs::read_to_string(place.file("pmvet.toml")).unwrap();
+    assert!(after.starts_with(before) && after.contains("reason = \"a \\\"known\\\" \\\\ one\""), "{after}");
+    // It is there already, whoever asks again.
+    place.pmvet(&["suppress", "1", "--reason", "again"]).expect(0, &["suppression 1 hides it already"]);
+    assert_eq!(fs::read_to_string(place.file("pmvet.toml")).unwrap(), after);
+    let again = place.check(&zoo("undo_btree/bug-3"));
+    assert!(!again.out.contains("error[recovery-failure]"), "{again:?}");
+    // Without a file, one is made.
+    fs::remove_file(place.file("pmvet.toml")).unwrap();
+    let first = place.names(".pmvet/runs").into_iter().next().unwrap();
+    place
+        .pmvet(&["suppress", "1", "--reason", "x", "--run", &first, "--config", "new.toml"])
+        .expect(0, &["added to new.toml"]);
+}
+
+#[test]
+fn a_suppression_that_cannot_be_written_says_why() {
+    let place = Place::new();
+    place.pmvet(&["suppress", "1", "--reason", "x"]).expect(USAGE, &["there is no run"]);
+    let place = Place::with_finding();
+    place.pmvet(&["suppress", "1"]).expect(USAGE, &["--reason"]);
+    place.pmvet(&["suppress", "1", "--reason", "  "]).expect(USAGE, &["--reason is empty"]);
+    place.pmvet(&["suppress", "99", "--reason", "x"]).expect(USAGE, &["no finding `99`"]);
+    for (broken, word) in
+        [("[target\n", "pmvet.toml:1"), ("suppress = []\n", "write there"), ("[[sync]]\n", "[[sync]]")]
+    {
+        fs::write(place.file("pmvet.toml"), broken).unwrap();
+        place.pmvet(&["suppress", "1", "--reason", "x"]).expect(USAGE, &[word]);
+        assert_eq!(fs::read_to_string(place.file("pmvet.toml")).unwrap(), broken);
+    }
+    for (fill, error) in [(true, "No space left on device"), (false, "Read-only file system")] {
+        let line = format!("{PMVET} suppress 1 --reason x --config disk/my.toml");
+        let Some(said) = on_a_disk(&place, fill, &line) else { return };
+        said.expect(INTERNAL, &[error, "disk/my.toml"]);
+    }
+}
+
+// ---- baseline
+
+#[test]
+fn a_baseline_is_written_used_and_updated() {
+    let place = Place::with_finding();
+    let program = zoo("undo_btree/bug-3");
+    place.pmvet(&["baseline", "write"]).expect(0, &["pmvet-baseline.json", "known finding"]);
+    let with =
+        ["check", "--quiet", "--pm", "pool", "--baseline", "pmvet-baseline.json", "--", &program, "pool", "-n", "20"];
+    assert_eq!(place.pmvet(&with).code, Some(0));
+    place.pmvet(&["baseline", "write"]).expect(USAGE, &["exists", "baseline update"]);
+    // A correct program has none of them any more.
+    place.check(&zoo("undo_btree/clean"));
+    let said = place.pmvet(&["baseline", "update"]);
+    said.expect(0, &["- recovery-failure"]);
+    // Nothing new is taken for known unless asked to.
+    place.check(&program);
+    place.pmvet(&["baseline", "update", "--no-new"]).expect(0, &["new, not added: recovery-failure"]);
+    assert_eq!(place.pmvet(&with).code, Some(FOUND));
+    place.pmvet(&["baseline", "update"]).expect(0, &["+ recovery-failure"]);
+    assert_eq!(place.pmvet(&with).code, Some(0));
+}
+
+#[test]
+fn a_baseline_that_cannot_be_written_says_why() {
+    let place = Place::with_finding();
+    place.pmvet(&["baseline"]).expect(USAGE, &["write", "update"]);
+    place.pmvet(&["baseline", "update"]).expect(USAGE, &["no such baseline", "baseline write"]);
+    place.pmvet(&["baseline", "write", "--run", "none"]).expect(USAGE, &["no run `none`"]);
+    fs::write(place.file("text"), "no baseline").unwrap();
+    place.pmvet(&["baseline", "update", "text"]).expect(USAGE, &["text", "neither a baseline"]);
+    assert_eq!(fs::read_to_string(place.file("text")).unwrap(), "no baseline");
+    for (fill, error) in [(true, "No space left on device"), (false, "Read-only file system")] {
+        let Some(said) = on_a_disk(&place, fill, &format!("{PMVET} baseline write disk/known.json")) else { return };
+        said.expect(INTERNAL, &[error, "disk/known.json"]);
+    }
+}
+
+// ---- runs
+
+#[test]
+fn runs_are_listed_pinned_and_removed() {
+    let place = Place::new();
+    place.pmvet(&["runs"]).expect(0, &["no runs"]);
+    let (bug, clean) = (zoo("undo_btree/bug-3"), zoo("undo_btree/clean"));
+    for program in [&bug, &clean, &clean, &clean] {
+        place.check(program);
+    }
+    let listed = place.pmvet(&["runs"]);
+    listed.expect(0, &["1E", "undo_btree/bug-3 pool -n 20", "(the last)", "4 runs"]);
+    let json: serde_json::Value = serde_json::from_str(&place.pmvet(&["runs", "--format", "json"]).out).unwrap();
+    let id = |row: usize| json[row]["run"].as_str().unwrap().to_owned();
+    assert!(json[3]["findings"].as_u64() > Some(0) && json[3]["bytes"].as_u64() > Some(1000), "{json}");
+    // A baseline keeps the run that it is from; a run can be pinned, too, and one that was renamed is wanted.
+    place.pmvet(&["baseline", "write", "--run", &id(3)]).expect(0, &[]);
+    place.pmvet(&["runs", "--pin", &id(2)]).expect(0, &["pinned"]);
+    fs::rename(place.file(".pmvet/runs").join(id(1)), place.file(".pmvet/runs/before")).unwrap();
+    place.pmvet(&["runs", "--prune", "--keep", "0"]).expect(0, &["removed no run", "pinned: baseline", "named by you"]);
+    place.pmvet(&["runs", "--unpin", &id(2)]).expect(0, &[]);
+    place.pmvet(&["runs", "--prune", "--older-than", "30d"]).expect(0, &["removed no run"]);
+    place.pmvet(&["runs", "--prune", "--keep", "0"]).expect(0, &[&format!("removed run {}", id(2)), "3 runs"]);
+    let left = place.names(".pmvet/runs");
+    assert!(
+        left.contains(&"before".into()) && left.contains(&id(0)) && left.contains(&id(3)) && left.len() == 4,
+        "{left:?}"
+    );
+}
+
+#[test]
+fn engines_keep_runs_below_the_limit() {
+    let place = Place::new();
+    let clean = zoo("undo_btree/clean");
+    fs::write(place.file("pmvet.toml"), "[runs]\nlimit = \"1KiB\"\n").unwrap();
+    let run = |quiet: &[&str]| {
+        place.pmvet(&[&["check", "--pm", "pool"], quiet, &["--", &clean, "pool", "-n", "20"]].concat())
+    };
+    run(&["--quiet"]).expect(0, &[]);
+    let first = place.names(".pmvet/runs")[0].clone();
+    run(&[]).expect(0, &[&format!("removed run {first}"), "to stay below 1.0 KiB", "[runs] limit"]);
+    assert_eq!(place.names(".pmvet/runs").len(), 2, "one run, and `latest`");
+    place.pmvet(&["show", "1"]).expect(USAGE, &["no finding"]);
+    fs::write(place.file("pmvet.toml"), "[runs]\nlimit = \"none\"\n").unwrap();
+    run(&["--quiet"]).expect(0, &[]);
+    assert_eq!(place.names(".pmvet/runs").len(), 3);
+    fs::write(place.file("pmvet.toml"), "[runs]\nlimit = \"much\"\n").unwrap();
+    place.pmvet(&["runs", "--prune"]).expect(USAGE, &["pmvet.toml:2", "much"]);
+}
+
+#[test]
+fn runs_that_cannot_be_removed_are_named() {
+    let place = Place::new();
+    place.pmvet(&["runs", "--keep", "1"]).expect(USAGE, &["--prune"]);
+    place.pmvet(&["runs", "--prune", "--older-than", "soon"]).expect(USAGE, &["soon", "30d"]);
+    place.pmvet(&["runs", "--pin", "none"]).expect(USAGE, &["no run `none`"]);
+    place.pmvet(&["runs", "--pin", "../.."]).expect(USAGE, &["no run `../..`"]);
+    fs::write(place.file("file"), "").unwrap();
+    place.pmvet(&["runs", "--runs", "file"]).expect(INTERNAL, &["file"]);
+    // What is no run is left alone.
+    fs::create_dir_all(place.file("mine/20260101-000000")).unwrap();
+    fs::write(place.file("mine/20260101-000000/thesis"), "long").unwrap();
+    place.pmvet(&["runs", "--runs", "mine", "--prune", "--keep", "0"]).expect(0, &["removed no run"]);
+    assert!(place.file("mine/20260101-000000/thesis").exists());
+}
