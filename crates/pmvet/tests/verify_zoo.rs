@@ -102,7 +102,7 @@ fn every_bug_is_found_and_every_clean_variant_is_verified() {
     let _turn = turn();
     let manifests = manifests();
     let mut rows = Vec::new();
-    for manifest in &manifests {
+    for manifest in manifests.iter().filter(|manifest| !manifest.uses_libpmemobj()) {
         rows.push(Row { manifest, bug: None, at_its_line: false });
         let ours = manifest.bug.iter().filter(|bug| is_ours(bug));
         rows.extend(ours.map(|bug| Row { manifest, bug: Some(bug), at_its_line: false }));

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
-use pmvet_findings::{Evidence, Finding, Frame, Place, Role, Severity, rules};
+use pmvet_findings::{Evidence, Finding, Frame, Outcome, Place, Role, Severity, rules};
 
 use super::tracker::{Escape, TransactionFacts};
 use super::words;

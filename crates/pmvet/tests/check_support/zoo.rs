@@ -36,6 +36,15 @@ pub(crate) struct Bug {
     pub(crate) engines: Vec<String>,
     pub(crate) workload: Option<Vec<String>>,
     pub(crate) needs: Option<String>,
+    /// What its report has to say about how to mend it.
+    pub(crate) fix: Option<String>,
+}
+
+impl Manifest {
+    /// These have a test of their own.
+    pub(crate) fn uses_libpmemobj(&self) -> bool {
+        self.program.name.starts_with("obj_")
+    }
 }
 
 impl Bug {
@@ -77,8 +86,8 @@ pub(crate) fn manifests() -> Vec<Manifest> {
             let folder = folder.unwrap().path();
             let Ok(text) = fs::read_to_string(folder.join("manifest.toml")) else { continue };
             let mut manifest: Manifest = toml::from_str(&text).unwrap();
-            let in_c = folder.join(format!("{}.c", manifest.program.name));
-            manifest.source = if in_c.exists() { in_c } else { folder.join("src/main.rs") };
+            let mut sources = ["c", "cpp"].iter().map(|kind| folder.join(format!("{}.{kind}", manifest.program.name)));
+            manifest.source = sources.find(|source| source.exists()).unwrap_or_else(|| folder.join("src/main.rs"));
             manifest.folder = folder;
             all.push(manifest);
         }

@@ -1,0 +1,109 @@
+//! Ground truth for programs that use libpmemobj: each bug of the zoo is one finding, of the right rule, at its line, with the fix that its
+//! manifest wants. The clean variants give nothing to complain about.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod check_support;
+
+use std::path::Path;
+
+use check_support::zoo::{Bug, Manifest, blamed, manifests, marked};
+use check_support::{CLEAN, Checked, FOUND, Place, both_cores, make, turn};
+use pmvet_findings::{Finding, Severity};
+
+fn libpmemobj() -> Vec<Manifest> {
+    manifests().into_iter().filter(Manifest::uses_libpmemobj).collect()
+}
+
+/// Checks a variant on a new pool.
+fn check(place: &Place, program: &Path, workload: &[String]) -> Checked {
+    let pool = place.pool();
+    // That a pool can be made anew is not what these tests are about.
+    let setup = format!("{} {} -n 0", program.display(), pool.display());
+    let mut command = vec![program.to_str().unwrap(), pool.to_str().unwrap()];
+    command.extend(workload.iter().map(String::as_str));
+    // The other core has a check of its own.
+    place.check(&["-j1", "--crash-recoveries", "0", "--setup", &setup], &command).run()
+}
+
+/// The rules that tell about a bug.
+fn rules(bug: &Bug) -> &'static [&'static str] {
+    match bug.class.as_str() {
+        "tx-not-added" => &["tx-store-not-added"],
+        "tx-add-twice" => &["tx-add-twice"],
+        "tx-persist" => &["tx-persist"],
+        "missing-flush" => &["unpersisted-store", "reordered-crash", "transient-data"],
+        _ => &["recovery-failure"],
+    }
+}
+
+/// What is wrong with what was found, if anything.
+fn judge(manifest: &Manifest, bug: &Bug, checked: &Checked) -> Result<(), String> {
+    let [finding] = &checked.findings[..] else {
+        return Err(format!("{} findings, not one", checked.findings.len()));
+    };
+    if !rules(bug).contains(&finding.rule.0.as_str()) {
+        return Err(format!("found as {}", finding.rule));
+    }
+    let with_witness = bug.engine("inject") || bug.engine("reorder");
+    if (finding.severity == Severity::Error) != with_witness || (checked.code == Some(FOUND)) != with_witness {
+        return Err(format!("severity {}, exit code {:?}", finding.severity.name(), checked.code));
+    }
+    let marked = marked(manifest, bug.id);
+    if !marked.contains(&blamed(finding)) {
+        return Err(format!("named at {}, not at {marked:?}", blamed(finding)));
+    }
+    let wanted = bug.fix.as_deref().unwrap_or_default();
+    if !finding.fix.contains(wanted) {
+        return Err(format!("the fix is not `{wanted}` but: {}", finding.fix));
+    }
+    advises_well(finding)
+}
+
+/// Flushes and fences are the library's business.
+fn advises_well(finding: &Finding) -> Result<(), String> {
+    let says = |words: &[&str]| words.iter().any(|word| finding.fix.contains(word));
+    let names_insides = finding.title.contains("_mm") || finding.title.contains("mm512");
+    match says(&["a flush and a fence", "sfence", "and fence"]) || names_insides {
+        true => Err(format!("bad advice: {}: {}", finding.title, finding.fix)),
+        false => Ok(()),
+    }
+}
+
+#[test]
+fn every_bug_is_one_finding_with_its_fix() {
+    let _turn = turn();
+    let zoo = make("zoo", "zoo");
+    let manifests = libpmemobj();
+    let trials: Vec<(&Manifest, &Bug)> = manifests.iter().flat_map(|m| m.bug.iter().map(move |bug| (m, bug))).collect();
+    assert!(trials.len() >= 20, "only {} bugs", trials.len());
+    both_cores(&trials, |(manifest, bug)| {
+        let place = Place::new();
+        let program = &manifest.program;
+        let variant = zoo.join(&program.name).join(format!("bug-{}", bug.id));
+        let workload = bug.workload.as_ref().unwrap_or(&program.workload);
+        let checked = check(&place, &variant, workload);
+        let name = format!("{} bug {} ({})", program.name, bug.id, bug.class);
+        judge(manifest, bug, &checked).map_err(|what| format!("--- {name}: {what}\n{}", checked.text()))?;
+        for error in checked.errors() {
+            place.replays_twice(error).map_err(|what| format!("--- {name}: {what}"))?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn clean_variants_are_clean() {
+    let _turn = turn();
+    let zoo = make("zoo", "zoo");
+    let manifests = libpmemobj();
+    both_cores(&manifests, |manifest| {
+        let place = Place::new();
+        let program = &manifest.program;
+        let checked = check(&place, &zoo.join(&program.name).join("clean"), &program.workload);
+        match checked.code == Some(CLEAN) && checked.findings.is_empty() {
+            true => Ok(()),
+            false => Err(format!("--- {}: {}", program.name, checked.text())),
+        }
+    });
+}
