@@ -10,7 +10,9 @@ use clap::{ArgAction, ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Su
 use pmvet_target::sandbox::driver::Ready;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::housekeeping::{Baseline, BaselineAction, BaselineFile, Generate, GenerateWhat, Runs, Suppress};
+pub(crate) use self::housekeeping::{
+    Baseline, BaselineAction, BaselineFile, Generate, GenerateWhat, Init, Runs, Suppress,
+};
 use crate::exit::Exit;
 use crate::kinds;
 use crate::printing::filter::{FilterSpan, parse_address_span, parse_offset_span};
@@ -109,6 +111,9 @@ pub(crate) enum Command {
     /// Write the configuration's entry that hides a finding
     #[command(after_help = Exit::help())]
     Suppress(Suppress),
+    /// Run a program once, privately, and propose a pmvet.toml for it
+    #[command(after_help = Exit::help())]
+    Init(Init),
     /// Run a program, on the files themselves, and record what it does to PM.
     ///
     /// The program works in place: what it does to files is real. The other commands keep it private.

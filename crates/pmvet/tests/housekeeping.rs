@@ -1,5 +1,5 @@
-//! Commands that look after runs, findings and the configuration: `runs`, `baseline`, `suppress`. What they do, and what they say
-//! when they cannot: bad input, a full disk, a folder that is read-only.
+//! Commands that look after runs, findings and the configuration: `runs`, `baseline`, `suppress`, `init`. What they do, and what they say
+//! when they cannot: bad input, an interrupt, a full disk, a folder that is read-only.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -13,7 +13,10 @@ use tempfile::TempDir;
 const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
 const FOUND: i32 = 1;
 const USAGE: i32 = 2;
+const FAILS_BY_ITSELF: i32 = 3;
+const NOTHING: i32 = 4;
 const INTERNAL: i32 = 70;
+const INTERRUPTED: i32 = 130;
 
 /// A program of the zoo, which `make zoo` has built.
 fn zoo(program: &str) -> String {
@@ -266,4 +269,63 @@ fn runs_that_cannot_be_removed_are_named() {
     fs::write(place.file("mine/20260101-000000/thesis"), "long").unwrap();
     place.pmvet(&["runs", "--runs", "mine", "--prune", "--keep", "0"]).expect(0, &["removed no run"]);
     assert!(place.file("mine/20260101-000000/thesis").exists());
+}
+
+// ---- init
+
+#[test]
+fn a_proposal_is_all_that_vet_needs() {
+    let place = Place::new();
+    fs::create_dir(place.file("data")).unwrap();
+    let program = zoo("undo_btree/bug-3");
+    let said = place.pmvet(&["init", "--", &program, "data/pool", "-n", "20"]);
+    said.expect(0, &["[target]", "pm = [\"data/pool\"]", "# One thread", "# recover ="]);
+    assert!(place.names("data").is_empty() && place.names(".") == ["data"], "everything is private");
+    place.pmvet(&["init", "--write", "--", &program, "data/pool", "-n", "20"]).expect(0, &["wrote pmvet.toml"]);
+    assert_eq!(fs::read_to_string(place.file("pmvet.toml")).unwrap(), said.out);
+    place.pmvet(&["vet", "--budget", "60s", "--quiet"]).expect(FOUND, &["error[recovery-failure]"]);
+    // It is never overwritten, whatever is there.
+    fs::write(place.file("pmvet.toml"), "mine").unwrap();
+    place.pmvet(&["init", "--write", "--", &program, "data/pool"]).expect(USAGE, &["pmvet.toml", "never overwritten"]);
+    assert_eq!(fs::read_to_string(place.file("pmvet.toml")).unwrap(), "mine");
+}
+
+#[test]
+fn a_program_that_shows_nothing_is_named() {
+    let place = Place::new();
+    place.pmvet(&["init"]).expect(USAGE, &["PROGRAM"]);
+    place.pmvet(&["init", "--", "./none"]).expect(USAGE, &["./none"]);
+    place.pmvet(&["init", "--write", "--", "true"]).expect(NOTHING, &["nothing to propose"]);
+    place.pmvet(&["init", "--write", "--", "false"]).expect(FAILS_BY_ITSELF, &["fails", "exit status 1"]);
+    place.pmvet(&["init", "--setup", "exit 5", "--", "true"]).expect(USAGE, &["--setup", "5"]);
+    assert!(place.names(".").is_empty(), "nothing is written");
+    let program = zoo("undo_btree/clean");
+    for (fill, error) in [(true, "No space left on device"), (false, "Read-only file system")] {
+        let line = format!("{PMVET} init --write --config disk/my.toml -- {program} pool -n 5");
+        let Some(said) = on_a_disk(&place, fill, &line) else { return };
+        said.expect(INTERNAL, &[error, "disk/my.toml"]);
+    }
+}
+
+#[test]
+fn an_interrupt_ends_it_and_leaves_nothing() {
+    let place = Place::new();
+    // A time that no other test sleeps for, to know the process by.
+    let time = format!("1000.{}", std::process::id());
+    let words = ["init", "--write", "--", "sleep", &time];
+    let mut init = place.command(PMVET, &words).stderr(Stdio::null()).spawn().unwrap();
+    let wanted = format!("sleep\0{time}\0");
+    let runs = || {
+        let lines =
+            fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+        lines.into_iter().any(|line| line == wanted.as_bytes())
+    };
+    while !runs() {
+        assert!(init.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let pid = init.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(init.wait().unwrap().code(), Some(INTERRUPTED));
+    assert!(place.names(".").is_empty(), "{:?}", place.names("."));
 }

@@ -1,5 +1,6 @@
 //! What is typed to commands that look after runs, findings and the configuration, and to those that packages are made with.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -118,4 +119,23 @@ pub(crate) struct BaselineFile {
 
     #[command(flatten)]
     pub(crate) made: Made,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// Write the proposal to the configuration instead of printing it; one that exists is never overwritten
+    #[arg(long)]
+    pub(crate) write: bool,
+
+    /// Run this first, in a shell, to make the files that the program starts with
+    #[arg(long, value_name = "CMD")]
+    pub(crate) setup: Option<String>,
+
+    /// The configuration to write [default: ./pmvet.toml]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// The program and its arguments, passed on untouched
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(crate) command: Vec<OsString>,
 }

@@ -8,6 +8,7 @@ mod events;
 mod explain;
 mod fuzz;
 mod generate;
+mod init;
 mod merge;
 mod native;
 mod race;
@@ -41,6 +42,7 @@ pub(crate) fn run(mut command: Command) -> Result<Exit, Error> {
         Command::Runs(arguments) => runs::run(&arguments),
         Command::Baseline(arguments) => baseline::run(&arguments),
         Command::Suppress(arguments) => suppress::run(&arguments),
+        Command::Init(arguments) => init::run(&arguments),
         Command::Trace(arguments) => trace::run(*arguments),
         Command::Events(arguments) => events::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
