@@ -84,7 +84,7 @@ soak: ## the image check on every program, 20 times each, and the slow tests
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build zoo pmdk
 	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images --test check_pmdk
-	$(CARGO) test --release -p pmvet --test 'check*' --test 'verify*' --test 'race*' --test 'fuzz*' --test stops --test nothing_touched -- --ignored --nocapture
+	$(CARGO) test --release -p pmvet --test 'check*' --test 'verify*' --test 'race*' --test 'fuzz*' --test stops --test nothing_touched --test init_programs -- --ignored --nocapture
 	$(CARGO) test --release -p pmvet-engines --lib fuzz -- --ignored --nocapture
 
 bench: ## what tracing, checking, verifying and reporting cost, compared with native runs

@@ -151,7 +151,8 @@ fn chosen(runs: &[KeptRun], how: Prune, now: SystemTime) -> Vec<&KeptRun> {
             runs.iter().filter(may_go).take_while(too_much).collect()
         }
         Prune::Beyond { keep, older_than } => {
-            let old = |run: &&KeptRun| run.age(now).is_none_or(|age| age >= older_than);
+            // One whose age nobody knows, or from the future, is not old.
+            let old = |run: &&KeptRun| older_than.is_zero() || run.age(now).is_some_and(|age| age >= older_than);
             runs.iter().rev().skip(keep).filter(may_go).filter(old).collect::<Vec<_>>().into_iter().rev().collect()
         }
     }

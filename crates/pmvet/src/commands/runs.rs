@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
+use pmvet_events::paths::shown;
 use pmvet_findings::Severity;
 use serde_json::json;
 
@@ -66,7 +67,7 @@ fn result(run: &KeptRun) -> String {
 }
 
 fn command(run: &KeptRun) -> String {
-    let words = run.info.iter().flat_map(|info| &info.command).map(|word| word.0.to_string_lossy().into_owned());
+    let words = run.info.iter().flat_map(|info| &info.command).map(|word| shown(&word.0).to_string());
     words.collect::<Vec<_>>().join(" ")
 }
 
