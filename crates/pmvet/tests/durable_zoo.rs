@@ -105,7 +105,6 @@ fn check(program: &Program, variant: &str, ops: &str, look: Look) -> Checked {
 // ---- The tests
 
 #[test]
-#[ignore = "until `check` has `--durable`"]
 fn every_bug_is_one_error_of_its_class() {
     let _turn = turn();
     let manifests = manifests();
@@ -146,7 +145,6 @@ fn no_bug_is_an_error_without_a_look_at_the_content() {
 }
 
 #[test]
-#[ignore = "until `check` has `--durable`"]
 fn clean_variants_keep_what_they_acknowledge() {
     let _turn = turn();
     let manifests = manifests();
