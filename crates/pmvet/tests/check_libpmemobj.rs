@@ -8,7 +8,7 @@ mod check_support;
 use std::path::Path;
 
 use check_support::zoo::{Bug, Manifest, blamed, manifests, marked};
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, make, turn};
+use check_support::{CLEAN, Checked, FOUND, Place, both_cores, finish, make, turn};
 use pmvet_findings::{Finding, Severity};
 
 fn libpmemobj() -> Vec<Manifest> {
@@ -104,6 +104,32 @@ fn clean_variants_are_clean() {
         match checked.code == Some(CLEAN) && checked.findings.is_empty() {
             true => Ok(()),
             false => Err(format!("--- {}: {}", program.name, checked.text())),
+        }
+    });
+}
+
+/// Several engines see a forgotten `TX_ADD`, each in its own way: before the commit, after it, and in other orders of write-back.
+#[test]
+fn to_all_engines_together_it_is_one_error() {
+    let _turn = turn();
+    let zoo = make("zoo", "zoo");
+    let manifests = libpmemobj();
+    let cases = [("obj_ledger", 1), ("obj_queue", 1)];
+    both_cores(&cases, |(name, bug)| {
+        let manifest = manifests.iter().find(|manifest| manifest.program.name == *name).unwrap();
+        let bug = manifest.bug.iter().find(|known| known.id == *bug).unwrap();
+        let place = Place::new();
+        let variant = zoo.join(name).join(format!("bug-{}", bug.id));
+        let setup = format!("{} {} -n 0", variant.display(), place.pool().display());
+        let mut command = place.pmvet(&["vet", "--quiet", "--setup", &setup]);
+        command.args(place.pm()).arg("--").arg(&variant).arg(place.pool()).args(bug.workload.iter().flatten());
+        let vetted = Checked::new(&place, &finish(command, None).expect("pmvet hangs"));
+        let errors: Vec<&Finding> = vetted.errors().collect();
+        match errors[..] {
+            [error] if marked(manifest, bug.id).contains(&blamed(error)) && error.rule.0 == "tx-store-not-added" => {
+                Ok(())
+            }
+            _ => Err(format!("--- {name} bug {}: {}", bug.id, vetted.text())),
         }
     });
 }

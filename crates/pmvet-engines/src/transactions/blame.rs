@@ -10,6 +10,7 @@ use super::words;
 use crate::account::{Account, account};
 use crate::causes::words::{function_of, where_of};
 use crate::stacks::{Owner, Stacks, owner, subject};
+use crate::timeline::step::range;
 
 /// One line of the program.
 type SourceLine = (Option<String>, Option<PathBuf>, Option<u32>, u64);
@@ -18,20 +19,40 @@ type SourceLine = (Option<String>, Option<PathBuf>, Option<u32>, u64);
 #[derive(Debug, Default)]
 pub struct EscapingLines {
     lines: HashMap<SourceLine, (Escape, bool)>,
+    /// Some of the stores: until when a crash finds their transaction open.
+    open: Vec<(u64, u64, Place)>,
     pools: HashSet<PathBuf>,
 }
 
 impl EscapingLines {
     pub fn new(facts: &TransactionFacts, stacks: &mut dyn Stacks) -> Self {
-        let mut lines = HashMap::new();
+        let (mut lines, mut open) = (HashMap::new(), Vec::new());
         for store in &facts.escaped {
             let stack = stacks.stack(store.place.site, store.place.context);
             if account(&stack) == Account::User {
                 let known = lines.entry(line_of(subject(&stack))).or_insert((store.escape, true));
                 known.1 &= store.persisted;
+                let place = Place {
+                    role: Role::Store,
+                    stack,
+                    thread: Some(store.place.thread.0),
+                    pm: store.place.pm.map(|pm| range(pm, stacks)),
+                    seq: Some(store.place.seq),
+                    label: words::label(store.escape).into(),
+                };
+                open.extend(
+                    store.spans.iter().map(|&(from, to)| (from, to, Place { seq: Some(from), ..place.clone() })),
+                );
             }
         }
-        Self { lines, pools: facts.pools.iter().map(|&file| stacks.file(file)).collect() }
+        Self { lines, open, pools: facts.pools.iter().map(|&file| stacks.file(file)).collect() }
+    }
+
+    /// The first store that has escaped the transaction which a crash before this event finds open.
+    fn escaped_before(&self, seq: u64, thread: Option<u32>) -> Option<&Place> {
+        let of_thread = |place: &Place| thread.is_none() || place.thread == thread;
+        let open = self.open.iter().filter(|(from, to, place)| *from < seq && seq <= *to && of_thread(place));
+        open.min_by_key(|(from, ..)| *from).map(|(.., place)| place)
     }
 
     fn escape(&self, place: &Place) -> Option<(Escape, bool)> {
@@ -84,20 +105,23 @@ pub fn blame_transactions(findings: &mut [Finding], lines: &EscapingLines) {
     }
 }
 
-/// A crash inside of a call about a transaction, while a store waits that escapes it: not the library is to blame. That is so where there was
-/// no time to try each store before the crash.
+/// A crash inside of a call about a transaction which a store has escaped before: not the library is to blame. Engines blame it where there
+/// was no time to try each store before the crash, or where several of them matter.
 fn blame_escaped(finding: &mut Finding, lines: &EscapingLines) {
     let Evidence::Crash { image, .. } = &finding.evidence else { return };
     let Some(first) = finding.places.first().filter(|first| account(&first.stack) != Account::User) else { return };
     let in_transaction =
         first.stack.iter().filter_map(|frame| frame.function.as_deref()).any(|name| name.starts_with("pmemobj_tx_"));
-    let is_blamed = matches!(first.role, Role::Store | Role::FailurePoint);
-    let escaped = image.unpersisted.iter().find(|place| lines.escape(place).is_some()).cloned();
-    if let Some(escaped) = escaped.filter(|_| is_blamed && in_transaction) {
-        match first.role {
-            Role::Store => finding.places[0] = escaped,
-            _ => finding.places.insert(0, escaped),
-        }
+    // Events of a recovery have numbers of their own.
+    let of_recovery = image.choice.contains("crashed too");
+    if !in_transaction || of_recovery {
+        return;
+    }
+    let Some(escaped) = lines.escaped_before(image.seq, first.thread).cloned() else { return };
+    match first.role {
+        Role::Store => finding.places[0] = escaped,
+        Role::FailurePoint => finding.places.insert(0, escaped),
+        _ => {}
     }
 }
 

@@ -70,6 +70,13 @@ fn what_is_not_added_escapes() {
 }
 
 #[test]
+fn it_is_remembered_when_the_transaction_ends() {
+    let facts = run(&[Begin, Store(8), Begin, Commit, End, Commit, End, Store(8)]);
+    assert_eq!(facts.escaped[0].spans, [(2, 7)]);
+    assert_eq!(run(&[Begin, Store(8), Abort]).escaped[0].spans, [(2, u64::MAX)]);
+}
+
+#[test]
 fn what_is_added_late_escapes() {
     assert_eq!(escaped(&[Begin, Store(8), Add(0, 16), Store(8), Commit, End]), [(2, Escape::AddedLate)]);
 }

@@ -11,6 +11,8 @@ use crate::timeline::step::PmExtent;
 
 /// How many stores of one transaction that it does not cover are remembered. Most are the library's own.
 const MOST_STORES: usize = 1 << 16;
+/// For how many stores of one place it is remembered when their transactions ended.
+const MOST_SPANS: usize = 256;
 /// How many added ranges of one transaction are remembered one by one.
 const MOST_ADDS: usize = 1 << 12;
 /// What a pool of libpmemobj begins with.
@@ -46,6 +48,8 @@ pub struct EscapedStore {
     /// The program flushes all of them itself before its transactions end.
     pub persisted: bool,
     pub count: u64,
+    /// From such a store to the end of its transaction, by number, for some of them.
+    pub spans: Vec<(u64, u64)>,
 }
 
 /// A range that is added to a transaction which covers it already.
@@ -99,6 +103,8 @@ struct OpenTransaction {
     /// What made them covered, oldest first.
     adds: Vec<AddedRange>,
     stores: Vec<UncoveredStore>,
+    /// Those that have escaped: which, and the number of the store.
+    settled: Vec<(usize, u64)>,
     /// By the address of the line: which of the stores are there.
     at_line: FxHashMap<u64, Vec<usize>>,
 }
@@ -166,6 +172,9 @@ impl TransactionTracker {
 
     /// The run has ended. Transactions that are still open were left by the end of the program, which is like a crash.
     pub fn finish(mut self) -> TransactionFacts {
+        for open in std::mem::take(&mut self.open).into_values() {
+            self.note_end(Some(open), u64::MAX);
+        }
         self.facts.escaped.sort_by_key(|store| store.place.seq);
         self.facts
     }
@@ -209,7 +218,8 @@ impl TransactionTracker {
                 open.at_work = open.depth > 0 && !open.aborted;
                 if open.depth == 0 {
                     self.settle(event.thread);
-                    self.open.remove(&event.thread);
+                    let ended = self.open.remove(&event.thread);
+                    self.note_end(ended, event.seq);
                 }
             }
             _ => {}
@@ -224,7 +234,7 @@ impl TransactionTracker {
             let next = self.facts.escaped.len();
             let at = *self.escaped.entry((place.site, place.context, escape)).or_insert(next);
             if at == next {
-                self.facts.escaped.push(EscapedStore { place, escape, persisted: true, count: 0 });
+                self.facts.escaped.push(EscapedStore { place, escape, persisted: true, count: 0, spans: Vec::new() });
             }
             let known = &mut self.facts.escaped[at];
             // The first one that the program leaves to the transaction is the one to show.
@@ -233,8 +243,17 @@ impl TransactionTracker {
             }
             known.persisted &= persisted;
             known.count += 1;
+            open.settled.push((at, place.seq));
         }
         open.clear();
+    }
+
+    fn note_end(&mut self, open: Option<OpenTransaction>, end: u64) {
+        for (at, seq) in open.into_iter().flat_map(|open| open.settled) {
+            if let Some(store) = self.facts.escaped.get_mut(at).filter(|store| store.spans.len() < MOST_SPANS) {
+                store.spans.push((seq, end));
+            }
+        }
     }
 
     fn needless_add(&mut self, place: TxPlace, before: &AddedRange) {
