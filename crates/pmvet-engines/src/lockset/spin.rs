@@ -292,6 +292,11 @@ impl KnownLocks {
         let lock = self.enter(key, place, false);
         let site = self.sites.get(&c.site).copied().unwrap_or_default();
         let hopeless = site.returned == 0 && site.lost >= HOPELESS && !self.declares;
+        let only_holder = match &self.locks[lock as usize].word.holders[..] {
+            [holder] => Some(*holder),
+            _ => None,
+        };
+        let takes = only_holder.is_some_and(|holder| holder.site != c.site && self.takes(c.site, holder.site));
         let Lock { named, word, .. } = &mut self.locks[lock as usize];
         word.latest = c.new;
         word.bytes = word.bytes.max(c.bytes);
@@ -337,8 +342,9 @@ impl KnownLocks {
             return LockStep::Release { lock, holder: first.thread };
         }
         if word.returned == 0 && !word.turned && word.holders.len() == 1 {
-            // Nobody takes a lock that is held. So what the holder did was to give it back, or to set it up.
-            if c.old == first.put && word.moved_on > 0 {
+            // Nobody takes a lock that is held. So what the holder did was to give it back, or to set it up: certainly if an
+            // instruction comes next that takes other locks.
+            if c.old == first.put && (word.moved_on > 0 || takes) {
                 word.turn(c.old);
                 word.take(c, mode);
                 return LockStep::Acquire { lock, mode, instead_of: Some(first.thread) };
@@ -459,8 +465,9 @@ impl KnownLocks {
         if at.file != place.file || at.offset / 64 != place.offset / 64 || at.offset == place.offset {
             return LockStep::Nothing;
         }
-        // The very first ticket proves nothing: many a word goes from 0 to 1.
-        let served = |h: &Holder| h.thread == thread && h.found.checked_add(1) == Some(value) && h.found > 0;
+        // A ticket is drawn by counting up by one. The very first one proves nothing: many a word goes from 0 to 1.
+        let drawn = |h: &Holder| h.put == h.found.wrapping_add(1) && h.found > 0;
+        let served = |h: &Holder| h.thread == thread && drawn(h) && h.put == value;
         let Some(turn) = word.holders.iter().position(served) else { return LockStep::Nothing };
         let holder = word.holders.swap_remove(turn);
         word.serving = Some(place.offset);
