@@ -1234,12 +1234,14 @@ fn a_finding_names_both_ends_and_what_to_change() {
     locked_load(&mut s);
     s.persist(2, X);
     let found = findings(&s.engine.finish(), &mut Fake, &no_sources());
-    let finding = found.iter().find(|f| f.places[1].stack[0].line == Some(2)).expect("the race is found");
+    // The line that made the word public reads it, too, though it was not seen to come too early.
+    let [finding] = &found[..] else { panic!("one store, one finding: {found:?}") };
     assert_eq!((finding.rule.0.as_str(), finding.severity), ("persistency-race", Severity::Warning));
-    assert_eq!(finding.title, "`f2` may act on what `f1` has stored but not persisted");
+    assert_eq!(finding.title, "`f2` or `f906` may act on what `f1` has stored but not persisted");
     assert_eq!(finding.fix, "Flush and fence the value in `f1` before the lock is given back.");
-    let roles: Vec<_> = finding.places.iter().map(|p| (p.role, p.thread)).collect();
-    assert_eq!(roles, [(Role::Store, Some(2)), (Role::Load, Some(3)), (Role::Fence, Some(2))]);
+    let places: Vec<_> = finding.places.iter().map(|p| (p.role, p.stack[0].line.unwrap_or_default())).collect();
+    assert_eq!(places[..2], [(Role::Store, 1), (Role::Load, 2)], "{places:?}");
+    assert_eq!((places[2].0, places[3]), (Role::Fence, (Role::Load, 906)), "{places:?}");
     assert!(matches!(&finding.evidence, Evidence::Race { observed: true, timeline, .. } if timeline.len() == 3));
 }
 

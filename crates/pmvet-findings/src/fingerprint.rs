@@ -1,7 +1,8 @@
 //! What makes two findings the same, also if they come from two builds between which lines have moved.
 //!
 //! A fingerprint is made of the rule and, for each decisive place, its role, the names of the user's functions on the
-//! stack, and the text of the source line with its ordinal among the lines of that function that read the same. Line
+//! stack, and the text of the source line with its ordinal among the lines of that function that read the same. Of a race
+//! only the store is decisive: which readers a run shows, and which fence came first, is chance. Line
 //! numbers, addresses, threads, PM offsets and counts are left out. Without source there is the distance from the start
 //! of the function, which another build may change.
 
@@ -14,6 +15,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
     finding::{Finding, Frame, Place, Role},
+    rules,
     source::{SourceFile, Sources},
     stack::user_frames,
 };
@@ -39,7 +41,7 @@ impl<'a> Fingerprinter<'a> {
         parts.add(&[VERSION]);
         parts.add(finding.rule.0.as_bytes());
         for (index, place) in finding.places.iter().enumerate() {
-            if index == 0 || is_decisive(place.role) {
+            if index == 0 || is_decisive(place.role) && finding.rule != rules::PERSISTENCY_RACE.id() {
                 self.add_place(place, &mut parts);
             }
         }

@@ -37,8 +37,8 @@ pub fn merge(predicted: Vec<Finding>, confirmed: &Confirmed) -> Vec<Finding> {
             known.count += finding.count;
             continue;
         }
-        let tally = tally(&finding, confirmed);
-        finding.caveat = Some(caveat(tally, confirmed));
+        let (tally, told_of) = strongest(&finding, confirmed);
+        finding.caveat = Some(caveat(tally, confirmed) + &told_of);
         finding.places.extend(tally.and_then(|tally| Some(tally.effect.as_ref()?.0.clone())));
         left.push(finding);
     }
@@ -46,10 +46,25 @@ pub fn merge(predicted: Vec<Finding>, confirmed: &Confirmed) -> Vec<Finding> {
     proven
 }
 
-fn tally<'a>(finding: &Finding, confirmed: &'a Confirmed) -> Option<&'a PairTally> {
-    let spot = |role| end(finding, role).and_then(|place| Instruction::of_frame(place.stack.first()?));
-    let tally = spot(Role::Store).zip(spot(Role::Load)).and_then(|pair| confirmed.tallies.get(&pair));
-    tally.filter(|tally| tally.meetings > 0)
+/// Of the pairs of a finding that met, the one that tells most; and which load that is, if there are several.
+fn strongest<'a>(finding: &Finding, confirmed: &'a Confirmed) -> (Option<&'a PairTally>, String) {
+    let spot = |place: &Place| Instruction::of_frame(place.stack.first()?);
+    let Some(store) = end(finding, Role::Store).and_then(spot) else { return (None, String::new()) };
+    let loads: Vec<&Place> = finding.places.iter().filter(|place| place.role == Role::Load).collect();
+    let met = |load: &&Place| confirmed.tallies.get(&(store.clone(), spot(load)?)).filter(|tally| tally.meetings > 0);
+    let pairs: Vec<(&Place, &PairTally)> = loads.iter().filter_map(|load| Some((*load, met(load)?))).collect();
+    let tells = |tally: &PairTally| {
+        let left = tally.inconsistent.map_or(0, |(_, left)| left);
+        (tally.output, left, tally.effect.is_some(), tally.meetings)
+    };
+    let Some(&(load, tally)) = pairs.iter().max_by_key(|(_, tally)| tells(tally)) else { return (None, String::new()) };
+    let told_of = match load.frame().filter(|_| loads.len() > 1) {
+        Some(frame) => {
+            format!(" That is about the load in {frame}; {} of {} readers came in time.", pairs.len(), loads.len())
+        }
+        None => String::new(),
+    };
+    (Some(tally), told_of)
 }
 
 fn caveat(tally: Option<&PairTally>, confirmed: &Confirmed) -> String {

@@ -6,14 +6,16 @@ use super::engine::LocksetAnalysis;
 use super::lines::Fate;
 use super::lock_words::LockWords;
 use super::pm_locks::LockLeftHeld;
-use super::race_paths::{self, Ends, RaceGroup};
+use super::race_paths::{self, Ends, RaceGroup, RaceReader};
 use super::races::{PredictedRace, RaceAccess, WindowEnd};
 use crate::stacks::{Stacks, user_frame};
+use rustc_hash::FxHashSet as FastSet;
 
-/// One finding per pair of places in the program's own code; several instructions of a line are one place to a reader.
+/// One finding per place of the program's own code that stores, with all that read it; several instructions of a line are
+/// one place to whoever looks at it.
 pub fn findings(outcome: &LocksetAnalysis, stacks: &mut dyn Stacks, sources: &Sources) -> Vec<Finding> {
     let mut words = LockWords::new(&outcome.takers, sources);
-    race_paths::group(&outcome.races, stacks).iter().map(|group| describe(group, stacks, &mut words)).collect()
+    race_paths::group(&outcome.races, stacks).iter().filter_map(|group| describe(group, stacks, &mut words)).collect()
 }
 
 /// A lock that a crash left held and that the restart did not free.
@@ -80,9 +82,10 @@ fn name(stack: &Stack) -> String {
     }
 }
 
-fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWords<'_>) -> Finding {
-    let RaceGroup { race, ends, .. } = group;
+fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWords<'_>) -> Option<Finding> {
+    let (RaceReader { race, ends, .. }, others) = group.readers.split_first()?;
     let (writer, reader) = (name(&ends.store), name(&ends.load));
+    let others = &others[..others.len().min(MAX_READERS - 1)];
     let (cause, fix) = explain(race, ends);
     let caveat = if race.observed {
         "The load was seen between the store and its persist in this run. Whether recovery can live with the result was \
@@ -119,6 +122,10 @@ fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWord
             label: label.into(),
         });
     }
+    places.extend(others.iter().map(|other| {
+        let seen = if other.race.observed { "another thread has read it here" } else { "or here," };
+        place(Role::Load, &other.race.load, &other.ends.load, format!("{seen} before it is persistent"))
+    }));
     let what = |fate| if fate == Fate::Overwritten { "overwritten" } else { "persisted" };
     let mut timeline = vec![(&race.store, "stored", &ends.store), (&race.load, "loaded", &ends.load)]
         .into_iter()
@@ -127,23 +134,39 @@ fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWord
     timeline.extend(race.ended_by.zip(ends.end.as_ref()).map(|(m, s)| step(m.seq, m.thread.0, what(race.fate), s)));
     timeline.sort_by_key(|step| step.seq);
     let [store_locks, load_locks] = words.names(&race.store.locks, &race.load.locks, stacks);
-    Finding {
+    Some(Finding {
         rule: rules::PERSISTENCY_RACE.id(),
         severity: rules::PERSISTENCY_RACE.severity,
-        title: format!("{reader} may act on what {writer} has stored but not persisted"),
+        title: format!("{} may act on what {writer} has stored but not persisted", readers(group)),
         places,
         expected: "A value is persistent before another thread can read it and act on it.".into(),
         happened: format!(
             "{writer} stores a value, and {reader} reads it in another thread. {cause} If the machine fails in between, \
              what the reader did may survive while the value it relied on is lost.{}",
-            group.other_paths()
+            group.others(1 + others.len())
         ),
         fix,
         caveat: Some(caveat.into()),
         evidence: Evidence::Race { observed: race.observed, store_locks, load_locks, timeline },
-        count: group.count,
+        count: group.count(),
         fingerprint: String::new(),
         replay: None,
+    })
+}
+
+/// Places that read to show in full. Those beyond are only named.
+const MAX_READERS: usize = 8;
+
+/// Who may read too early, in a title: a name, or two, or how many.
+fn readers(group: &RaceGroup<'_>) -> String {
+    let mut names: Vec<String> = group.readers.iter().map(|reader| name(&reader.ends.load)).collect();
+    let mut seen = FastSet::default();
+    names.retain(|name| seen.insert(name.clone()));
+    match &names[..] {
+        [] => "another thread".into(),
+        [one] => one.clone(),
+        [one, two] => format!("{one} or {two}"),
+        [one, others @ ..] => format!("{one}, or {} other functions,", others.len()),
     }
 }
 

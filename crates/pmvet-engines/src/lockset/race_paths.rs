@@ -1,8 +1,9 @@
-//! Which races are one finding: those between the same two places of the program's own code.
+//! Which races are one finding: those of one store, whoever reads it. What is to be changed is at the store, and which of
+//! its readers a run shows is chance.
 //!
 //! A place is the line that stores or loads, not counting libraries and helpers. A function that stores and leaves it to its
 //! caller to make the value persistent is a helper, too, whatever it is called: the race is the caller's, and each call of
-//! it is a place of its own. All call paths that lead to the same places are told in one finding.
+//! it is a place of its own. All places that read what is stored, and all call paths, are told in one finding.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,15 +22,24 @@ pub(super) struct Ends {
     pub(super) end: Option<Stack>,
 }
 
-/// Races that are one finding.
+/// Races that are one finding: a place that stores, and those that read.
 pub(super) struct RaceGroup<'a> {
-    places: [CodePlace; 2],
-    /// The one that says most, and its paths.
+    place: CodePlace,
+    /// Never empty; the first one says most.
+    pub(super) readers: Vec<RaceReader<'a>>,
+    /// All paths to the store.
+    paths: BTreeSet<String>,
+}
+
+/// The races of a store with one place that reads.
+pub(super) struct RaceReader<'a> {
+    place: CodePlace,
+    /// The race that says most, and its paths.
     pub(super) race: &'a PredictedRace,
     pub(super) ends: Ends,
     pub(super) count: u64,
-    /// All paths to the store, and to the load.
-    paths: [BTreeSet<String>; 2],
+    /// All paths to the load.
+    paths: BTreeSet<String>,
 }
 
 /// Function, file, line, and the offset of the instruction.
@@ -72,13 +82,17 @@ pub(super) fn group<'a>(races: &'a [PredictedRace], stacks: &mut dyn Stacks) -> 
     let mut groups: Vec<RaceGroup<'a>> = Vec::new();
     for (race, ends) in resolved {
         let callers = usize::from(left_to_caller.contains(&path(race)));
-        let places = [CodePlace::of(&ends.store, callers), CodePlace::of(&ends.load, 0)];
-        let paths = [&ends.store, &ends.load].map(|stack| BTreeSet::from([words(stack)]));
-        let new = RaceGroup { places, race, ends, count: race.count, paths };
-        match groups.iter_mut().find(|known| known.places == new.places) {
-            Some(known) => known.join(new),
-            None => groups.push(new),
+        let place = CodePlace::of(&ends.store, callers);
+        let paths = BTreeSet::from([words(&ends.store)]);
+        let load = (CodePlace::of(&ends.load, 0), BTreeSet::from([words(&ends.load)]));
+        let reader = RaceReader { place: load.0, race, ends, count: race.count, paths: load.1 };
+        match groups.iter_mut().find(|known| known.place == place) {
+            Some(known) => known.join(paths, reader),
+            None => groups.push(RaceGroup { place, readers: vec![reader], paths }),
         }
+    }
+    for group in &mut groups {
+        group.readers.sort_by_cached_key(RaceReader::rank);
     }
     groups
 }
@@ -112,32 +126,53 @@ fn words(stack: &Stack) -> String {
 const PATHS: usize = 8;
 
 impl<'a> RaceGroup<'a> {
-    fn join(&mut self, other: RaceGroup<'a>) {
-        self.count += other.count;
-        // What was observed says most; among equals the choice must not depend on the schedule.
-        let rank = |group: &RaceGroup<'_>| (!group.race.observed, words(&group.ends.store), words(&group.ends.load));
-        if rank(&other) < rank(self) {
-            (self.race, self.ends) = (other.race, other.ends);
-        }
-        for (paths, more) in self.paths.iter_mut().zip(other.paths) {
-            paths.extend(more);
+    fn join(&mut self, paths: BTreeSet<String>, reader: RaceReader<'a>) {
+        self.paths.extend(paths);
+        match self.readers.iter_mut().find(|known| known.place == reader.place) {
+            Some(known) => known.join(reader),
+            None => self.readers.push(reader),
         }
     }
 
-    /// The paths that are not shown in full, as sentences.
-    pub(super) fn other_paths(&self) -> String {
-        let shown = [words(&self.ends.store), words(&self.ends.load)];
-        let others = |paths: &BTreeSet<String>, shown: &String, what: &str| {
-            let others: Vec<&str> = paths.iter().filter(|path| *path != shown).map(String::as_str).collect();
-            let more = others.len().saturating_sub(PATHS);
-            let more = if more > 0 { format!("; and on {more} more paths") } else { String::new() };
-            match others.is_empty() {
-                true => String::new(),
-                false => {
-                    format!(" The {what} is also reached in {}{more}.", others[..others.len().min(PATHS)].join("; in "))
-                }
-            }
-        };
-        others(&self.paths[0], &shown[0], "store") + &others(&self.paths[1], &shown[1], "load")
+    pub(super) fn count(&self) -> u64 {
+        self.readers.iter().map(|reader| reader.count).sum()
     }
+
+    /// The paths that are not shown in full, and the readers beyond those `shown`, as sentences.
+    pub(super) fn others(&self, shown: usize) -> String {
+        let mut text = String::new();
+        if let Some(first) = self.readers.first() {
+            text += &others("The store is also reached", &self.paths, &words(&first.ends.store));
+            text += &others("The load is also reached", &first.paths, &words(&first.ends.load));
+        }
+        let beyond: BTreeSet<String> =
+            self.readers.iter().skip(shown).filter_map(|reader| reader.paths.first().cloned()).collect();
+        text + &others("It is also read", &beyond, "")
+    }
+}
+
+impl<'a> RaceReader<'a> {
+    /// What was observed says most; among equals the choice must not depend on the schedule.
+    fn rank(&self) -> (bool, String, String) {
+        (!self.race.observed, words(&self.ends.store), words(&self.ends.load))
+    }
+
+    fn join(&mut self, other: RaceReader<'a>) {
+        self.count += other.count;
+        if other.rank() < self.rank() {
+            (self.race, self.ends) = (other.race, other.ends);
+        }
+        self.paths.extend(other.paths);
+    }
+}
+
+/// All paths but the one that is shown, as a sentence that begins with `what`.
+fn others(what: &str, paths: &BTreeSet<String>, shown: &str) -> String {
+    let others: Vec<&str> = paths.iter().map(String::as_str).filter(|path| *path != shown).collect();
+    if others.is_empty() {
+        return String::new();
+    }
+    let more = others.len().saturating_sub(PATHS);
+    let more = if more > 0 { format!("; and on {more} more paths") } else { String::new() };
+    format!(" {what} in {}{more}.", others[..others.len().min(PATHS)].join("; in "))
 }
