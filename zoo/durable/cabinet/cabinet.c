@@ -186,7 +186,7 @@ int main(int argc, char **argv)
 			done = swap(lines_word(a), lines_word(b));
 		else if (sscanf(line, "del %8s", a) == 1)
 			done = take_out(lines_word(a));
-		puts(done ? "ok" : "refused");
+		lines_answer(done ? "ok" : "refused");
 	}
 	pmemobj_close(pop);
 	return 0;

@@ -227,7 +227,7 @@ int main(int argc, char **argv)
 			done = catalog.sell(a, n, b, m);
 		else if (verb == "drop" && words >> a)
 			done = catalog.drop(a);
-		puts(done ? "ok" : "refused");
+		lines_answer(done ? "ok" : "refused");
 	}
 	catalog.close();
 	return 0;

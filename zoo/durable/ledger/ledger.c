@@ -179,7 +179,7 @@ int main(int argc, char **argv)
 			done = move(lines_word(a), lines_word(b), amount);
 		else if (sscanf(line, "close %8s", a) == 1)
 			done = close_account(lines_word(a));
-		puts(done ? "ok" : "refused");
+		lines_answer(done ? "ok" : "refused");
 	}
 	commit();
 	return 0;

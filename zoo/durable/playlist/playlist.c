@@ -193,7 +193,7 @@ int main(int argc, char **argv)
 			if (done)
 				append(&root->queue, &song);
 		}
-		puts(done ? "ok" : "refused");
+		lines_answer(done ? "ok" : "refused");
 	}
 	free_dropped();
 	pmemobj_close(pop);

@@ -173,20 +173,16 @@ int main(int argc, char **argv)
 			s = find(lines_word(word));
 			if (s)
 				update(s, s->key, x, y);
-			puts(s || insert(lines_word(word), x, y) ? "ok" : "full");
+			lines_answer(s || insert(lines_word(word), x, y) ? "ok" : "full");
 		} else if (sscanf(line, "del %8s", word) == 1) {
 			s = find(lines_word(word));
 			if (s)
 				take_out(s);
-			puts(s ? "ok" : "none");
+			lines_answer(s ? "ok" : "none");
 		} else if (sscanf(line, "get %8s", word) == 1) {
-			s = find(lines_word(word));
-			if (s)
-				printf("%lu %lu\n", s->value[s->state - 1].x, s->value[s->state - 1].y);
-			else
-				puts("none");
+			lines_answer(find(lines_word(word)) ? "found" : "none");
 		} else {
-			puts("?");
+			lines_answer("?");
 		}
 	}
 	for (int i = 0; i < ndeleted; i++)

@@ -10,9 +10,7 @@ use pmvet_findings::Outcome;
 use pmvet_target::crash::{Scratch, VersionId, Versions};
 use pmvet_target::launch::signal_name;
 use pmvet_target::sandbox::driver::Driver;
-use pmvet_target::sandbox::{
-    self, Capture, Output, Overlay, RawFrame, SandboxedEnd, SandboxedProgram, SandboxedRun, Unwinder,
-};
+use pmvet_target::sandbox::{self, Capture, Output, Overlay, RawFrame, SandboxedEnd, SandboxedProgram, Unwinder};
 
 use super::pool::TrialImage;
 use crate::promises::judge::{ContentJudge, ContentVerdict, DUMP_OUTPUT};
@@ -115,13 +113,13 @@ impl RecoveryCommand {
             Some(Outcome::Exit { status }) => Some(*status),
             _ => None,
         };
-        let driver = self.driver.as_deref();
         let output = match &self.promised {
             Some(promised) if promised.judge.dump.is_none() => DUMP_OUTPUT,
             _ => Output::Tail(TAIL),
         };
-        let input = self.input.as_deref();
-        let run = self.command(&self.command, input, driver, usual_status, output, &overlay, bench)?;
+        let (input, driver) = (self.input.as_deref(), self.driver.as_deref());
+        let job = SandboxedProgram { input, driver, usual_status, output, ..self.job(&self.command) };
+        let run = sandbox::run(&job, &overlay, &mut bench.unwinder)?;
         let mut trial = match self.outcome(run.end) {
             Some(outcome) => Trial { outcome, output: run.output, stack: run.stack, time: run.time },
             None => return Ok(None),
@@ -133,7 +131,7 @@ impl RecoveryCommand {
         if let Some(oracle) = &self.oracle
             && usual.is_none_or(|usual| *usual == trial.outcome)
         {
-            let verdict = self.command(oracle, None, None, Some(0), Output::Tail(TAIL), &overlay, bench)?;
+            let verdict = sandbox::run(&self.job(oracle), &overlay, &mut bench.unwinder)?;
             match verdict.end {
                 SandboxedEnd::Exit(0) => {}
                 SandboxedEnd::Interrupted => return Ok(None),
@@ -172,7 +170,8 @@ impl RecoveryCommand {
         bench: &mut Bench,
     ) -> io::Result<Option<Trial>> {
         if let Some(dump) = &promised.judge.dump {
-            let dumped = self.command(dump, None, None, Some(0), DUMP_OUTPUT, overlay, bench)?;
+            let job = SandboxedProgram { output: DUMP_OUTPUT, ..self.job(dump) };
+            let dumped = sandbox::run(&job, overlay, &mut bench.unwinder)?;
             trial.time += dumped.time;
             (trial.output, trial.stack) = (dumped.output, dumped.stack);
             match self.outcome(dumped.end) {
@@ -192,27 +191,16 @@ impl RecoveryCommand {
         Ok(Some(trial))
     }
 
-    fn command(
-        &self,
-        command: &[OsString],
-        input: Option<&File>,
-        driver: Option<&Driver>,
-        usual_status: Option<i32>,
-        output: Output,
-        overlay: &Mutex<Overlay>,
-        bench: &mut Bench,
-    ) -> io::Result<SandboxedRun> {
-        let job = SandboxedProgram {
+    /// A command on the files of a trial, with what all of them have in common.
+    fn job<'a>(&'a self, command: &'a [OsString]) -> SandboxedProgram<'a> {
+        SandboxedProgram {
             variables: &self.variables,
-            input,
-            output,
+            output: Output::Tail(TAIL),
             timeout: Some(self.timeout),
             most_bytes: self.most_bytes,
-            usual_status,
-            driver,
+            usual_status: Some(0),
             ..SandboxedProgram::new(command)
-        };
-        sandbox::run(&job, overlay, &mut bench.unwinder)
+        }
     }
 
     fn outcome(&self, end: SandboxedEnd) -> Option<Outcome> {
