@@ -189,6 +189,7 @@ documents! {
     the_chapter_on_files_is_true "docs/book/src/reference/files.md"
     the_chapter_on_rules_is_true "docs/book/src/reference/rules.md"
     the_tutorial_is_true "docs/book/src/tutorial.md"
+    the_chapter_on_durable_is_true "docs/durable.md"
     the_chapter_on_verify_is_true "docs/verify.md"
 }
 
