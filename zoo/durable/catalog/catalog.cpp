@@ -4,6 +4,7 @@
 // if its checksum is right and the entry that ends its operation counts, too. The index is in DRAM; opening the pool builds it
 // from the log, up to the first operation that is not whole.
 #include <libpmem.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -227,7 +228,10 @@ int main(int argc, char **argv)
 			done = catalog.sell(a, n, b, m);
 		else if (verb == "drop" && words >> a)
 			done = catalog.drop(a);
-		lines_answer(done ? "ok" : "refused");
+		// A bare system call: the lock that a stream has would order flushes as a fence does.
+		const char *answer = done ? "ok\n" : "refused\n";
+		if (write(1, answer, strlen(answer)) < 0)
+			return 2;
 	}
 	catalog.close();
 	return 0;
