@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of `pmvet-engines` that are no engines, but rooms for what engines share.
-const ROOMS: [&str; 4] = ["causes", "lab", "timeline", "transactions"];
+const ROOMS: [&str; 5] = ["causes", "lab", "promises", "timeline", "transactions"];
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()

@@ -74,7 +74,7 @@ static int add(uint64_t name, struct held held)
 		D_RW(root)->first = file; /* BLAME(2) */
 		if (BUG != 2)
 			count(1);
-	} TX_ONABORT {
+	} TX_ONABORT { /* BLAME(2) */
 		return 0;
 	} TX_END /* BLAME(2) */
 	if (BUG == 2) /* BUG(2): the file is counted in a transaction of its own */

@@ -8,7 +8,7 @@ use pmvet_events::SiteId;
 use super::chains::Chain;
 use super::instruction::Instruction;
 use super::policy::POLICY;
-use super::schedule_picker::{Arrival, Attempt, Promise};
+use super::schedule_picker::{Arrival, Attempt, Prospect};
 use super::shared::{Nth, SharedStore};
 use crate::stacks::Stacks;
 
@@ -29,7 +29,7 @@ pub fn attempts(predicted: &[(SiteId, SiteId)], shared: &[SharedStore], stacks: 
         let attempt = |reader, load: Instruction, path, reads, (sees_change, similarity)| {
             let pair = (store.at.clone(), load);
             let (store_is, pair_is) = (stores.contains(&store.at), pairs.contains(&pair));
-            let promise = Promise { store: store_is, pair: pair_is, sees_change, similarity };
+            let promise = Prospect { store: store_is, pair: pair_is, sees_change, similarity };
             Attempt {
                 thread: shared.thread,
                 store: store.clone(),

@@ -137,10 +137,10 @@ impl Chains {
 mod tests {
     use pmvet_events::ContextId;
 
-    use super::super::schedule_picker::Promise;
+    use super::super::schedule_picker::Prospect;
     use super::*;
 
-    const PROMISE: Promise = Promise { store: true, pair: true, sees_change: true, similarity: 0 };
+    const PROSPECT: Prospect = Prospect { store: true, pair: true, sees_change: true, similarity: 0 };
 
     fn stop(offset: u64, nth: u32) -> Arrival {
         Arrival { at: Instruction { module: "m".into(), offset }, nth }
@@ -166,7 +166,7 @@ mod tests {
             reads: 1,
             seq: 1,
             until: 1,
-            promise: PROMISE,
+            promise: PROSPECT,
             change: Some(chain),
         }
     }

@@ -67,7 +67,7 @@ pub struct Arrival {
 
 /// What speaks for an attempt, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Promise {
+pub struct Prospect {
     /// The locksets predict a race of the store, and of the two instructions.
     pub store: bool,
     pub pair: bool,
@@ -92,7 +92,7 @@ pub struct Attempt {
     /// The numbers of the store and of that load in the recorded run.
     pub seq: u64,
     pub until: u64,
-    pub promise: Promise,
+    pub promise: Prospect,
     /// The reader sees the store as a change if the threads wait for each other there.
     pub change: Option<Chain>,
 }
@@ -168,7 +168,7 @@ impl SchedulePicker {
             let attempt = &self.attempts[i];
             let turn = turns.entry(attempt.pair()).or_insert(0);
             *turn += 1;
-            (self.tried[i][way.index()], Reverse(Promise { similarity: 0, ..attempt.promise }), *turn)
+            (self.tried[i][way.index()], Reverse(Prospect { similarity: 0, ..attempt.promise }), *turn)
         });
         let mut taken = Taken { most: self.most, length: self.last / POLICY.long_stop_divisor, ..Taken::default() };
         let mut chains = Chains::default();
@@ -273,7 +273,7 @@ impl Attempt {
 mod tests {
     use super::*;
 
-    const PROMISE: Promise = Promise { store: false, pair: false, sees_change: false, similarity: 0 };
+    const PROSPECT: Prospect = Prospect { store: false, pair: false, sees_change: false, similarity: 0 };
 
     /// A store by a thread that another one reads.
     fn attempt(thread: u32, reader: u32, nth: u32, seq: u64, until: u64) -> Attempt {
@@ -289,7 +289,7 @@ mod tests {
             reads: 1,
             seq,
             until,
-            promise: PROMISE,
+            promise: PROSPECT,
             change: None,
         }
     }

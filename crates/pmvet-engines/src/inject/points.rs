@@ -54,6 +54,8 @@ pub(super) struct FailurePoints {
     changed: bool,
     /// An operation was acknowledged since then.
     acknowledged: bool,
+    /// How many were acknowledged so far.
+    pub(super) answers: u64,
     /// How the program came here: the failure point before, and the stores since then.
     way: u64,
     visited: HashMap<(SiteId, ContextId, u64), u32>,
@@ -74,6 +76,7 @@ impl FailurePoints {
             visits,
             changed: false,
             acknowledged: false,
+            answers: 0,
             way: 0,
             visited: HashMap::new(),
             places: HashMap::new(),
@@ -126,6 +129,7 @@ impl FailurePoints {
         if is_numbered {
             // A crash right after it must lose nothing.
             self.acknowledged = matches!(event.what, What::Output { .. } | What::Marker { how: MarkerKind::OpEnd, .. });
+            self.answers += u64::from(self.acknowledged);
         }
         self.changed |= stores || by_call && !matches!(event.what, What::FileSync { .. });
         is_point

@@ -138,7 +138,8 @@ pub struct FailurePointScanner {
     versions: Versions,
     found: Vec<FailurePoint>,
     states: Vec<ReorderedState>,
-    seen: HashSet<(VersionId, Vec<Patch>)>,
+    /// With the number of answers: the same state must show more after one.
+    seen: HashSet<(u64, VersionId, Vec<Patch>)>,
     /// How often a store of this place was lost, or ahead, at a failure point of that place.
     pairs: HashMap<Pair, u32>,
     cut_short: usize,
@@ -211,7 +212,7 @@ impl FailurePointScanner {
                 continue;
             }
             let patches = lost_stores::of_cuts(model, &state.cuts);
-            if patches.is_empty() || !self.seen.insert((version, patches.clone())) {
+            if patches.is_empty() || !self.seen.insert((self.points.answers, version, patches.clone())) {
                 continue;
             }
             let lost = model.lost(&state.cuts);
