@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use pmvet_findings::{
     ByteDiff, CrashImage, Evidence, Finding, Frame, Outcome, Phase, Place, PmRange, Recovery, Role, Rule, Run,
-    Severity, Sources, TimelineStep, dedup::Dedup, rules, suppress, tree,
+    Severity, Sources, TimelineStep, Violation, dedup::Dedup, rules, suppress, tree,
 };
 
 pub(crate) const LIST_C: &str = include_str!("../fixtures/list.c");
@@ -412,9 +412,40 @@ pub(crate) fn sample(rule: &Rule) -> Finding {
                 .into(),
             ..sample(rules::REORDERED_CRASH)
         },
+        "durable-lost" | "durable-torn" | "durable-resurrected" | "durable-duplicated" | "durable-wrong-value" => {
+            let violation = VIOLATIONS.into_iter().find(|violation| violation.rule() == rule).expect("a violation");
+            let mut finding = Finding {
+                rule: rule.id(),
+                title: format!("{} after a crash in `push`", violation.title()),
+                ..sample(rules::RECOVERY_FAILURE)
+            };
+            if let Evidence::Crash { recovery, .. } = &mut finding.evidence {
+                recovery.outcome = Outcome::Content {
+                    violation,
+                    operation: "push 5".into(),
+                    acknowledged: true,
+                    difference: vec!["- 5".into(), "+ 4".into()],
+                };
+            }
+            finding
+        }
+        "tx-store-not-added" => Finding {
+            rule: rule.id(),
+            title: "`push` stores in a transaction to what it has not added".into(),
+            fix: "Call TX_ADD_FIELD(list, head) before the store.".into(),
+            ..sample(rules::UNPERSISTED_STORE)
+        },
+        "tx-add-twice" | "tx-persist" => Finding {
+            rule: rule.id(),
+            title: "`push` does in a transaction what the commit does anyway".into(),
+            ..sample(rules::FLUSH_CLEAN)
+        },
         other => panic!("no sample for {other}"),
     }
 }
+
+const VIOLATIONS: [Violation; 5] =
+    [Violation::Lost, Violation::Torn, Violation::Resurrected, Violation::Duplicated, Violation::WrongValue];
 
 /// A run with these findings, deduplicated.
 pub(crate) fn run(findings: Vec<Finding>) -> Run {
