@@ -300,22 +300,21 @@ impl ContentJudge {
             let all: BTreeSet<u32> = acknowledged.iter().chain(open).copied().collect();
             all.into_iter().collect::<Vec<u32>>()
         };
+        // One thread does them in order, and mostly all but the last are there.
         let open = &promise.open;
-        let mut candidates = vec![with(&[]), with(open)];
+        let mut candidates: Vec<Vec<u32>> = (0..=open.len()).rev().map(|n| with(&open[..n])).collect();
         if open.len() <= COMBINED {
-            let some = 1..(1u32 << open.len()).saturating_sub(1);
-            candidates.extend(some.map(|set| {
+            let is_prefix = |set: u32| (set + 1).is_power_of_two();
+            let others = (0..1u32 << open.len()).filter(|&set| !is_prefix(set));
+            candidates.extend(others.map(|set| {
                 let chosen: Vec<u32> =
                     open.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, o)| *o).collect();
                 with(&chosen)
             }));
-        } else {
-            candidates.extend((1..open.len()).map(|n| with(&open[..n])));
         }
         if self.rules.buffered {
             candidates.extend((0..acknowledged.len()).rev().map(|n| acknowledged[..n].to_vec()));
         }
-        candidates.dedup();
         candidates
     }
 
