@@ -388,6 +388,11 @@ impl What<'_> {
         !matches!(self, What::Load { .. })
     }
 
+    /// Whether it may tell whoever asked for an operation that it is done.
+    pub fn is_answer(&self) -> bool {
+        matches!(self, What::Output { .. } | What::Marker { how: MarkerKind::OpEnd, .. })
+    }
+
     /// The memory the event touches, as address and length.
     pub fn range(&self) -> Option<(u64, u64)> {
         match *self {

@@ -17,15 +17,7 @@ pub(crate) struct OpenFile {
 
 impl OpenFile {
     pub(crate) fn from_fd(fd: i32) -> Option<Self> {
-        // SAFETY: all-zero is a valid `stat`, and the pointer is valid.
-        let stat = unsafe {
-            let mut stat: libc::stat = std::mem::zeroed();
-            // The C library's `fstat` makes a call with an empty path, and the sandbox stops every call that names a path.
-            if libc::syscall(libc::SYS_fstat, fd, &raw mut stat) != 0 {
-                return None;
-            }
-            stat
-        };
+        let stat = stat(fd)?;
         let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
         let path = || real_path(std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default());
         let device = stat.st_mode & libc::S_IFMT == libc::S_IFCHR && path().starts_with("/dev/dax");
@@ -34,11 +26,7 @@ impl OpenFile {
 
     /// The device that a descriptor's file lies on.
     pub(crate) fn device(fd: i32) -> Option<u64> {
-        // SAFETY: all-zero is a valid `stat`, and the pointer is valid.
-        unsafe {
-            let mut stat: libc::stat = std::mem::zeroed();
-            (libc::syscall(libc::SYS_fstat, fd, &raw mut stat) == 0).then_some(stat.st_dev)
-        }
+        stat(fd).map(|stat| stat.st_dev)
     }
 
     /// Whether it lies on a DAX file system.
@@ -49,6 +37,16 @@ impl OpenFile {
             let result = libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, 0, &raw mut info);
             result == 0 && info.stx_attributes & libc::STATX_ATTR_DAX as u64 != 0
         }
+    }
+}
+
+/// What the kernel says about a descriptor of the target.
+pub(crate) fn stat(fd: i32) -> Option<libc::stat> {
+    // SAFETY: all-zero is a valid `stat`, and the pointer is valid.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        // The C library's `fstat` makes a call with an empty path, and the sandbox stops every call that names a path.
+        (libc::syscall(libc::SYS_fstat, fd, &raw mut stat) == 0).then_some(stat)
     }
 }
 

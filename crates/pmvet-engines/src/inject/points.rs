@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use pmvet_events::event::{Event, MarkerKind, What};
+use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, Places, SiteId, ThreadId};
 use pmvet_target::crash::{Patch, VersionId};
 
@@ -128,7 +128,7 @@ impl FailurePoints {
         }
         if is_numbered {
             // A crash right after it must lose nothing.
-            self.acknowledged = matches!(event.what, What::Output { .. } | What::Marker { how: MarkerKind::OpEnd, .. });
+            self.acknowledged = event.what.is_answer();
             self.answers += u64::from(self.acknowledged);
         }
         self.changed |= stores || by_call && !matches!(event.what, What::FileSync { .. });

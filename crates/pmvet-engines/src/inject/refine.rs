@@ -5,7 +5,7 @@
 
 use std::io;
 
-use pmvet_events::event::{Event, LINE, MarkerKind, What};
+use pmvet_events::event::{Event, LINE, What};
 use pmvet_events::{ContextId, SiteId, ThreadId};
 use pmvet_model::{LineId, Mode, Model, Unknown};
 use pmvet_target::mapped::MappedFile;
@@ -157,7 +157,7 @@ pub fn blame(
         last = store_of(&event, &model);
         last_store = last.or(last_store);
         let Event { seq, thread, site, context, what } = event;
-        if matches!(what, What::Output { .. } | What::Marker { how: MarkerKind::OpEnd, .. }) {
+        if what.is_answer() {
             acknowledged = Some(EventPlace { seq, thread, site, context });
         }
         model.event(&event, &Unknown);

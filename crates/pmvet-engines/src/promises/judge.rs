@@ -57,11 +57,6 @@ enum ReferenceEnd {
     Interrupted,
 }
 
-/// What a command shows, as long as it ends well.
-pub(crate) fn shown(run: SandboxedRun) -> String {
-    String::from_utf8_lossy(&run.output).into_owned()
-}
-
 /// How much of the output of a dump is kept.
 pub(crate) const DUMP_OUTPUT: Output = Output::Standard(MOST_CONTENT);
 
@@ -126,7 +121,7 @@ impl ReferenceRuns {
             if let Some(failed) = failed("the dump", &dumped) {
                 return Ok((failed, None));
             }
-            contents.push(shown(dumped));
+            contents.push(String::from_utf8_lossy(&dumped.output).into_owned());
         }
         let mut contents = contents.into_iter();
         let first = contents.next().unwrap_or_default();
@@ -295,7 +290,7 @@ impl ContentJudge {
 
     /// Which operations may have happened, the likely ones first.
     fn candidates(&self, promise: &Promise) -> Vec<Vec<u32>> {
-        let acknowledged: Vec<u32> = (0..promise.done).chain(promise.more.iter().copied()).collect();
+        let acknowledged = promise.acknowledged();
         let with = |open: &[u32]| {
             let all: BTreeSet<u32> = acknowledged.iter().chain(open).copied().collect();
             all.into_iter().collect::<Vec<u32>>()
@@ -320,7 +315,7 @@ impl ContentJudge {
 
     /// What is wrong; nothing if pmvet was asked to stop.
     fn broken(&self, promise: &Promise, found: &Content) -> io::Result<Option<Outcome>> {
-        let acknowledged: Vec<u32> = (0..promise.done).chain(promise.more.iter().copied()).collect();
+        let acknowledged = promise.acknowledged();
         let last = promise.last_done();
         let mut chain = Vec::new();
         let mut steps = Vec::new();

@@ -48,6 +48,11 @@ impl Promise {
         PromiseId(hash.digest().max(1))
     }
 
+    /// The operations that are acknowledged.
+    fn acknowledged(&self) -> Vec<u32> {
+        (0..self.done).chain(self.more.iter().copied()).collect()
+    }
+
     /// The last operation that is acknowledged.
     pub fn last_done(&self) -> Option<u32> {
         self.more.last().copied().or(self.done.checked_sub(1))
@@ -98,8 +103,7 @@ impl Promises {
 
     /// The same at every moment: during the recovery from a crash nothing is promised or kept.
     pub fn fixed(&self, id: PromiseId) -> Self {
-        let promise = self.get(id).cloned();
-        Self { promises: promise.into_iter().map(|promise| (id, promise)).collect(), since: vec![(0, id)] }
+        self.get(id).cloned().map(Self::only).unwrap_or_default()
     }
 
     /// What is promised if the crash comes before the event with this number.

@@ -15,6 +15,9 @@ pub(crate) fn report(thread: &mut Thread, call: &Syscall, number: i64) {
     if let Some(read) = FileRead::new(call, number) {
         read.report(thread, call);
     }
+    if PM.is_empty() {
+        return;
+    }
     for (addr, len) in memory(call, number) {
         for part in PM.overlaps(addr, len) {
             thread.emit_from(call, What::FileRead { file: part.file, offset: part.offset, len: part.end - part.start });
@@ -69,10 +72,7 @@ fn is_private(flags: i32) -> bool {
 }
 
 /// Memory of the target that a call reads, as address and length.
-fn memory(call: &Syscall, number: i64) -> Vec<(u64, u64)> {
-    if PM.is_empty() {
-        return Vec::new();
-    }
+pub(super) fn memory(call: &Syscall, number: i64) -> Vec<(u64, u64)> {
     let parts = |at: u64, count: u64| vector(at, count).iter().map(|part| (part.addr(), part.most())).collect();
     match number {
         libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_sendto => vec![(call.get(1), call.get(2))],

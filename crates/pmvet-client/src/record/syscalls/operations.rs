@@ -9,8 +9,9 @@ use std::sync::OnceLock;
 use pmvet_events::event::What;
 use pmvet_events::plan::OperationsFrom;
 
-use super::kernel_writes::vector;
+use super::{kernel_reads, reads};
 use crate::dynamorio::{self, Inode, Syscall};
+use crate::record::open_file::stat;
 use crate::record::thread::Thread;
 use crate::run::run;
 
@@ -26,21 +27,16 @@ fn ends() -> Option<&'static Ends> {
     let from = run().plan.operations.as_ref()?;
     Some(ENDS.get_or_init(|| Ends {
         operations: match from {
-            OperationsFrom::Input => kind(0).map(|(inode, _)| inode),
+            OperationsFrom::Input => inode(0),
             OperationsFrom::File(path) => std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino())),
         },
-        output: kind(1).map(|(inode, _)| inode),
+        output: inode(1),
     }))
 }
 
-/// The file of a descriptor, and what kind of file that is.
-fn kind(fd: i32) -> Option<(Inode, libc::mode_t)> {
-    // SAFETY: all-zero is a valid `stat`, and the pointer is valid. Not the C library's `fstat`, which names a path.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        let done = libc::syscall(libc::SYS_fstat, fd, &raw mut stat) == 0;
-        done.then_some(((stat.st_dev, stat.st_ino), stat.st_mode & libc::S_IFMT))
-    }
+/// The file of a descriptor.
+fn inode(fd: i32) -> Option<Inode> {
+    stat(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// Before a call: a read of the operations gets one line.
@@ -53,7 +49,7 @@ pub(crate) fn limit(thread: &mut Thread, call: &Syscall, number: i64) {
         libc::SYS_pread64 => call.get(3) as i64,
         _ => return,
     };
-    if at < 0 || ends.operations.is_none() || kind(fd).map(|(inode, _)| inode) != ends.operations {
+    if at < 0 || ends.operations.is_none() || inode(fd) != ends.operations {
         return;
     }
     let wanted = call.get(2);
@@ -83,35 +79,21 @@ fn line_length(fd: i32, at: i64, most: u64) -> Option<u64> {
 /// After a call that succeeded with `result`.
 pub(crate) fn report(thread: &mut Thread, call: &Syscall, number: i64, result: u64) {
     let Some(ends) = ends() else { return };
-    match number {
-        libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
-            let inode = kind(call.fd(0)).map(|(inode, _)| inode);
-            if ends.operations.is_some() && inode == ends.operations {
-                thread.emit_from(call, What::Input { len: result });
-            }
-        }
-        libc::SYS_write | libc::SYS_writev | libc::SYS_sendto | libc::SYS_sendmsg => {
-            let Some((inode, kind)) = kind(call.fd(0)) else { return };
-            if result > 0 && (kind == libc::S_IFSOCK || ends.output == Some(inode)) {
-                let lines = lines_in(&parts(call, number), result);
-                thread.emit_from(call, What::Output { len: result, lines });
-            }
-        }
-        _ => {}
+    if reads(number) && ends.operations.is_some() && inode(call.fd(0)) == ends.operations {
+        thread.emit_from(call, What::Input { len: result });
+    }
+    let writes = matches!(number, libc::SYS_write | libc::SYS_writev | libc::SYS_sendto | libc::SYS_sendmsg);
+    if writes && result > 0 && is_output(call.fd(0), ends) {
+        let lines = lines_in(&kernel_reads::memory(call, number), result);
+        thread.emit_from(call, What::Output { len: result, lines });
     }
 }
 
-/// The memory that a call writes from, as address and length.
-fn parts(call: &Syscall, number: i64) -> Vec<(u64, u64)> {
-    let of_vector = |at, count| vector(at, count).iter().map(|part| (part.addr(), part.most())).collect();
-    match number {
-        libc::SYS_writev => of_vector(call.get(1), call.get(2)),
-        libc::SYS_sendmsg => {
-            let word = |index: u64| dynamorio::read_word(call.get(1) + index * 8);
-            word(2).zip(word(3)).map_or_else(Vec::new, |(at, count)| of_vector(at, count))
-        }
-        _ => vec![(call.get(1), call.get(2))],
-    }
+/// Whether somebody reads what is written there: standard output, or a connection.
+fn is_output(fd: i32, ends: &Ends) -> bool {
+    stat(fd).is_some_and(|stat| {
+        stat.st_mode & libc::S_IFMT == libc::S_IFSOCK || ends.output == Some((stat.st_dev, stat.st_ino))
+    })
 }
 
 /// How many lines end in the first `len` bytes of these parts.

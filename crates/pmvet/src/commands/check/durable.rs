@@ -1,7 +1,6 @@
 //! `--durable`: what the program promised to keep, and how that is looked at.
 
 use std::ffi::OsString;
-use std::io::{Read, Seek};
 use std::sync::Arc;
 
 use pmvet_engines::lab::{PATIENCE, Promised};
@@ -62,14 +61,7 @@ pub(super) fn promised(
     analysis: &CheckAnalysis,
     folder: &RunFolder,
 ) -> Result<Result<(Promised, OperationsSeen), Exit>, Error> {
-    let mut input = String::new();
-    if let Some(file) = &workload.input {
-        let mut bytes = Vec::new();
-        let mut file = &**file;
-        let read = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
-        read.map_err(|e| failed("read", "the operations", e))?;
-        input = String::from_utf8_lossy(&bytes).into_owned();
-    }
+    let input = kept_input(folder)?;
     let lines = operations(&input);
     let (promises, how) = match analysis.signs.promises(&lines) {
         Ok(promises) => promises,
@@ -100,6 +92,12 @@ pub(super) fn promised(
     Ok(Ok((Promised { promises: Arc::new(promises), judge: Arc::new(judge) }, seen)))
 }
 
+/// The input that the run has kept.
+fn kept_input(folder: &RunFolder) -> Result<String, Error> {
+    let bytes = std::fs::read(folder.file("input")).map_err(|e| failed("read", "the operations", e))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// What a replay needs to know.
 pub(super) fn describe(judge: &ContentJudge) -> DurableInfo {
     DurableInfo { dump: judge.dump.as_deref().map(texts), rules: judge.rules, mask: judge.mask().clone() }
@@ -107,8 +105,7 @@ pub(super) fn describe(judge: &ContentJudge) -> DurableInfo {
 
 /// Judges a crash image of an earlier run again, by the contents that the run has kept.
 pub(crate) fn again(info: &DurableInfo, promise: &Promise, folder: &RunFolder) -> Result<Promised, Error> {
-    let input = std::fs::read(folder.file("input")).map_err(|e| failed("read", "the operations", e))?;
-    let input = String::from_utf8_lossy(&input);
+    let input = kept_input(folder)?;
     let lines = operations(&input).into_iter().map(str::to_owned).collect();
     let DurableInfo { dump, rules, mask } = info.clone();
     let journal = folder.file(CONTENTS);
