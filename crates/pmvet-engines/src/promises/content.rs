@@ -75,11 +75,19 @@ pub(super) fn names(operation: &str, name: &str) -> bool {
     operation.split(separates).any(is_part)
 }
 
+/// An operation, what is there before it, and what after it.
+#[derive(Debug, Clone, Copy)]
+pub struct Step<'a> {
+    pub operation: &'a str,
+    pub before: &'a Content,
+    pub after: &'a Content,
+}
+
 /// A difference from what was promised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContentDifference {
     pub violation: Violation,
-    /// The step of the chain that is half done, if that is what it is.
+    /// The step that is half done, if that is what it is.
     pub step: Option<usize>,
     /// What differs, by name.
     pub names: Vec<String>,
@@ -87,17 +95,11 @@ pub struct ContentDifference {
     pub lines: Vec<String>,
 }
 
-/// What is wrong with a content that is none of those allowed. `chain` has what is there before each of `steps` in turn, and after the
-/// last; contents from number `allowed` on would be right. `done` are all operations that should be there, or may.
-pub fn difference(
-    chain: &[Content],
-    steps: &[&str],
-    allowed: usize,
-    done: &[&str],
-    found: &Content,
-) -> ContentDifference {
+/// What is wrong with a content that is none of `allowed`. `steps` may be half done. `done` are all operations that should be there,
+/// or may.
+pub fn difference(steps: &[Step<'_>], allowed: &[&Content], done: &[&str], found: &Content) -> ContentDifference {
     let mut shared = BTreeSet::new();
-    for content in chain {
+    for content in allowed.iter().copied().chain(steps.iter().flat_map(|step| [step.before, step.after])) {
         shared.extend(content.names(&first_word).into_iter().filter(|(_, times)| *times > 1).map(|(word, _)| word));
     }
     let name: NameOf<'_> = &|line| if shared.contains(first_word(line)) { line } else { first_word(line) };
@@ -106,12 +108,13 @@ pub fn difference(
         let names = differing.map(|line| name(line).to_owned()).collect();
         ContentDifference { violation, step, names, lines: shown(right, found) }
     };
-    for i in allowed.saturating_sub(1)..steps.len() {
-        if let Some(violation) = half_done(&chain[i], &chain[i + 1], steps[i], found, name) {
-            return make(violation, Some(i), &chain[i + 1]);
+    for (i, step) in steps.iter().enumerate() {
+        if let Some(violation) = half_done(*step, found, name) {
+            return make(violation, Some(i), step.after);
         }
     }
-    let right = chain[allowed..].iter().min_by_key(|content| content.distance(found, name)).unwrap_or(&chain[allowed]);
+    let nothing = Content::default();
+    let right = allowed.iter().copied().min_by_key(|content| content.distance(found, name)).unwrap_or(&nothing);
     let (missing, extra) = (right.without(found), found.without(right));
     let is_in = |lines: &[&str], wanted: &str| lines.iter().any(|line| name(line) == wanted);
     let (expected, there) = (right.names(name), found.names(name));
@@ -133,13 +136,7 @@ pub fn difference(
 }
 
 /// Whether a content is between what is there before an operation and after it.
-fn half_done(
-    before: &Content,
-    after: &Content,
-    operation: &str,
-    found: &Content,
-    name: NameOf<'_>,
-) -> Option<Violation> {
+fn half_done(Step { operation, before, after }: Step<'_>, found: &Content, name: NameOf<'_>) -> Option<Violation> {
     let (removed, added) = (before.without(after), after.without(before));
     let (gone, new) = (before.without(found), found.without(before));
     if found == before || found == after {
@@ -272,9 +269,17 @@ mod tests {
         Content::new(&text.replace('|', "\n"), &ContentMask::default(), false)
     }
 
-    fn judged(chain: &[&str], steps: &[&str], allowed: usize, found: &str) -> Violation {
+    /// One operation after the other; contents from number `allowed` on would be right.
+    fn compared(chain: &[&str], operations: &[&str], allowed: usize, found: &str) -> ContentDifference {
         let chain: Vec<Content> = chain.iter().map(|text| content(text)).collect();
-        difference(&chain, steps, allowed, steps, &content(found)).violation
+        let step = |(i, operation)| Step { operation, before: &chain[i], after: &chain[i + 1] };
+        let steps: Vec<Step<'_>> =
+            operations.iter().copied().enumerate().skip(allowed.saturating_sub(1)).map(step).collect();
+        difference(&steps, &chain[allowed..].iter().collect::<Vec<_>>(), operations, &content(found))
+    }
+
+    fn judged(chain: &[&str], operations: &[&str], allowed: usize, found: &str) -> Violation {
+        compared(chain, operations, allowed, found).violation
     }
 
     #[test]
@@ -325,10 +330,9 @@ mod tests {
 
     #[test]
     fn the_difference_is_shown_in_short() {
-        let chain = [content("1 a"), content("1 b")];
-        assert_eq!(difference(&chain, &["put 1 b"], 1, &[], &content("1 a")).lines, ["- 1 b", "+ 1 a"]);
+        assert_eq!(compared(&["1 a", "1 b"], &["put 1 b"], 1, "1 a").lines, ["- 1 b", "+ 1 a"]);
         let long: String = (0..30).map(|i| format!("{i} x|")).collect();
-        let lines = difference(&[content(&long), content(&long)], &["x"], 0, &[], &content("")).lines;
+        let lines = compared(&[&long, &long], &["x"], 0, "").lines;
         assert_eq!(lines.len(), SHOWN + 1);
         assert_eq!(lines[SHOWN], "(22 more lines differ)");
     }

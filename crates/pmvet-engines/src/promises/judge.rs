@@ -17,7 +17,7 @@ use pmvet_target::{Workload, sparse};
 use serde::{Deserialize, Serialize};
 
 use super::Promise;
-use super::content::{self, Content, ContentMask};
+use super::content::{self, Content, ContentMask, Step};
 use crate::json_lines::JournalLines;
 
 /// How much of a content is read. More than that is compared by its end.
@@ -291,22 +291,8 @@ impl ContentJudge {
     /// Which operations may have happened, the likely ones first.
     fn candidates(&self, promise: &Promise) -> Vec<Vec<u32>> {
         let acknowledged = promise.acknowledged();
-        let with = |open: &[u32]| {
-            let all: BTreeSet<u32> = acknowledged.iter().chain(open).copied().collect();
-            all.into_iter().collect::<Vec<u32>>()
-        };
-        // One thread does them in order, and mostly all but the last are there.
-        let open = &promise.open;
-        let mut candidates: Vec<Vec<u32>> = (0..=open.len()).rev().map(|n| with(&open[..n])).collect();
-        if open.len() <= COMBINED {
-            let is_prefix = |set: u32| (set + 1).is_power_of_two();
-            let others = (0..1u32 << open.len()).filter(|&set| !is_prefix(set));
-            candidates.extend(others.map(|set| {
-                let chosen: Vec<u32> =
-                    open.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, o)| *o).collect();
-                with(&chosen)
-            }));
-        }
+        let mut candidates: Vec<Vec<u32>> =
+            parts(&promise.open).iter().map(|open| together(&acknowledged, open)).collect();
         if self.rules.buffered {
             candidates.extend((0..acknowledged.len()).rev().map(|n| acknowledged[..n].to_vec()));
         }
@@ -316,43 +302,53 @@ impl ContentJudge {
     /// What is wrong; nothing if pmvet was asked to stop.
     fn broken(&self, promise: &Promise, found: &Content) -> io::Result<Option<Outcome>> {
         let acknowledged = promise.acknowledged();
-        let last = promise.last_done();
-        let mut chain = Vec::new();
-        let mut steps = Vec::new();
-        let mut sets: Vec<Vec<u32>> = Vec::new();
-        if let Some(last) = last {
-            sets.push(acknowledged.iter().copied().filter(|&o| o != last).collect());
-            steps.push(last);
-        }
-        sets.push(acknowledged.clone());
-        for &open in &promise.open {
-            let mut next = sets.last().cloned().unwrap_or_default();
-            next.push(open);
-            next.sort_unstable();
-            sets.push(next);
-            steps.push(open);
-        }
-        for set in &sets {
-            match self.reference(set)? {
-                Ok(text) => chain.push(self.content(&text)),
+        let line = |operation: u32| self.operations.get(operation as usize).map_or("", String::as_str);
+        let mut parts = parts(&promise.open);
+        parts.sort_unstable_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+        let mut right = Vec::new();
+        for open in &parts {
+            match self.reference(&together(&acknowledged, open))? {
+                Ok(text) => right.push((open, self.content(&text))),
                 Err(ReferenceEnd::Interrupted) => return Ok(None),
-                Err(_) => chain.push(chain.last().cloned().unwrap_or_default()),
+                Err(_) => {}
             }
         }
-        let line = |operation: &u32| self.operations.get(*operation as usize).map_or("", String::as_str);
-        let step_lines: Vec<&str> = steps.iter().map(line).collect();
-        let done: Vec<&str> = acknowledged.iter().chain(&promise.open).map(line).collect();
-        let allowed = usize::from(last.is_some());
-        let difference = content::difference(&chain, &step_lines, allowed, &done, found);
+        let content = |open: &[u32]| right.iter().find(|(known, _)| **known == open).map(|(_, content)| content);
+        // One that is acknowledged is half done if it is so beside what others have begun, all that they have or nothing.
+        let mut without_last = Vec::new();
+        if let Some(last) = promise.last_done() {
+            let others: Vec<u32> = acknowledged.iter().copied().filter(|&o| o != last).collect();
+            for open in [&[][..], &promise.open[..]] {
+                match self.reference(&together(&others, open))? {
+                    Ok(text) => without_last.push((last, self.content(&text), content(open))),
+                    Err(ReferenceEnd::Interrupted) => return Ok(None),
+                    Err(_) => {}
+                }
+            }
+        }
+        let mut steps: Vec<(u32, Step<'_>)> = Vec::new();
+        for (open, before) in &right {
+            for &next in promise.open.iter().filter(|next| !open.contains(next)) {
+                let after = content(&together(open, &[next]));
+                steps.extend(after.map(|after| (next, Step { operation: line(next), before, after })));
+            }
+        }
+        for (last, before, after) in &without_last {
+            steps.extend(after.map(|after| (*last, Step { operation: line(*last), before, after })));
+        }
+        let done: Vec<&str> = acknowledged.iter().chain(&promise.open).map(|&o| line(o)).collect();
+        let step_list: Vec<Step<'_>> = steps.iter().map(|(_, step)| *step).collect();
+        let right: Vec<&Content> = right.iter().map(|(_, content)| content).collect();
+        let difference = content::difference(&step_list, &right, &done, found);
         // The last that should be there and names something of what differs.
-        let about = |operation: &&u32| difference.names.iter().any(|name| content::names(line(operation), name));
+        let about = |operation: &&u32| difference.names.iter().any(|name| content::names(line(**operation), name));
         let named = acknowledged.iter().rfind(about).or(promise.open.iter().rfind(about));
-        let fallback = last.or(promise.open.first().copied());
-        let operation = difference.step.map(|step| steps[step]).or(named.copied()).or(fallback);
+        let fallback = promise.last_done().or(promise.open.first().copied());
+        let operation = difference.step.map(|step| steps[step].0).or(named.copied()).or(fallback);
         let acknowledged = operation.is_some_and(|o| acknowledged.contains(&o));
         Ok(Some(Outcome::Content {
             violation: difference.violation,
-            operation: operation.map(|o| line(&o).to_owned()).unwrap_or_default(),
+            operation: operation.map(|o| line(o).to_owned()).unwrap_or_default(),
             acknowledged,
             difference: difference.lines,
         }))
@@ -387,6 +383,25 @@ impl ContentJudge {
         }
         Ok(())
     }
+}
+
+/// What of the operations under way may have happened, the likely first: one thread does them in order, and mostly all but the last are
+/// there.
+fn parts(open: &[u32]) -> Vec<Vec<u32>> {
+    let mut parts: Vec<Vec<u32>> = (0..=open.len()).rev().map(|n| open[..n].to_vec()).collect();
+    if open.len() <= COMBINED {
+        let is_prefix = |set: u32| (set + 1).is_power_of_two();
+        let others = (0..1u32 << open.len()).filter(|&set| !is_prefix(set));
+        let chosen = |set: u32| open.iter().enumerate().filter(move |(i, _)| set >> i & 1 == 1).map(|(_, o)| *o);
+        parts.extend(others.map(|set| chosen(set).collect()));
+    }
+    parts
+}
+
+/// All of these, in the order of the input.
+fn together(some: &[u32], others: &[u32]) -> Vec<u32> {
+    let all: BTreeSet<u32> = some.iter().chain(others).copied().collect();
+    all.into_iter().collect()
 }
 
 /// Operations as text: `0-11,14`.
@@ -443,6 +458,32 @@ mod tests {
         }
         assert_eq!(judge.judge(&promise, "").unwrap(), lost("put 1 a"));
         assert!(matches!(judge.judge(&promise, "2 b\n").unwrap(), ContentVerdict::Broken(_)));
+    }
+
+    #[test]
+    fn one_of_several_under_way_is_half_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let operations = ["put 1 a", "put 2 b", "both 1 x 2 y", "del 3"].map(String::from).into();
+        let (rules, mask) = (ContentRules::default(), ContentMask::default());
+        let file = folder.path().join("contents.jsonl");
+        let judge = ContentJudge::new(operations, rules, mask, None, None, &file).unwrap();
+        let known = [
+            (&[0, 1][..], "1 a\n2 b\n3 c\n"),
+            (&[0, 1, 2], "1 x\n2 y\n3 c\n"),
+            (&[0, 1, 3], "1 a\n2 b\n"),
+            (&[0, 1, 2, 3], "1 x\n2 y\n"),
+            (&[0], "1 a\n3 c\n"),
+            (&[0, 2, 3], "1 a\n"),
+        ];
+        known.iter().for_each(|(set, content)| judge.keep(key(set), content).unwrap());
+        let promise = Promise { done: 2, more: vec![], open: vec![2, 3] };
+        for found in ["1 x\n2 b\n3 c\n", "1 x\n2 b\n", "1 a\n2 y\n"] {
+            let verdict = judge.judge(&promise, found).unwrap();
+            let ContentVerdict::Broken(Outcome::Content { violation, operation, .. }) = verdict else {
+                panic!("{found}: {verdict:?}")
+            };
+            assert_eq!((violation, &*operation), (pmvet_findings::Violation::Torn, "both 1 x 2 y"), "{found}");
+        }
     }
 
     #[test]
