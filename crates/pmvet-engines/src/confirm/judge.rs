@@ -1,13 +1,13 @@
 //! Lets recoveries judge what happened in a run.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use pmvet_events::file::Definitions;
 use pmvet_events::{ContextId, Event, SiteId};
-use pmvet_findings::{Finding, Outcome};
+use pmvet_findings::Outcome;
 use pmvet_model::Mode;
 use pmvet_target::crash::{Patch, VersionId, Versions};
 use pmvet_target::launch::pm_variables;
@@ -17,6 +17,7 @@ use pmvet_target::shutdown;
 use pmvet_target::symbols::Symbolizer;
 
 use super::findings::Proof;
+use super::held_locks::TakenWords;
 use super::instruction::Instruction;
 use super::meetings::MeetingScanner;
 use super::overwritten::Overwritten;
@@ -37,6 +38,7 @@ use crate::stacks::{Stacks, Symbols};
 /// A recorded run, read.
 pub(super) struct JudgedRun {
     pub(super) meetings: Meetings,
+    pub(super) taken: TakenWords,
     covered: Covered,
     recording: Recording,
     pub(super) symbols: Symbols,
@@ -52,7 +54,7 @@ impl JudgedRun {
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
         let mut scanner = MeetingScanner::new(recording, Mode::Adr, store);
-        let (mut flows, mut aliases) = (Flows::default(), Aliases::default());
+        let (mut flows, mut aliases, mut taken) = (Flows::default(), Aliases::default(), TakenWords::default());
         let mut clock = shutdown::ClockCheck::default();
         while let Some(event) = reader.next().map_err(failed)? {
             if clock.is_due() && shutdown::is_over() {
@@ -61,6 +63,7 @@ impl JudgedRun {
             symbols.event(&event);
             flows.event(&event);
             aliases.event(&event);
+            taken.event(&event);
             scanner.event(&event)?;
         }
         let mut meetings = scanner.finish()?;
@@ -68,7 +71,7 @@ impl JudgedRun {
         let places = reader.into_places();
         let branches = recording.branches().into_iter().collect();
         let covered = Covered { branches, ..aliases.finish(&places) };
-        Ok(Self { meetings, covered, recording: recording.clone(), symbols, places })
+        Ok(Self { meetings, taken, covered, recording: recording.clone(), symbols, places })
     }
 }
 
@@ -93,6 +96,11 @@ impl<'a> RaceCase<'a> {
     fn others(&self) -> Option<TrialImage<'a>> {
         let MeetingCrash { version, others, .. } = self.crash;
         (!others.is_empty()).then_some(TrialImage::new(*version, others))
+    }
+
+    /// The image that shows what is wrong.
+    fn proof(&self, verdict: RaceVerdict) -> TrialImage<'a> {
+        if verdict == RaceVerdict::TakenBack { self.whole() } else { self.job() }
     }
 
     /// The reader has just acted, and nobody doubts that this has to do with the store.
@@ -157,6 +165,8 @@ pub(super) struct Judge<'a> {
     pub(super) natives: NativeStacks,
     /// What is known of the program's files, unless a run has it.
     symbols: Option<Symbols>,
+    /// Who takes locks that are known to stay held.
+    pub(super) held_locks: BTreeSet<Instruction>,
     /// To see what a recovery does. Nothing: that is not wanted.
     restart: Option<Restart<'a>>,
 }
@@ -212,6 +222,7 @@ impl<'a> Judge<'a> {
             named_timeout: None,
             natives,
             symbols: None,
+            held_locks: BTreeSet::new(),
             restart: None,
         }
     }
@@ -331,10 +342,20 @@ impl<'a> Judge<'a> {
             bad.iter().flat_map(|case| [Some(case.whole()), case.others()]).flatten().collect();
         confirmed.images += self.recover(versions, &less, self.grace())?;
         let controls = self.controls(&bad, run, confirmed)?;
-        for case in batch {
+        let mut verdicts: Vec<RaceVerdict> = batch
+            .iter()
+            .map(|case| {
+                let controls = controls.get(&case.id()).copied().unwrap_or(Controls::NOT_TRIED);
+                verdict::judge(self.went(&run.meetings.versions, &case.job()), controls)
+            })
+            .collect();
+        let proven: Vec<usize> = (0..batch.len()).filter(|&i| verdicts[i].is_proven()).collect();
+        let images: Vec<TrialImage<'_>> = proven.iter().map(|&i| batch[i].proof(verdicts[i])).collect();
+        for i in self.fail_by_held_locks(&images, run, confirmed)? {
+            verdicts[proven[i]] = RaceVerdict::Elsewhere;
+        }
+        for (case, verdict) in batch.iter().zip(verdicts) {
             let versions = &run.meetings.versions;
-            let controls = controls.get(&case.id()).copied().unwrap_or(Controls::NOT_TRIED);
-            let verdict = verdict::judge(self.went(versions, &case.job()), controls);
             let tally = confirmed.tallies.entry(case.pair.clone()).or_default();
             match verdict {
                 RaceVerdict::Recovered => {
@@ -346,7 +367,7 @@ impl<'a> Judge<'a> {
                 RaceVerdict::Elsewhere => tally.images += 1,
                 RaceVerdict::Unfinished => tally.left_out += 1,
                 RaceVerdict::Confirmed | RaceVerdict::WriterAlone | RaceVerdict::TakenBack => {
-                    let proof = if verdict == RaceVerdict::TakenBack { case.whole() } else { case.job() };
+                    let proof = case.proof(verdict);
                     let Some(tried) = self.journal.get(&proof.image(versions)) else { continue };
                     let setting = self.setting();
                     let RaceCase { meeting, crash, .. } = case;
@@ -499,30 +520,6 @@ impl<'a> Judge<'a> {
             recovery: self.recovery.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
             usual: self.usual.clone(),
         }
-    }
-
-    /// Whether recovery, or what comes after it, fails because a crash left a lock in PM held. Makes an error of the
-    /// finding then.
-    pub(super) fn lock(
-        &mut self,
-        crash_at: u64,
-        finding: &mut Finding,
-        witnesses: &mut HashMap<String, Witness>,
-    ) -> Result<(), LabError> {
-        let store = self.lab.temporary()?;
-        let moments = [vec![crash_at]];
-        let (versions, found) = lab::versions_at(&self.lab.recording(), &moments, store)?;
-        let Some(&(_, version)) = found.first() else { return Ok(()) };
-        let job = TrialImage::new(version, &[]);
-        self.recover(&versions, &[job], self.deadline)?;
-        let setting = self.setting();
-        let Some(tried) = self.journal.get(&job.image(&versions)).filter(|t| t.outcome != self.usual) else {
-            return Ok(());
-        };
-        findings::lock_left_held(finding, crash_at, tried, &setting, &mut self.natives);
-        let witness = Witness { recording: None, seq: Some(crash_at), patches: Vec::new(), promise: None };
-        witnesses.insert(tried.image.clone(), witness);
-        Ok(())
     }
 }
 

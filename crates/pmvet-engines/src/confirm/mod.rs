@@ -40,6 +40,7 @@ pub mod fences;
 pub mod findings;
 pub mod flow;
 mod forced_runs;
+pub mod held_locks;
 mod history;
 pub mod instruction;
 pub mod judge;

@@ -8,6 +8,7 @@ use pmvet_findings::{Evidence, Finding, Outcome, Place, Role};
 use pmvet_target::{launch, shutdown};
 
 use super::forced_runs::{ForcedRuns, MadeRun, RunOrder};
+use super::held_locks::HeldLock;
 use super::instruction::Instruction;
 use super::judge::{Judge, JudgedRun};
 use super::policy::POLICY;
@@ -133,14 +134,8 @@ impl Confirmation<'_> {
         self.wanted.budget.unwrap_or(usual)
     }
 
-    /// Tries to prove races of these stores, and that locks stay held that these findings are about, each with the moment of a crash that
-    /// leaves it held. `symbols`: what is known of the program's files.
-    pub fn run(
-        &self,
-        attempts: Vec<Attempt>,
-        held: &mut [(u64, Finding)],
-        symbols: Symbols,
-    ) -> Result<Confirmed, LabError> {
+    /// Tries to prove races of these stores, and that these locks stay held. `symbols`: what is known of the program's files.
+    pub fn run(&self, attempts: Vec<Attempt>, held: &mut [HeldLock], symbols: Symbols) -> Result<Confirmed, LabError> {
         let nothing_shared = attempts.is_empty();
         let mut confirmed = Confirmed { has_oracle: self.wanted.oracle.is_some(), ..Confirmed::default() };
         confirmed.covered = self.wanted.news_beyond.clone().unwrap_or_default();
@@ -152,8 +147,8 @@ impl Confirmation<'_> {
         confirmed.no_oracle = judge.prove(&base)?.err();
         confirmed.judged_by = Some((judge.recovery.clone(), judge.usual.clone()));
         if confirmed.no_oracle.is_none() {
-            for (crash_at, finding) in held.iter_mut().take_while(|_| !shutdown::is_over()) {
-                judge.lock(*crash_at, finding, &mut confirmed.witnesses)?;
+            for lock in held.iter_mut().take_while(|_| !shutdown::is_over()) {
+                judge.held_lock(lock, &mut base, &mut confirmed)?;
             }
         }
         if confirmed.no_oracle.is_none() && !self.variables.all.is_empty() {

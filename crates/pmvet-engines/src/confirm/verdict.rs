@@ -11,13 +11,20 @@ pub enum RaceVerdict {
     /// Recovery fails even with nothing lost, but not if the reader had done nothing yet, neither at the load nor now: it takes back,
     /// or does not count, what the reader has acted on, as with a transaction that is not committed.
     TakenBack,
-    /// Recovery fails with nothing lost, too, or without the store, or if only later stores of others are lost: another bug, of
-    /// which this says nothing.
+    /// Recovery fails with nothing lost, too, or without the store, or if only later stores of others are lost, or works once a lock
+    /// that stays held is free: another bug, of which this says nothing.
     Elsewhere,
     /// Recovery works.
     Recovered,
     /// Not all images could be tried.
     Unfinished,
+}
+
+impl RaceVerdict {
+    /// Something is wrong, and this is what.
+    pub fn is_proven(self) -> bool {
+        matches!(self, RaceVerdict::Confirmed | RaceVerdict::WriterAlone | RaceVerdict::TakenBack)
+    }
 }
 
 /// How a recovery went.

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use pmvet_engines::alias_coverage::Covered;
 use pmvet_engines::confirm::attempts::attempts;
+use pmvet_engines::confirm::held_locks::HeldLock;
 use pmvet_engines::confirm::merge;
 use pmvet_engines::confirm::replay::Schedules;
 use pmvet_engines::confirm::search::{Confirmation, Wanted};
@@ -20,7 +21,7 @@ use pmvet_engines::lockset::{self, Code, Edges, LocksetOptions, Unmatched};
 use pmvet_engines::stacks::{Stacks, Symbols};
 use pmvet_events::file::Definitions;
 use pmvet_events::{ContextId, What};
-use pmvet_findings::{Coverage, Finding};
+use pmvet_findings::Coverage;
 use pmvet_target::live_events::LiveEvents;
 use pmvet_target::sandbox::shell;
 use pmvet_target::shutdown;
@@ -199,9 +200,11 @@ impl Engine for RaceEngine {
         let sources = reporting::sources();
         let mut findings = lockset::findings::findings(outcome, &mut stacks, &sources);
         let worded = |lock: LockLeftHeld| {
-            lockset::findings::held_lock(&lock, &mut stacks, &sources).map(|finding| (lock.crash_at, finding))
+            let finding = lockset::findings::held_lock(&lock, &mut stacks, &sources)?;
+            let LockLeftHeld { crash_at, site, word, .. } = lock;
+            Some(HeldLock { crash_at, site, file: word.file, offset: word.offset, finding })
         };
-        let mut held: Vec<(u64, Finding)> = held.into_iter().filter_map(worded).collect();
+        let mut held: Vec<HeldLock> = held.into_iter().filter_map(worded).collect();
         let mut confirmed = None;
         if confirms && !shutdown::is_over() {
             let confirm = Confirmation {
@@ -238,7 +241,7 @@ impl Engine for RaceEngine {
             let schedules = std::mem::take(&mut found.schedules);
             folder.keep_json(Schedules::FILE, &Schedules { setup: self.setup.clone(), schedules });
         }
-        findings.extend(held.into_iter().map(|(_, finding)| finding));
+        findings.extend(held.into_iter().map(|lock| lock.finding));
         let outcome = &analysed.outcome;
         let mut coverage = Coverage::default();
         coverage.count("events", outcome.stats.events, None);
