@@ -108,7 +108,7 @@ fn on_one(
         Call::Make { .. } => overlay.change_view(path),
         Call::Open { flags, .. } => {
             let asked = argument(now, flags) as i32;
-            let answer = overlay.open(path, asked, new_mode(tracee, asked, argument(now, flags + 1)));
+            let answer = overlay.open(path, asked, || new_mode(tracee, argument(now, flags + 1)));
             if matches!(answer, Answer::Instead(_)) {
                 set_argument(now, flags, u64::from(reopen(asked) as u32));
             }
@@ -116,7 +116,7 @@ fn on_one(
         }
         Call::Open2 { how, .. } => {
             let (asked, mode) = open_how(tracee, argument(now, how))?;
-            let answer = overlay.open(path, asked, new_mode(tracee, asked, mode));
+            let answer = overlay.open(path, asked, || new_mode(tracee, mode));
             if matches!(answer, Answer::Instead(_)) {
                 // Its rules about paths do not suit the stand-in.
                 now.orig_rax = libc::SYS_openat as u64;
@@ -126,7 +126,7 @@ fn on_one(
         }
         Call::Create { .. } => {
             let asked = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-            let answer = overlay.open(path, asked, new_mode(tracee, asked, now.rsi));
+            let answer = overlay.open(path, asked, || new_mode(tracee, now.rsi));
             if matches!(answer, Answer::Instead(_)) {
                 now.orig_rax = libc::SYS_open as u64;
                 now.rsi = (libc::O_WRONLY | libc::O_TRUNC) as u64;
@@ -174,8 +174,8 @@ fn open_how(tracee: Tracee, at: u64) -> io::Result<(i32, u64)> {
 }
 
 /// The mode that a new file gets.
-fn new_mode(tracee: Tracee, flags: i32, asked: u64) -> u32 {
-    if flags & libc::O_CREAT == 0 { 0 } else { asked as u32 & !tracee.umask() }
+fn new_mode(tracee: Tracee, asked: u64) -> u32 {
+    asked as u32 & !tracee.umask()
 }
 
 /// Whether a call that changes a file follows a link at the end of its path.

@@ -315,8 +315,8 @@ impl Overlay {
         Answer::Real
     }
 
-    /// `mode` is that of a file that is made.
-    pub(super) fn open(&mut self, path: &Path, flags: i32, mode: u32) -> Answer {
+    /// `mode` is that of a file that is made; it is asked for only then, since that takes a while.
+    pub(super) fn open(&mut self, path: &Path, flags: i32, mode: impl FnOnce() -> u32) -> Answer {
         let create = flags & libc::O_CREAT != 0;
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
         if flags & libc::O_PATH != 0 && self.find(path).is_none() {
@@ -329,7 +329,7 @@ impl Overlay {
             Some(Entry::Present(_)) if create && flags & libc::O_EXCL != 0 => return Answer::Error(libc::EEXIST),
             Some(Entry::Present(_)) if writes => return self.own(path),
             Some(Entry::Present(file)) => return Answer::Instead(Arc::clone(file)),
-            Some(Entry::Deleted) if create && self.takes_writable() => return self.make(path, mode),
+            Some(Entry::Deleted) if create && self.takes_writable() => return self.make(path, mode()),
             Some(Entry::Deleted) if create => {
                 self.sync_placeholders();
                 self.entries.remove(path);
@@ -355,7 +355,7 @@ impl Overlay {
             Ok(found) if found.is_dir() || found.is_file() => Answer::Real,
             Ok(found) if found.file_type().is_symlink() => Answer::Error(libc::ELOOP),
             Ok(_) => self.change_view(path),
-            Err(e) if e.kind() == io::ErrorKind::NotFound && create => self.make(path, mode),
+            Err(e) if e.kind() == io::ErrorKind::NotFound && create => self.make(path, mode()),
             Err(_) => Answer::Real,
         }
     }

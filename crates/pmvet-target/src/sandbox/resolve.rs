@@ -50,7 +50,9 @@ pub(super) fn resolve(
     };
     let from = place.dir.map(|n| argument(registers, n) as i32);
     if text.as_os_str().is_empty() {
-        return Ok(from.and_then(|fd| tracee.file(fd).ok()).map_or(Named::Nothing, |m| Named::Open(m.dev(), m.ino())));
+        // Each `fstat` of the C library comes here. Which file it is matters only to who changes it.
+        let file = from.filter(|_| access.writes).and_then(|fd| tracee.file(fd).ok());
+        return Ok(file.map_or(Named::Nothing, |m| Named::Open(m.dev(), m.ino())));
     }
     let full = if text.is_absolute() {
         text

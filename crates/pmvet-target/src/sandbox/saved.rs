@@ -25,7 +25,7 @@ const STAND_INS: &str = "files";
 /// The key of the record with what headers have no room for.
 const ABOUT: &str = "PMVET.about";
 /// The most bytes that are kept of one run.
-const MOST_BYTES: u64 = 256 << 20;
+const MOST_BYTES: u64 = 2 << 30;
 
 /// What a header has no room for.
 #[derive(Debug, Default, Serialize, Deserialize)]
