@@ -19,7 +19,7 @@ use crate::lab::{self, LabError, TrialImage, Witness};
 /// So many words are remembered for each instruction.
 const MOST_WORDS: usize = 1 << 12;
 
-/// A lock that stays held, as far as the recorded run tells.
+/// A lock that a crash may leave held.
 #[derive(Debug)]
 pub struct HeldLock {
     /// A crash before the event with this number leaves it held.
@@ -28,6 +28,8 @@ pub struct HeldLock {
     pub site: SiteId,
     pub file: FileId,
     pub offset: u64,
+    /// A watched restart has shown that it stays so.
+    pub stays_held: bool,
     pub finding: Finding,
 }
 
@@ -74,29 +76,32 @@ impl TakenWords {
 
 impl Judge<'_> {
     /// Whether recovery, or what comes after it, fails because a crash left a lock in PM held, and works if the same image has it free.
-    /// Makes an error of the finding then.
+    /// Makes an error of the finding then, and says so.
     pub(super) fn held_lock(
         &mut self,
         lock: &mut HeldLock,
         run: &mut JudgedRun,
         confirmed: &mut Confirmed,
-    ) -> Result<(), LabError> {
+    ) -> Result<bool, LabError> {
         let store = self.lab.temporary()?;
         let moments = [vec![lock.crash_at]];
         let (versions, found) = lab::versions_at(&self.lab.recording(), &moments, store)?;
-        let Some(&(_, version)) = found.first() else { return Ok(()) };
+        let Some(&(_, version)) = found.first() else { return Ok(false) };
         let free: Vec<Patch> = run.taken.free(lock).into_iter().collect();
         let (held, freed) = (TrialImage::new(version, &[]), TrialImage::new(version, &free));
         confirmed.images += self.recover(&versions, &[held, freed], self.deadline)?;
-        let is_cause = free.is_empty() || self.went(&versions, &freed) == RecoveryOutcome::Well;
+        let is_cause = match free.is_empty() {
+            true => lock.stays_held,
+            false => self.went(&versions, &freed) == RecoveryOutcome::Well,
+        };
         let setting = self.setting();
         let tried = self.journal.get(&held.image(&versions)).filter(|tried| is_cause && tried.outcome != self.usual);
-        let Some(tried) = tried else { return Ok(()) };
+        let Some(tried) = tried else { return Ok(false) };
         findings::lock_left_held(&mut lock.finding, lock.crash_at, tried, &setting, &mut self.natives);
         let witness = Witness { recording: None, seq: Some(lock.crash_at), patches: Vec::new(), promise: None };
         confirmed.witnesses.insert(tried.image.clone(), witness);
         self.held_locks.extend(Instruction::of(lock.site, &mut run.symbols.with(&run.places)));
-        Ok(())
+        Ok(true)
     }
 
     /// Of crash images on which recovery fails those on which it works once the locks that stay held are free, by their position.

@@ -484,6 +484,12 @@ impl<'a> Judge<'a> {
         self.left().is_zero() || shutdown::is_over()
     }
 
+    /// Sets a deadline that is not later than the one there is.
+    pub(super) fn end_within(&mut self, time: Duration) {
+        let earlier = Instant::now().checked_add(time);
+        self.deadline = self.deadline.into_iter().chain(earlier).min();
+    }
+
     /// How much time is left.
     pub(super) fn left(&self) -> Duration {
         self.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))

@@ -27,6 +27,11 @@ pub struct ConfirmPolicy {
     pub shortest_unpredicted: Duration,
     pub fewest_unpredicted_runs: u32,
 
+    /// If races are predicted, one in this much of the time may go into the recorded run.
+    pub recorded_run_divisor: u32,
+    /// One in this much of the budget may go into restarts that show whether locks in PM stay held.
+    pub restarts_divisor: u32,
+
     /// It gives up after this many rounds in a row without anything new.
     pub fruitless_rounds: u32,
     /// ... if other inputs are waiting for their turn.
@@ -95,6 +100,9 @@ pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     unpredicted_whole: Duration::from_secs(8),
     shortest_unpredicted: Duration::from_secs(4),
     fewest_unpredicted_runs: 3,
+    // What is predicted is proven by forced runs, and p-clht's ten locks took all of 60 s (two cores, busy).
+    recorded_run_divisor: 3,
+    restarts_divisor: 6,
     fruitless_rounds: 40,
     fruitless_rounds_of_a_turn: 3,
     fruitless_rounds_after_proof: 4,

@@ -118,6 +118,38 @@ pub struct Confirmation<'a> {
     pub variables: &'a Variables,
 }
 
+/// A confirmation under way: locks first, which take no forced runs, then races.
+pub struct Confirming<'a> {
+    confirm: &'a Confirmation<'a>,
+    judge: Judge<'a>,
+    base: JudgedRun,
+    confirmed: Confirmed,
+}
+
+impl std::fmt::Debug for Confirming<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Confirming").field("confirmed", &self.confirmed).finish_non_exhaustive()
+    }
+}
+
+impl Confirming<'_> {
+    /// Makes errors of those locks that recovery cannot do with, and returns whether it did.
+    pub fn held_lock(&mut self, lock: &mut HeldLock) -> Result<bool, LabError> {
+        let Self { judge, base, confirmed, .. } = self;
+        if confirmed.no_oracle.is_some() || judge.is_over() {
+            return Ok(false);
+        }
+        judge.held_lock(lock, base, confirmed)
+    }
+
+    /// Tries to prove races of these stores.
+    pub fn finish(self, attempts: Vec<Attempt>) -> Result<Confirmed, LabError> {
+        let Self { confirm, mut judge, base, mut confirmed } = self;
+        confirm.prove_races(attempts, &mut judge, base, &mut confirmed)?;
+        Ok(confirmed)
+    }
+}
+
 impl Confirmation<'_> {
     /// How long it may all take.
     pub(super) fn budget(&self) -> Duration {
@@ -134,34 +166,51 @@ impl Confirmation<'_> {
         self.wanted.budget.unwrap_or(usual)
     }
 
-    /// Tries to prove races of these stores, and that these locks stay held. `symbols`: what is known of the program's files.
-    pub fn run(&self, attempts: Vec<Attempt>, held: &mut [HeldLock], symbols: Symbols) -> Result<Confirmed, LabError> {
-        let nothing_shared = attempts.is_empty();
+    /// Sees whether recovery can judge. `symbols`: what is known of the program's files.
+    pub fn begin(&self, symbols: Symbols) -> Result<Confirming<'_>, LabError> {
         let mut confirmed = Confirmed { has_oracle: self.wanted.oracle.is_some(), ..Confirmed::default() };
         confirmed.covered = self.wanted.news_beyond.clone().unwrap_or_default();
-        let pairs = attempts.iter().filter(|attempt| attempt.promise.pair);
-        confirmed.predicted = pairs.map(|attempt| (attempt.store.at.clone(), attempt.load.clone())).collect();
         let mut judge = Judge::new(self, symbols)?;
         let mut base = JudgedRun::read(&self.lab.recording(), self.lab)?;
         judge.lend_symbols(&mut base);
         confirmed.no_oracle = judge.prove(&base)?.err();
         confirmed.judged_by = Some((judge.recovery.clone(), judge.usual.clone()));
-        if confirmed.no_oracle.is_none() {
-            for lock in held.iter_mut().take_while(|_| !shutdown::is_over()) {
-                judge.held_lock(lock, &mut base, &mut confirmed)?;
-            }
+        Ok(Confirming { confirm: self, judge, base, confirmed })
+    }
+
+    /// How long watched restarts may take in all, which cannot be left out but take seconds each.
+    pub fn restarts_time(&self) -> Duration {
+        self.budget() / POLICY.restarts_divisor
+    }
+
+    /// Tries to prove races of these stores.
+    fn prove_races(
+        &self,
+        attempts: Vec<Attempt>,
+        judge: &mut Judge<'_>,
+        mut base: JudgedRun,
+        confirmed: &mut Confirmed,
+    ) -> Result<(), LabError> {
+        let nothing_shared = attempts.is_empty();
+        let pairs = attempts.iter().filter(|attempt| attempt.promise.pair);
+        confirmed.predicted = pairs.map(|attempt| (attempt.store.at.clone(), attempt.load.clone())).collect();
+        // Predicted races want runs of their own, for which the recorded one has to leave time.
+        let whole = judge.deadline;
+        if !confirmed.predicted.is_empty() {
+            judge.end_within(judge.left() / POLICY.recorded_run_divisor);
         }
         if confirmed.no_oracle.is_none() && !self.variables.all.is_empty() {
-            confirmed.sync = judge.sync_variables(self.variables, &mut base, &mut confirmed)?;
+            confirmed.sync = judge.sync_variables(self.variables, &mut base, confirmed)?;
         }
         let forced = Forced { name: None, plan: self.plan(Vec::new()), timeout: self.timeout() };
-        judge.judge(base, &forced, &mut confirmed)?;
+        judge.judge(base, &forced, confirmed)?;
+        judge.deadline = whole;
         let picker = SchedulePicker::new(attempts, self.threads);
-        std::thread::scope(|scope| self.explore(ForcedRuns::new(scope, self), picker, &mut judge, &mut confirmed))?;
-        if self.has_what_it_wants(&confirmed) {
+        std::thread::scope(|scope| self.explore(ForcedRuns::new(scope, self), picker, judge, confirmed))?;
+        if self.has_what_it_wants(confirmed) {
             confirmed.notes.push("what comes after the first proof: --until-finding".into());
         } else {
-            self.follow(&mut judge, &mut confirmed)?;
+            self.follow(judge, confirmed)?;
         }
         if nothing_shared {
             let runs = match self.recordings {
@@ -184,7 +233,7 @@ impl Confirmation<'_> {
                 format!("what comes after the end of {failed} of {runs} forced runs: in {name} the target {how}");
             confirmed.notes.push(note);
         }
-        Ok(confirmed)
+        Ok(())
     }
 
     /// The user wants no more than something proven.

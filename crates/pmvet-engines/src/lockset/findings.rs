@@ -18,8 +18,30 @@ pub fn findings(outcome: &LocksetAnalysis, stacks: &mut dyn Stacks, sources: &So
     race_paths::group(&outcome.races, stacks).iter().filter_map(|group| describe(group, stacks, &mut words)).collect()
 }
 
+/// Locks that a crash can leave held, with what to say if they stay so.
+pub type WordedLocks = Vec<(LockLeftHeld, Finding)>;
+
+/// Puts locks into words: a group for each line of the program's own code that takes them.
+pub fn held_locks(all: &[LockLeftHeld], stacks: &mut dyn Stacks, sources: &Sources) -> Vec<WordedLocks> {
+    let mut groups: Vec<(Option<Frame>, WordedLocks)> = Vec::new();
+    for lock in all {
+        let Some(finding) = held_lock(lock, stacks, sources) else { continue };
+        let stack = &finding.places[0].stack;
+        let at = user_frame(stack).and_then(|i| stack.get(i)).cloned();
+        let is_same = |known: &Option<Frame>| match (known, &at) {
+            (Some(known), Some(at)) if at.line.is_some() => (&known.file, known.line) == (&at.file, at.line),
+            (known, at) => known.as_ref().map(|f| f.offset) == at.as_ref().map(|f| f.offset),
+        };
+        match groups.iter_mut().find(|(known, _)| is_same(known)) {
+            Some((_, group)) => group.push((lock.clone(), finding)),
+            None => groups.push((at, vec![(lock.clone(), finding)])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
 /// A lock that a crash left held and that the restart did not free.
-pub fn held_lock(held: &LockLeftHeld, stacks: &mut dyn Stacks, sources: &Sources) -> Option<Finding> {
+fn held_lock(held: &LockLeftHeld, stacks: &mut dyn Stacks, sources: &Sources) -> Option<Finding> {
     let stack = stacks.stack(held.site, held.context);
     // PMDK numbers the runs of a pool and takes a lock of an earlier run for free.
     if stack.iter().filter_map(|f| f.function.as_deref()).any(|f| f.starts_with("pmemobj_")) {

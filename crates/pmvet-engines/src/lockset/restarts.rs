@@ -1,18 +1,18 @@
 //! Locks that live in PM: what a restart makes of one that a crash left held.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use pmvet_events::Event;
+use pmvet_events::{Event, FileId};
 use pmvet_target::crash::{VersionId, Versions};
 use pmvet_target::shutdown;
 
 use super::pm_locks::{Aftermath, Afterwards, LockLeftHeld};
 use crate::lab::restart::{Restart, RestartWatch};
 use crate::lab::{self, Lab, LabError};
-use crate::stacks::Symbols;
 
 /// A restart that hangs on a lock is given up after this time.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,32 +23,44 @@ pub struct Restarts<'a> {
     pub lab: Lab<'a>,
     /// What runs after a crash before the program does. Nothing: the program itself.
     pub recover: Option<Vec<OsString>>,
+    /// None is begun after this time.
+    pub most_time: Option<Duration>,
 }
 
 impl Restarts<'_> {
-    /// The locks that stay held, and how many could not be tried.
-    pub fn left_held(&self, locks: &[LockLeftHeld], symbols: &Symbols) -> Result<(Vec<LockLeftHeld>, usize), LabError> {
+    /// The locks that stay held, and how many could not be tried. `paths`: what their files are called. Each of the groups is done with as soon as one of it stays held.
+    pub fn left_held(
+        &self,
+        groups: &[Vec<LockLeftHeld>],
+        paths: &HashMap<FileId, PathBuf>,
+    ) -> Result<(Vec<LockLeftHeld>, usize), LabError> {
         let (mut held, mut unknown) = (Vec::new(), 0);
-        if locks.is_empty() {
+        if groups.is_empty() {
             return Ok((held, unknown));
         }
         let store = self.lab.temporary()?;
-        let moments = [locks.iter().map(|lock| lock.crash_at).collect()];
+        let moments = [groups.iter().flatten().map(|lock| lock.crash_at).collect()];
         let (versions, moments) = lab::versions_at(&self.lab.recording(), &moments, store)?;
-        let tries: Vec<_> = locks
+        let at = |lock: &LockLeftHeld| moments.iter().find(|(moment, _)| *moment == lock.crash_at).map(|found| found.1);
+        let tries: Vec<Vec<_>> = groups
             .iter()
-            .map(|lock| {
-                let found = moments.iter().find(|(moment, _)| *moment == lock.crash_at);
-                Some((lock, symbols.path(lock.word.file), found?.1))
-            })
+            .map(|group| group.iter().map(|lock| (lock, paths.get(&lock.word.file), at(lock))).collect())
             .collect();
+        let until = self.most_time.and_then(|time| Instant::now().checked_add(time));
         let next = AtomicUsize::new(0);
         let work = || {
             let mut done = Vec::new();
-            while let Some(one) = tries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let tried = one.as_ref().filter(|_| !shutdown::is_over());
-                let outcome = tried.map(|(lock, path, version)| self.restart(lock, path, &versions, *version));
-                done.push((one.as_ref().map(|(lock, ..)| *lock), outcome.transpose()?.flatten()));
+            while let Some(group) = tries.get(next.fetch_add(1, Ordering::Relaxed)) {
+                for (lock, path, version) in group {
+                    let in_time = !shutdown::is_over() && until.is_none_or(|until| Instant::now() < until);
+                    let known = path.zip(*version).filter(|_| in_time);
+                    let tried = known.map(|(path, version)| self.restart(lock, path, &versions, version));
+                    let outcome = tried.transpose()?.flatten();
+                    done.push((*lock, outcome));
+                    if outcome == Some(Afterwards::LeftHeld) {
+                        break;
+                    }
+                }
             }
             Ok::<_, LabError>(done)
         };
@@ -63,7 +75,7 @@ impl Restarts<'_> {
         for done in done {
             for (lock, outcome) in done? {
                 match outcome {
-                    Some(Afterwards::LeftHeld) => held.extend(lock.cloned()),
+                    Some(Afterwards::LeftHeld) => held.push(lock.clone()),
                     Some(Afterwards::Freed | Afterwards::Unused) => {}
                     None => unknown += 1,
                 }

@@ -1,13 +1,14 @@
 //! `pmvet race`: races in which a thread acts on data that a crash may still take back, predicted from one recorded run.
 
 mod inferred;
+mod locks;
 mod replay;
 
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use pmvet_engines::alias_coverage::Covered;
 use pmvet_engines::confirm::attempts::attempts;
-use pmvet_engines::confirm::held_locks::HeldLock;
 use pmvet_engines::confirm::merge;
 use pmvet_engines::confirm::replay::Schedules;
 use pmvet_engines::confirm::search::{Confirmation, Wanted};
@@ -15,7 +16,6 @@ use pmvet_engines::confirm::shared::{SharedStore, SharedStores};
 use pmvet_engines::confirm::sync_names::Declared;
 use pmvet_engines::confirm::sync_variables::{Update, Updates, Variables};
 use pmvet_engines::lab::Lab;
-use pmvet_engines::lockset::pm_locks::LockLeftHeld;
 use pmvet_engines::lockset::restarts::Restarts;
 use pmvet_engines::lockset::{self, Code, Edges, LocksetOptions, Unmatched};
 use pmvet_engines::stacks::{Stacks, Symbols};
@@ -28,6 +28,7 @@ use pmvet_target::shutdown;
 use pmvet_target::symbols::Symbolizer;
 use serde::{Deserialize, Serialize};
 
+use self::locks::LockFindings;
 pub(super) use self::replay::again;
 use crate::budget;
 use crate::cli::{self, RaceSwitch};
@@ -187,8 +188,6 @@ impl Engine for RaceEngine {
             false => Variables::default(),
         };
         let lab = Lab { workload, install, folder: &folder.path };
-        let restarts = Restarts { lab, recover: self.confirm.recover.as_deref().map(shell) };
-        let (held, unknown) = restarts.left_held(&analysed.outcome.held, &analysed.symbols)?;
         let outcome = &analysed.outcome;
         let listed = inferred::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
         folder.keep_json("locks.json", &listed);
@@ -199,13 +198,12 @@ impl Engine for RaceEngine {
         let mut stacks = analysed.symbols.with(&analysed.places);
         let sources = reporting::sources();
         let mut findings = lockset::findings::findings(outcome, &mut stacks, &sources);
-        let worded = |lock: LockLeftHeld| {
-            let finding = lockset::findings::held_lock(&lock, &mut stacks, &sources)?;
-            let LockLeftHeld { crash_at, site, word, .. } = lock;
-            Some(HeldLock { crash_at, site, file: word.file, offset: word.offset, finding })
-        };
-        let mut held: Vec<HeldLock> = held.into_iter().filter_map(worded).collect();
+        let groups = lockset::findings::held_locks(&outcome.held, &mut stacks, &sources);
+        let files = outcome.held.iter().map(|lock| lock.word.file);
+        let paths: HashMap<_, _> = files.map(|file| (file, analysed.symbols.path(file))).collect();
+        let mut restarts = Restarts { lab, recover: self.confirm.recover.as_deref().map(shell), most_time: None };
         let mut confirmed = None;
+        let mut locks = LockFindings::default();
         if confirms && !shutdown::is_over() {
             let confirm = Confirmation {
                 lab,
@@ -222,12 +220,20 @@ impl Engine for RaceEngine {
             let predicted: Vec<_> = races.map(|race| (race.store.site, race.load.site)).collect();
             let attempts = attempts(&predicted, &analysed.shared, &mut analysed.symbols.with(&analysed.places));
             let symbols = std::mem::take(&mut analysed.symbols);
+            restarts.most_time = Some(confirm.restarts_time());
+            let prove = || {
+                let mut confirming = confirm.begin(symbols)?;
+                locks = locks::find(groups, &restarts, &paths, &mut |lock| confirming.held_lock(lock))?;
+                confirming.finish(attempts)
+            };
             // What was predicted is told even if it cannot be confirmed, for lack of room say.
-            match confirm.run(attempts, &mut held, symbols).map_err(Error::from) {
+            match prove().map_err(Error::from) {
                 Ok(found) => confirmed = Some(found),
                 Err(error) if error.exit() == Exit::Internal => drop(folder.kept(Err(error))),
                 Err(error) => return Err(error.into()),
             }
+        } else {
+            locks = locks::find(groups, &restarts, &paths, &mut |_| Ok(false))?;
         }
         if let Some(found) = &mut confirmed {
             if let Some((recovery, usual)) = found.judged_by.take() {
@@ -241,13 +247,13 @@ impl Engine for RaceEngine {
             let schedules = std::mem::take(&mut found.schedules);
             folder.keep_json(Schedules::FILE, &Schedules { setup: self.setup.clone(), schedules });
         }
-        findings.extend(held.into_iter().map(|lock| lock.finding));
+        findings.append(&mut locks.findings);
         let outcome = &analysed.outcome;
         let mut coverage = Coverage::default();
         coverage.count("events", outcome.stats.events, None);
         coverage.count("loads of PM", outcome.stats.loads, None);
         coverage.count("inferred locks", outcome.inferred.len() as u64, None);
-        coverage.count("locks in PM", (outcome.held.len() - unknown) as u64, Some(outcome.held.len() as u64));
+        coverage.count("locks in PM", (outcome.held.len() - locks.unknown) as u64, Some(outcome.held.len() as u64));
         if outcome.stats.refused > 0 {
             coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
         }
