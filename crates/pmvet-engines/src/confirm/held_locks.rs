@@ -94,9 +94,11 @@ impl Judge<'_> {
             true => lock.stays_held,
             false => self.went(&versions, &freed) == RecoveryOutcome::Well,
         };
+        if !is_cause || !self.still_fails(&versions, &held)? {
+            return Ok(false);
+        }
         let setting = self.setting();
-        let tried = self.journal.get(&held.image(&versions)).filter(|tried| is_cause && tried.outcome != self.usual);
-        let Some(tried) = tried else { return Ok(false) };
+        let Some(tried) = self.journal.get(&held.image(&versions)) else { return Ok(false) };
         findings::lock_left_held(&mut lock.finding, lock.crash_at, tried, &setting, &mut self.natives);
         let witness = Witness { recording: None, seq: Some(lock.crash_at), patches: Vec::new(), promise: None };
         confirmed.witnesses.insert(tried.image.clone(), witness);

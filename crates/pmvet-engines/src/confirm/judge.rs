@@ -1,5 +1,6 @@
 //! Lets recoveries judge what happened in a run.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -31,7 +32,7 @@ use crate::alias_coverage::{Aliases, Covered};
 use crate::lab::restart::{Restart, RestartWatch};
 use crate::lab::{
     self, Bench, Lab, LabError, NativeStacks, PATIENCE, RecoveryCommand, StackLookup, TrialImage, TrialJournal,
-    TrialPool, UsualRecovery, Witness, files, room, usual_timeout, with_paths,
+    TrialPool, Tried, UsualRecovery, Witness, files, room, usual_timeout, with_paths,
 };
 use crate::stacks::{Stacks, Symbols};
 
@@ -162,6 +163,8 @@ pub(super) struct Judge<'a> {
     workers: Option<usize>,
     pub(super) deadline: Option<Instant>,
     named_timeout: Option<Duration>,
+    /// What takes longer than this is taken to hang, until somebody is to be blamed for it. Nothing: it has all the time that it may take.
+    screening: Option<Duration>,
     pub(super) natives: NativeStacks,
     /// What is known of the program's files, unless a run has it.
     symbols: Option<Symbols>,
@@ -220,6 +223,7 @@ impl<'a> Judge<'a> {
             workers: None,
             deadline: None,
             named_timeout: None,
+            screening: None,
             natives,
             symbols: None,
             held_locks: BTreeSet::new(),
@@ -239,6 +243,8 @@ impl<'a> Judge<'a> {
             return Ok(Err("there was no time to see whether recovery works".into()));
         };
         self.recovery.timeout = self.named_timeout.unwrap_or(usual_timeout(trial.time));
+        let screening = (trial.time * POLICY.screening_slowdown).max(POLICY.shortest_screening);
+        self.screening = Some(screening).filter(|time| self.named_timeout.is_none() && *time < self.recovery.timeout);
         if trial.outcome == self.usual {
             return Ok(Ok(()));
         }
@@ -368,6 +374,9 @@ impl<'a> Judge<'a> {
                 RaceVerdict::Unfinished => tally.left_out += 1,
                 RaceVerdict::Confirmed | RaceVerdict::WriterAlone | RaceVerdict::TakenBack => {
                     let proof = case.proof(verdict);
+                    if confirmed.findings.contains_key(&case.pair.0) || !self.still_fails(versions, &proof)? {
+                        continue;
+                    }
                     let Some(tried) = self.journal.get(&proof.image(versions)) else { continue };
                     let setting = self.setting();
                     let RaceCase { meeting, crash, .. } = case;
@@ -502,8 +511,12 @@ impl<'a> Judge<'a> {
         deadline: Option<Instant>,
     ) -> Result<usize, LabError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut recovery = Cow::Borrowed(&self.recovery);
+        if let Some(timeout) = self.screening {
+            recovery.to_mut().timeout = timeout;
+        }
         let campaign = TrialPool {
-            recovery: &self.recovery,
+            recovery: &recovery,
             versions,
             usual: &self.usual,
             // Two servers cannot have one port.
@@ -511,6 +524,21 @@ impl<'a> Judge<'a> {
             deadline,
         };
         Ok(campaign.run(jobs, &mut self.journal, &()).map_err(|e| LabError::output("use", "a recovery", e))?.tried)
+    }
+
+    /// Whether recovery fails on an image even if it gets all the time that it may take.
+    pub(super) fn still_fails(&mut self, versions: &Versions, image: &TrialImage<'_>) -> Result<bool, LabError> {
+        let name = image.image(versions);
+        let tried = self.journal.get(&name).filter(|tried| matches!(tried.outcome, Outcome::Hang { .. }));
+        if tried.is_some() && self.screening.is_some() {
+            let failed = |e| LabError::output("use", "a recovery", e);
+            let trial =
+                self.recovery.run(&mut Bench::default(), versions, *image, Some(&self.usual)).map_err(failed)?;
+            let Some(trial) = trial else { return Ok(false) };
+            let good = trial.outcome == self.usual;
+            self.journal.add(Tried::new(name, trial, good)).map_err(failed)?;
+        }
+        Ok(self.went(versions, image) == RecoveryOutcome::Badly)
     }
 
     pub(super) fn went(&self, versions: &Versions, job: &TrialImage<'_>) -> RecoveryOutcome {

@@ -61,6 +61,10 @@ pub struct ConfirmPolicy {
     pub runs_at_once: usize,
     pub threads_at_once: usize,
 
+    /// A recovery is taken to hang if it takes this many times as long as without a crash, and `shortest_screening`. Before anybody is blamed
+    /// for that it gets as long as everywhere else.
+    pub screening_slowdown: u32,
+    pub shortest_screening: Duration,
     /// This many images are tried before their outcomes are looked at.
     pub images_per_batch: usize,
     /// This many images of one run are tried,
@@ -117,6 +121,9 @@ pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     reads_per_store: 8,
     runs_at_once: 3,
     threads_at_once: 24,
+    // Recoveries of p-clht hang on many images, and each of them took at least 5 s.
+    screening_slowdown: 10,
+    shortest_screening: Duration::from_millis(500),
     images_per_batch: 24,
     images_per_run: 160,
     unpredicted_images_per_run: 16,

@@ -70,7 +70,7 @@ impl Judge<'_> {
             let (held, control) = (TrialImage::new(version, &[]), TrialImage::new(version, &free));
             confirmed.images += self.recover(&versions, &[held, control], self.grace())?;
             let left = match (self.went(&versions, &held), self.went(&versions, &control)) {
-                (RecoveryOutcome::Badly, RecoveryOutcome::Well) => Left::Fails,
+                (RecoveryOutcome::Badly, RecoveryOutcome::Well) if self.still_fails(&versions, &held)? => Left::Fails,
                 (RecoveryOutcome::Well, _) => match self.left_in(variable, update, run, (&versions, version, &[]))? {
                     Some(value) => Left::Holds(value),
                     None => continue,
