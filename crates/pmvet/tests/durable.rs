@@ -106,6 +106,15 @@ fn what_differs_without_a_crash_is_masked_and_said() {
 }
 
 #[test]
+fn what_a_recovery_says_once_is_no_content() {
+    let _turn = turn();
+    let place = Place::new();
+    check(&place, &["repairs"], &[], &[]).expect(CLEAN, &[]);
+    let place = Place::new();
+    check(&place, &["repairs", "late"], &[], &[]).expect(FOUND, &[]);
+}
+
+#[test]
 fn a_dump_that_changes_the_content_is_no_oracle() {
     let _turn = turn();
     let place = Place::new();

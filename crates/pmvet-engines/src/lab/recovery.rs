@@ -183,7 +183,23 @@ impl RecoveryCommand {
             }
         }
         let Some(promise) = promised.promises.get(promise) else { return Ok(Some(trial)) };
-        match promised.judge.judge(promise, &String::from_utf8_lossy(&trial.output))? {
+        let shown = String::from_utf8_lossy(&trial.output);
+        let mut verdict = promised.judge.judge(promise, &shown)?;
+        if let ContentVerdict::Broken(_) = verdict
+            && promised.judge.dump.is_none()
+        {
+            // It may have said something about recovering, which it does not say again.
+            let job = SandboxedProgram { output: DUMP_OUTPUT, ..self.job(&self.command) };
+            let again = sandbox::run(&job, overlay, &mut bench.unwinder)?;
+            trial.time += again.time;
+            let Some(outcome) = self.outcome(again.end) else { return Ok(None) };
+            if outcome == (Outcome::Exit { status: 0 })
+                && let Some(rest) = promised.judge.without_messages(&shown, &String::from_utf8_lossy(&again.output))
+            {
+                verdict = promised.judge.judge(promise, &rest)?;
+            }
+        }
+        match verdict {
             ContentVerdict::Kept => {}
             ContentVerdict::Broken(outcome) => trial.outcome = outcome,
             ContentVerdict::Unknown => return Ok(None),

@@ -30,6 +30,16 @@ impl Content {
         Self { lines }
     }
 
+    pub(super) fn lines(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(String::as_str)
+    }
+
+    /// The lines that the other has not at all.
+    pub(super) fn lines_not_in(&self, other: &Self) -> BTreeSet<&str> {
+        let there: BTreeSet<&str> = other.lines().collect();
+        self.lines().filter(|line| !there.contains(line)).collect()
+    }
+
     /// The lines that one has and the other has not, or not as often.
     fn without(&self, other: &Self) -> Vec<&str> {
         let mut left = BTreeMap::<&str, usize>::new();

@@ -1,13 +1,13 @@
 //! Whether a recovered image holds what was promised.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use pmvet_findings::Outcome;
@@ -22,8 +22,8 @@ use crate::json_lines::JournalLines;
 
 /// How much of a content is read. More than that is compared by its end.
 const MOST_CONTENT: usize = 64 << 20;
-/// So many operations under way at a time are tried in all their combinations. Of more, only the first ones are taken together, and
-/// what is none of these contents is not judged.
+/// So many operations that are done at the same time are tried in all their combinations. Of more, only the first ones are taken
+/// together, and what is none of these contents is not judged.
 const COMBINED: usize = 6;
 
 /// How a content is to be compared.
@@ -176,6 +176,9 @@ pub struct ContentJudge {
     /// Nothing: only what the journal knows.
     references: Option<ReferenceRuns>,
     known: Mutex<(HashMap<String, Arc<str>>, JournalLines)>,
+    /// Native runs that have begun, by their operations. Nobody begins the same one meanwhile.
+    under_way: Mutex<HashSet<String>>,
+    one_ended: Condvar,
     not_judged: AtomicUsize,
 }
 
@@ -199,6 +202,8 @@ impl ContentJudge {
             dump,
             references,
             known: Mutex::new((known, lines)),
+            under_way: Mutex::default(),
+            one_ended: Condvar::new(),
             not_judged: AtomicUsize::new(0),
         })
     }
@@ -269,10 +274,29 @@ impl ContentJudge {
         (expected != found).then(|| content::shown(&expected, &found))
     }
 
+    /// What a recovery shows that is the dump, too, without what it says about recovering: lines that it shows no more when it is run
+    /// again, and that no content has. Nothing if there are none.
+    pub fn without_messages(&self, shown: &str, shown_again: &str) -> Option<String> {
+        let (first, again) = (self.content(shown), self.content(shown_again));
+        let mut messages = first.lines_not_in(&again);
+        for content in self.known.lock().unwrap_or_else(|e| e.into_inner()).0.values() {
+            if messages.is_empty() {
+                return None;
+            }
+            let content = self.content(content);
+            messages.retain(|line| !content.lines().any(|other| other == *line));
+        }
+        let rest = first.lines().filter(|line| !messages.contains(line));
+        (!messages.is_empty()).then(|| rest.map(|line| format!("{line}\n")).collect())
+    }
+
     /// Whether this is a content that the promise allows.
     pub fn judge(&self, promise: &Promise, found: &str) -> io::Result<ContentVerdict> {
         let found = self.content(found);
-        for candidate in self.candidates(promise) {
+        let mut candidates = self.candidates(promise);
+        // What is known costs no run.
+        candidates.sort_by_cached_key(|candidate| self.known(&key(candidate)).is_none());
+        for candidate in candidates {
             match self.reference(&candidate)? {
                 Ok(text) if self.content(&text) == found => return Ok(ContentVerdict::Kept),
                 Ok(_) => {}
@@ -281,7 +305,7 @@ impl ContentJudge {
                 Err(_) => {}
             }
         }
-        if promise.open.len() > COMBINED {
+        if promise.groups().any(|group| group.len() > COMBINED) {
             self.not_judged.fetch_add(1, Ordering::Relaxed);
             return Ok(ContentVerdict::Kept);
         }
@@ -291,8 +315,7 @@ impl ContentJudge {
     /// Which operations may have happened, the likely ones first.
     fn candidates(&self, promise: &Promise) -> Vec<Vec<u32>> {
         let acknowledged = promise.acknowledged();
-        let mut candidates: Vec<Vec<u32>> =
-            parts(&promise.open).iter().map(|open| together(&acknowledged, open)).collect();
+        let mut candidates: Vec<Vec<u32>> = parts(promise).iter().map(|open| together(&acknowledged, open)).collect();
         if self.rules.buffered {
             candidates.extend((0..acknowledged.len()).rev().map(|n| acknowledged[..n].to_vec()));
         }
@@ -303,7 +326,7 @@ impl ContentJudge {
     fn broken(&self, promise: &Promise, found: &Content) -> io::Result<Option<Outcome>> {
         let acknowledged = promise.acknowledged();
         let line = |operation: u32| self.operations.get(operation as usize).map_or("", String::as_str);
-        let mut parts = parts(&promise.open);
+        let mut parts = parts(promise);
         parts.sort_unstable_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
         let mut right = Vec::new();
         for open in &parts {
@@ -328,7 +351,7 @@ impl ContentJudge {
         }
         let mut steps: Vec<(u32, Step<'_>)> = Vec::new();
         for (open, before) in &right {
-            for &next in promise.open.iter().filter(|next| !open.contains(next)) {
+            for &next in promise.open.iter().filter(|next| !open.contains(next)).take(COMBINED) {
                 let after = content(&together(open, &[next]));
                 steps.extend(after.map(|after| (next, Step { operation: line(next), before, after })));
             }
@@ -361,19 +384,40 @@ impl ContentJudge {
     /// The content that some of the operations lead to.
     fn reference(&self, operations: &[u32]) -> io::Result<Result<Arc<str>, ReferenceEnd>> {
         let key = key(operations);
-        if let Some(known) = self.known.lock().unwrap_or_else(|e| e.into_inner()).0.get(&key) {
-            return Ok(Ok(Arc::clone(known)));
+        if let Some(known) = self.known(&key) {
+            return Ok(Ok(known));
         }
         let Some(references) = &self.references else {
             return Err(io::Error::other("the content to compare with is not among those that the run has kept"));
         };
+        let mut under_way = self.under_way.lock().unwrap_or_else(|e| e.into_inner());
+        while !under_way.insert(key.clone()) {
+            under_way = self.one_ended.wait(under_way).unwrap_or_else(|e| e.into_inner());
+        }
+        drop(under_way);
+        let end = self.known(&key).map_or_else(|| self.run(references, operations, &key), |known| Ok(Ok(known)));
+        self.under_way.lock().unwrap_or_else(|e| e.into_inner()).remove(&key);
+        self.one_ended.notify_all();
+        end
+    }
+
+    fn run(
+        &self,
+        references: &ReferenceRuns,
+        operations: &[u32],
+        key: &str,
+    ) -> io::Result<Result<Arc<str>, ReferenceEnd>> {
         match references.run(&self.text(operations), 1)?.0 {
             ReferenceEnd::Shows(content) => {
-                self.keep(key, &content)?;
+                self.keep(key.to_owned(), &content)?;
                 Ok(Ok(content.into()))
             }
             other => Ok(Err(other)),
         }
+    }
+
+    fn known(&self, key: &str) -> Option<Arc<str>> {
+        self.known.lock().unwrap_or_else(|e| e.into_inner()).0.get(key).cloned()
     }
 
     fn keep(&self, operations: String, content: &str) -> io::Result<()> {
@@ -385,15 +429,19 @@ impl ContentJudge {
     }
 }
 
-/// What of the operations under way may have happened, the likely first: one thread does them in order, and mostly all but the last are
-/// there.
-fn parts(open: &[u32]) -> Vec<Vec<u32>> {
+/// What of the operations under way may have happened, the likely first: mostly all but the last are there.
+fn parts(promise: &Promise) -> Vec<Vec<u32>> {
+    let open = &promise.open;
     let mut parts: Vec<Vec<u32>> = (0..=open.len()).rev().map(|n| open[..n].to_vec()).collect();
-    if open.len() <= COMBINED {
+    let mut first = 0;
+    for group in promise.groups() {
         let is_prefix = |set: u32| (set + 1).is_power_of_two();
-        let others = (0..1u32 << open.len()).filter(|&set| !is_prefix(set));
-        let chosen = |set: u32| open.iter().enumerate().filter(move |(i, _)| set >> i & 1 == 1).map(|(_, o)| *o);
-        parts.extend(others.map(|set| chosen(set).collect()));
+        let sets = if group.len() > COMBINED { 0 } else { 1u32 << group.len() };
+        parts.extend((0..sets).filter(|&set| !is_prefix(set)).map(|set| {
+            let chosen = group.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, o)| o);
+            open[..first].iter().chain(chosen).copied().collect()
+        }));
+        first += group.len();
     }
     parts
 }
@@ -451,7 +499,7 @@ mod tests {
 
     #[test]
     fn of_what_is_under_way_anything_may_be_missing() {
-        let promise = Promise { done: 1, more: vec![], open: vec![1, 2] };
+        let promise = Promise { done: 1, open: vec![1, 2], ..Promise::default() };
         let (judge, _folder) = judge(ContentRules::default());
         for kept in ["1 a\n", "1 a\n2 b\n", "1 a\n3 c\n", "1 a\n2 b\n3 c\n"] {
             assert_eq!(judge.judge(&promise, kept).unwrap(), ContentVerdict::Kept, "{kept}");
@@ -476,7 +524,7 @@ mod tests {
             (&[0, 2, 3], "1 a\n"),
         ];
         known.iter().for_each(|(set, content)| judge.keep(key(set), content).unwrap());
-        let promise = Promise { done: 2, more: vec![], open: vec![2, 3] };
+        let promise = Promise { done: 2, open: vec![2, 3], ..Promise::default() };
         for found in ["1 x\n2 b\n3 c\n", "1 x\n2 b\n", "1 a\n2 y\n"] {
             let verdict = judge.judge(&promise, found).unwrap();
             let ContentVerdict::Broken(Outcome::Content { violation, operation, .. }) = verdict else {
@@ -487,16 +535,37 @@ mod tests {
     }
 
     #[test]
+    fn what_one_thread_does_in_order_is_there_in_order() {
+        let (judge, _folder) = judge(ContentRules::default());
+        let promise = Promise { open: vec![0, 1, 2], in_order: vec![2], ..Promise::default() };
+        for kept in ["", "1 a\n", "2 b\n", "1 a\n2 b\n", "1 a\n2 b\n3 c\n"] {
+            assert_eq!(judge.judge(&promise, kept).unwrap(), ContentVerdict::Kept, "{kept}");
+        }
+        assert!(matches!(judge.judge(&promise, "1 a\n3 c\n").unwrap(), ContentVerdict::Broken(_)));
+        let promise = Promise { open: (0..50).collect(), in_order: (1..50).collect(), ..Promise::default() };
+        assert_eq!(judge.candidates(&promise).len(), 51, "nothing, and the first ones");
+    }
+
+    #[test]
+    fn what_a_recovery_says_is_no_content() {
+        let (judge, _folder) = judge(ContentRules::default());
+        let shown = "repaired 1\n1 a\n2 b\n";
+        assert_eq!(judge.without_messages(shown, "1 a\n2 b\n").unwrap(), "1 a\n2 b\n");
+        assert_eq!(judge.without_messages(shown, shown), None, "it stays");
+        assert_eq!(judge.without_messages("1 a\n2 b\n", "1 a\n"), None, "a thing that is gone is no message");
+    }
+
+    #[test]
     fn with_too_many_under_way_nothing_is_said() {
         let (judge, _folder) = judge(ContentRules::default());
-        let promise = Promise { done: 0, more: vec![], open: (0..3).chain([0; COMBINED]).collect() };
+        let promise = Promise { open: (0..3).chain([0; COMBINED]).collect(), ..Promise::default() };
         assert_eq!(judge.judge(&promise, "nonsense").unwrap(), ContentVerdict::Kept);
         assert_eq!(judge.not_judged(), 1);
     }
 
     #[test]
     fn buffered_programs_may_lose_the_last_operations() {
-        let promise = Promise { done: 2, more: vec![], open: vec![] };
+        let promise = Promise { done: 2, ..Promise::default() };
         let (judge, _folder) = judge(ContentRules { buffered: true, sort: false });
         for kept in ["", "1 a\n", "1 a\n2 b\n"] {
             assert_eq!(judge.judge(&promise, kept).unwrap(), ContentVerdict::Kept, "{kept}");

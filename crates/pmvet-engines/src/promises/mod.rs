@@ -15,7 +15,7 @@ pub mod judge;
 use std::collections::{BTreeSet, HashMap};
 
 use pmvet_events::ThreadId;
-use pmvet_events::event::{Event, MarkerKind, What};
+use pmvet_events::event::{Event, MarkerKind, StoreKind, What};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -37,12 +37,15 @@ pub struct Promise {
     pub more: Vec<u32>,
     /// These have begun and are not acknowledged.
     pub open: Vec<u32>,
+    /// Those of them that the program began after it had finished the ones before.
+    #[serde(default)]
+    pub in_order: Vec<u32>,
 }
 
 impl Promise {
     fn id(&self) -> PromiseId {
         let mut hash = Xxh3::new();
-        for part in [&[self.done][..], &self.more, &[u32::MAX], &self.open] {
+        for part in [&[self.done][..], &self.more, &[u32::MAX], &self.open, &[u32::MAX], &self.in_order] {
             part.iter().for_each(|number| hash.update(&number.to_le_bytes()));
         }
         PromiseId(hash.digest().max(1))
@@ -51,6 +54,12 @@ impl Promise {
     /// The operations that are acknowledged.
     fn acknowledged(&self) -> Vec<u32> {
         (0..self.done).chain(self.more.iter().copied()).collect()
+    }
+
+    /// The operations that are not, in groups: the program finished one group before it began the next. Within a group, any may be missing
+    /// after a crash.
+    fn groups(&self) -> impl Iterator<Item = &[u32]> {
+        self.open.chunk_by(|_, next| !self.in_order.contains(next))
     }
 
     /// The last operation that is acknowledged.
@@ -128,9 +137,17 @@ impl Promises {
 /// Something that begins or ends an operation.
 #[derive(Debug, Clone)]
 enum Sign {
-    Read { len: u64 },
-    Wrote { lines: u64 },
-    Begin { text: String },
+    /// `after_persist`: since the last read, the program has made something persistent.
+    Read {
+        len: u64,
+        after_persist: bool,
+    },
+    Wrote {
+        lines: u64,
+    },
+    Begin {
+        text: String,
+    },
     End,
 }
 
@@ -140,24 +157,56 @@ pub struct OperationSigns {
     signs: Vec<(u64, ThreadId, Sign)>,
     /// The first change of PM after some of the input was read, by its number.
     first_change: Option<u64>,
+    /// Which threads read the input, or changed PM after some of it was read.
+    workers: BTreeSet<ThreadId>,
+    since_read: PersistSteps,
+}
+
+/// How far the program has come on the way to something persistent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum PersistSteps {
+    #[default]
+    Nothing,
+    Stored,
+    Flushed,
+    Persistent,
 }
 
 impl OperationSigns {
     pub fn event(&mut self, event: &Event<'_>) {
         let sign = match event.what {
-            What::Input { len } => Sign::Read { len },
+            What::Input { len } => {
+                self.workers.insert(event.thread);
+                let after_persist = std::mem::take(&mut self.since_read) == PersistSteps::Persistent;
+                Sign::Read { len, after_persist }
+            }
             What::Output { lines, .. } => Sign::Wrote { lines },
             What::Marker { how: MarkerKind::OpBegin, text, .. } => Sign::Begin { text: text.into() },
             What::Marker { how: MarkerKind::OpEnd, .. } => Sign::End,
-            What::Store { .. } | What::Rmw { stored: true, .. } | What::FileWrite { .. } => {
-                if self.first_change.is_none() && !self.signs.is_empty() {
-                    self.first_change = Some(event.seq);
-                }
-                return;
-            }
-            _ => return,
+            _ if self.signs.is_empty() => return,
+            _ => return self.follow(event),
         };
         self.signs.push((event.seq, event.thread, sign));
+    }
+
+    /// Follows what is done to PM between two reads.
+    fn follow(&mut self, event: &Event<'_>) {
+        use PersistSteps::{Flushed, Persistent, Stored};
+        let (step, changes) = match event.what {
+            What::Store { how: StoreKind::NonTemporal, .. } => (Flushed, true),
+            What::Store { .. } | What::FileWrite { .. } => (Stored, true),
+            What::Rmw { stored, .. } if self.since_read >= Flushed => (Persistent, stored),
+            What::Rmw { stored: true, .. } => (Stored, true),
+            What::Flush { pm: true, .. } if self.since_read >= Stored => (Flushed, false),
+            What::Fence { .. } if self.since_read >= Flushed => (Persistent, false),
+            What::FileSync { .. } if self.since_read >= Stored => (Persistent, false),
+            _ => return,
+        };
+        self.since_read = self.since_read.max(step);
+        if changes {
+            self.first_change.get_or_insert(event.seq);
+            self.workers.insert(event.thread);
+        }
     }
 
     /// The promises of a run whose operations were these lines, and how they are known.
@@ -168,8 +217,12 @@ impl OperationSigns {
         if self.signs.iter().any(|(.., sign)| matches!(sign, Sign::Begin { .. })) {
             return self.by_markers(lines).map(|promises| (promises, Acknowledgement::Marker));
         }
-        let reads: Vec<u64> =
-            self.signs.iter().filter(|(.., s)| matches!(s, Sign::Read { len: 1.. })).map(|(seq, ..)| *seq).collect();
+        let reads: Vec<u64> = self
+            .signs
+            .iter()
+            .filter(|(.., s)| matches!(s, Sign::Read { len: 1.., .. }))
+            .map(|(seq, ..)| *seq)
+            .collect();
         let Some(&last) = reads.last() else { return Err(Indistinct::NotRead) };
         if lines.len() > 1 && self.first_change.is_none_or(|change| change > last) {
             return Err(Indistinct::ReadAtOnce);
@@ -207,17 +260,26 @@ impl OperationSigns {
         let mut promises = Promises::default();
         let (mut bytes, mut answers) = (0, 0);
         let (mut begun, mut done) = (0, 0);
+        // A thread that reads the next operation is done with the last one. A program may collect operations and do them together; of one
+        // that makes something persistent before it reads on, pmvet takes it that it does them one by one.
+        let one_by_one = self.workers.len() == 1;
+        let (mut in_order, mut is_new) = (BTreeSet::new(), false);
         promises.push(0, Promise::default());
         let mut has_read = false;
         for (seq, _, sign) in &self.signs {
             match sign {
-                Sign::Read { len } => {
+                Sign::Read { len, after_persist } => {
                     has_read = true;
+                    is_new |= *after_persist;
                     if how == Acknowledgement::NextRead {
                         done = begun;
                     }
                     bytes += len;
-                    begun = begun_by(bytes).max(begun);
+                    let next = begun_by(bytes).max(begun);
+                    if next > begun && std::mem::take(&mut is_new) && one_by_one {
+                        in_order.insert(begun);
+                    }
+                    begun = next;
                 }
                 Sign::Wrote { lines } if has_read => {
                     answers += lines;
@@ -229,7 +291,9 @@ impl OperationSigns {
                 }
                 _ => continue,
             }
-            promises.push(*seq, Promise { done, more: Vec::new(), open: (done..begun).collect() });
+            let open = (done..begun).collect();
+            let in_order = in_order.range(done..begun).copied().collect();
+            promises.push(*seq, Promise { done, open, in_order, ..Promise::default() });
         }
         promises
     }
@@ -266,7 +330,8 @@ impl OperationSigns {
             }
             let first = (0..lines.len() as u32).find(|i| !done.contains(i)).unwrap_or(lines.len() as u32);
             let more = done.range(first..).copied().collect();
-            promises.push(*seq, Promise { done: first, more, open: open.iter().copied().collect() });
+            let open = open.iter().copied().collect();
+            promises.push(*seq, Promise { done: first, more, open, ..Promise::default() });
         }
         Ok(promises)
     }
@@ -282,6 +347,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
     use super::*;
+    use pmvet_events::event::{FenceKind, FlushKind};
     use pmvet_events::{ContextId, SiteId};
 
     const LINES: &[&str] = &["put 1 a", "put 2 b", "del 1"];
@@ -294,7 +360,9 @@ mod tests {
         signs
     }
 
-    const STORE: What<'static> = What::Store { addr: 0, value: &[1], how: pmvet_events::event::StoreKind::Regular };
+    const STORE: What<'static> = What::Store { addr: 0, value: &[1], how: StoreKind::Regular };
+    const FLUSH: What<'static> = What::Flush { addr: 0, how: FlushKind::Clwb, pm: true };
+    const FENCE: What<'static> = What::Fence { how: FenceKind::Sfence };
 
     fn read(len: u64) -> (u32, What<'static>) {
         (1, What::Input { len })
@@ -346,6 +414,26 @@ mod tests {
         assert_eq!(how, Acknowledgement::NextRead);
         assert_eq!(at(&promises, 4), (1, vec![], vec![1]));
         assert_eq!(at(&promises, 8), (3, vec![], vec![]));
+    }
+
+    #[test]
+    fn one_thread_that_persists_between_reads_works_in_order() {
+        let persist = |thread| [(thread, STORE), (thread, FLUSH), (thread, FENCE)];
+        let groups = |first: &[(u32, What<'static>)], second: &[(u32, What<'static>)]| {
+            let mut events = vec![read(8)];
+            events.extend(first);
+            events.push(read(8));
+            events.extend(second);
+            events.extend([read(6), (1, STORE), wrote(7)]);
+            let (promises, _) = signs(&events).promises(LINES).unwrap();
+            let promise = promises.get(promises.at(events.len() as u64)).unwrap().clone();
+            assert_eq!(promise.open, [0, 1, 2]);
+            promise.groups().map(<[u32]>::to_vec).collect::<Vec<_>>()
+        };
+        assert_eq!(groups(&persist(1), &persist(1)), [vec![0], vec![1], vec![2]]);
+        assert_eq!(groups(&[(1, STORE)], &persist(1)), [vec![0, 1], vec![2]], "the first waits for the second");
+        assert_eq!(groups(&[(1, STORE)], &[(1, FENCE)]), [vec![0, 1, 2]], "nothing is flushed");
+        assert_eq!(groups(&persist(1), &persist(2)), [vec![0, 1, 2]], "another thread works");
     }
 
     #[test]

@@ -11,6 +11,7 @@
  *   batch     answers and flushes come after every third operation
  *   uptime    the dump begins with something that is another one each time
  *   restarts  the dump counts how often it was run
+ *   repairs   the dump says so once if it comes after a crash inside an operation
  */
 #include <fcntl.h>
 #include <immintrin.h>
@@ -36,10 +37,11 @@ struct slot {
 struct pool {
 	struct slot slots[KEYS];
 	struct slot restarts;
+	struct slot busy;
 };
 
 static struct pool *pool;
-static int late, silent, whole, marked, batch, uptime, restarts;
+static int late, silent, whole, marked, batch, uptime, restarts, repairs;
 
 static void persist(const void *at)
 {
@@ -62,6 +64,10 @@ static void operation(const char *line)
 	if (!puts_it && sscanf(line, "del %u", &key) != 1)
 		exit(2);
 	struct slot *slot = &pool->slots[key % KEYS];
+	if (repairs) {
+		pool->busy.value = 1;
+		persist(&pool->busy);
+	}
 	*(volatile uint64_t *)&slot->value = puts_it ? value : 0;
 	if (batch) {
 		if (++number % 3 == 0) {
@@ -75,6 +81,10 @@ static void operation(const char *line)
 	if (late)
 		answer("ok");
 	persist(slot);
+	if (repairs) {
+		pool->busy.value = 0;
+		persist(&pool->busy);
+	}
 	if (!late)
 		answer("ok");
 }
@@ -115,6 +125,11 @@ static void dump(void)
 		for (uint64_t i = 0; i < pool->restarts.value; i++)
 			puts("restarted");
 	}
+	if (pool->busy.value) {
+		pool->busy.value = 0;
+		persist(&pool->busy);
+		puts("cleaned up after a crash");
+	}
 	for (int i = 0; i < KEYS; i++)
 		if (pool->slots[i].value)
 			printf("%d %lu\n", i, pool->slots[i].value);
@@ -126,7 +141,8 @@ int main(int argc, char **argv)
 		const char *name;
 		int *flag;
 	} modes[] = { { "late", &late },	 { "silent", &silent }, { "whole", &whole },	   { "marked", &marked },
-		      { "batch", &batch }, { "uptime", &uptime }, { "restarts", &restarts } };
+		      { "batch", &batch }, { "uptime", &uptime }, { "restarts", &restarts },
+		      { "repairs", &repairs } };
 	int at = 1;
 
 	for (int found = 1; found && at < argc;) {
