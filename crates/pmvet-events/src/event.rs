@@ -157,6 +157,22 @@ pub enum What<'a> {
         len: u64,
         lines: u64,
     },
+    /// A server has accepted a connection, on this address of its own. Connections have the number of their socket.
+    Connection {
+        connection: u32,
+        address: &'a str,
+    },
+    /// What a server has read from a client.
+    Request {
+        connection: u32,
+        data: &'a [u8],
+    },
+    /// What a server has written to a client: so many bytes, with so many ends of lines among them.
+    Reply {
+        connection: u32,
+        len: u64,
+        lines: u64,
+    },
 
     // Threads and synchronisation
     ThreadStart {
@@ -365,6 +381,9 @@ impl What<'_> {
             What::FileUnlink { .. } => "file-unlink",
             What::Input { .. } => "input",
             What::Output { .. } => "output",
+            What::Connection { .. } => "connection",
+            What::Request { .. } => "request",
+            What::Reply { .. } => "reply",
             What::ThreadStart { .. } => "thread-start",
             What::ThreadExit => "thread-exit",
             What::ThreadCreate { .. } => "thread-create",
@@ -390,7 +409,7 @@ impl What<'_> {
 
     /// Whether it may tell whoever asked for an operation that it is done.
     pub fn is_answer(&self) -> bool {
-        matches!(self, What::Output { .. } | What::Marker { how: MarkerKind::OpEnd, .. })
+        matches!(self, What::Output { .. } | What::Reply { .. } | What::Marker { how: MarkerKind::OpEnd, .. })
     }
 
     /// The memory the event touches, as address and length.

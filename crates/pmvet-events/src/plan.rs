@@ -65,6 +65,8 @@ pub enum OperationsFrom {
     Input,
     /// This file.
     File(#[serde(with = "crate::paths::as_text")] PathBuf),
+    /// The connections that it accepts. What is read there is not changed.
+    Connections,
 }
 
 /// A function that hands out memory. Arguments are counted from 0; the first four can be named.

@@ -257,6 +257,9 @@ fn rare_parts<'a>(what: &What<'a>) -> Option<(u64, [u64; 4], &'a [u8])> {
         What::FileRead { file, offset, len } => (28, [file.0.into(), offset, len, 0], &[]),
         What::Input { len } => (31, [len, 0, 0, 0], &[]),
         What::Output { len, lines } => (32, [len, lines, 0, 0], &[]),
+        What::Connection { connection, address } => (33, [connection.into(), 0, 0, 0], text(address)),
+        What::Request { connection, data } => (34, [connection.into(), 0, 0, 0], data),
+        What::Reply { connection, len, lines } => (35, [connection.into(), len, lines, 0], &[]),
         What::Step { addr, len, state } => (27, [addr, len, 0, 0], state),
         What::Allocate { addr, len } => (25, [addr, len, 0, 0], &[]),
         What::Transaction { op, addr, len } => (29, [op as u64, addr, len, 0], &[]),
@@ -307,6 +310,9 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
         28 => What::FileRead { file, offset: b, len: c },
         31 => What::Input { len: a },
         32 => What::Output { len: a, lines: b },
+        33 => What::Connection { connection: a as u32, address: text() },
+        34 => What::Request { connection: a as u32, data },
+        35 => What::Reply { connection: a as u32, len: b, lines: c },
         27 => What::Step { addr: a, len: b, state: data },
         25 => What::Allocate { addr: a, len: b },
         29 => What::Transaction { op: TransactionOp::from_number(a as u8)?, addr: b, len: c },
@@ -457,6 +463,9 @@ mod tests {
         round_trip(What::FileZero { file: FileId(1), offset: 4096, len: 5 });
         round_trip(What::Input { len: 7 });
         round_trip(What::Output { len: 7, lines: 2 });
+        round_trip(What::Connection { connection: 7, address: "127.0.0.1:7000" });
+        round_trip(What::Request { connection: 7, data: b"put a 1\r\n\xff" });
+        round_trip(What::Reply { connection: 7, len: 4, lines: 1 });
         round_trip(What::FileRead { file: FileId(1), offset: 3, len: 9 });
         round_trip(What::FileResize { file: FileId(1), size: 1 });
         for &how in SyncKind::ALL {

@@ -78,6 +78,8 @@ pub struct Ending {
     pub interrupted: Option<i32>,
     /// The end of its output, if that was kept.
     pub output: Vec<u8>,
+    /// For servers: the number of the next event when the client was done.
+    pub client_done: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -238,9 +240,9 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
         return Err(LaunchError::ClientFailed(why));
     }
     let interrupted = stopping.and_then(|_| stopped_by());
-    let (last, output) = keeper.last_words(install)?;
+    let LastWords { exit: last, output, client_done } = keeper.last_words(install)?;
     let exit = exit.or(last).ok_or(LaunchError::GuardDied)?;
-    Ok(Ending { exit, time, loss, places_lost: shared.places_lost(), interrupted, output })
+    Ok(Ending { exit, time, loss, places_lost: shared.places_lost(), interrupted, output, client_done })
 }
 
 /// A sink whose run is directed: the director sees the events first.
@@ -303,14 +305,17 @@ impl TargetKeeper {
         }
     }
 
-    /// How the target ended, and the end of its output.
-    fn last_words(&mut self, install: &Install) -> Result<(Option<TargetExit>, Vec<u8>), LaunchError> {
+    /// How the target ended.
+    fn last_words(&mut self, install: &Install) -> Result<LastWords, LaunchError> {
         match self {
-            TargetKeeper::Guard(guard) => Ok((guard.last_words(), Vec::new())),
+            TargetKeeper::Guard(guard) => Ok(LastWords { exit: guard.last_words(), ..LastWords::default() }),
             TargetKeeper::Sandbox(sandbox) => match sandbox.join() {
-                Some(Ok(run)) => Ok((Some(run.end.exit()), run.output)),
+                Some(Ok(run)) => {
+                    let SandboxedRun { end, output, client_done, .. } = run;
+                    Ok(LastWords { exit: Some(end.exit()), output, client_done })
+                }
                 Some(Err(error)) => Err(LaunchError::of_sandbox(error, install)),
-                None => Ok((None, Vec::new())),
+                None => Ok(LastWords::default()),
             },
         }
     }
@@ -336,6 +341,15 @@ impl TargetKeeper {
             TargetKeeper::Sandbox(sandbox) => drop(sandbox.join()),
         }
     }
+}
+
+/// What is known of a target that has ended.
+#[derive(Default)]
+struct LastWords {
+    exit: Option<TargetExit>,
+    /// The end of its output.
+    output: Vec<u8>,
+    client_done: Option<u64>,
 }
 
 /// A thread of pmvet that runs the target in a sandbox.
@@ -365,6 +379,8 @@ impl SandboxThread {
         let arguments = launch.program.arguments.clone();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        // Events are numbered there.
+        let events = private.driver.as_ref().and_then(|_| SharedMemory::attach(&shared.path()).ok());
         let thread = std::thread::Builder::new().spawn(move || {
             let job = SandboxedProgram {
                 executable: executable.as_os_str(),
@@ -373,6 +389,7 @@ impl SandboxThread {
                 output: private.output,
                 stop: Some(&stopped),
                 driver: private.driver.as_deref(),
+                clock: events.as_ref().map(|events| &events.header().next_seq.0),
                 timeout: private.timeout,
                 by_the_clock: private.by_the_clock,
                 tracees: Some(&tracees),

@@ -117,8 +117,8 @@ impl Workload {
             input: self.input.clone(),
             output: match self.operations {
                 // An answer that waits in a buffer says nothing about when the operation was done.
-                Some(_) => Output::Terminal(OUTPUT_TAIL_BYTES),
-                None => Output::Tail(OUTPUT_TAIL_BYTES),
+                Some(OperationsFrom::Input | OperationsFrom::File(_)) => Output::Terminal(OUTPUT_TAIL_BYTES),
+                Some(OperationsFrom::Connections) | None => Output::Tail(OUTPUT_TAIL_BYTES),
             },
             driver: self.driver.clone(),
             timeout: None,

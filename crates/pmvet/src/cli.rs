@@ -356,21 +356,33 @@ pub(crate) struct Check {
     #[command(flatten)]
     pub(crate) recovering: Recovering,
 
-    /// For a server: run this against the recovered server [default: --client again]
+    /// For a server: run this against the recovered server [default: --client again; nothing with --durable]
     #[arg(long, value_name = "CMD", requires = "client")]
     pub(crate) recover_client: Option<String>,
 
     /// Ask of each crash whether the operations that were acknowledged by then are still there. Operations are the lines of
-    /// standard input; the program may also read them from a file, which @@ stands for in its arguments
-    #[arg(long, requires = "dump", conflicts_with_all = ["in_place", "client"])]
+    /// standard input; the program may also read them from a file, which @@ stands for in its arguments. Those of a server are
+    /// what its --client asks
+    #[arg(long, requires = "shows", conflicts_with = "in_place")]
     pub(crate) durable: bool,
 
     /// For --durable: prints what the recovered files hold, a line for each thing
-    #[arg(long, value_name = "CMD", requires = "durable")]
+    #[arg(long, value_name = "CMD", requires = "durable", group = "shows")]
     pub(crate) dump: Option<String>,
 
+    /// For --durable and a server: prints what the recovered server holds, a line for each thing, by asking it
+    #[arg(
+        long,
+        value_name = "CMD",
+        requires = "durable",
+        requires = "client",
+        group = "shows",
+        conflicts_with = "recover_client"
+    )]
+    pub(crate) dump_client: Option<String>,
+
     /// The order of the dump's lines means nothing
-    #[arg(long, requires = "dump")]
+    #[arg(long, requires = "durable")]
     pub(crate) dump_sort: bool,
 
     /// What a crash may do to acknowledged operations

@@ -68,9 +68,12 @@ pub(crate) const NAMES: [&str; COUNT] = [
     "tx-persist",
     "input",
     "output",
+    "connection",
+    "request",
+    "reply",
 ];
 
-pub(crate) const COUNT: usize = 63;
+pub(crate) const COUNT: usize = 66;
 
 /// The number of an event's kind.
 #[inline]
@@ -113,6 +116,9 @@ pub(crate) fn index(what: &What<'_>) -> usize {
         What::Transaction { op, .. } => 53 + *op as usize,
         What::Input { .. } => 61,
         What::Output { .. } => 62,
+        What::Connection { .. } => 63,
+        What::Request { .. } => 64,
+        What::Reply { .. } => 65,
     }
 }
 
@@ -205,6 +211,9 @@ pub(crate) mod tests {
             What::FileUnlink { file: FileId(1) },
             What::Input { len: 6 },
             What::Output { len: 3, lines: 1 },
+            What::Connection { connection: 3, address: "127.0.0.1:7000" },
+            What::Request { connection: 3, data: b"put 1\n" },
+            What::Reply { connection: 3, len: 3, lines: 1 },
             What::ThreadStart { process: 7, os_thread: 8 },
             What::ThreadExit,
             What::ThreadCreate { child: ThreadId(2) },

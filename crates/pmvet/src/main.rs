@@ -34,7 +34,7 @@ mod workload;
 use std::process::ExitCode;
 
 use pmvet_target::guard;
-use pmvet_target::sandbox::probe;
+use pmvet_target::sandbox::{probe, requests};
 
 use self::exit::Exit;
 
@@ -52,6 +52,9 @@ fn main() -> ExitCode {
         && first == probe::COMMAND
     {
         return ExitCode::from(probe::inside(rest));
+    }
+    if arguments.first().is_some_and(|first| first == requests::COMMAND) {
+        return ExitCode::from(requests::send());
     }
     if !system::die_with_parent() {
         return Exit::Interrupted.into();

@@ -84,6 +84,9 @@ pub(crate) struct RunInfo {
     pub(crate) timeout: Option<Duration>,
     pub(crate) native_seconds: Option<f64>,
     pub(crate) traced_seconds: Option<f64>,
+    /// For servers: the number of the next event when the client of the recorded run was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) client_done: Option<u64>,
     /// The whole run is recorded.
     pub(crate) recorded: bool,
     pub(crate) complete: bool,
@@ -110,6 +113,7 @@ impl RunInfo {
             timeout: None,
             native_seconds: None,
             traced_seconds: None,
+            client_done: None,
             recorded: false,
             complete: false,
             interrupted: None,
@@ -144,7 +148,7 @@ impl From<&Driver> for Server {
 impl Server {
     pub(crate) fn driver(&self) -> Result<Driver, Error> {
         let ready = self.ready.parse().map_err(|e| Error::Run(format!("run.json: {e}")))?;
-        Ok(Driver { ready, client: words(&self.client), stop: self.stop.as_deref().map(words) })
+        Ok(Driver::new(ready, words(&self.client), self.stop.as_deref().map(words)))
     }
 }
 

@@ -123,6 +123,7 @@ pub(crate) fn record(
         return Ok(Some(exit));
     }
     info.traced_seconds = Some(ending.time.as_secs_f64());
+    info.client_done = ending.client_done;
     if ending.exit != TargetExit::Status(0) {
         return Ok(Some(failed("the target itself fails", &ending.exit, &ending.output)));
     }
@@ -214,7 +215,12 @@ pub(crate) fn start_with(workload: &mut Workload, files: &Overlay, input: &[u8],
 const OPERATIONS_FILE: &str = "@@";
 
 /// Follows what it reads of its operations, the lines of its input: on standard input, or in the file that `@@` stands for.
+/// For a server they are what its clients ask.
 pub(crate) fn follow_operations(workload: &mut Workload, input: &Path) -> Result<(), Error> {
+    if workload.driver.is_some() {
+        workload.operations = Some(OperationsFrom::Connections);
+        return Ok(());
+    }
     if workload.input.is_none() {
         return Err(Error::Usage(
             "--durable: there are no operations; give them on standard input, a line for each".into(),
@@ -273,7 +279,7 @@ pub(crate) fn driver(arguments: &cli::Workload, client: Option<&str>) -> Result<
         return Err(Error::Usage("--client does not work together with --in-place".into()));
     }
     let client = client.map(sandbox::shell).unwrap_or_default();
-    Ok(Some(Arc::new(Driver { ready, client, stop: arguments.stop.as_deref().map(sandbox::shell) })))
+    Ok(Some(Arc::new(Driver::new(ready, client, arguments.stop.as_deref().map(sandbox::shell)))))
 }
 
 /// What to say about a target that fails by itself.

@@ -37,6 +37,9 @@ struct Program {
     /// Its pool is made before the run: that takes libpmemobj thousands of stores.
     #[serde(default)]
     setup: bool,
+    /// It is a server, which has tests of its own.
+    #[serde(default)]
+    server: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -74,6 +77,7 @@ fn manifests() -> Vec<Manifest> {
     let folders = fs::read_dir(repository().join("zoo/durable")).unwrap().map(|entry| entry.unwrap().path());
     let read = |folder: PathBuf| toml::from_str(&fs::read_to_string(folder.join("manifest.toml")).unwrap()).unwrap();
     let mut all: Vec<Manifest> = folders.map(read).collect();
+    all.retain(|manifest| !manifest.program.server);
     all.sort_by(|a, b| a.program.name.cmp(&b.program.name));
     all
 }

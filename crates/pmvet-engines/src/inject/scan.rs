@@ -167,13 +167,14 @@ impl FailurePointScanner {
 
     /// Looks at an event before it happens. `model` knows which stores are pending.
     pub fn before(&mut self, event: &Event<'_>, model: &Model, places: &dyn Places) -> Result<(), ScanError> {
-        let follows_answer = self.points.follows_answer();
+        // As of now: the event may be another answer.
+        let (follows_answer, answers) = (self.points.follows_answer(), self.points.answers);
         if self.points.is_point(event, places) {
             let (version, _) = self.versions.take(&mut self.replay)?;
             let Event { seq, thread, site, context, .. } = *event;
             self.found.push(FailurePoint { seq, thread, site, context, version, promise: PromiseId::NONE });
             if let Some(reorder) = self.plan.reorder {
-                self.reorder(model, version, reorder.states, follows_answer);
+                self.reorder(model, version, reorder.states, (follows_answer, answers));
             }
         }
         Ok(())
@@ -189,7 +190,7 @@ impl FailurePointScanner {
         Ok(self.replay.apply(event)?)
     }
 
-    fn reorder(&mut self, model: &Model, version: VersionId, most: usize, follows_answer: bool) {
+    fn reorder(&mut self, model: &Model, version: VersionId, most: usize, (follows_answer, answers): (bool, u64)) {
         let limits = StateLimits { states: most, ..StateLimits::default() };
         let states = model.adversarial(limits);
         self.cut_short += usize::from(states.len() >= most);
@@ -212,7 +213,7 @@ impl FailurePointScanner {
                 continue;
             }
             let patches = lost_stores::of_cuts(model, &state.cuts);
-            if patches.is_empty() || !self.seen.insert((self.points.answers, version, patches.clone())) {
+            if patches.is_empty() || !self.seen.insert((answers, version, patches.clone())) {
                 continue;
             }
             let lost = model.lost(&state.cuts);

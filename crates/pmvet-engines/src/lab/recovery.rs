@@ -113,13 +113,19 @@ impl RecoveryCommand {
             Some(Outcome::Exit { status }) => Some(*status),
             _ => None,
         };
-        let output = match &self.promised {
-            Some(promised) if promised.judge.dump.is_none() => DUMP_OUTPUT,
-            _ => Output::Tail(TAIL),
-        };
         let (input, driver) = (self.input.as_deref(), self.driver.as_deref());
-        let job = SandboxedProgram { input, driver, usual_status, output, ..self.job(&self.command) };
-        let run = sandbox::run(&job, &overlay, &mut bench.unwinder)?;
+        // The recovery, or the client that talks to what has recovered, shows the content.
+        let shows = self.promised.as_ref().is_some_and(|promised| promised.judge.dump.is_none());
+        let (output, client_output) = match (shows, driver) {
+            (true, None) => (DUMP_OUTPUT, Output::Tail(0)),
+            (true, Some(_)) => (Output::Tail(TAIL), DUMP_OUTPUT),
+            (false, _) => (Output::Tail(TAIL), Output::Tail(0)),
+        };
+        let job = SandboxedProgram { input, driver, usual_status, output, client_output, ..self.job(&self.command) };
+        let mut run = sandbox::run(&job, &overlay, &mut bench.unwinder)?;
+        if shows && driver.is_some() && run.end == SandboxedEnd::Exit(0) {
+            run.output = std::mem::take(&mut run.client_output);
+        }
         let mut trial = match self.outcome(run.end) {
             Some(outcome) => Trial { outcome, output: run.output, stack: run.stack, time: run.time },
             None => return Ok(None),

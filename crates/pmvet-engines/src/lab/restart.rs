@@ -86,7 +86,15 @@ mod tests {
     use pmvet_target::collect::LostEvents;
 
     fn ending(exit: TargetExit, loss: LostEvents) -> Ending {
-        Ending { exit, time: Duration::ZERO, loss, places_lost: false, interrupted: None, output: Vec::new() }
+        Ending {
+            exit,
+            time: Duration::ZERO,
+            loss,
+            places_lost: false,
+            interrupted: None,
+            output: Vec::new(),
+            client_done: None,
+        }
     }
 
     fn enough() -> LaunchError {

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use pmvet_findings::Outcome;
 use pmvet_target::launch::{TargetExit, pm_variables};
+use pmvet_target::sandbox::driver::Driver;
+use pmvet_target::sandbox::requests::{self, Request};
 use pmvet_target::sandbox::{self, Capture, Output, Overlay, SandboxedEnd, SandboxedProgram, SandboxedRun, Unwinder};
 use pmvet_target::{Workload, sparse};
 use serde::{Deserialize, Serialize};
@@ -41,12 +43,29 @@ pub struct ReferenceRuns {
     executable: PathBuf,
     arguments: Vec<OsString>,
     files: Overlay,
-    /// Where the operations are, if not on standard input.
-    operations_file: Option<PathBuf>,
-    recovery: Option<Vec<OsString>>,
-    dump: Vec<OsString>,
+    operations: OperationSource,
+    recovery: Option<DrivenCommand>,
+    dump: DrivenCommand,
     /// How long the recovery, or the dump, may take.
     timeout: Duration,
+}
+
+/// Where the program gets its operations.
+#[derive(Debug)]
+pub enum OperationSource {
+    /// On standard input, a line each.
+    Input,
+    /// In this file, a line each.
+    File(PathBuf),
+    /// It is a server, and these are the requests of its clients.
+    Requests(Vec<Request>, Arc<Driver>),
+}
+
+/// A command, and who talks to it if it is a server.
+#[derive(Debug)]
+pub struct DrivenCommand {
+    pub command: Vec<OsString>,
+    pub driver: Option<Arc<Driver>>,
 }
 
 /// What came of one.
@@ -63,70 +82,104 @@ pub(crate) const DUMP_OUTPUT: Output = Output::Standard(MOST_CONTENT);
 impl ReferenceRuns {
     pub fn new(
         workload: &Workload,
-        operations_file: Option<PathBuf>,
-        recovery: Option<Vec<OsString>>,
-        dump: Vec<OsString>,
+        operations: OperationSource,
+        recovery: Option<DrivenCommand>,
+        dump: DrivenCommand,
         timeout: Duration,
     ) -> Self {
         Self {
             executable: workload.program.executable.clone(),
             arguments: workload.program.arguments.clone(),
             files: workload.files.clone(),
-            operations_file,
+            operations,
             recovery,
             dump,
             timeout,
         }
     }
 
-    fn run(&self, operations: &str, dumps: usize) -> io::Result<(ReferenceEnd, Option<String>)> {
-        let input = sparse::unnamed(self.operations_file.as_deref().unwrap_or(Path::new("operations")))?;
-        input.write_all_at(operations.as_bytes(), 0)?;
+    /// Whether a run that fails may have failed for want of time.
+    fn depend_on_time(&self) -> bool {
+        matches!(self.operations, OperationSource::Requests(..))
+    }
+
+    /// Does some of the operations, whose lines these are, and shows the content as often as that.
+    fn run(&self, operations: &[u32], lines: &[String], dumps: usize) -> io::Result<(ReferenceEnd, Option<String>)> {
         let mut overlay = self.files.above(Capture::Named);
-        let input = Arc::new(input);
-        if let Some(path) = &self.operations_file {
-            overlay.put(path.clone(), Arc::clone(&input));
+        let text = || operations.iter().map(|&o| format!("{}\n", lines[o as usize])).collect::<String>();
+        let (mut input, mut driver) = (None, None);
+        match &self.operations {
+            OperationSource::Input => input = Some(file_of(Path::new("operations"), &text())?),
+            OperationSource::File(path) => overlay.put(path.clone(), Arc::new(file_of(path, &text())?)),
+            OperationSource::Requests(all, server) => {
+                let requests = requests::input(operations.iter().map(|&o| &all[o as usize]))?;
+                let (client, input) = (requests::command(), Some(Arc::new(requests)));
+                driver = Some(Driver { client, input, ..Driver::clone(server) });
+            }
         }
         let overlay = Mutex::new(overlay);
         let variables: Vec<_> = pm_variables().collect();
-        let run = |command: &[OsString], executable: Option<&Path>, input: Option<&File>, output, timeout| {
-            let mut job = SandboxedProgram {
-                variables: &variables,
-                input,
-                output,
-                timeout,
-                usual_status: Some(0),
-                ..SandboxedProgram::new(command)
-            };
-            if let Some(executable) = executable {
-                job.executable = executable.as_os_str();
-            }
+        let run = |job: SandboxedProgram<'_>| {
+            let job = SandboxedProgram { variables: &variables, usual_status: Some(0), ..job };
             sandbox::run(&job, &overlay, &mut Unwinder::default())
         };
-        let stdin = Some(&*input).filter(|_| self.operations_file.is_none());
-        let worked = run(&self.arguments, Some(&self.executable), stdin, Output::Tail(0), None)?;
-        if let Some(failed) = failed("the target", &worked) {
+        let worked = run(SandboxedProgram {
+            executable: self.executable.as_os_str(),
+            input: input.as_ref(),
+            driver: driver.as_ref(),
+            ..SandboxedProgram::new(&self.arguments)
+        })?;
+        if let Some(failed) = failed(self.what_failed(&worked), &worked) {
             return Ok((failed, None));
         }
-        let timeout = Some(self.timeout);
+        let then = |step: &DrivenCommand, output| {
+            let driver = step.driver.as_deref();
+            let (output, client_output) = if driver.is_some() { (Output::Tail(0), output) } else { (output, output) };
+            let timeout = Some(self.timeout);
+            run(SandboxedProgram { driver, output, client_output, timeout, ..SandboxedProgram::new(&step.command) })
+        };
         if let Some(recovery) = &self.recovery {
-            let recovered = run(recovery, None, None, Output::Tail(0), timeout)?;
+            let recovered = then(recovery, Output::Tail(0))?;
             if let Some(failed) = failed("the recovery", &recovered) {
                 return Ok((failed, None));
             }
         }
         let mut contents = Vec::new();
         for _ in 0..dumps {
-            let dumped = run(&self.dump, None, None, DUMP_OUTPUT, timeout)?;
+            let dumped = then(&self.dump, DUMP_OUTPUT)?;
             if let Some(failed) = failed("the dump", &dumped) {
                 return Ok((failed, None));
             }
-            contents.push(String::from_utf8_lossy(&dumped.output).into_owned());
+            let shown = if self.dump.driver.is_some() { &dumped.client_output } else { &dumped.output };
+            contents.push(String::from_utf8_lossy(shown).into_owned());
         }
         let mut contents = contents.into_iter();
         let first = contents.next().unwrap_or_default();
         Ok((ReferenceEnd::Shows(first), contents.next()))
     }
+
+    /// What to call it if the program itself did not do as it should.
+    fn what_failed(&self, run: &SandboxedRun) -> &'static str {
+        match (self.depend_on_time(), run.end) {
+            (true, SandboxedEnd::Exit(requests::NOT_CONNECTED)) => {
+                "sending the requests once more (the server does not listen where it did in the recorded run)"
+            }
+            (true, SandboxedEnd::Exit(requests::CLOSED)) => {
+                "sending the requests once more (the server closes the connection before it replies)"
+            }
+            (true, SandboxedEnd::Exit(requests::NO_REPLY)) => {
+                "sending the requests once more (the server does not reply)"
+            }
+            _ => "the target",
+        }
+    }
+}
+
+/// A file without a name that holds a text.
+fn file_of(label: &Path, text: &str) -> io::Result<File> {
+    let file = sparse::unnamed(label)?;
+    file.write_all_at(text.as_bytes(), 0)?;
+    Ok(file)
 }
 
 fn failed(what: &'static str, run: &SandboxedRun) -> Option<ReferenceEnd> {
@@ -169,6 +222,10 @@ pub enum Incomparable {
 #[derive(Debug)]
 pub struct ContentJudge {
     operations: Vec<String>,
+    /// These may be several operations in a row: what they leave half way is not known.
+    several: BTreeSet<u32>,
+    /// From when to when each was under way, if they may overlap.
+    spans: Vec<(u64, u64)>,
     pub rules: ContentRules,
     mask: RwLock<ContentMask>,
     /// Shows the content of a recovered image, if the recovery itself does not.
@@ -197,6 +254,8 @@ impl ContentJudge {
         let mask = RwLock::new(mask);
         Ok(Self {
             operations,
+            several: BTreeSet::new(),
+            spans: Vec::new(),
             rules,
             mask,
             dump,
@@ -208,16 +267,21 @@ impl ContentJudge {
         })
     }
 
+    /// The same for requests to a server. Some may be `several` in a row, and their `spans` may overlap.
+    pub fn of_requests(mut self, several: BTreeSet<u32>, spans: Vec<(u64, u64)>) -> Self {
+        (self.several, self.spans) = (several, spans);
+        self
+    }
+
     /// Learns what differs between runs without a crash. `recorded` is what the image shows that the recorded run left, if that is to be
     /// compared, too.
     pub fn calibrate(&self, recorded: Option<&str>) -> io::Result<Result<(), Incomparable>> {
         let all: Vec<u32> = (0..self.operations.len() as u32).collect();
         for part in [&all[..], &all[..all.len() / 2], &all[..0]] {
             let Some(references) = &self.references else { return Ok(Ok(())) };
-            let text = self.text(part);
             let mut shown = Vec::new();
             for round in 0..2 {
-                let (end, again) = references.run(&text, if round == 0 { 2 } else { 1 })?;
+                let (end, again) = references.run(part, &self.operations, if round == 0 { 2 } else { 1 })?;
                 let first = match end {
                     ReferenceEnd::Shows(first) => first,
                     ReferenceEnd::Interrupted => return Ok(Err(Incomparable::Interrupted)),
@@ -293,6 +357,8 @@ impl ContentJudge {
     /// Whether this is a content that the promise allows.
     pub fn judge(&self, promise: &Promise, found: &str) -> io::Result<ContentVerdict> {
         let found = self.content(found);
+        let mut is_sure = !promise.groups().any(|group| group.len() > COMBINED)
+            && !promise.open.iter().any(|operation| self.several.contains(operation));
         let mut candidates = self.candidates(promise);
         // What is known costs no run.
         candidates.sort_by_cached_key(|candidate| self.known(&key(candidate)).is_none());
@@ -302,14 +368,23 @@ impl ContentJudge {
                 Ok(_) => {}
                 Err(ReferenceEnd::Interrupted) => return Ok(ContentVerdict::Unknown),
                 // Operations that cannot be done without the others are no candidate.
-                Err(_) => {}
+                Err(_) => is_sure &= !self.references.as_ref().is_some_and(ReferenceRuns::depend_on_time),
             }
         }
-        if promise.groups().any(|group| group.len() > COMBINED) {
-            self.not_judged.fetch_add(1, Ordering::Relaxed);
-            return Ok(ContentVerdict::Kept);
-        }
-        Ok(self.broken(promise, &found)?.map_or(ContentVerdict::Unknown, ContentVerdict::Broken))
+        let broken = match is_sure {
+            true => match self.broken(promise, &found)? {
+                Some((outcome, names)) => Some(outcome).filter(|_| self.is_order_known(promise, &names)),
+                None => return Ok(ContentVerdict::Unknown),
+            },
+            false => None,
+        };
+        Ok(broken.map_or_else(
+            || {
+                self.not_judged.fetch_add(1, Ordering::Relaxed);
+                ContentVerdict::Kept
+            },
+            ContentVerdict::Broken,
+        ))
     }
 
     /// Which operations may have happened, the likely ones first.
@@ -322,8 +397,26 @@ impl ContentJudge {
         candidates
     }
 
-    /// What is wrong; nothing if pmvet was asked to stop.
-    fn broken(&self, promise: &Promise, found: &Content) -> io::Result<Option<Outcome>> {
+    /// Whether it is known which of the operations on the things with these names came last.
+    fn is_order_known(&self, promise: &Promise, names: &[String]) -> bool {
+        let acknowledged = promise.acknowledged();
+        names.iter().all(|name| {
+            let is_about = |o: &&u32| self.operations.get(**o as usize).is_some_and(|line| content::names(line, name));
+            let about: Vec<u32> = acknowledged.iter().chain(&promise.open).filter(is_about).copied().collect();
+            let last = acknowledged.iter().rfind(is_about);
+            let mut recent = last.into_iter().chain(promise.open.iter().filter(is_about));
+            recent.all(|&one| about.iter().all(|&other| one == other || !self.overlap(one, other)))
+        })
+    }
+
+    /// Whether two operations were under way at the same time.
+    fn overlap(&self, one: u32, other: u32) -> bool {
+        let span = |operation: u32| self.spans.get(operation as usize);
+        span(one).zip(span(other)).is_some_and(|(one, other)| one.0 < other.1 && other.0 < one.1)
+    }
+
+    /// What is wrong, and what it is about, by name; nothing if pmvet was asked to stop.
+    fn broken(&self, promise: &Promise, found: &Content) -> io::Result<Option<(Outcome, Vec<String>)>> {
         let acknowledged = promise.acknowledged();
         let line = |operation: u32| self.operations.get(operation as usize).map_or("", String::as_str);
         let mut parts = parts(promise);
@@ -369,16 +462,13 @@ impl ContentJudge {
         let fallback = promise.last_done().or(promise.open.first().copied());
         let operation = difference.step.map(|step| steps[step].0).or(named.copied()).or(fallback);
         let acknowledged = operation.is_some_and(|o| acknowledged.contains(&o));
-        Ok(Some(Outcome::Content {
+        let outcome = Outcome::Content {
             violation: difference.violation,
             operation: operation.map(|o| line(o).to_owned()).unwrap_or_default(),
             acknowledged,
             difference: difference.lines,
-        }))
-    }
-
-    fn text(&self, operations: &[u32]) -> String {
-        operations.iter().map(|&o| format!("{}\n", self.operations[o as usize])).collect()
+        };
+        Ok(Some((outcome, difference.names)))
     }
 
     /// The content that some of the operations lead to.
@@ -407,7 +497,7 @@ impl ContentJudge {
         operations: &[u32],
         key: &str,
     ) -> io::Result<Result<Arc<str>, ReferenceEnd>> {
-        match references.run(&self.text(operations), 1)?.0 {
+        match references.run(operations, &self.operations, 1)?.0 {
             ReferenceEnd::Shows(content) => {
                 self.keep(key.to_owned(), &content)?;
                 Ok(Ok(content.into()))
@@ -571,6 +661,20 @@ mod tests {
             assert_eq!(judge.judge(&promise, kept).unwrap(), ContentVerdict::Kept, "{kept}");
         }
         assert!(matches!(judge.judge(&promise, "2 b\n").unwrap(), ContentVerdict::Broken(_)), "no prefix");
+    }
+
+    #[test]
+    fn where_the_order_of_operations_is_not_known_nothing_is_said() {
+        let promise = Promise { done: 3, ..Promise::default() };
+        let judged = |spans: [(u64, u64); 3], found| {
+            let (mut judge, _folder) = judge(ContentRules::default());
+            judge.operations[1] = "put 1 b".into();
+            judge.of_requests(BTreeSet::new(), spans.into()).judge(&promise, found).unwrap()
+        };
+        let wrong = "1 x\n2 b\n3 c\n";
+        assert!(matches!(judged([(1, 2), (3, 4), (5, 6)], wrong), ContentVerdict::Broken(_)));
+        assert_eq!(judged([(1, 4), (3, 5), (6, 7)], wrong), ContentVerdict::Kept, "two on the same key at a time");
+        assert!(matches!(judged([(1, 4), (5, 7), (6, 8)], wrong), ContentVerdict::Broken(_)), "on another key");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a program has promised by the moment of a crash, and whether what is left keeps it: durable linearizability.
 //!
-//! The user's operations are lines of input. One that was answered is *acknowledged*: after a crash its effect must be there. One that
+//! The user's operations are lines of input, or the requests of a server's clients ([`connections`]). One that was answered is *acknowledged*: after a crash its effect must be there. One that
 //! has begun and was not answered may be there as a whole, or not at all. [`Promises`] says which operations are which at each moment of a
 //! recorded run. A [`judge`] runs the program natively on the operations that may have happened, and compares the [`content`] that it
 //! leaves with what a recovered crash image holds.
@@ -9,6 +9,7 @@
 //! executions, with the operation under way and without it. Deviations: the user names a command that shows the whole content, several
 //! operations may be under way, and operations are told apart by what is read and answered, not by a driver that is linked in.
 
+pub mod connections;
 pub mod content;
 pub mod judge;
 
@@ -51,6 +52,13 @@ impl Promise {
         PromiseId(hash.digest().max(1))
     }
 
+    /// With these operations acknowledged, and those under way.
+    fn of(done: &BTreeSet<u32>, open: &BTreeSet<u32>) -> Self {
+        let first = (0..).zip(done).find(|(i, operation)| i != *operation).map_or(done.len() as u32, |(i, _)| i);
+        let (more, open) = (done.range(first..).copied().collect(), open.iter().copied().collect());
+        Self { done: first, more, open, in_order: Vec::new() }
+    }
+
     /// The operations that are acknowledged.
     fn acknowledged(&self) -> Vec<u32> {
         (0..self.done).chain(self.more.iter().copied()).collect()
@@ -79,6 +87,10 @@ pub enum Acknowledgement {
     NextRead,
     /// The program says so (`PMVET_OP_END`).
     Marker,
+    /// A server has replied: there is one line for each request.
+    Reply,
+    /// A server has written the whole of its reply.
+    WholeReply,
 }
 
 /// Why operations cannot be told apart.
@@ -92,6 +104,14 @@ pub enum Indistinct {
     ReadAtOnce,
     /// As many markers as this, and as many lines as that.
     Markers(usize, usize),
+    /// A server was asked nothing on a connection, or not in a way that pmvet sees.
+    NoRequests,
+    /// What a server is asked are no lines of text.
+    NoLines,
+    /// A server has replied to nothing.
+    NoReplies,
+    /// More than pmvet keeps.
+    TooManyRequests,
 }
 
 /// The promises of a run, by moment.
@@ -149,7 +169,22 @@ enum Sign {
         text: String,
     },
     End,
+    Accepted {
+        connection: u32,
+        address: String,
+    },
+    Request {
+        connection: u32,
+        data: Vec<u8>,
+    },
+    Reply {
+        connection: u32,
+        lines: u64,
+    },
 }
+
+/// How many bytes of requests are kept.
+const MOST_REQUESTS: usize = 64 << 20;
 
 /// Makes [`Promises`] out of events.
 #[derive(Debug, Default)]
@@ -160,6 +195,9 @@ pub struct OperationSigns {
     /// Which threads read the input, or changed PM after some of it was read.
     workers: BTreeSet<ThreadId>,
     since_read: PersistSteps,
+    /// How many bytes of requests it has.
+    request_bytes: usize,
+    too_many_requests: bool,
 }
 
 /// How far the program has come on the way to something persistent.
@@ -183,6 +221,16 @@ impl OperationSigns {
             What::Output { lines, .. } => Sign::Wrote { lines },
             What::Marker { how: MarkerKind::OpBegin, text, .. } => Sign::Begin { text: text.into() },
             What::Marker { how: MarkerKind::OpEnd, .. } => Sign::End,
+            What::Connection { connection, address } => Sign::Accepted { connection, address: address.into() },
+            What::Request { connection, data } => {
+                self.request_bytes += data.len();
+                if self.request_bytes > MOST_REQUESTS {
+                    self.too_many_requests = true;
+                    return;
+                }
+                Sign::Request { connection, data: data.into() }
+            }
+            What::Reply { connection, lines, .. } => Sign::Reply { connection, lines },
             _ if self.signs.is_empty() => return,
             _ => return self.follow(event),
         };
@@ -215,7 +263,7 @@ impl OperationSigns {
             return Err(Indistinct::NoOperations);
         }
         if self.signs.iter().any(|(.., sign)| matches!(sign, Sign::Begin { .. })) {
-            return self.by_markers(lines).map(|promises| (promises, Acknowledgement::Marker));
+            return self.by_markers(lines, &[]).map(|promises| (promises, Acknowledgement::Marker));
         }
         let reads: Vec<u64> = self
             .signs
@@ -298,7 +346,8 @@ impl OperationSigns {
         promises
     }
 
-    fn by_markers(&self, lines: &[&str]) -> Result<Promises, Indistinct> {
+    /// `readers` are the threads that have read the lines, if that is known: one that names none means one of its own.
+    fn by_markers(&self, lines: &[&str], readers: &[ThreadId]) -> Result<Promises, Indistinct> {
         let begins = self.signs.iter().filter(|(.., sign)| matches!(sign, Sign::Begin { .. })).count();
         if begins > lines.len() {
             return Err(Indistinct::Markers(begins, lines.len()));
@@ -314,7 +363,9 @@ impl OperationSigns {
                 Sign::Begin { text } => {
                     let text = text.trim_end();
                     let named = left.iter().find(|&&i| !text.is_empty() && lines[i as usize].trim_end() == text);
-                    let Some(operation) = named.or_else(|| left.first().filter(|_| text.is_empty())).copied() else {
+                    let own = || left.iter().find(|&&i| readers.get(i as usize) == Some(thread));
+                    let unnamed = || own().or(left.first()).filter(|_| text.is_empty());
+                    let Some(operation) = named.or_else(unnamed).copied() else {
                         return Err(Indistinct::Markers(begins, lines.len()));
                     };
                     left.remove(&operation);
@@ -328,10 +379,7 @@ impl OperationSigns {
                 }
                 _ => continue,
             }
-            let first = (0..lines.len() as u32).find(|i| !done.contains(i)).unwrap_or(lines.len() as u32);
-            let more = done.range(first..).copied().collect();
-            let open = open.iter().copied().collect();
-            promises.push(*seq, Promise { done: first, more, open, ..Promise::default() });
+            promises.push(*seq, Promise::of(&done, &open));
         }
         Ok(promises)
     }

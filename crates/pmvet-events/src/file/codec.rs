@@ -62,6 +62,7 @@ pub(super) mod op {
     pub(in super::super) const FILE: u8 = 6;
     pub(in super::super) const MAP: u8 = 7;
     pub(in super::super) const UNMAP: u8 = 8;
+    /// Bytes of a file, or of a stream, with their values: one of the `BYTES_` kinds below.
     pub(in super::super) const FILE_WRITE: u8 = 9;
     /// Bytes of a file, or of a stream, without their values: one of the `RANGE_` kinds below.
     pub(in super::super) const FILE_RANGE: u8 = 10;
@@ -94,6 +95,12 @@ pub(super) const RANGE_ZEROED: u8 = 0;
 pub(super) const RANGE_READ: u8 = 1;
 pub(super) const RANGE_INPUT: u8 = 2;
 pub(super) const RANGE_OUTPUT: u8 = 3;
+pub(super) const RANGE_REPLY: u8 = 4;
+
+/// Kinds of [`op::FILE_WRITE`].
+pub(super) const BYTES_OF_FILE: u8 = 0;
+pub(super) const BYTES_OF_REQUEST: u8 = 1;
+pub(super) const BYTES_OF_ADDRESS: u8 = 2;
 
 /// The kind of [`op::ALLOCATE`] that is a call about a transaction. Which one follows.
 pub(super) const TRANSACTION: u8 = 1;
@@ -138,11 +145,14 @@ impl Shape {
             What::File { .. } => (op::FILE, 0, 0),
             What::Map { writable, .. } => (op::MAP, u8::from(writable), 0),
             What::Unmap { .. } => (op::UNMAP, 0, 0),
-            What::FileWrite { .. } => (op::FILE_WRITE, 0, 0),
+            What::FileWrite { .. } => (op::FILE_WRITE, BYTES_OF_FILE, 0),
+            What::Request { .. } => (op::FILE_WRITE, BYTES_OF_REQUEST, 0),
+            What::Connection { .. } => (op::FILE_WRITE, BYTES_OF_ADDRESS, 0),
             What::FileZero { .. } => (op::FILE_RANGE, RANGE_ZEROED, 0),
             What::FileRead { .. } => (op::FILE_RANGE, RANGE_READ, 0),
             What::Input { .. } => (op::FILE_RANGE, RANGE_INPUT, 0),
             What::Output { .. } => (op::FILE_RANGE, RANGE_OUTPUT, 0),
+            What::Reply { .. } => (op::FILE_RANGE, RANGE_REPLY, 0),
             What::FileResize { .. } => (op::FILE_RESIZE, 0, 0),
             What::FileSync { how, .. } => (op::FILE_SYNC, how as u8, 0),
             What::FileRename { .. } => (op::FILE_RENAME, 0, 0),

@@ -327,7 +327,18 @@ fn without_address<'a>(input: &mut Input<'a>, shape: Shape) -> Result<What<'a>, 
             writable: shape.how() != 0,
         },
         op::UNMAP => What::Unmap { addr: input.varint()?, len: input.varint()? },
-        op::FILE_WRITE => What::FileWrite { file: file(input)?, offset: input.varint()?, data: input.counted()? },
+        op::FILE_WRITE => {
+            let (file, offset, data) = (file(input)?, input.varint()?, input.counted()?);
+            match shape.how() {
+                BYTES_OF_FILE => What::FileWrite { file, offset, data },
+                BYTES_OF_REQUEST => What::Request { connection: file.0, data },
+                BYTES_OF_ADDRESS => {
+                    let address = std::str::from_utf8(data).map_err(|_| "an address that is no text")?;
+                    What::Connection { connection: file.0, address }
+                }
+                _ => return Err(KIND_UNKNOWN),
+            }
+        }
         op::STEP => What::Step { addr: input.varint()?, len: input.varint()?, state: input.counted()? },
         op::FILE_RANGE => {
             let (file, offset, len) = (file(input)?, input.varint()?, input.varint()?);
@@ -336,6 +347,7 @@ fn without_address<'a>(input: &mut Input<'a>, shape: Shape) -> Result<What<'a>, 
                 RANGE_READ => What::FileRead { file, offset, len },
                 RANGE_INPUT => What::Input { len },
                 RANGE_OUTPUT => What::Output { len, lines: offset },
+                RANGE_REPLY => What::Reply { connection: file.0, len, lines: offset },
                 _ => return Err(KIND_UNKNOWN),
             }
         }

@@ -328,6 +328,15 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
         }
         What::Input { len } => numbers(&[0, 0, len]),
         What::Output { len, lines } => numbers(&[0, lines, len]),
+        What::Reply { connection, len, lines } => numbers(&[connection.into(), lines, len]),
+        What::Request { connection, data } => {
+            numbers(&[connection.into(), 0]);
+            put_bytes(out, data);
+        }
+        What::Connection { connection, address } => {
+            numbers(&[connection.into(), 0]);
+            put_bytes(out, address.as_bytes());
+        }
         What::FileResize { file, size } => numbers(&[file.0.into(), size]),
         What::FileRename { file, to } => {
             numbers(&[file.0.into()]);

@@ -38,7 +38,7 @@ use std::ffi::OsString;
 use std::io;
 
 /// The version of the format that this pmvet writes, and the only one that it reads.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// What is known before the first event.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

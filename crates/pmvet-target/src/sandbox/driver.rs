@@ -3,19 +3,21 @@
 //! Whoever talks to it lives in the same sandbox: it finds the server's sockets and files, may signal it, and changes nothing outside.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use regex::bytes::Regex;
 use rustix::process::Signal;
 
 use super::tracee::send_signal;
-use super::{Overlay, SandboxedEnd, SandboxedProgram, Tracees, Unwinder};
+use super::waiting;
+use super::{Output, Overlay, SandboxedEnd, SandboxedProgram, SandboxedRun, Tracees, Unwinder};
 
 /// Who talks to a server, when, and how it is told to end.
 #[derive(Debug, Clone)]
@@ -23,6 +25,8 @@ pub struct Driver {
     pub ready: Ready,
     /// Run once the server is ready; its exit status is that of the whole run.
     pub client: Vec<OsString>,
+    /// What the client reads from its standard input.
+    pub input: Option<Arc<File>>,
     /// Run when the client is done; without it the server gets SIGTERM.
     pub stop: Option<Vec<OsString>>,
 }
@@ -82,31 +86,49 @@ pub(super) struct Server<'a> {
     pub(super) overlay: &'a Mutex<Overlay>,
     /// The file that tells that it is ready, as an earlier run left it.
     pub(super) stale: Option<Sign>,
+    /// How much of the client's output is kept.
+    pub(super) client_output: Output,
+    /// Read when the client is done.
+    pub(super) clock: Option<&'a AtomicU64>,
+}
+
+/// What came of talking to a server.
+pub(super) struct Driven {
+    /// How the client ended.
+    pub(super) end: Option<SandboxedEnd>,
+    pub(super) output: Vec<u8>,
+    /// When, by the clock.
+    pub(super) at: Option<u64>,
 }
 
 /// Tells one file from another, and from itself before it was changed.
 pub(super) type Sign = (u64, u64, i64, i64);
 
 impl Driver {
+    pub fn new(ready: Ready, client: Vec<OsString>, stop: Option<Vec<OsString>>) -> Self {
+        Self { ready, client, input: None, stop }
+    }
+
     /// Waits for the server, lets the client talk to it, and stops it. Nothing if the server ended before the client did.
-    pub(super) fn drive(&self, server: &Server<'_>) -> Option<SandboxedEnd> {
+    pub(super) fn drive(&self, server: &Server<'_>) -> Option<Driven> {
         while !self.is_ready(server) {
             if server.is_over() {
                 return None;
             }
             std::thread::sleep(ROUND);
         }
-        let end = server.talk(&self.client);
+        let talked = server.talk(&self.client, self.input.as_deref(), server.client_output);
+        let at = server.clock.map(|clock| clock.load(Ordering::SeqCst));
         // The server's death is the news, if it came first.
         if server.is_over() {
             return None;
         }
-        let stopped = self.stop.as_deref().and_then(|stop| server.talk(stop));
-        if stopped != Some(SandboxedEnd::Exit(0)) && !server.is_over() {
-            // The server is waited for by the supervisor, who has not said that it ended.
-            send_signal(server.pid, Signal::TERM);
+        let stopped = self.stop.as_deref().and_then(|stop| server.talk(stop, None, Output::Tail(0)));
+        if stopped.is_none_or(|run| run.end != SandboxedEnd::Exit(0)) {
+            server.end();
         }
-        end
+        let (end, output) = talked.map(|run| (run.end, run.output)).unzip();
+        Some(Driven { end, output: output.unwrap_or_default(), at })
     }
 
     /// The file that is to tell that a server is ready, before the server starts.
@@ -136,7 +158,30 @@ fn sign(path: &Path, overlay: &Overlay) -> Option<Sign> {
     overlay.look_up(path).map(|found| (found.dev(), found.ino(), found.ctime(), found.ctime_nsec()))
 }
 
+/// How long a recorded server may do nothing after it was told to end.
+const SILENCE: Duration = Duration::from_secs(1);
+
 impl Server<'_> {
+    /// Tells it to end. A recorded one may lose the signal: DynamoRIO keeps it until the thread is out of its own code, and the thread may
+    /// wait in the kernel by then. One that does nothing at all is told again.
+    fn end(&self) {
+        // The server is waited for by the supervisor, who has not said that it ended.
+        if !self.is_over() {
+            send_signal(self.pid, Signal::TERM);
+        }
+        let (mut since, mut used) = (Instant::now(), waiting::used_by(self.pid));
+        while self.clock.is_some() && !self.is_over() {
+            std::thread::sleep(ROUND);
+            let now = waiting::used_by(self.pid);
+            if now != used {
+                (since, used) = (Instant::now(), now);
+            } else if since.elapsed() > SILENCE && !self.is_over() {
+                send_signal(self.pid, Signal::TERM);
+                since = Instant::now();
+            }
+        }
+    }
+
     fn is_over(&self) -> bool {
         self.signs.over.load(Ordering::Acquire)
     }
@@ -146,13 +191,15 @@ impl Server<'_> {
     }
 
     /// Runs a command beside the server, but not longer than the run lasts. Nothing if it could not end, or not start.
-    fn talk(&self, command: &[OsString]) -> Option<SandboxedEnd> {
+    fn talk(&self, command: &[OsString], input: Option<&File>, output: Output) -> Option<SandboxedRun> {
         let job = SandboxedProgram {
             stop: Some(&self.signs.over),
             beside: Some(self.tracees),
+            input,
+            output,
             ..SandboxedProgram::new(command)
         };
         let run = super::run(&job, self.overlay, &mut Unwinder::default()).ok()?;
-        Some(run.end).filter(|end| *end != SandboxedEnd::Interrupted)
+        Some(run).filter(|run| run.end != SandboxedEnd::Interrupted)
     }
 }

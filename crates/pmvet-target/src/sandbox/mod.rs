@@ -9,7 +9,7 @@
 //! * `spawn` — how the first process begins; [`start_error`] — why it does not.
 //! * `filter` — which system calls are looked at; `supervisor` and, for those that name files, `naming` — what becomes of them; `tracee` —
 //!   the stopped thread.
-//! * [`driver`] — who talks to a server.
+//! * [`driver`] — who talks to a server; [`requests`] — pmvet itself, with requests of an earlier run.
 //! * `stack` — where a process was when it failed.
 //!
 //! Why no private mappings of the image, which would save the repair of it afterwards: a program that maps its pool twice,
@@ -21,6 +21,7 @@
 pub mod driver;
 pub mod overlay;
 pub mod probe;
+pub mod requests;
 
 mod attributes;
 mod capabilities;
@@ -47,7 +48,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, mpsc};
 use std::time::{Duration, Instant};
 
@@ -100,6 +101,10 @@ pub struct SandboxedProgram<'a> {
     pub stop: Option<&'a AtomicBool>,
     /// For servers: who talks to it.
     pub driver: Option<&'a Driver>,
+    /// How much of what that one prints is kept.
+    pub client_output: Output,
+    /// Counts something: read when that one is done.
+    pub clock: Option<&'a AtomicU64>,
     /// Kept up to date for somebody who has to know what runs.
     pub tracees: Option<&'a Tracees>,
     /// Those of another run with the same overlay, which it may signal.
@@ -122,6 +127,8 @@ impl<'a> SandboxedProgram<'a> {
             usual_status: None,
             stop: None,
             driver: None,
+            client_output: Output::Tail(0),
+            clock: None,
             tracees: None,
             beside: None,
         }
@@ -188,6 +195,10 @@ pub struct SandboxedRun {
     /// Where it was when it failed.
     pub stack: Vec<RawFrame>,
     pub time: Duration,
+    /// The end of what a server's client has printed.
+    pub client_output: Vec<u8>,
+    /// What the clock showed when the client was done.
+    pub client_done: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,8 +228,14 @@ impl SandboxedEnd {
 
 /// Runs a command to its end. What it does to files stays in `overlay`.
 pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut Unwinder) -> io::Result<SandboxedRun> {
-    let cut =
-        || SandboxedRun { end: SandboxedEnd::Interrupted, output: Vec::new(), stack: Vec::new(), time: Duration::ZERO };
+    let cut = || SandboxedRun {
+        end: SandboxedEnd::Interrupted,
+        output: Vec::new(),
+        stack: Vec::new(),
+        time: Duration::ZERO,
+        client_output: Vec::new(),
+        client_done: None,
+    };
     if shutdown::is_over() {
         return Ok(cut());
     }
@@ -272,7 +289,8 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
         let supervising = std::thread::Builder::new().spawn_scoped(scope, supervise);
         let supervising = supervising.map_err(StartError::at(StartStep::Thread))?;
         let (pid, supervisor) = process.recv().map_err(io::Error::other)??;
-        let server = Server { pid, signs, tracees, overlay, stale };
+        let (client_output, clock) = (job.client_output, job.clock);
+        let server = Server { pid, signs, tracees, overlay, stale, client_output, clock };
         let driving = job.driver.map(|driver| scope.spawn(move || driver.drive(&server)));
         let mut watchdog = Watchdog {
             pid,
@@ -299,7 +317,7 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
         let supervised = supervising.join().ok().flatten();
         Ok::<_, io::Error>((supervised, (watchdog.output, watchdog.why), driven))
     });
-    let (supervised, watchdog, driven) = match ran {
+    let (supervised, watchdog, mut driven) = match ran {
         // Whatever killed it before it had started.
         Err(_) if shutdown::is_over() => return Ok(cut()),
         ran => ran?,
@@ -308,14 +326,16 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
     let time = started.elapsed();
     let (mut output, why) = watchdog;
     output.drain(..output.len().saturating_sub(job.output.kept()));
-    let end = match (why, driven, status) {
+    let (client_output, client_done) =
+        driven.as_mut().map(|d| (std::mem::take(&mut d.output), d.at)).unwrap_or_default();
+    let end = match (why, driven.and_then(|driven| driven.end), status) {
         (Some(why), ..) => why,
         // It was told to end; how its client fared is what counts.
         (None, Some(driven), _) => driven,
         (None, None, Status::Exited(status)) => SandboxedEnd::Exit(status),
         (None, None, Status::Killed(signal)) => SandboxedEnd::Signal(signal),
     };
-    Ok(SandboxedRun { end, output, stack, time })
+    Ok(SandboxedRun { end, output, stack, time, client_output, client_done })
 }
 
 /// The memory of the machine.

@@ -58,6 +58,12 @@ pub(crate) fn ran(process: u32, os_thread: u32) -> Duration {
     times(format!("/proc/{process}/task/{os_thread}"))[0]
 }
 
+/// How long the threads of a process have run, or were ready to.
+pub(super) fn used_by(process: libc::pid_t) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    threads.map(|thread| times(thread.path()).into_iter().sum::<Duration>()).sum()
+}
+
 /// How long a thread has run, and how long it was ready to and did not. No time if it is gone.
 fn times(folder: impl AsRef<Path>) -> [Duration; 2] {
     let text = fs::read_to_string(folder.as_ref().join("schedstat")).unwrap_or_default();

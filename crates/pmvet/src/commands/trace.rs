@@ -426,7 +426,8 @@ mod tests {
         let settings = settings(&["--check-image", "--", "p"]).unwrap();
         let loss = LostEvents { events: lost, interrupted: 0 };
         let time = std::time::Duration::ZERO;
-        let ending = Ending { exit, time, loss, places_lost: false, interrupted: None, output: Vec::new() };
+        let ending =
+            Ending { exit, time, loss, places_lost: false, interrupted: None, output: Vec::new(), client_done: None };
         let run = RunFacts {
             command: &settings.command,
             ending: &ending,

@@ -138,6 +138,20 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
             object.number("len", len);
             object.number("lines", lines);
         }
+        What::Connection { connection, address } => {
+            object.number("connection", connection.into());
+            object.text("address", address);
+        }
+        What::Request { connection, data } => {
+            object.number("connection", connection.into());
+            object.number("size", data.len() as u64);
+            object.bytes("value", data);
+        }
+        What::Reply { connection, len, lines } => {
+            object.number("connection", connection.into());
+            object.number("len", len);
+            object.number("lines", lines);
+        }
         What::FileResize { size, .. } => object.number("size", size),
         What::FileRename { to, .. } => object.path("to", to),
         What::FileUnlink { .. } => {}

@@ -51,6 +51,12 @@ impl Text {
         let _ = match *what {
             What::Store { value, .. } => return push_value(out, value),
             What::FileWrite { data, .. } => return push_value(out, data),
+            What::Connection { connection, address } => write!(out, "{connection} on {address}"),
+            What::Request { connection, data } => {
+                let shown = String::from_utf8_lossy(&data[..data.len().min(SHOWN)]);
+                write!(out, "connection {connection}: {:?}{}", shown, if data.len() > SHOWN { "…" } else { "" })
+            }
+            What::Reply { connection, .. } => write!(out, "connection {connection}"),
             What::Rmw { old, new, stored, .. } => {
                 push_value(out, old);
                 out.extend_from_slice(b" -> ");
@@ -132,7 +138,8 @@ fn size(what: &What<'_>) -> Option<u64> {
     match what {
         What::FileWrite { data, .. } => Some(data.len() as u64),
         What::FileRead { len, .. } | What::FileZero { len, .. } | What::FileSync { len, .. } => Some(*len),
-        What::Input { len } | What::Output { len, .. } => Some(*len),
+        What::Input { len } | What::Output { len, .. } | What::Reply { len, .. } => Some(*len),
+        What::Request { data, .. } => Some(data.len() as u64),
         What::Flush { .. } => None,
         _ => what.range().map(|(_, len)| len),
     }

@@ -374,6 +374,7 @@ mod tests {
             places_lost: true,
             interrupted: None,
             output: Vec::new(),
+            client_done: None,
         };
         let run = RunFacts {
             command: &["p".into(), "".into()],

@@ -3,6 +3,7 @@
 pub(crate) mod after;
 pub(crate) mod before;
 pub(crate) mod clone;
+mod connections;
 mod kernel_reads;
 mod kernel_writes;
 pub(crate) mod operations;

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use pmvet_events::event::What;
 use pmvet_events::plan::OperationsFrom;
 
-use super::{kernel_reads, reads};
+use super::{connections, kernel_reads, reads};
 use crate::dynamorio::{self, Inode, Syscall};
 use crate::record::open_file::stat;
 use crate::record::thread::Thread;
@@ -29,6 +29,7 @@ fn ends() -> Option<&'static Ends> {
         operations: match from {
             OperationsFrom::Input => inode(0),
             OperationsFrom::File(path) => std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino())),
+            OperationsFrom::Connections => None,
         },
         output: inode(1),
     }))
@@ -79,6 +80,9 @@ fn line_length(fd: i32, at: i64, most: u64) -> Option<u64> {
 /// After a call that succeeded with `result`.
 pub(crate) fn report(thread: &mut Thread, call: &Syscall, number: i64, result: u64) {
     let Some(ends) = ends() else { return };
+    if run().plan.operations == Some(OperationsFrom::Connections) {
+        return connections::report(thread, call, number, result);
+    }
     if reads(number) && ends.operations.is_some() && inode(call.fd(0)) == ends.operations {
         thread.emit_from(call, What::Input { len: result });
     }
@@ -97,7 +101,7 @@ fn is_output(fd: i32, ends: &Ends) -> bool {
 }
 
 /// How many lines end in the first `len` bytes of these parts.
-fn lines_in(parts: &[(u64, u64)], mut len: u64) -> u64 {
+pub(super) fn lines_in(parts: &[(u64, u64)], mut len: u64) -> u64 {
     let mut lines = 0;
     let mut buffer = [0; 512];
     for &(mut at, size) in parts {

@@ -4,8 +4,11 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use pmvet_engines::lab::{PATIENCE, Promised};
+use pmvet_engines::promises::connections::RequestedOperations;
 use pmvet_engines::promises::content::ContentMask;
-use pmvet_engines::promises::judge::{ContentJudge, ContentRules, Incomparable, ReferenceRuns};
+use pmvet_engines::promises::judge::{
+    ContentJudge, ContentRules, DrivenCommand, Incomparable, OperationSource, ReferenceRuns,
+};
 use pmvet_engines::promises::{Acknowledgement, Indistinct, Promise, Promises, operations};
 use pmvet_events::plan::OperationsFrom;
 use pmvet_target::{Workload, sandbox};
@@ -19,12 +22,15 @@ use crate::run_folder::{DurableInfo, RunFolder, texts, words};
 
 /// In the folder of a run: contents that operations lead to.
 pub(crate) const CONTENTS: &str = "contents.jsonl";
+/// The same: what the clients of a server asked.
+const REQUESTS: &str = "requests.json";
 
 /// What the command line says about it.
 #[derive(Debug, Clone)]
 pub(super) struct DurableSettings {
-    dump: Vec<OsString>,
-    /// The user named a recovery, which runs before the dump.
+    /// Shows what the files hold. Nothing: whoever talks to the recovered server does.
+    dump: Option<Vec<OsString>>,
+    /// A recovery that the user named, or a server, runs before the dump.
     recovers_first: bool,
     sort: bool,
     buffered: bool,
@@ -32,10 +38,11 @@ pub(super) struct DurableSettings {
 
 impl DurableSettings {
     pub(super) fn new(arguments: &cli::Check) -> Option<Self> {
-        let dump = arguments.dump.as_deref().filter(|_| arguments.durable)?;
-        Some(Self {
-            dump: sandbox::shell(dump),
-            recovers_first: arguments.recovering.recover.is_some(),
+        let dump = arguments.dump.as_deref().map(sandbox::shell);
+        let is_server = arguments.workload.client.is_some();
+        arguments.durable.then(|| Self {
+            recovers_first: dump.is_some() && (arguments.recovering.recover.is_some() || is_server),
+            dump,
             sort: arguments.dump_sort,
             buffered: arguments.durability == Durability::Buffered,
         })
@@ -56,46 +63,72 @@ pub(super) struct OperationsSeen {
 /// What the recorded run promised. If that cannot be told, how pmvet ends.
 pub(super) fn promised(
     settings: &DurableSettings,
-    recovery: Vec<OsString>,
+    recovery: DrivenCommand,
     workload: &Workload,
     analysis: &CheckAnalysis,
     folder: &RunFolder,
+    client_done: Option<u64>,
 ) -> Result<Result<(Promised, OperationsSeen), Exit>, Error> {
-    let input = kept_input(folder)?;
-    let lines = operations(&input);
-    let (promises, how) = match analysis.signs.promises(&lines) {
-        Ok(promises) => promises,
-        Err(why) => return Ok(Err(indistinct(why))),
+    let (source, lines, unclear, told) = match workload.operations.as_ref().zip(workload.driver.as_ref()) {
+        Some((OperationsFrom::Connections, server)) => match analysis.signs.requested(client_done) {
+            Ok(RequestedOperations { requests, texts, several, spans, promises, how }) => {
+                folder.write_json(REQUESTS, &texts)?;
+                let source = OperationSource::Requests(requests, Arc::clone(server));
+                (source, texts, (several, spans), (promises, how))
+            }
+            Err(why) => return Ok(Err(indistinct(why))),
+        },
+        _ => {
+            let lines = kept_lines(folder)?;
+            let told = match analysis.signs.promises(&lines.iter().map(String::as_str).collect::<Vec<_>>()) {
+                Ok(told) => told,
+                Err(why) => return Ok(Err(indistinct(why))),
+            };
+            let source = match &workload.operations {
+                Some(OperationsFrom::File(path)) => OperationSource::File(path.clone()),
+                _ => OperationSource::Input,
+            };
+            (source, lines, Default::default(), told)
+        }
     };
+    let (promises, how) = told;
     let rules = ContentRules { sort: settings.sort, buffered: settings.buffered };
-    let file = match &workload.operations {
-        Some(OperationsFrom::File(path)) => Some(path.clone()),
-        _ => None,
+    let shows = |dump: &[OsString]| DrivenCommand { command: dump.to_vec(), driver: None };
+    let dump = settings.dump.clone().filter(|_| settings.recovers_first);
+    let (first, last) = match &settings.dump {
+        Some(dump) if settings.recovers_first => (Some(recovery), shows(dump)),
+        Some(dump) => (None, shows(dump)),
+        None => (None, recovery),
     };
-    let first = settings.recovers_first.then_some(recovery);
-    let references = ReferenceRuns::new(workload, file, first, settings.dump.clone(), PATIENCE);
-    let dump = settings.recovers_first.then(|| settings.dump.clone());
-    let operations = lines.iter().map(|line| (*line).to_owned()).collect();
+    let references = ReferenceRuns::new(workload, source, first, last, PATIENCE);
     let journal = folder.file(CONTENTS);
-    let judge = ContentJudge::new(operations, rules, ContentMask::default(), dump, Some(references), &journal)
-        .map_err(|e| crate::recovery::journal_damaged(&journal, e))?;
+    let count = lines.len();
+    let judge = ContentJudge::new(lines, rules, ContentMask::default(), dump, Some(references), &journal)
+        .map_err(|e| crate::recovery::journal_damaged(&journal, e))?
+        .of_requests(unclear.0, unclear.1);
     let seen = OperationsSeen {
-        operations: lines.len(),
+        operations: count,
         name: match how {
             Acknowledgement::Answer => "operations (acknowledged by an answer each)",
             Acknowledgement::Output => "operations (acknowledged by the next output)",
             Acknowledgement::NextRead => "operations (nothing is printed: acknowledged by the next read)",
             Acknowledgement::Marker => "operations (acknowledged by PMVET_OP_END)",
+            Acknowledgement::Reply => "requests (acknowledged by a reply each)",
+            Acknowledgement::WholeReply => "requests (acknowledged when all of a reply is written)",
         },
         ..OperationsSeen::default()
     };
     Ok(Ok((Promised { promises: Arc::new(promises), judge: Arc::new(judge) }, seen)))
 }
 
-/// The input that the run has kept.
-fn kept_input(folder: &RunFolder) -> Result<String, Error> {
-    let bytes = std::fs::read(folder.file("input")).map_err(|e| failed("read", "the operations", e))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+/// The operations that the run has kept: a server's requests, or the lines of its input.
+fn kept_lines(folder: &RunFolder) -> Result<Vec<String>, Error> {
+    let failed = |e| failed("read", "the operations", e);
+    if let Ok(requests) = std::fs::read(folder.file(REQUESTS)) {
+        return serde_json::from_slice(&requests).map_err(|e| failed(e.into()));
+    }
+    let bytes = std::fs::read(folder.file("input")).map_err(failed)?;
+    Ok(operations(&String::from_utf8_lossy(&bytes)).into_iter().map(str::to_owned).collect())
 }
 
 /// What a replay needs to know.
@@ -105,8 +138,7 @@ pub(super) fn describe(judge: &ContentJudge) -> DurableInfo {
 
 /// Judges a crash image of an earlier run again, by the contents that the run has kept.
 pub(crate) fn again(info: &DurableInfo, promise: &Promise, folder: &RunFolder) -> Result<Promised, Error> {
-    let input = kept_input(folder)?;
-    let lines = operations(&input).into_iter().map(str::to_owned).collect();
+    let lines = kept_lines(folder)?;
     let DurableInfo { dump, rules, mask } = info.clone();
     let journal = folder.file(CONTENTS);
     let judge = ContentJudge::new(lines, rules, mask, dump.as_deref().map(words), None, &journal)
@@ -116,6 +148,8 @@ pub(crate) fn again(info: &DurableInfo, promise: &Promise, folder: &RunFolder) -
 
 /// What to say if operations cannot be told apart.
 fn indistinct(why: Indistinct) -> Exit {
+    // Markers say when an operation begins and ends, not what it is.
+    let mut can_be_marked = true;
     let why = match why {
         Indistinct::NoOperations => "there are none on standard input".to_owned(),
         Indistinct::NotRead => "the program does not read them with `read`".into(),
@@ -123,11 +157,28 @@ fn indistinct(why: Indistinct) -> Exit {
         Indistinct::Markers(markers, lines) => format!(
             "{markers} of them begin by PMVET_OP_BEGIN, but the input has {lines} lines; each marker names its line, or nothing"
         ),
+        Indistinct::NoReplies => "the server replies to nothing that it is asked".into(),
+        Indistinct::NoRequests => {
+            can_be_marked = false;
+            "the server reads no request from a connection that it accepts, or not by `read` or `recv`".into()
+        }
+        Indistinct::NoLines => {
+            can_be_marked = false;
+            "what the server is asked are no lines of text".into()
+        }
+        Indistinct::TooManyRequests => {
+            can_be_marked = false;
+            "the client asks more than 64 MiB; make the workload smaller".into()
+        }
     };
-    eprintln!(
-        "pmvet: nothing was analysed: operations cannot be told apart: {why}. Mark them in the program: \
-         PMVET_OP_BEGIN(line) and PMVET_OP_END(line) of pmvet.h, around each"
-    );
+    let advice = match can_be_marked {
+        true => "Mark them in the program: PMVET_OP_BEGIN(line) and PMVET_OP_END(line) of pmvet.h, around each",
+        false => {
+            "PMVET_OP_BEGIN and PMVET_OP_END would say when they begin and end, but pmvet has to send them once more: \
+             docs/durable.md says what it understands"
+        }
+    };
+    eprintln!("pmvet: nothing was analysed: operations cannot be told apart: {why}. {advice}");
     Exit::NothingAnalysed
 }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pmvet_engines::causes;
+use pmvet_engines::promises::judge::DrivenCommand;
 use pmvet_engines::transactions;
 use pmvet_target::shutdown;
 
@@ -98,7 +99,8 @@ impl Engine for CheckEngine {
             None => None,
             Some(durable) => {
                 let recovery = settings.recovering.command(workload);
-                match durable::promised(durable, recovery, workload, &analysis, folder)? {
+                let recovery = DrivenCommand { command: recovery, driver: settings.driver.clone() };
+                match durable::promised(durable, recovery, workload, &analysis, folder, info.client_done)? {
                     Ok((promised, seen)) => {
                         analysis.scan.set_promises(&promised.promises);
                         operations = Some(seen);

@@ -151,6 +151,8 @@ impl Recoveries<'_> {
             Some(private) => {
                 private.overlay = Arc::new(Mutex::new(overlay));
                 private.timeout = Some(self.timeout * SLOWER);
+                // What is asked of the recovered server is not what made the files.
+                private.driver = self.settings.driver.clone().or(private.driver.take());
             }
             None => return Ok(None),
         }

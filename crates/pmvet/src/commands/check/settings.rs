@@ -109,9 +109,11 @@ impl CheckSettings {
                 },
             },
             recovering: match &arguments.dump {
-                // What looks at the files recovers them.
-                Some(dump) => Recovering::new(&arguments.recovering, workload)?.or_by(dump),
-                None => Recovering::new(&arguments.recovering, workload)?,
+                // What looks at the files recovers them, unless a server does.
+                Some(dump) if workload.client.is_none() => {
+                    Recovering::new(&arguments.recovering, workload)?.or_by(dump)
+                }
+                _ => Recovering::new(&arguments.recovering, workload)?,
             },
             pedantic: arguments.reporting.pedantic,
             recoveries: if workload.in_place { 0 } else { arguments.crash_recoveries as usize },
@@ -120,8 +122,10 @@ impl CheckSettings {
             shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
             alone: true,
             durable: DurableSettings::new(arguments),
-            driver: match &arguments.recover_client {
+            driver: match arguments.dump_client.as_deref().or(arguments.recover_client.as_deref()) {
                 Some(client) => workload::driver(workload, Some(client))?,
+                // Nothing is asked of a server that is only to recover.
+                None if arguments.durable && workload.client.is_some() => workload::driver(workload, Some("true"))?,
                 None => None,
             },
         })
