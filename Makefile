@@ -9,7 +9,7 @@ TARGET := $(CURDIR)/target
 # What comes from the host's packages is checked by a script; nothing here uses the network if all is there.
 SETUP := scripts/setup.sh
 
-.PHONY: help demo test check tests test-units test-package build lint zoo pmdk book soak bench bench-race bench-fuzz fuzz install dist deb
+.PHONY: help demo test check tests test-units test-package test-slurm build lint zoo pmdk book soak bench bench-race bench-fuzz fuzz install dist deb
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -128,6 +128,12 @@ deb: ## build a Debian package, in target/dist
 	@$(SETUP) build
 	@$(packed)
 	@scripts/dist.sh deb
+
+# Its daemons are installed for this goal alone, and none of them is left running.
+test-slurm: ## try array jobs on a real Slurm, with four nodes on this host; needs root
+	@$(SETUP) slurm
+	@$(MAKE) --no-print-directory build zoo
+	MAKEFLAGS= $(CARGO) test --release --workspace --test slurm -- --ignored --nocapture --test-threads=1
 
 test-package: dist deb ## try both in a bare Debian; needs root, and the network the first time
 	@scripts/test-package.sh

@@ -4,6 +4,7 @@
 #   scripts/setup.sh build    to build and run pmvet
 #   scripts/setup.sh test     to test it as well
 #   scripts/setup.sh fuzz     and to compare it with AFL++
+#   scripts/setup.sh slurm    and to try array jobs
 #
 # As root or through sudo. Without those rights it prints what to install.
 
@@ -33,9 +34,9 @@ libclang() {
 }
 
 case $goal in
-build | test | fuzz) ;;
+build | test | fuzz | slurm) ;;
 *)
-	echo "usage: setup.sh build|test|fuzz" >&2
+	echo "usage: setup.sh build|test|fuzz|slurm" >&2
 	exit 2
 	;;
 esac
@@ -78,6 +79,12 @@ fi
 if [ "$goal" = fuzz ]; then
 	need afl++ command_of afl-clang-fast
 	need clang command_of clang
+fi
+if [ "$goal" = slurm ]; then
+	need slurmctld command_of slurmctld
+	need slurmd command_of slurmd
+	need slurm-client command_of sbatch
+	need munge command_of munged
 fi
 
 if [ -n "$missing" ]; then

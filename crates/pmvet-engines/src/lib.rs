@@ -2,8 +2,8 @@
 //!
 //! What they share has a room of its own: [`lab`] runs recoveries on crash images, [`causes`] tells which findings are one,
 //! [`timeline`] completes findings that have a crash image, [`transactions`] follows those of libpmemobj, [`stacks`] finds the names of
-//! places, [`operations`] are inputs made of operations, [`promises`] says what must be there after a crash, and [`alias_coverage`] tells
-//! interleavings apart.
+//! places, [`operations`] are inputs made of operations, [`promises`] says what must be there after a crash, [`alias_coverage`] tells
+//! interleavings apart, and [`shards`] divides work among machines.
 
 mod account;
 pub mod alias_coverage;
@@ -19,6 +19,7 @@ pub mod lockset;
 pub mod operations;
 pub mod promises;
 pub mod rules;
+pub mod shards;
 pub mod stacks;
 pub mod timeline;
 pub mod transactions;

@@ -142,6 +142,7 @@ fn run(world: &World<'_>, crashes: &[Crash], journal: SearchJournal, how: &How) 
         most: how.most,
         patience: u64::MAX,
         failures: how.failures,
+        known_only: false,
         keep_going: how.keep_going,
     };
     campaign.run(crashes, journal, &())

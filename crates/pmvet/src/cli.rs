@@ -1,6 +1,7 @@
 //! The command line. Its types hold what the user typed; `config` and the commands turn them into plain settings.
 
 mod housekeeping;
+mod machines;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,6 +14,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::housekeeping::{
     Baseline, BaselineAction, BaselineFile, Generate, GenerateWhat, Init, Runs, Suppress,
 };
+pub(crate) use self::machines::{Gather, Scatter, ScatterEngine};
+use crate::driver::RunStart;
 use crate::exit::Exit;
 use crate::kinds;
 use crate::printing::filter::{FilterSpan, parse_address_span, parse_offset_span};
@@ -102,6 +105,12 @@ pub(crate) enum Command {
     /// Join the results of shards
     #[command(after_help = Exit::help())]
     Merge(Merge),
+    /// Share the work of check, verify or fuzz among many machines: an array job of Slurm, or a Job of Kubernetes
+    #[command(after_help = Exit::help())]
+    Scatter(Box<Scatter>),
+    /// Join what the machines of `pmvet scatter` have found
+    #[command(after_help = Exit::help())]
+    Gather(Box<Gather>),
     /// List the runs that are kept, and remove those that nobody needs
     #[command(after_help = Exit::help())]
     Runs(Runs),
@@ -331,6 +340,20 @@ pub(crate) struct Recovering {
     /// Go on with the last run, which was interrupted; the command line must be the same
     #[arg(long)]
     pub(crate) resume: bool,
+
+    /// The folder of a run whose recording is used instead of a new one, for tasks of `pmvet scatter`.
+    #[arg(skip)]
+    pub(crate) recording: Option<PathBuf>,
+}
+
+impl Recovering {
+    pub(crate) fn start(&self) -> RunStart {
+        match &self.recording {
+            _ if self.resume => RunStart::Last,
+            Some(folder) => RunStart::RecordedIn(folder.clone()),
+            None => RunStart::New,
+        }
+    }
 }
 
 impl Default for Recovering {
@@ -344,6 +367,7 @@ impl Default for Recovering {
             jobs: None,
             budget: None,
             resume: false,
+            recording: None,
         }
     }
 }
@@ -789,6 +813,14 @@ pub(crate) struct Verify {
     /// They are not made at all then, and do not count as left.
     #[arg(long)]
     pub(crate) checksums: bool,
+
+    /// The part of the work that a task of `pmvet scatter` does.
+    #[arg(skip)]
+    pub(crate) shard: Option<(u32, u32)>,
+
+    /// The runs of all tasks, for `pmvet gather`.
+    #[arg(skip)]
+    pub(crate) gathered: Option<Vec<PathBuf>>,
 
     #[command(flatten)]
     pub(crate) reporting: Reporting,

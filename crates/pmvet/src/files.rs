@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::exit::Error;
+
 /// Writes a file under a temporary name beside it, which then becomes its own: whoever reads it sees the old content or the new one,
 /// never a part. What is no plain file, such as a pipe, is written to directly.
 pub(crate) fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
@@ -49,6 +51,28 @@ fn beside(path: &Path) -> io::Result<PathBuf> {
     fresh.push(name);
     fresh.push(".new");
     Ok(path.with_file_name(fresh))
+}
+
+/// Brings a recording: its trace, and PM files as they were.
+pub(crate) fn bring_recording(from: &Path, to: &Path) -> Result<(), Error> {
+    let failed = |source| Error::Output { action: "bring", what: from.display().to_string(), source };
+    std::fs::create_dir_all(to).map_err(failed)?;
+    for entry in std::fs::read_dir(from).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        if name == "trace" || name.to_string_lossy().starts_with("base-") {
+            link(&from.join(&name), &to.join(&name), false)?;
+        }
+    }
+    Ok(())
+}
+
+/// One file under two names, or two files if they are on different disks. Recordings are never changed.
+pub(crate) fn link(from: &Path, to: &Path, may_be_missing: bool) -> Result<(), Error> {
+    if to.exists() || may_be_missing && !from.exists() {
+        return Ok(());
+    }
+    let linked = std::fs::hard_link(from, to).or_else(|_| std::fs::copy(from, to).map(drop));
+    linked.map_err(|source| Error::Output { action: "copy", what: from.display().to_string(), source })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ const SCREEN: Duration = Duration::from_millis(200);
 /// What a terminal shows, in the words of indicatif.
 const CRASH_IMAGES: &str = "{bar:30} {pos}/{len} crash images, {msg} failed, {per_sec}, {eta} left";
 const CRASHES: &str = "{bar:30} {pos}/{len} crashes, {msg}";
+const TASKS: &str = "{bar:30} {pos}/{len} tasks, {msg}";
 const ENDLESS: &str = "{msg}";
 
 #[derive(Debug)]
@@ -50,6 +51,11 @@ impl ProgressReport {
     /// For [`verify::SearchProgress`].
     pub(crate) fn of_crashes(quiet: bool) -> Self {
         Self::new(quiet, CRASHES)
+    }
+
+    /// For tasks on other machines.
+    pub(crate) fn of_tasks(quiet: bool) -> Self {
+        Self::new(quiet, TASKS)
     }
 
     /// For a phase whose end nobody knows.
@@ -145,7 +151,7 @@ mod tests {
 
     #[test]
     fn every_template_is_understood() {
-        for template in [CRASH_IMAGES, CRASHES, ENDLESS] {
+        for template in [CRASH_IMAGES, CRASHES, TASKS, ENDLESS] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
     }

@@ -34,6 +34,16 @@ pub(crate) const ENGINE: &str = "engine";
 /// Only runs that `pmvet merge` has made have it.
 pub(crate) const MERGED: &str = "merged";
 
+/// Tells shards of one run apart.
+pub(crate) const SHARD: &str = "shard";
+
+/// Notes which part of the work a run does, if it does not do it all.
+pub(crate) fn add_shard(identity: &mut Identity, shard: Option<(usize, usize)>) {
+    if let Some((k, n)) = shard {
+        identity.insert(SHARD.into(), format!("{}/{n}", k + 1));
+    }
+}
+
 /// Which settings differ, as the user knows them.
 pub(crate) fn differences(before: &Identity, now: &Identity) -> Vec<String> {
     let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();

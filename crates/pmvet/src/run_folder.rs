@@ -315,17 +315,41 @@ impl RunFolder {
     pub(crate) fn resume(runs: &Path, command: &[OsString], settings: &Identity) -> Result<(Self, RunInfo), Error> {
         let folder = Self::open(runs, None)?;
         let info = folder.read_info()?;
-        let same = |what: &str, equal: bool| match equal {
-            true => Ok(()),
-            false => Err(Error::Run(format!(
+        match other_than(&info, command, settings) {
+            None => Ok((folder, info)),
+            Some(what) => Err(Error::Run(format!(
                 "--resume: the last run ({}) had {what}; start a new run without --resume",
                 folder.id
             ))),
-        };
-        same("another command line", info.command == texts(command))?;
-        let other = recovery::differences(&info.settings, settings);
-        same(&format!("other options: {}", other.join(", ")), other.is_empty())?;
-        same("another version of pmvet", info.version == env!("CARGO_PKG_VERSION"))?;
+        }
+    }
+
+    /// Makes a run that works on what another one has recorded: the same command, with the same settings but for its part of the work.
+    pub(crate) fn on_recording(
+        runs: &Path,
+        recorded: &Path,
+        command: &[OsString],
+        settings: &Identity,
+    ) -> Result<(Self, RunInfo), Error> {
+        let from = Self::named(runs, &recorded.to_string_lossy())?;
+        let mut info = from.read_info()?;
+        let mut whole = settings.clone();
+        [&mut whole, &mut info.settings].into_iter().for_each(|settings| drop(settings.remove(recovery::SHARD)));
+        if let Some(what) = other_than(&info, command, &whole) {
+            return Err(Error::Run(format!("the recording in {} had {what}; make another one", from.path.display())));
+        }
+        if !info.recorded {
+            return Err(Error::Run(format!("the run in {} is not recorded to its end", from.path.display())));
+        }
+        let folder = Self::create(runs)?;
+        for name in ["input", LEFT] {
+            files::link(&from.file(name), &folder.file(name), true)?;
+        }
+        files::bring_recording(&from.path, &folder.path)?;
+        info.settings = settings.clone();
+        (info.complete, info.interrupted) = (false, None);
+        // The last file: a run without it has not begun.
+        folder.write_info(&info)?;
         Ok((folder, info))
     }
 
@@ -404,6 +428,17 @@ impl RunFolder {
     /// A file without a name: in the run's folder, or in memory if there is no room for one.
     pub(crate) fn temporary(&self) -> io::Result<File> {
         sparse::temporary(&self.path)
+    }
+}
+
+/// What tells a run from one with this command and these settings, if anything does.
+fn other_than(info: &RunInfo, command: &[OsString], settings: &Identity) -> Option<String> {
+    let other = recovery::differences(&info.settings, settings);
+    match () {
+        () if info.command != texts(command) => Some("another command line".into()),
+        () if !other.is_empty() => Some(format!("other options: {}", other.join(", "))),
+        () if info.version != env!("CARGO_PKG_VERSION") => Some("another version of pmvet".into()),
+        () => None,
     }
 }
 

@@ -94,6 +94,7 @@ fn chapter_of(command: &str) -> Option<&'static str> {
         "verify" => "[What states can a crash leave?](../../questions/states.md)",
         "race" => "[Are my threads safe?](../../questions/threads.md)",
         "fuzz" => "[Which inputs break it?](../../questions/inputs.md)",
+        "scatter" | "gather" => "[How do I use many machines?](../../questions/machines.md)",
         "trace" | "events" => "[What does my program do to PM?](../../questions/trace.md)",
         "show" | "explain" | "replay" | "report" => "[How do I read a report?](../../questions/report.md)",
         _ => return None,

@@ -180,6 +180,7 @@ documents! {
     the_chapter_on_clean_is_true "docs/book/src/questions/clean.md"
     the_chapter_on_crashes_is_true "docs/book/src/questions/crash.md"
     the_chapter_on_inputs_is_true "docs/book/src/questions/inputs.md"
+    the_chapter_on_machines_is_true "docs/book/src/questions/machines.md"
     the_chapter_on_reports_is_true "docs/book/src/questions/report.md"
     the_chapter_on_servers_is_true "docs/book/src/questions/server.md"
     the_chapter_on_states_is_true "docs/book/src/questions/states.md"

@@ -95,6 +95,8 @@ pub struct CrashSearch<'a, O, C> {
     pub failures: u8,
     /// A crash is explored to its end although an execution after it has failed.
     pub keep_going: bool,
+    /// Executions that are not in the journal are left: other machines have made all there are.
+    pub known_only: bool,
 }
 
 /// What was done, and what was not.
@@ -150,6 +152,8 @@ struct OpenCrash {
     crash: Arc<Crash>,
     explorer: Explorer,
     running: usize,
+    /// Executions that nobody has made, if nothing may be executed here.
+    missing: usize,
 }
 
 struct SearchState {
@@ -202,7 +206,7 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
                 .collect::<Result<Vec<()>, TraceFailure>>()
         })?;
         let mut state = state.into_inner().unwrap_or_else(|e| e.into_inner());
-        state.done.crashes_left = state.waiting.len();
+        state.done.crashes_left += state.waiting.len();
         state.done.unsaved = state.journal.take_failure();
         while let Some(open) = state.open.pop() {
             state.done.left += open.explorer.left() + open.running;
@@ -240,6 +244,10 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
                 continue;
             };
             let known = guard.journal.get(crash.identity, &job.choice).cloned();
+            if known.is_none() && self.known_only {
+                guard.leave(number);
+                continue;
+            }
             drop(guard);
             let result = self.execute(&mut worker, &mut bench, &crash, &job, known);
             guard = lock(state);
@@ -405,7 +413,7 @@ impl SearchState {
                 let Some(crash) = self.waiting.pop_front() else { return self.take_doubtful() };
                 let explorer = Explorer::new(crash.lines.clone(), patience);
                 self.opened += 1;
-                self.open.push(OpenCrash { number: self.opened, crash, explorer, running: 0 });
+                self.open.push(OpenCrash { number: self.opened, crash, explorer, running: 0, missing: 0 });
                 continue;
             };
             if let Some(job) = open.explorer.next() {
@@ -451,8 +459,17 @@ impl SearchState {
     }
 
     fn finished(&mut self, open: &OpenCrash) {
-        self.done.crashes += 1;
-        self.done.inner_crashes += usize::from(open.crash.level > 0);
+        match open.missing {
+            0 => {
+                self.done.crashes += 1;
+                self.done.inner_crashes += usize::from(open.crash.level > 0);
+            }
+            _ if open.explorer.executions() == 0 => self.done.crashes_left += 1,
+            missing => {
+                self.done.left += missing;
+                self.done.crashes_left += 1;
+            }
+        }
         self.retire(open);
     }
 
@@ -461,6 +478,15 @@ impl SearchState {
         self.done.abandoned += open.explorer.abandoned();
         self.done.diverged += open.explorer.diverged();
         self.done.most_after_one = self.done.most_after_one.max(open.explorer.executions());
+    }
+
+    /// Gives an execution up that may not be made.
+    fn leave(&mut self, number: u64) {
+        self.running -= 1;
+        if let Some(open) = self.open.iter_mut().find(|open| open.number == number) {
+            open.running -= 1;
+            open.missing += 1;
+        }
     }
 
     fn put_back(&mut self, number: u64, job: PlannedExecution) {

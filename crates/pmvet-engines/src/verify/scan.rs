@@ -40,6 +40,12 @@ pub struct Crash {
 pub type ExecutionStacks = Arc<HashMap<(u8, SiteId, ContextId), Vec<RawFrame>>>;
 
 impl Crash {
+    /// How many executions it may take, to share work out: one, and one for each other state of a line. How many it takes shows only
+    /// when the recovery reads.
+    pub fn expected_cost(&self) -> u64 {
+        self.lines.iter().fold(1, |sum, line| sum + u64::from(line.states().saturating_sub(1)))
+    }
+
     /// All that differs from the version in the image that was chosen.
     pub fn image(&self, choice: &super::ImageChoice) -> Vec<Patch> {
         let mut patches = self.patches.clone();

@@ -8,16 +8,20 @@ use pmvet_engines::transactions;
 use pmvet_findings::suppress::Suppress;
 use pmvet_findings::{Coverage, Finding, Run, rules};
 
-use super::check::{OTHER_SHARDS, SHARD, Share, Shares};
+use super::check::{OTHER_SHARDS, Share, Shares};
 use crate::cli;
 use crate::exit::{Error, Exit};
-use crate::recovery;
+use crate::files;
+use crate::recovery::{self, SHARD};
 use crate::reporting::{self, Results};
 use crate::run_folder::{LEFT, RunFolder, RunInfo};
 use pmvet_engines::lab::Witness;
 
 /// What every shard counts as a whole: they all record the same run, and the same recoveries.
 const SHARED: &[&str] = &["failure points", "failure points in recovery"];
+/// What campaigns count only for themselves: their runs. They take test cases over from each other, so the rest is nearly the same in
+/// all of them, and there is at least as much as in one.
+const OF_ONE_CAMPAIGN: &[&str] = &["runs", "runs that were cut where their input ended", "stable test cases"];
 
 /// A run to be joined with others.
 struct Shard {
@@ -40,10 +44,25 @@ impl Shard {
 }
 
 pub(crate) fn run(arguments: &cli::Merge) -> Result<Exit, Error> {
+    join_runs(&arguments.shards, &arguments.runs, &arguments.reporting, |_| ())
+}
+
+/// Whether the run in this folder can be joined with others.
+pub(super) fn check_shard(folder: &str) -> Result<(), Error> {
+    Shard::open(RunFolder::named(Path::new(""), folder)?).map(drop)
+}
+
+/// Joins runs and reports, together with what the caller knows beyond them.
+pub(super) fn join_runs(
+    names: &[String],
+    runs: &Path,
+    reporting: &cli::Reporting,
+    complete: impl FnOnce(&mut Results<'_>),
+) -> Result<Exit, Error> {
     let mut shards = Vec::new();
     let mut known = HashSet::new();
-    for name in &arguments.shards {
-        let folder = RunFolder::named(&arguments.runs, name)?;
+    for name in names {
+        let folder = RunFolder::named(runs, name)?;
         if !known.insert(folder.path.clone()) {
             return Err(Error::Usage(format!("`{name}` is named twice; each shard counts once")));
         }
@@ -53,7 +72,7 @@ pub(crate) fn run(arguments: &cli::Merge) -> Result<Exit, Error> {
         return Err(Error::Usage("name the runs to join".into()));
     };
     if let Some(other) = shards.iter().position(|shard| plan(&shard.info) != plan(first)) {
-        let (a, b) = (&arguments.shards[0], &arguments.shards[other]);
+        let (a, b) = (&names[0], &names[other]);
         return Err(Error::Usage(format!(
             "`{a}` and `{b}` are no shards of one run: their command lines or options differ"
         )));
@@ -67,8 +86,8 @@ pub(crate) fn run(arguments: &cli::Merge) -> Result<Exit, Error> {
     let is_whole = !coverage.not_covered.iter().any(|text| text.starts_with(MISSING));
     let mut info = RunInfo { complete: is_whole && shards.iter().all(|shard| shard.info.complete), ..first.clone() };
     info.settings.remove(SHARD);
-    info.settings.insert(recovery::MERGED.into(), arguments.shards.join(" "));
-    let folder = RunFolder::create(&arguments.runs)?;
+    info.settings.insert(recovery::MERGED.into(), names.join(" "));
+    let folder = RunFolder::create(runs)?;
     folder.keep_info(&info);
     let engines: BTreeSet<String> = shards.iter().flat_map(|shard| shard.run.engines.clone()).collect();
     // The longest: shards are made at the same time.
@@ -78,7 +97,7 @@ pub(crate) fn run(arguments: &cli::Merge) -> Result<Exit, Error> {
         witnesses.add(number, shard);
     }
     let (findings, suppress) = join(shards);
-    let results = Results {
+    let mut results = Results {
         folder: &folder,
         info: &info,
         coverage,
@@ -90,7 +109,8 @@ pub(crate) fn run(arguments: &cli::Merge) -> Result<Exit, Error> {
         engines: engines.into_iter().collect(),
         phases: Vec::new(),
     };
-    reporting::report(results, &arguments.reporting)
+    complete(&mut results);
+    reporting::report(results, reporting)
 }
 
 /// The findings of all shards, as one run would have found them, and what the configuration hides of them.
@@ -173,8 +193,8 @@ impl Origins {
             let from_folder = witness.recording.as_ref().map_or(from.clone(), |name| from.join(name));
             let is_there = *brought.entry(name.clone()).or_insert_with(|| {
                 let mut shared = ["input", LEFT].into_iter();
-                let shared = shared.try_for_each(|name| link(&from.join(name), &to.file(name), true));
-                to.kept(shared.and_then(|()| bring_recording(&from_folder, &to.file(&name))))
+                let shared = shared.try_for_each(|name| files::link(&from.join(name), &to.file(name), true));
+                to.kept(shared.and_then(|()| files::bring_recording(&from_folder, &to.file(&name))))
             });
             if is_there {
                 witnesses.insert(image.to_owned(), Witness { recording: Some(name), ..witness.clone() });
@@ -182,28 +202,6 @@ impl Origins {
         }
         witnesses
     }
-}
-
-/// Brings a recording: its trace, and PM files as they were.
-fn bring_recording(from: &Path, to: &Path) -> Result<(), Error> {
-    let failed = |source| Error::Output { action: "bring", what: from.display().to_string(), source };
-    std::fs::create_dir_all(to).map_err(failed)?;
-    for entry in std::fs::read_dir(from).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        if name == "trace" || name.to_string_lossy().starts_with("base-") {
-            link(&from.join(&name), &to.join(&name), false)?;
-        }
-    }
-    Ok(())
-}
-
-/// One file under two names, or two files if they are on different disks. Recordings are never changed.
-fn link(from: &Path, to: &Path, may_be_missing: bool) -> Result<(), Error> {
-    if to.exists() || may_be_missing && !from.exists() {
-        return Ok(());
-    }
-    let linked = std::fs::hard_link(from, to).or_else(|_| std::fs::copy(from, to).map(drop));
-    linked.map_err(|source| Error::Output { action: "copy", what: from.display().to_string(), source })
 }
 
 /// How a run begins to say which shards are missing.
@@ -223,9 +221,14 @@ fn part(info: &RunInfo) -> Option<(u32, u32)> {
 
 fn coverage<'a>(runs: impl Iterator<Item = &'a Run> + Clone, parts: &[Option<(u32, u32)>]) -> Coverage {
     let mut all = Coverage::default();
+    let are_campaigns = runs.clone().any(|run| run.engines.iter().any(|engine| engine == "fuzz"));
+    let is_shared = |name: &str| match are_campaigns {
+        true => !OF_ONE_CAMPAIGN.contains(&name),
+        false => SHARED.contains(&name),
+    };
     for counter in runs.clone().flat_map(|run| &run.coverage.counters) {
         match all.counters.iter_mut().find(|known| known.name == counter.name) {
-            Some(known) if SHARED.contains(&known.name.as_str()) => known.done = known.done.max(counter.done),
+            Some(known) if is_shared(&known.name) => known.done = known.done.max(counter.done),
             Some(known) => {
                 known.done += counter.done;
                 known.of = known.of.zip(counter.of).map(|(a, b)| a + b);

@@ -7,6 +7,7 @@ mod doctor;
 mod events;
 mod explain;
 mod fuzz;
+mod gather;
 mod generate;
 mod init;
 mod merge;
@@ -15,6 +16,7 @@ mod race;
 mod replay;
 mod report;
 mod runs;
+mod scatter;
 mod show;
 mod suppress;
 mod trace;
@@ -39,6 +41,8 @@ pub(crate) fn run(mut command: Command) -> Result<Exit, Error> {
         Command::Report(arguments) => report::run(&arguments),
         Command::Diff(arguments) => diff::run(&arguments),
         Command::Merge(arguments) => merge::run(&arguments),
+        Command::Scatter(arguments) => scatter::run(&arguments),
+        Command::Gather(arguments) => gather::run(*arguments),
         Command::Runs(arguments) => runs::run(&arguments),
         Command::Baseline(arguments) => baseline::run(&arguments),
         Command::Suppress(arguments) => suppress::run(&arguments),

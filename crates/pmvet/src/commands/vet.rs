@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &cli::Vet) -> Result<Exit, Error> {
         budget: Some(arguments.recovering.budget.unwrap_or(BUDGET)),
         require_complete: arguments.require_complete,
         left_out,
-        resumable: Some(Resumable { resume: arguments.recovering.resume, identity }),
+        resumable: Some(Resumable { start: arguments.recovering.start(), identity }),
         given: None,
     };
     driver::run(job, &mut engines)

@@ -5,7 +5,9 @@
 
 mod engine;
 pub(crate) mod inner;
+mod record_only;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use glob::Pattern;
@@ -19,6 +21,7 @@ use pmvet_target::sandbox::Overlay;
 use pmvet_target::{launch, shutdown};
 
 pub(crate) use self::engine::{Engine, EngineReport, Needs, NoReport};
+pub(crate) use self::record_only::RecordOnly;
 use crate::budget;
 use crate::cli;
 use crate::config::{Config, RunsLimit};
@@ -54,10 +57,21 @@ pub(crate) struct Given {
     pub(crate) input: Vec<u8>,
 }
 
-/// Whether a command goes on with its last run, and what must be the same in both.
+/// What a run starts with, and what must be the same in the run that it goes on with.
 pub(crate) struct Resumable {
-    pub(crate) resume: bool,
+    pub(crate) start: RunStart,
     pub(crate) identity: Identity,
+}
+
+/// What a run starts with.
+#[derive(Debug, Clone)]
+pub(crate) enum RunStart {
+    /// Nothing: it is recorded.
+    New,
+    /// What the last run left when it was interrupted.
+    Last,
+    /// The recording of the run in this folder. A shard works on that of the whole.
+    RecordedIn(PathBuf),
 }
 
 /// What engines work on: a workload that was recorded, and the folder of the run.
@@ -188,8 +202,14 @@ fn share(weight: u32, weights: u32) -> Option<Duration> {
 /// The folder of the run: a new one, or the last if it is to be resumed.
 fn open(job: &Job<'_>, workload: &Workload, engines: &[&mut dyn Engine]) -> Result<(RunFolder, RunInfo), Error> {
     let runs = &job.workload.runs;
-    if let Some(Resumable { resume: true, identity }) = &job.resumable {
-        return RunFolder::resume(runs, &workload.command, identity);
+    match &job.resumable {
+        Some(Resumable { start: RunStart::Last, identity }) => {
+            return RunFolder::resume(runs, &workload.command, identity);
+        }
+        Some(Resumable { start: RunStart::RecordedIn(recorded), identity }) => {
+            return RunFolder::on_recording(runs, recorded, &workload.command, identity);
+        }
+        _ => {}
     }
     let folder = RunFolder::create(runs)?;
     let mut info = RunInfo::new(&workload.command, &workload.program.arguments);

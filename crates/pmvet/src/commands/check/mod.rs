@@ -28,7 +28,7 @@ use self::stats::CheckStats;
 use crate::budget;
 use crate::cli;
 use crate::config::Config;
-use crate::driver::{self, Engine, EngineReport, Job, Needs, NoReport, Resumable, Session};
+use crate::driver::{self, Engine, EngineReport, Job, Needs, NoReport, RecordOnly, Resumable, Session};
 use crate::exit::{Error, Exit};
 use crate::recovery::Proven;
 use crate::reporting;
@@ -38,21 +38,28 @@ use pmvet_target::Workload;
 
 pub(crate) fn run(arguments: &cli::Check) -> Result<Exit, Error> {
     let settings = CheckSettings::new(arguments)?;
-    let job = Job {
+    driver::run(job(arguments, &settings)?, &mut [&mut CheckEngine { settings }])
+}
+
+/// Records the workload for shards to check it.
+pub(super) fn record(arguments: &cli::Check) -> Result<Exit, Error> {
+    let settings = CheckSettings::new(arguments)?;
+    driver::run(job(arguments, &settings)?, &mut [&mut RecordOnly(CheckEngine { settings })])
+}
+
+fn job<'a>(arguments: &'a cli::Check, settings: &CheckSettings) -> Result<Job<'a>, Error> {
+    Ok(Job {
         workload: &arguments.workload,
         reporting: &arguments.reporting,
         config: Config::load(arguments.workload.config.as_deref())?,
         budget: settings.recovering.budget,
         require_complete: arguments.require_complete,
-        resumable: Some(Resumable { resume: arguments.recovering.resume, identity: settings.identity() }),
+        resumable: Some(Resumable { start: arguments.recovering.start(), identity: settings.identity() }),
         left_out: Vec::new(),
         given: None,
-    };
-    driver::run(job, &mut [&mut CheckEngine { settings }])
+    })
 }
 
-/// The name of the setting that tells shards of one run apart.
-pub(super) const SHARD: &str = "shard";
 /// How a shard begins to say what it did not do.
 pub(super) const OTHER_SHARDS: &str = "the other shards of";
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use pmvet_engines::inject::{Granularity, InjectionPlan, Reorder};
 use pmvet_target::sandbox::driver::Driver;
 
-use super::SHARD;
 use super::durable::DurableSettings;
 use crate::cli::{self, CrashAt};
 use crate::exit::Error;
@@ -139,9 +138,7 @@ impl CheckSettings {
             ("recover-client", &self.driver.as_ref().map(|driver| &driver.client)),
             ("durable", &self.durable),
         ]);
-        if let Some((k, n)) = self.shard {
-            identity.insert(SHARD.into(), format!("{}/{n}", k + 1));
-        }
+        recovery::add_shard(&mut identity, self.shard);
         identity
     }
 

@@ -5,6 +5,7 @@ mod count;
 mod exchange;
 mod failures;
 mod interleave;
+mod join;
 mod kept_runs;
 mod minimise;
 mod native;
@@ -26,6 +27,7 @@ use pmvet_target::Workload;
 use pmvet_target::install::Install;
 use pmvet_target::launch;
 
+pub(super) use self::join::{join_cases, join_corpora};
 pub(super) use self::native::{has_case, replay};
 
 use self::exchange::Helpers;

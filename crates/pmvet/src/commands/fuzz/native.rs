@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -116,6 +116,20 @@ impl Cases {
         let corpus = Text(start.corpus.clone().into());
         let kept = folder.keep_json(FILE, &Self { corpus, program: NativeRuns::of(start), cases });
         if kept { names } else { Vec::new() }
+    }
+}
+
+impl Cases {
+    /// Keeps the cases of several campaigns in the folder of a run, with their corpus. Returns their names if there are any.
+    pub(super) fn join(runs: &[PathBuf], corpus: &Path, folder: &RunFolder) -> Option<Vec<String>> {
+        let open = |run: &PathBuf| File::open(run.join(FILE)).ok();
+        let read = |file| serde_json::from_reader::<_, Self>(io::BufReader::new(file)).ok();
+        let all = runs.iter().filter_map(open).filter_map(read).reduce(|mut all, more| {
+            all.cases.extend(more.cases);
+            all
+        });
+        let all = Self { corpus: Text(corpus.into()), ..all? };
+        folder.keep_json(FILE, &all).then(|| all.cases.into_keys().collect())
     }
 }
 

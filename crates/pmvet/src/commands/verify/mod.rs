@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use pmvet_target::shutdown;
 
+pub(super) use self::search::JOURNAL;
 use self::search::{Search, VerifyAnalysis};
 pub(super) use self::settings::VerifySettings;
 use self::stats::VerifyStats;
 use crate::budget;
 use crate::cli;
 use crate::config::Config;
-use crate::driver::{self, Engine, EngineReport, Job, Needs, NoReport, Resumable, Session};
+use crate::driver::{self, Engine, EngineReport, Job, Needs, NoReport, RecordOnly, Resumable, Session};
 use crate::exit::{Error, Exit};
 use crate::recovery::Proven;
 use crate::run_folder::{RunInfo, texts};
@@ -23,18 +24,27 @@ use pmvet_target::Workload;
 
 pub(crate) fn run(arguments: &cli::Verify) -> Result<Exit, Error> {
     let settings = VerifySettings::new(arguments)?;
-    let job = Job {
+    driver::run(job(arguments, &settings)?, &mut [&mut VerifyEngine { settings }])
+}
+
+/// Records the workload for shards to verify it.
+pub(super) fn record(arguments: &cli::Verify) -> Result<Exit, Error> {
+    let settings = VerifySettings::new(arguments)?;
+    driver::run(job(arguments, &settings)?, &mut [&mut RecordOnly(VerifyEngine { settings })])
+}
+
+fn job<'a>(arguments: &'a cli::Verify, settings: &VerifySettings) -> Result<Job<'a>, Error> {
+    Ok(Job {
         workload: &arguments.workload,
         reporting: &arguments.reporting,
         config: Config::load(arguments.workload.config.as_deref())?,
         budget: settings.recovering.budget,
         // Only a complete search that found nothing says that there is nothing.
         require_complete: true,
-        resumable: Some(Resumable { resume: arguments.recovering.resume, identity: settings.identity() }),
+        resumable: Some(Resumable { start: arguments.recovering.start(), identity: settings.identity() }),
         left_out: Vec::new(),
         given: None,
-    };
-    driver::run(job, &mut [&mut VerifyEngine { settings }])
+    })
 }
 
 /// The recovery on everything that a crash can leave and it can tell apart.

@@ -1,5 +1,6 @@
 //! From a recorded run to findings: the crashes, the recovery on what each can leave, and words.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
@@ -12,13 +13,15 @@ use pmvet_engines::causes::early_stores::Decisive;
 use pmvet_engines::lab::Bench;
 use pmvet_engines::lab::native::NativeStacks;
 use pmvet_engines::lab::{self, RecoveryCommand, TrialImage, TrialJournal, TrialPool};
+use pmvet_engines::shards;
 use pmvet_engines::stacks::Symbols;
 use pmvet_engines::timeline;
 use pmvet_engines::transactions::{self, EscapingLines, TransactionFacts, TransactionTracker};
 use pmvet_engines::verify::blame;
 use pmvet_engines::verify::findings::{self, SearchSetting};
 use pmvet_engines::verify::{
-    ConfirmNatively, CrashScan, CrashScanner, CrashSearch, Ended, NativeOutcome, SearchJournal, SearchResult, Traced,
+    ConfirmNatively, Crash, CrashScan, CrashScanner, CrashSearch, Ended, NativeOutcome, SearchJournal, SearchResult,
+    Traced,
 };
 use pmvet_events::file::Definitions;
 use pmvet_events::paths;
@@ -44,7 +47,7 @@ use pmvet_target::Workload;
 /// Under DynamoRIO everything takes longer.
 const TRACED_SLOW: u32 = 10;
 /// In the folder of a run: what was executed.
-const JOURNAL: &str = "executions.jsonl";
+pub(crate) const JOURNAL: &str = "executions.jsonl";
 /// What was tried to find the stores to blame.
 const EXPERIMENTS: &str = "blame.jsonl";
 
@@ -161,7 +164,11 @@ impl<'a> Search<'a> {
             patience: self.settings.patience,
             failures: self.settings.failures,
             keep_going: self.settings.keep_going,
+            known_only: self.settings.gathered.is_some(),
         };
+        for name in [JOURNAL, EXPERIMENTS] {
+            self.join_journals(name)?;
+        }
         let path = self.folder.file(JOURNAL);
         let journal = SearchJournal::open(&path).map_err(|e| recovery::journal_damaged(&path, e))?;
         if journal.was_torn() {
@@ -169,7 +176,7 @@ impl<'a> Search<'a> {
         }
         let started = Instant::now();
         let progress = ProgressReport::of_crashes(quiet);
-        let done = campaign.run(&scan.crashes, journal, &progress);
+        let done = campaign.run(&self.own_crashes(scan), journal, &progress);
         progress.finish();
         let mut done = done.map_err(|e| failed("run", "a recovery", io::Error::other(e)))?;
         self.folder.kept(done.unsaved.take().map_or(Ok(()), |e| Err(failed("write", JOURNAL, e))));
@@ -198,6 +205,31 @@ impl<'a> Search<'a> {
         let mut findings = transactions::one_per_function(findings);
         timeline::tell(&self.folder.recording(), &mut findings, &mut stacks)?;
         Ok(Searched { findings, witnesses, done, seconds })
+    }
+
+    /// The crashes of this shard, or all.
+    fn own_crashes<'s>(&self, scan: &'s CrashScan) -> Cow<'s, [Crash]> {
+        let Some((k, n)) = self.settings.shard else { return Cow::Borrowed(&scan.crashes) };
+        let costs: Vec<u64> = scan.crashes.iter().map(Crash::expected_cost).collect();
+        let owners = shards::balance(&costs, n);
+        scan.crashes.iter().zip(owners).filter(|(_, owner)| *owner == k).map(|(crash, _)| crash.clone()).collect()
+    }
+
+    /// Brings what all shards have kept in files of this name into one.
+    fn join_journals(&self, name: &str) -> Result<(), Error> {
+        let Some(gathered) = &self.settings.gathered else { return Ok(()) };
+        let mut joined = Vec::new();
+        for path in gathered.iter().map(|folder| folder.join(name)) {
+            let lines = match std::fs::read(&path) {
+                Ok(lines) => lines,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(failed("read", &path.display().to_string(), e)),
+            };
+            // A kill may have torn the last line.
+            let whole = lines.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+            joined.extend_from_slice(&lines[..whole]);
+        }
+        self.folder.write(name, &joined)
     }
 
     /// What is recorded of a recovery. The files of the run are PM, even if the recovery does not map them.

@@ -1,5 +1,7 @@
 //! What the command line asks of a verification, in plain terms.
 
+use std::path::PathBuf;
+
 use crate::cli;
 use crate::exit::Error;
 use crate::recovery::{self, Identity, Recovering};
@@ -12,6 +14,10 @@ pub(crate) struct VerifySettings {
     pub(super) most: u64,
     pub(super) patience: u64,
     pub(super) checksums: bool,
+    /// Which part of the crashes, of how many.
+    pub(super) shard: Option<(usize, usize)>,
+    /// The runs that have made all executions there are: nothing is executed here.
+    pub(super) gathered: Option<Vec<PathBuf>>,
 }
 
 impl VerifySettings {
@@ -24,6 +30,8 @@ impl VerifySettings {
             most: u64::MAX,
             patience: cli::PATIENCE_EXECUTIONS,
             checksums: false,
+            shard: None,
+            gathered: None,
         }
     }
 
@@ -38,16 +46,20 @@ impl VerifySettings {
             most: arguments.max_executions.unwrap_or(u64::MAX),
             patience: if arguments.checksums { 0 } else { arguments.patience },
             checksums: arguments.checksums,
+            shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
+            gathered: arguments.gathered.clone(),
         })
     }
 
     /// All that decides what is tried and what is expected.
     pub(super) fn identity(&self) -> Identity {
-        self.recovering.identity([
+        let mut identity = self.recovering.identity([
             (recovery::ENGINE, &"verify"),
             ("failures", &self.failures),
             ("keep-going", &self.keep_going),
             ("patience", &self.patience),
-        ])
+        ]);
+        recovery::add_shard(&mut identity, self.shard);
+        identity
     }
 }

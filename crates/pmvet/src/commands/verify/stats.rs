@@ -86,8 +86,12 @@ impl VerifyStats {
                 coverage.not_covered.push(text.replace("{}", &count.to_string()));
             }
         };
-        not(self.crashes_left as u64, "{} crashes that there was no time for (--budget, --max-executions)");
-        not(self.left as u64, "at least {} executions that there was no time for (--budget, --max-executions)");
+        let why = match settings.gathered {
+            Some(_) => "of tasks that are missing or did not end",
+            None => "that there was no time for (--budget, --max-executions)",
+        };
+        not(self.crashes_left as u64, &format!("{{}} crashes {why}"));
+        not(self.left as u64, &format!("at least {{}} executions {why}"));
         not(self.doubtful as u64, "{} choices that seemed to make no difference (--patience, --checksums)");
         not(self.abandoned as u64, "at least {} more executions after crashes that fail already (--keep-going)");
         not(self.diverged, "{} executions that did not depend on the crash image alone");
