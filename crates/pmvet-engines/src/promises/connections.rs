@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(at(&operations, 6), (vec![0], vec![1]));
         assert_eq!(operations.spans, [(4, 5), (3, 6)]);
         assert_eq!(at(&operations, 8), (vec![0, 1], vec![]));
-        assert_eq!(operations.requests[1].connection, 1);
+        assert_eq!(operations.requests[1].connection, 0);
     }
 
     #[test]
