@@ -293,7 +293,7 @@ fn a_huge_event_spans_frames() {
     let mut found = false;
     reader
         .for_each(|event, _| {
-            found |= matches!(event.what, What::FileWrite { data: read, .. } if read == data);
+            found |= matches!(event.what, What::FileWrite { data: read, .. } | What::Request { data: read, .. } if read == data);
             Ok::<_, TraceError>(())
         })
         .unwrap();
