@@ -193,8 +193,9 @@ impl RecoveryCommand {
         let mut verdict = promised.judge.judge(promise, &shown)?;
         if let ContentVerdict::Broken(_) = verdict
             && promised.judge.dump.is_none()
+            && self.driver.is_none()
         {
-            // It may have said something about recovering, which it does not say again.
+            // It may have said something about recovering, which it does not say again. What a server's client shows is content only.
             let job = SandboxedProgram { output: DUMP_OUTPUT, ..self.job(&self.command) };
             let again = sandbox::run(&job, overlay, &mut bench.unwinder)?;
             trial.time += again.time;
