@@ -7,14 +7,14 @@ use pmvet_events::event::{Event, What};
 use pmvet_events::spaces::AddressSpaces;
 use pmvet_events::{FileId, SiteId};
 use pmvet_findings::Finding;
-use pmvet_target::crash::Patch;
+use pmvet_target::crash::{Patch, VersionId, Versions};
 
 use super::findings;
 use super::instruction::Instruction;
 use super::judge::{Judge, JudgedRun};
 use super::search::Confirmed;
 use super::verdict::RecoveryOutcome;
-use crate::lab::{self, LabError, TrialImage, Witness};
+use crate::lab::{LabError, TrialImage, Witness};
 
 /// So many words are remembered for each instruction.
 const MOST_WORDS: usize = 1 << 12;
@@ -31,6 +31,12 @@ pub struct HeldLock {
     /// A watched restart has shown that it stays so.
     pub stays_held: bool,
     pub finding: Finding,
+}
+
+/// What PM holds at the moments at which crashes leave locks held.
+pub(super) struct LockCrashes {
+    pub(super) versions: Versions,
+    pub(super) moments: Vec<(u64, VersionId)>,
 }
 
 /// Words of PM that each instruction has changed in one step, as who takes a lock does, and what was there before the first time.
@@ -80,25 +86,25 @@ impl Judge<'_> {
     pub(super) fn held_lock(
         &mut self,
         lock: &mut HeldLock,
+        crashes: &LockCrashes,
         run: &mut JudgedRun,
         confirmed: &mut Confirmed,
     ) -> Result<bool, LabError> {
-        let store = self.lab.temporary()?;
-        let moments = [vec![lock.crash_at]];
-        let (versions, found) = lab::versions_at(&self.lab.recording(), &moments, store)?;
-        let Some(&(_, version)) = found.first() else { return Ok(false) };
+        let LockCrashes { versions, moments } = crashes;
+        let at = moments.iter().find(|(moment, _)| *moment == lock.crash_at);
+        let Some(&(_, version)) = at else { return Ok(false) };
         let free: Vec<Patch> = run.taken.free(lock).into_iter().collect();
         let (held, freed) = (TrialImage::new(version, &[]), TrialImage::new(version, &free));
-        confirmed.images += self.recover(&versions, &[held, freed], self.deadline)?;
+        confirmed.images += self.recover(versions, &[held, freed], self.deadline)?;
         let is_cause = match free.is_empty() {
             true => lock.stays_held,
-            false => self.went(&versions, &freed) == RecoveryOutcome::Well,
+            false => self.went(versions, &freed) == RecoveryOutcome::Well,
         };
-        if !is_cause || !self.still_fails(&versions, &held)? {
+        if !is_cause || !self.still_fails(versions, &held)? {
             return Ok(false);
         }
         let setting = self.setting();
-        let Some(tried) = self.journal.get(&held.image(&versions)) else { return Ok(false) };
+        let Some(tried) = self.journal.get(&held.image(versions)) else { return Ok(false) };
         findings::lock_left_held(&mut lock.finding, lock.crash_at, tried, &setting, &mut self.natives);
         let witness = Witness { recording: None, seq: Some(lock.crash_at), patches: Vec::new(), promise: None };
         confirmed.witnesses.insert(tried.image.clone(), witness);

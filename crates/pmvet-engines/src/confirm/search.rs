@@ -8,7 +8,7 @@ use pmvet_findings::{Evidence, Finding, Outcome, Place, Role};
 use pmvet_target::{launch, shutdown};
 
 use super::forced_runs::{ForcedRuns, MadeRun, RunOrder};
-use super::held_locks::HeldLock;
+use super::held_locks::{HeldLock, LockCrashes};
 use super::instruction::Instruction;
 use super::judge::{Judge, JudgedRun};
 use super::policy::POLICY;
@@ -16,7 +16,7 @@ use super::replay::{Forced, Schedule, ScratchFolder};
 use super::schedule_picker::{Attempt, RunPlan, SchedulePicker};
 use super::sync_variables::Variables;
 use crate::alias_coverage::Covered;
-use crate::lab::{Lab, LabError, RecoveryCommand, Witness};
+use crate::lab::{self, Lab, LabError, RecoveryCommand, Witness};
 use crate::stacks::Symbols;
 
 /// What became of a pair of instructions, over all runs.
@@ -123,6 +123,7 @@ pub struct Confirming<'a> {
     confirm: &'a Confirmation<'a>,
     judge: Judge<'a>,
     base: JudgedRun,
+    crashes: LockCrashes,
     confirmed: Confirmed,
 }
 
@@ -135,16 +136,16 @@ impl std::fmt::Debug for Confirming<'_> {
 impl Confirming<'_> {
     /// Makes errors of those locks that recovery cannot do with, and returns whether it did.
     pub fn held_lock(&mut self, lock: &mut HeldLock) -> Result<bool, LabError> {
-        let Self { judge, base, confirmed, .. } = self;
+        let Self { judge, base, crashes, confirmed, .. } = self;
         if confirmed.no_oracle.is_some() || judge.is_over() {
             return Ok(false);
         }
-        judge.held_lock(lock, base, confirmed)
+        judge.held_lock(lock, crashes, base, confirmed)
     }
 
     /// Tries to prove races of these stores.
     pub fn finish(self, attempts: Vec<Attempt>) -> Result<Confirmed, LabError> {
-        let Self { confirm, mut judge, base, mut confirmed } = self;
+        let Self { confirm, mut judge, base, mut confirmed, .. } = self;
         confirm.prove_races(attempts, &mut judge, base, &mut confirmed)?;
         Ok(confirmed)
     }
@@ -166,8 +167,9 @@ impl Confirmation<'_> {
         self.wanted.budget.unwrap_or(usual)
     }
 
-    /// Sees whether recovery can judge. `symbols`: what is known of the program's files.
-    pub fn begin(&self, symbols: Symbols) -> Result<Confirming<'_>, LabError> {
+    /// Sees whether recovery can judge. `symbols`: what is known of the program's files; `crashes`: the moments of all crashes that leave
+    /// locks held.
+    pub fn begin(&self, symbols: Symbols, crashes: Vec<u64>) -> Result<Confirming<'_>, LabError> {
         let mut confirmed = Confirmed { has_oracle: self.wanted.oracle.is_some(), ..Confirmed::default() };
         confirmed.covered = self.wanted.news_beyond.clone().unwrap_or_default();
         let mut judge = Judge::new(self, symbols)?;
@@ -175,7 +177,8 @@ impl Confirmation<'_> {
         judge.lend_symbols(&mut base);
         confirmed.no_oracle = judge.prove(&base)?.err();
         confirmed.judged_by = Some((judge.recovery.clone(), judge.usual.clone()));
-        Ok(Confirming { confirm: self, judge, base, confirmed })
+        let (versions, moments) = lab::versions_at(&self.lab.recording(), &[crashes], self.lab.temporary()?)?;
+        Ok(Confirming { confirm: self, judge, base, crashes: LockCrashes { versions, moments }, confirmed })
     }
 
     /// How long watched restarts may take in all, which cannot be left out but take seconds each.

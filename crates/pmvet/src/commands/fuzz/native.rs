@@ -117,9 +117,7 @@ impl Cases {
         let kept = folder.keep_json(FILE, &Self { corpus, program: NativeRuns::of(start), cases });
         if kept { names } else { Vec::new() }
     }
-}
 
-impl Cases {
     /// Keeps the cases of several campaigns in the folder of a run, with their corpus. Returns their names if there are any.
     pub(super) fn join(runs: &[PathBuf], corpus: &Path, folder: &RunFolder) -> Option<Vec<String>> {
         let open = |run: &PathBuf| File::open(run.join(FILE)).ok();

@@ -221,8 +221,9 @@ impl Engine for RaceEngine {
             let attempts = attempts(&predicted, &analysed.shared, &mut analysed.symbols.with(&analysed.places));
             let symbols = std::mem::take(&mut analysed.symbols);
             restarts.most_time = Some(confirm.restarts_time());
+            let crashes = groups.iter().flatten().map(|(lock, _)| lock.crash_at).collect();
             let prove = || {
-                let mut confirming = confirm.begin(symbols)?;
+                let mut confirming = confirm.begin(symbols, crashes)?;
                 locks = locks::find(groups, &restarts, &paths, &mut |lock| confirming.held_lock(lock))?;
                 confirming.finish(attempts)
             };
