@@ -40,7 +40,9 @@ export PMVET_REQUIRE_XMLLINT = 1
 export INSTA_UPDATE = no
 ALONE := stops transparency
 LONG := check_pmdk check_zoo durable_zoo durable_server check_libpmemobj nothing_touched documents vet denied_calls check_races nothing_lost scatter
-REST := $(filter-out $(ALONE) $(LONG),$(patsubst crates/pmvet/tests/%.rs,%,$(wildcard crates/pmvet/tests/*.rs)))
+# Those that need a goal of their own to be prepared.
+APART := slurm
+REST := $(filter-out $(ALONE) $(LONG) $(APART),$(patsubst crates/pmvet/tests/%.rs,%,$(wildcard crates/pmvet/tests/*.rs)))
 # Those of the other crates; of a name that there is twice, both run at once.
 OTHERS := $(filter-out $(REST),$(notdir $(basename $(filter-out crates/pmvet/%,$(wildcard crates/*/tests/*.rs)))))
 
