@@ -85,7 +85,7 @@ $(TARGET)/tools/bin/mdbook:
 soak: ## the image check on every program, 20 times each, and the slow tests
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build zoo pmdk
-	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images --test check_pmdk
+	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images --test check_pmdk --test check_zoo --test check_libpmemobj --test check_races --test durable_zoo --test durable_server
 	$(CARGO) test --release -p pmvet --test 'check*' --test 'verify*' --test 'race*' --test 'fuzz*' --test stops --test nothing_touched --test init_programs -- --ignored --nocapture
 	$(CARGO) test --release -p pmvet-engines --lib fuzz -- --ignored --nocapture
 

@@ -34,7 +34,7 @@ fn one_way_of_failing_does_not_hide_the_next() {
     let checked = check(&place, "made", &[]);
     assert_eq!(titles(&checked), [NO_ROOT, HALF_MADE], "{}", checked.text());
     for error in checked.errors() {
-        place.replays_twice(error).unwrap();
+        place.replays(error).unwrap();
     }
     // Not even if it is suppressed.
     let place = Place::new();
@@ -51,7 +51,7 @@ fn several_lines_may_be_late_together() {
     let place = Place::new();
     let checked = check(&place, "quad", &[]);
     assert_eq!(checked.errors().count(), 1, "{}", checked.text());
-    place.replays_twice(checked.errors().next().unwrap()).unwrap();
+    place.replays(checked.errors().next().unwrap()).unwrap();
     // In program order nothing is wrong.
     let place = Place::new();
     check(&place, "quad", &["--reorder-states", "0"]).expect(CLEAN, &[]);

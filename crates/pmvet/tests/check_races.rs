@@ -59,7 +59,7 @@ fn proven(case: &Case, options: &[&str]) -> Result<(), String> {
     if code != Some(FOUND) || errors.is_empty() {
         return Err(format!("{case:?}: {code:?}, nothing proven\n{printed}"));
     }
-    errors.iter().try_for_each(|finding| place.replays_twice(finding)).map_err(|e| format!("{case:?}: {e}"))?;
+    errors.iter().try_for_each(|finding| place.replays(finding)).map_err(|e| format!("{case:?}: {e}"))?;
     place.assert_clean(&[]);
     Ok(())
 }
@@ -82,7 +82,7 @@ fn a_race_is_proven_and_replays() {
     let place = Place::new();
     let (code, errors, printed) = confirm(&place, &case("bptree", "bug-1", "-n 600 -t 4"), ROUNDS);
     assert_eq!(code, Some(FOUND), "{printed}");
-    errors.iter().try_for_each(|finding| place.replays_twice(finding)).unwrap();
+    errors.iter().try_for_each(|finding| place.replays(finding)).unwrap();
     place.assert_clean(&[]);
 }
 
@@ -93,7 +93,7 @@ fn a_durable_side_effect_is_shown() {
     let place = Place::new();
     let (code, errors, printed) = confirm_program(&place, &program("copies"), &[], ROUNDS, &[]);
     assert_eq!((code, errors.len()), (Some(FOUND), 1), "{printed}");
-    place.replays_twice(&errors[0]).unwrap();
+    place.replays(&errors[0]).unwrap();
     let effect = errors[0].places.iter().find(|place| place.role == Role::SideEffect).unwrap();
     assert_eq!(effect.pm.as_ref().map(|pm| (pm.offset, pm.len)), Some((64, 8)), "{printed}");
     assert_eq!(effect.stack[0].function.as_deref(), Some("copy_all"), "{printed}");
@@ -113,7 +113,7 @@ fn a_declared_variable_must_be_as_at_the_start_after_recovery() {
     assert_eq!(code, Some(FOUND), "{printed}");
     assert!(printed.contains("`pm->resize_lock` keeps its value over a crash"), "{printed}");
     assert!(!printed.contains("`bucket.lock` keeps"), "{printed}");
-    errors.iter().try_for_each(|finding| place.replays_twice(finding)).unwrap();
+    errors.iter().try_for_each(|finding| place.replays(finding)).unwrap();
     let (code, errors, printed) = confirm(&place, &case("cl_hash", "clean", "-n 200 -t 4"), &options);
     assert_eq!((code, errors.len()), (Some(CLEAN), 0), "{printed}");
 }
@@ -168,7 +168,7 @@ fn who_acts_on_what_a_transaction_may_take_back_is_caught() {
         assert_eq!(code, Some(expected), "{printed}");
         let taken_back = errors.iter().any(|finding| finding.happened.contains("even if nothing is lost"));
         assert_eq!(taken_back, expected == FOUND, "{printed}");
-        errors.iter().try_for_each(|finding| place.replays_twice(finding)).unwrap();
+        errors.iter().try_for_each(|finding| place.replays(finding)).unwrap();
     }
 }
 
@@ -180,7 +180,7 @@ fn a_lock_left_held_is_proven() {
     let (code, errors, printed) = confirm(&place, &case("cl_hash", "bug-7", "-n 200 -t 4"), ROUNDS);
     let rules: Vec<&str> = errors.iter().map(|error| error.rule.0.as_str()).collect();
     assert_eq!((code, &rules[..]), (Some(FOUND), &["lock-in-pm"][..]), "{printed}");
-    place.replays_twice(&errors[0]).unwrap();
+    place.replays(&errors[0]).unwrap();
     place.assert_clean(&[]);
 }
 

@@ -89,7 +89,7 @@ fn behaves(manner: &Manner) -> Result<(), String> {
     if manner.inside.is_some_and(|inside| !names.contains(&inside)) {
         return wrong(&format!("it was in {names:?}"));
     }
-    place.replays_twice(checked.errors().next().unwrap()).map_err(|e| format!("--- {}: {e}", manner.way))?;
+    place.replays(checked.errors().next().unwrap()).map_err(|e| format!("--- {}: {e}", manner.way))?;
     pool.assert();
     place.assert_clean(&["pool"]);
     Ok(())
@@ -190,7 +190,7 @@ fn data_that_is_never_flushed() {
         if found != [(*rule, *severity)] {
             return Err(format!("--- {way}: {}", checked.text()));
         }
-        checked.errors().try_for_each(|error| place.replays_twice(error))
+        checked.errors().try_for_each(|error| place.replays(error))
     });
 }
 
@@ -203,7 +203,7 @@ fn the_same_command_line_again() {
     let checked = place.check(&["-j2"], &command).input(b"2\n").run();
     checked.expect(FOUND, &[]);
     assert_eq!(recovery(&checked).outcome.to_string(), "exits with status 1");
-    place.replays_twice(checked.errors().next().unwrap()).unwrap();
+    place.replays(checked.errors().next().unwrap()).unwrap();
     place.assert_clean(&[]);
     place.check(&["-j2"], &command).input(b"").run().expect(FAILS_BY_ITSELF, &["target itself fails", "7"]);
 }
@@ -220,7 +220,7 @@ fn static_programs() {
     let found = recovery(&checked);
     assert_eq!(found.outcome.to_string(), "exits with status 1");
     assert!(found.stack.iter().any(|frame| frame.function.as_deref() == Some("_start")), "{:?}", found.stack);
-    place.replays_twice(checked.errors().next().unwrap()).unwrap();
+    place.replays(checked.errors().next().unwrap()).unwrap();
     kept.assert();
     place.assert_clean(&["pool"]);
 }
@@ -254,7 +254,7 @@ fn an_oracle() {
     let checked = check(&place, &["-j2", "--recover", &nothing, "--oracle", &oracle]);
     checked.expect(FOUND, &[]);
     assert_eq!(recovery(&checked).outcome.to_string(), "is contradicted by the oracle (status 1)");
-    place.replays_twice(checked.errors().next().unwrap()).unwrap();
+    place.replays(checked.errors().next().unwrap()).unwrap();
     // What the recovery repaired is what the oracle sees.
     check(&place, &["-j2", "--recover", &repairs, "--oracle", &oracle]).expect(CLEAN, &[]);
     let never = format!("{} never", pair(Linked::Dynamic).display());
@@ -290,7 +290,7 @@ fn files_made_beforehand() {
     let output = place.pmvet(&words).stdout(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(FOUND), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(numbers(&image), [8, 7]);
-    place.replays_twice(checked.errors().next().unwrap()).unwrap();
+    place.replays(checked.errors().next().unwrap()).unwrap();
     place.assert_clean(&["image"]);
 
     check(&place, &["--setup", "echo in vain; exit 9"]).expect(USAGE, &["--setup", "9", "in vain"]);
@@ -308,7 +308,7 @@ fn the_files_themselves() {
     let checked = check(&place, &["-j2", "--in-place", "--recover", &line(&place, "unlink", "")]);
     checked.expect(FOUND, &[]);
     assert_eq!(numbers(&place.pool()), [9, 9]);
-    place.replays_twice(checked.errors().next().unwrap()).unwrap();
+    place.replays(checked.errors().next().unwrap()).unwrap();
     assert_eq!(numbers(&place.pool()), [9, 9]);
     place.assert_clean(&["pool"]);
 }

@@ -128,7 +128,7 @@ fn every_sequential_bug_is_found_by_its_engines() {
         let name = format!("{} bug {} ({})", program.name, trial.bug.id, trial.bug.class);
         found(trial, &checked).map_err(|what| format!("--- {name}: {what}\n{}", checked.text()))?;
         for error in checked.errors() {
-            place.replays_twice(error).map_err(|what| format!("--- {name}: {what}"))?;
+            place.replays(error).map_err(|what| format!("--- {name}: {what}"))?;
         }
         let findings = checked.findings.iter().filter(|finding| tells(trial, finding));
         is_at_its_line(trial.manifest, trial.bug.id, findings, BLAMED_ELSEWHERE)

@@ -101,7 +101,7 @@ fn every_bug_is_found_as_what_it_is() {
             }
         }
         let Some(error) = checked.errors().next() else { return failed("no error") };
-        place.replays_twice(error)
+        place.replays(error)
     });
 }
 
@@ -178,7 +178,7 @@ fn a_server_that_has_ended_may_be_looked_at_by_its_files() {
     let place = Place::new();
     let late = talk(&place, &["late"], ASK, &dump);
     late.expect(FOUND, &[]);
-    place.replays_twice(late.errors().next().unwrap()).unwrap();
+    place.replays(late.errors().next().unwrap()).unwrap();
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn operations_are_given_to_other_threads_until_a_race_is_proven() {
     assert_eq!(found.code, Some(FOUND), "{}", found.text());
     let errors: Vec<_> = found.errors().collect();
     assert!(!errors.is_empty() && errors.iter().all(|e| e.rule.0 == "persistency-race"), "{}", found.text());
-    errors.iter().try_for_each(|finding| place.replays_twice(finding)).unwrap();
+    errors.iter().try_for_each(|finding| place.replays(finding)).unwrap();
     place.assert_clean(&["ops.toml", "seed"]);
 }
 

@@ -50,7 +50,7 @@ fn what_a_check_finds_on_a_test_case_is_reported_and_replays() {
     let is_of_check = |finding: &&Finding| matches!(&finding.evidence, Evidence::Crash { image, .. } if image.seq > 0);
     let of_check = found.errors().find(is_of_check);
     let of_check = of_check.unwrap_or_else(|| panic!("nothing of the check: {}{}", not_covered(&place), found.text()));
-    place.replays_twice(of_check).unwrap();
+    place.replays(of_check).unwrap();
     assert!(!place.work().join("corpus/.input").exists(), "the input is a private file");
     assert!(!pool.exists(), "the user's files are left alone");
 }

@@ -70,7 +70,7 @@ fn a_recovery_finds_what_the_run_left() {
     let found = check.run();
     found.expect(FOUND, &[]);
     assert_eq!(outcomes(&found), ["exits with status 1"], "{}", found.text());
-    place.replays_twice(found.errors().next().unwrap()).unwrap();
+    place.replays(found.errors().next().unwrap()).unwrap();
     assert_eq!(names(place.work()), ["folder", "gone", "known", "old"]);
     // A run that goes on finds the same.
     place.check(&["-j2", "--recover", &recover, "--sample", "1"], &command).run().expect(FOUND, &[]);

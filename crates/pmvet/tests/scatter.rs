@@ -51,7 +51,7 @@ fn same_as_one_machine(share: &Share) -> Result<(), String> {
     if counters(&place.run()) != expected {
         return Err(format!("{text}\n{:?}, but one machine {expected:?}", counters(&place.run())));
     }
-    joined.errors().try_for_each(|finding| place.replays_twice(finding))
+    joined.errors().try_for_each(|finding| place.replays(finding))
 }
 
 #[test]

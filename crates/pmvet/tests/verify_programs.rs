@@ -175,7 +175,7 @@ fn recoveries_may_fail_in_any_way() {
         assert_eq!(stats(&place).executions, 4, "{recovery}");
         let errors: Vec<_> = found.errors().collect();
         assert_eq!(errors.len(), 1, "{recovery}: {}", found.text());
-        place.replays_twice(errors[0]).unwrap();
+        place.replays(errors[0]).unwrap();
         place.assert_clean(&["pool"]);
     }
 }

@@ -64,7 +64,7 @@ impl Row<'_> {
         if let Some(bug) = self.bug.filter(|_| self.at_its_line) {
             is_at_its_line(self.manifest, bug.id, found.errors(), &[]).map_err(wrong)?;
         }
-        found.errors().next().map_or(Ok(()), |error| place.replays_twice(error)).map_err(wrong)
+        found.errors().next().map_or(Ok(()), |error| place.replays(error)).map_err(wrong)
     }
 }
 

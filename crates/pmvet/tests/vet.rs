@@ -42,7 +42,7 @@ fn finds(place: &Place, checked: &Checked, is_it: impl Fn(&Finding) -> bool) -> 
     let Some(error) = error.filter(|_| checked.code == Some(FOUND)) else {
         return Err(format!("not found: {}{}", checked.text(), checked.stdout));
     };
-    place.replays_twice(error)?;
+    place.replays(error)?;
     place.assert_clean(&[]);
     Ok(())
 }

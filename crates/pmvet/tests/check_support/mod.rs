@@ -33,6 +33,16 @@ pub(crate) const NOTHING: i32 = 4;
 pub(crate) const INCOMPLETE: i32 = 5;
 pub(crate) const INTERRUPTED: i32 = 130;
 
+/// Whether everything is tried, as `make soak` does. `make test` leaves out some of what is much alike.
+pub(crate) fn is_soak() -> bool {
+    std::env::var_os("PMVET_SOAK").is_some()
+}
+
+/// All of them in `make soak`, otherwise every third.
+pub(crate) fn sample<T>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    all.into_iter().step_by(if is_soak() { 1 } else { 3 }).collect()
+}
+
 pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
@@ -255,13 +265,13 @@ impl Place {
         finish(self.pmvet(&["replay", id]), None).expect("the replay hangs")
     }
 
-    /// Replays a finding twice. Says what went wrong if it does not fail as it did.
-    pub(crate) fn replays_twice(&self, finding: &Finding) -> Result<(), String> {
+    /// Replays a finding, twice in `make soak`. Says what went wrong if it does not fail as it did.
+    pub(crate) fn replays(&self, finding: &Finding) -> Result<(), String> {
         let Some(token) = &finding.replay else { return Err(format!("{} has no token to replay it", finding.title)) };
         let Evidence::Crash { recovery, .. } = &finding.evidence else {
             return Err(format!("{} has no crash image", finding.title));
         };
-        for round in 1..=2 {
+        for round in 1..=if is_soak() { 2 } else { 1 } {
             let output = self.replay(token);
             let text = String::from_utf8_lossy(&output.stdout);
             let expected = format!("reproduced: recovery {}", recovery.outcome);
