@@ -183,6 +183,31 @@ litmus! {
     a_fence_covers_both_flushes: "x=1; y=1; clwb x; clwb y; sfence" / "x y" => ["x=1 y=1"];
     a_fence_covers_one_flush: "x=1; y=1; clwb x; sfence" / "x y" => ["x=1 y=0", "x=1 y=1"];
     failing_ends_the_execution: "x=1; y=1" / "!x y" => ["x=0 y=0", "x=0 y=1", "x=1 FAIL"];
+    a_torn_store_beside_another_line: "x=1*16; clwb x; y=1" / "x x1 y" => [
+        "x=0 x1=0 y=0", "x=0 x1=0 y=1", "x=1 x1=0 y=0", "x=1 x1=0 y=1", "x=1 x1=1 y=0", "x=1 x1=1 y=1",
+    ];
+    half_of_a_store_across_lines_is_flushed: "x7=1*16; clwb x; sfence" / "x7 y" => ["x7=1 y=0", "x7=1 y=1"];
+    a_vector_store_may_have_begun: "x=1*32" / "x x3" => ["x=0 x3=0", "x=1 x3=0", "x=1 x3=1"];
+    a_torn_overwrite: "x=1*16; clwb x; sfence; x=2*16" / "x x1" => ["x=1 x1=1", "x=2 x1=1", "x=2 x1=2"];
+    recovery_fails_on_the_whole_store_only: "x=1*16" / "x?!x1" => ["x=0", "x=1 x1=0", "x=1 x1=1 FAIL"];
+    a_nontemporal_vector_store_is_torn: "nt x=1*16" / "x x1" => ["x=0 x1=0", "x=1 x1=0", "x=1 x1=1"];
+    a_nontemporal_store_waits_for_its_own_fence: "nt x=1; 2: sfence" / "x" => ["x=0", "x=1"];
+    nontemporal_stores_of_one_line_keep_their_order: "nt x=1; nt x1=1" / "x1 x" => ["x1=0 x=0", "x1=0 x=1", "x1=1 x=1"];
+    clflush_does_not_wait_for_clwb: "x=1; clwb x; y=1; clflush y" / "x y" => ["x=0 y=1", "x=1 y=1"];
+    a_locked_store_is_not_yet_persistent: "rmw x=1" / "x" => ["x=0", "x=1"];
+    a_locked_store_keeps_the_order_of_its_line: "x=1; rmw x1=1" / "x1 x" => ["x1=0 x=0", "x1=0 x=1", "x1=1 x=1"];
+    a_flush_of_the_wrong_line: "x=1; clwb y; sfence" / "x" => ["x=0", "x=1"];
+    flushed_twice: "x=1; clwb x; clwb x; sfence; x=2" / "x" => ["x=1", "x=2"];
+    the_last_flush_counts: "x=1; clwb x; x=2; clwb x; sfence; x=3" / "x" => ["x=2", "x=3"];
+    msync_does_not_cover_what_comes_after_it: "x=1; msync x; x=2" / "x" => ["x=1", "x=2"];
+    msync_covers_all_threads: "x=1; 2: x1=1; msync x" / "x x1" => ["x=1 x1=1"];
+    a_flush_covers_what_other_threads_stored: "x=1; 2: x1=1; 2: clwb x; 2: sfence" / "x x1" => ["x=1 x1=1"];
+    another_threads_flush_came_too_early: "2: clwb x; x=1; 2: sfence" / "x" => ["x=0", "x=1"];
+    one_of_two_threads_fences: "x=1; clwb x; 2: clwb x; 2: sfence" / "x" => ["x=1"];
+    a_chain_of_commits: "x=1; clwb x; sfence; y=1; clwb y; sfence; z=1" / "z?y,x" => ["z=0", "z=1 y=1 x=1"];
+    one_fence_for_two_links: "x=1; clwb x; y=1; clwb y; sfence; z=1" / "z?y,x" => ["z=0", "z=1 y=1 x=1"];
+    a_chain_with_a_missing_flush: "x=1; y=1; clwb y; sfence; z=1" / "z?y,x" => ["z=0", "z=1 y=1 x=0", "z=1 y=1 x=1"];
+    a_chain_with_a_missing_fence: "x=1; clwb x; z=1" / "z?x" => ["z=0", "z=1 x=0", "z=1 x=1"];
     figure_2: "y=1; x=2; clflush x; y1=3; x=4" / "x" => ["x=2", "x=4"];
 }
 
