@@ -23,7 +23,7 @@ use crate::collect::{Collector, LostEvents, Sink, SinkError};
 use crate::guard::{self, GuardReport};
 use crate::install::Install;
 use crate::program::Program;
-use crate::sandbox::driver::Driver;
+use crate::sandbox::driver::{Driver, ServerFailure};
 use crate::sandbox::start_error::{StartError, StartStep};
 use crate::sandbox::{self, Output, Overlay, SandboxedProgram, SandboxedRun, Tracees, Unwinder, send_signal};
 use crate::shutdown::{self, Over};
@@ -80,6 +80,8 @@ pub struct Ending {
     pub output: Vec<u8>,
     /// For servers: the number of the next event when the client was done.
     pub client_done: Option<u64>,
+    /// What was wrong, if not the target itself. The output is the client's, if it was the client.
+    pub server_failure: Option<ServerFailure>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -240,9 +242,10 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
         return Err(LaunchError::ClientFailed(why));
     }
     let interrupted = stopping.and_then(|_| stopped_by());
-    let LastWords { exit: last, output, client_done } = keeper.last_words(install)?;
+    let LastWords { exit: last, output, client_done, server_failure } = keeper.last_words(install)?;
     let exit = exit.or(last).ok_or(LaunchError::GuardDied)?;
-    Ok(Ending { exit, time, loss, places_lost: shared.places_lost(), interrupted, output, client_done })
+    let places_lost = shared.places_lost();
+    Ok(Ending { exit, time, loss, places_lost, interrupted, output, client_done, server_failure })
 }
 
 /// A sink whose run is directed: the director sees the events first.
@@ -311,8 +314,10 @@ impl TargetKeeper {
             TargetKeeper::Guard(guard) => Ok(LastWords { exit: guard.last_words(), ..LastWords::default() }),
             TargetKeeper::Sandbox(sandbox) => match sandbox.join() {
                 Some(Ok(run)) => {
-                    let SandboxedRun { end, output, client_done, .. } = run;
-                    Ok(LastWords { exit: Some(end.exit()), output, client_done })
+                    let SandboxedRun { end, output, client_output, client_done, server_failure, .. } = run;
+                    let is_client = matches!(server_failure, Some(ServerFailure::Client));
+                    let output = if is_client { client_output } else { output };
+                    Ok(LastWords { exit: Some(end.exit()), output, client_done, server_failure })
                 }
                 Some(Err(error)) => Err(LaunchError::of_sandbox(error, install)),
                 None => Ok(LastWords::default()),
@@ -350,6 +355,7 @@ struct LastWords {
     /// The end of its output.
     output: Vec<u8>,
     client_done: Option<u64>,
+    server_failure: Option<ServerFailure>,
 }
 
 /// A thread of pmvet that runs the target in a sandbox.
@@ -387,6 +393,7 @@ impl SandboxThread {
                 variables: &variables,
                 input: private.input.as_deref(),
                 output: private.output,
+                client_output: private.output,
                 stop: Some(&stopped),
                 driver: private.driver.as_deref(),
                 clock: events.as_ref().map(|events| &events.header().next_seq.0),

@@ -14,7 +14,7 @@ use pmvet_events::plan::OperationsFrom;
 use pmvet_target::install::Install;
 use pmvet_target::launch::{TargetExit, pm_variables};
 use pmvet_target::live_events::Feed;
-use pmvet_target::sandbox::driver::Driver;
+use pmvet_target::sandbox::driver::{Driver, ServerFailure};
 use pmvet_target::sandbox::{self, Capture, Output, Overlay, SandboxedEnd, SandboxedProgram, Unwinder};
 use pmvet_target::shutdown;
 use pmvet_target::workload::{OUTPUT_TAIL_BYTES, Workload};
@@ -125,7 +125,11 @@ pub(crate) fn record(
     info.traced_seconds = Some(ending.time.as_secs_f64());
     info.client_done = ending.client_done;
     if ending.exit != TargetExit::Status(0) {
-        return Ok(Some(failed("the target itself fails", &ending.exit, &ending.output)));
+        return Ok(Some(match &ending.server_failure {
+            None => failed("the target itself fails", &ending.exit, &ending.output),
+            Some(ServerFailure::Client) => failed("the client of the server fails", &ending.exit, &ending.output),
+            Some(ServerFailure::NotReady(wait)) => failed("the server is not ready", wait, &ending.output),
+        }));
     }
     if !ending.loss.is_none() {
         eprintln!("pmvet: {} events were lost, so nothing can be said about this run", ending.loss.events);

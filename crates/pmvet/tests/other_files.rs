@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use check_support::{Checked, FOUND, Linked, PMVET, Place, finish, pair, program};
+use check_support::{CLEAN, Checked, FAILS_BY_ITSELF, FOUND, Linked, PMVET, Place, finish, pair, program};
 use pmvet_findings::Evidence;
 
 /// Every other file that a recovery may depend on: made, changed, moved, removed, linked.
@@ -148,4 +148,32 @@ fn a_server_and_its_client_share_private_files() {
         assert_eq!(outcomes(&found), ["exits with status 1"], "{}", found.text());
         assert!(names(place.work()).is_empty(), "{:?}", names(place.work()));
     }
+}
+
+#[test]
+fn who_of_server_and_client_fails_is_said() {
+    if !has_views() {
+        return;
+    }
+    let place = Place::new();
+    let (counter, pool) = (program("counter"), place.pool());
+    let command = [counter.to_str().unwrap(), "serve", pool.to_str().unwrap(), "socket"];
+    for (client, said) in [
+        ("echo lost my way; exit 3", &["the client of the server fails: exit status 3", "  | lost my way"][..]),
+        // It may end before anybody has noticed the server's death.
+        ("kill -SEGV $(tail -n 1 socket.pid); false", &["the target itself fails: killed by signal 11 (SIGSEGV)"]),
+    ] {
+        let options = ["--client", client, "--ready-when", "file:socket"];
+        place.check(&options, &command).run().expect(FAILS_BY_ITSELF, said);
+    }
+}
+
+#[test]
+fn a_user_namespace_is_refused_and_said() {
+    let place = Place::new();
+    let pool = place.pool();
+    let line = format!("unshare -r true || exec {} {}", program("unfenced").display(), pool.display());
+    let checked = place.check(&[], &["sh", "-c", &line]).run();
+    checked.expect(checked.code.unwrap(), &["called `unshare`", "refused"]);
+    assert!(matches!(checked.code, Some(CLEAN | FOUND)), "{}", checked.text());
 }

@@ -94,6 +94,7 @@ mod tests {
             interrupted: None,
             output: Vec::new(),
             client_done: None,
+            server_failure: None,
         }
     }
 

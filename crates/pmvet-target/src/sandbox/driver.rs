@@ -71,9 +71,23 @@ impl std::fmt::Display for Ready {
 pub(super) struct Signs {
     /// A line that was waited for has been printed.
     pub(super) line: AtomicBool,
+    /// It took too long until the server could be talked to.
+    pub(super) not_ready: AtomicBool,
     /// The server has ended, or the run is to end now, whatever state it is in.
     pub(super) over: AtomicBool,
 }
+
+/// What was wrong with the run of a server, if not the server itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerFailure {
+    /// It was not ready in time. With what was waited for in vain.
+    NotReady(String),
+    /// Its client failed.
+    Client,
+}
+
+/// How long a server may take to start if nothing else bounds the run: a recorded one takes many times as long as usual.
+const READY_WITHIN: Duration = Duration::from_secs(120);
 
 /// How often a state is looked at that announces itself to nobody.
 const ROUND: Duration = Duration::from_millis(2);
@@ -86,6 +100,8 @@ pub(super) struct Server<'a> {
     pub(super) overlay: &'a Mutex<Overlay>,
     /// The file that tells that it is ready, as an earlier run left it.
     pub(super) stale: Option<Sign>,
+    /// Whether something else bounds the run.
+    pub(super) is_timed: bool,
     /// How much of the client's output is kept.
     pub(super) client_output: Output,
     /// Read when the client is done.
@@ -111,9 +127,13 @@ impl Driver {
 
     /// Waits for the server, lets the client talk to it, and stops it. Nothing if the server ended before the client did.
     pub(super) fn drive(&self, server: &Server<'_>) -> Option<Driven> {
+        let since = Instant::now();
         while !self.is_ready(server) {
             if server.is_over() {
                 return None;
+            }
+            if !server.is_timed && since.elapsed() > READY_WITHIN {
+                server.signs.not_ready.store(true, Ordering::Release);
             }
             std::thread::sleep(ROUND);
         }
@@ -136,6 +156,16 @@ impl Driver {
         match &self.ready {
             Ready::File(path) => sign(path, overlay),
             _ => None,
+        }
+    }
+
+    /// What was waited for in vain.
+    pub(super) fn in_vain(&self) -> String {
+        let seconds = READY_WITHIN.as_secs();
+        match &self.ready {
+            Ready::Port(port) => format!("for {seconds} s nobody listens on port {port} of 127.0.0.1"),
+            Ready::File(path) => format!("for {seconds} s it has not made {}", path.display()),
+            Ready::Line(pattern) => format!("for {seconds} s it has printed no line that matches `{pattern}`"),
         }
     }
 

@@ -97,6 +97,10 @@ pub(super) enum Call {
         signal: Option<u8>,
         of: Target,
     },
+    /// Starts a process, or goes on, in namespaces that the first argument names, or a structure that it points to.
+    Namespaces {
+        pointed: bool,
+    },
     /// Changes the machine or the sandbox itself.
     Never,
     Exit,
@@ -217,6 +221,9 @@ const TABLE: &[(i64, &str, Call)] = &[
     (libc::SYS_fsmount, "fsmount", Call::Never),
     (libc::SYS_mount_setattr, "mount_setattr", Call::Never),
     (libc::SYS_setns, "setns", Call::Never),
+    (libc::SYS_unshare, "unshare", Call::Namespaces { pointed: false }),
+    (libc::SYS_clone, "clone", Call::Namespaces { pointed: false }),
+    (libc::SYS_clone3, "clone3", Call::Namespaces { pointed: true }),
     (libc::SYS_chroot, "chroot", Call::Never),
     (libc::SYS_swapon, "swapon", Call::Never),
     (libc::SYS_swapoff, "swapoff", Call::Never),
@@ -295,6 +302,10 @@ impl Filter {
                     let wanted = op(BPF_JMP | BPF_JSET | BPF_K, libc::MAP_SYNC as u32, 0, 1);
                     vec![low(3), wanted, trace, allow]
                 }
+                libc::SYS_unshare | libc::SYS_clone => {
+                    let wanted = op(BPF_JMP | BPF_JSET | BPF_K, libc::CLONE_NEWUSER as u32, 0, 1);
+                    vec![low(0), wanted, trace, allow]
+                }
                 libc::SYS_prlimit64 => vec![low(0), allow_if(0, 1), trace, allow],
                 libc::SYS_sendto => vec![low(4), allow_if(0, 1), trace, high(4), allow_if(0, 1), trace, allow],
                 libc::SYS_ioctl => {
@@ -371,6 +382,10 @@ mod tests {
             assert_eq!(action(libc::SYS_mmap, [0, 0, 0, libc::MAP_SYNC as u64, 0, 0]), libc::SECCOMP_RET_TRACE);
             assert_eq!(action(libc::SYS_prlimit64, [4711, 0, 0, 0, 0, 0]), libc::SECCOMP_RET_TRACE);
             assert_eq!(action(libc::SYS_ioctl, [0, CHANGING_IOCTLS[1].into(), 0, 0, 0, 0]), libc::SECCOMP_RET_TRACE);
+            for call in [libc::SYS_unshare, libc::SYS_clone] {
+                assert_eq!(action(call, [libc::CLONE_NEWUSER as u64, 0, 0, 0, 0, 0]), libc::SECCOMP_RET_TRACE);
+                assert_eq!(action(call, [libc::CLONE_VM as u64, 0, 0, 0, 0, 0]), libc::SECCOMP_RET_ALLOW);
+            }
             assert_ne!(action(libc::SYS_io_uring_setup, [0; 6]), libc::SECCOMP_RET_ALLOW);
             let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
             assert_eq!(action(NEWEST_KNOWN + 1, [0; 6]), refused);

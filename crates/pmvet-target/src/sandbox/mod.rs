@@ -67,7 +67,7 @@ use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use crate::launch::TargetExit;
 use crate::shutdown;
 
-use self::driver::{Driver, Ready, Server, Signs};
+use self::driver::{Driver, Ready, Server, ServerFailure, Signs};
 use self::spawn::Spawn;
 use self::start_error::{StartError, StartStep};
 use self::supervisor::{Sandbox, Status, Supervisor, ending};
@@ -199,6 +199,8 @@ pub struct SandboxedRun {
     pub client_output: Vec<u8>,
     /// What the clock showed when the client was done.
     pub client_done: Option<u64>,
+    /// What was wrong, if not the program itself.
+    pub server_failure: Option<ServerFailure>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,6 +237,7 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
         time: Duration::ZERO,
         client_output: Vec::new(),
         client_done: None,
+        server_failure: None,
     };
     if shutdown::is_over() {
         return Ok(cut());
@@ -290,7 +293,8 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
         let supervising = supervising.map_err(StartError::at(StartStep::Thread))?;
         let (pid, supervisor) = process.recv().map_err(io::Error::other)??;
         let (client_output, clock) = (job.client_output, job.clock);
-        let server = Server { pid, signs, tracees, overlay, stale, client_output, clock };
+        let is_timed = job.timeout.is_some();
+        let server = Server { pid, signs, tracees, overlay, stale, is_timed, client_output, clock };
         let driving = job.driver.map(|driver| scope.spawn(move || driver.drive(&server)));
         let mut watchdog = Watchdog {
             pid,
@@ -326,16 +330,30 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
     let time = started.elapsed();
     let (mut output, why) = watchdog;
     output.drain(..output.len().saturating_sub(job.output.kept()));
+    let not_ready = || job.driver.map(|driver| ServerFailure::NotReady(driver.in_vain()));
+    let mut server_failure = if signs.not_ready.load(Ordering::Acquire) { not_ready() } else { None };
     let (client_output, client_done) =
         driven.as_mut().map(|d| (std::mem::take(&mut d.output), d.at)).unwrap_or_default();
     let end = match (why, driven.and_then(|driven| driven.end), status) {
         (Some(why), ..) => why,
+        // The client noticed the server's death before the supervisor did.
+        (None, Some(client), Status::Killed(signal)) if client != SandboxedEnd::Exit(0) && is_crash(signal) => {
+            SandboxedEnd::Signal(signal)
+        }
         // It was told to end; how its client fared is what counts.
-        (None, Some(driven), _) => driven,
+        (None, Some(client), _) => {
+            server_failure = (client != SandboxedEnd::Exit(0)).then_some(ServerFailure::Client);
+            client
+        }
         (None, None, Status::Exited(status)) => SandboxedEnd::Exit(status),
         (None, None, Status::Killed(signal)) => SandboxedEnd::Signal(signal),
     };
-    Ok(SandboxedRun { end, output, stack, time, client_output, client_done })
+    Ok(SandboxedRun { end, output, stack, time, client_output, client_done, server_failure })
+}
+
+/// Whether a process dies of it by its own fault.
+fn is_crash(signal: i32) -> bool {
+    matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGABRT | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP)
 }
 
 /// The memory of the machine.
@@ -446,7 +464,7 @@ impl Watchdog<'_> {
             let is_full = || self.overlay.try_lock().is_ok_and(|overlay| overlay.exceeds(self.most_bytes));
             self.why = if shutdown::is_over() || self.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
                 Some(SandboxedEnd::Interrupted)
-            } else if self.is_late() {
+            } else if self.is_late() || self.signs.not_ready.load(Ordering::Acquire) {
                 Some(SandboxedEnd::Timeout)
             } else if is_full() {
                 Some(SandboxedEnd::Runaway)
@@ -535,11 +553,12 @@ fn say(text: &str) {
 }
 
 /// Tells the user, once for each call, that a program could not do something.
-fn say_refused(call: &'static str) {
+fn say_refused(call: &'static str, path: Option<&Path>) {
     static SAID: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     if SAID.lock().unwrap_or_else(|e| e.into_inner()).insert(call) {
+        let path = path.map(|path| format!(" for {}", path.display())).unwrap_or_default();
         say(&format!(
-            "the program called `{call}` in a way that cannot be kept private, so the call was refused (Operation not permitted); \
+            "the program called `{call}`{path} in a way that cannot be kept private, so the call was refused (Operation not permitted); \
              --in-place runs the workload unconfined"
         ));
     }

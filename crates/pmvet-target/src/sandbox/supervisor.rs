@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
@@ -352,12 +353,33 @@ impl<'a> Supervisor<'a> {
                     false => CallVerdict::Listed(Listing::new(tracee, before, differences, &mut self.told)),
                 })
             }
-            Call::Never | Call::Shared => self.refused(name, now),
-            _ if filter::names_owner(before.orig_rax as i64, argument(before, 1) as u32) => self.refused(name, now),
+            Call::Never | Call::Shared => self.refused(name, None, now),
+            // Nothing of pmvet's can be opened from a user namespace of its own: no stand-in, and no ring for events.
+            Call::Namespaces { pointed } => {
+                let mut flags = before.rdi.to_ne_bytes();
+                if pointed {
+                    match tracee.read(before.rdi, &mut flags) {
+                        Ok(read) if read == flags.len() => {}
+                        // The kernel cannot read them either.
+                        Ok(_) => return Ok(CallVerdict::Pass),
+                        Err(e) if matches!(e.raw_os_error(), Some(libc::EFAULT | libc::EIO)) => {
+                            return Ok(CallVerdict::Pass);
+                        }
+                        Err(e) => return Err(e),
+                    }
+                }
+                match u64::from_ne_bytes(flags) & libc::CLONE_NEWUSER as u64 {
+                    0 => Ok(CallVerdict::Pass),
+                    _ => self.refused(name, None, now),
+                }
+            }
+            _ if filter::names_owner(before.orig_rax as i64, argument(before, 1) as u32) => {
+                self.refused(name, None, now)
+            }
             Call::Signal { signal: Some(n), .. } if argument(before, n) as i32 == 0 => Ok(CallVerdict::Pass),
             Call::Signal { target, of, .. } => match self.is_own(tracee, argument(before, target) as i32, of) {
                 true => Ok(CallVerdict::Pass),
-                false => self.refused(name, now),
+                false => self.refused(name, None, now),
             },
             Call::Address { binds, address, length } => {
                 let found = network::address(tracee, argument(before, address), argument(before, length))?;
@@ -394,8 +416,9 @@ impl<'a> Supervisor<'a> {
         let overlay = self.overlay();
         let kind = file.file_type();
         // Pipes, sockets and memory without a name are nobody else's.
-        let named = tracee.folder(Some(fd)).is_ok_and(|path| path.is_absolute() && !path.starts_with("/memfd:"));
-        if !named || overlay.is_own(file.dev(), file.ino()) || !kind.is_file() && !kind.is_dir() && name != "ioctl" {
+        let is_named = |path: &PathBuf| path.is_absolute() && !path.starts_with("/memfd:");
+        let Some(path) = tracee.folder(Some(fd)).ok().filter(is_named) else { return Ok(CallVerdict::Pass) };
+        if overlay.is_own(file.dev(), file.ino()) || !kind.is_file() && !kind.is_dir() && name != "ioctl" {
             return Ok(CallVerdict::Pass);
         }
         let answer = match name {
@@ -404,7 +427,10 @@ impl<'a> Supervisor<'a> {
             _ => overlay.change_view("/".as_ref()),
         };
         drop(overlay);
-        if matches!(answer, Answer::Refused) { self.refused(name, now) } else { Ok(CallVerdict::Pass) }
+        match answer {
+            Answer::Refused => self.refused(name, Some(path), now),
+            _ => Ok(CallVerdict::Pass),
+        }
     }
 
     fn address(
@@ -417,10 +443,10 @@ impl<'a> Supervisor<'a> {
     ) -> io::Result<CallVerdict> {
         match address {
             network::Address::File(path) if binds => {
-                let folder = tracee.folder(None).unwrap_or_default();
-                match self.overlay().change_view(&folder.join(path)) {
+                let path = tracee.folder(None).unwrap_or_default().join(path);
+                match self.overlay().change_view(&path) {
                     Answer::Real => Ok(CallVerdict::Pass),
-                    _ => self.refused(name, now),
+                    _ => self.refused(name, Some(path), now),
                 }
             }
             network::Address::Abstract(name) if binds => {
@@ -435,7 +461,7 @@ impl<'a> Supervisor<'a> {
                 skip(&mut now, Err(libc::ECONNREFUSED));
                 Ok(CallVerdict::Changed(Box::new(now), None))
             }
-            network::Address::Elsewhere if !binds => self.refused(name, now),
+            network::Address::Elsewhere if !binds => self.refused(name, None, now),
             _ => Ok(CallVerdict::Pass),
         }
     }
@@ -468,8 +494,8 @@ impl<'a> Supervisor<'a> {
     }
 
     /// The program gets an error, and the user is told, once for each call.
-    fn refused(&self, name: &'static str, mut now: TraceeRegisters) -> io::Result<CallVerdict> {
-        super::say_refused(name);
+    fn refused(&self, name: &'static str, path: Option<PathBuf>, mut now: TraceeRegisters) -> io::Result<CallVerdict> {
+        super::say_refused(name, path.as_deref());
         skip(&mut now, Err(libc::EPERM));
         Ok(CallVerdict::Changed(Box::new(now), None))
     }
@@ -485,7 +511,11 @@ impl<'a> Supervisor<'a> {
         match answer {
             Answer::Real if effect.is_none() => return Ok(CallVerdict::Pass),
             Answer::Real => {}
-            Answer::Refused => return self.refused(name, now),
+            Answer::Refused => {
+                let folder = tracee.folder(place.dir.map(|dir| argument(&now, dir) as i32)).unwrap_or_default();
+                let path = tracee.string(argument(&now, place.path)).ok().map(|path| folder.join(path));
+                return self.refused(name, path, now);
+            }
             Answer::Done => skip(&mut now, Ok(())),
             Answer::Error(errno) => skip(&mut now, Err(errno)),
             Answer::Instead(file) => {

@@ -375,6 +375,7 @@ mod tests {
             interrupted: None,
             output: Vec::new(),
             client_done: None,
+            server_failure: None,
         };
         let run = RunFacts {
             command: &["p".into(), "".into()],
