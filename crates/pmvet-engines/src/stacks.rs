@@ -7,7 +7,7 @@ use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, FileId, ModuleId, Places, Site, SiteId};
 pub use pmvet_findings::stack::user_frame;
 use pmvet_findings::stack::{is_pm_library, naming_frame};
-use pmvet_findings::{Frame, Stack};
+use pmvet_findings::{Frame, Outcome, Place, Role, Stack};
 use pmvet_target::sandbox::RawFrame;
 use pmvet_target::symbols::types::Types;
 use pmvet_target::symbols::{self, Symbolizer};
@@ -43,6 +43,13 @@ pub trait Stacks {
 /// The stack of a process that ran natively.
 pub fn raw_stack(frames: &[RawFrame], stacks: &mut dyn Stacks) -> Stack {
     frames.iter().flat_map(|frame| stacks.raw_frames(frame)).collect()
+}
+
+/// Where a recovery was when it failed. Nothing if the program's own code is not on the stack: `main` may have returned.
+pub(crate) fn recovery_place(stack: &Stack, outcome: &Outcome) -> Option<Place> {
+    let label = format!("recovery {outcome}");
+    let place = Place { role: Role::Recovery, stack: stack.clone(), thread: None, pm: None, seq: None, label };
+    stack.iter().any(Frame::is_user).then_some(place)
 }
 
 /// What a run tells about its modules and files.

@@ -61,8 +61,8 @@ fn op(text: &str) -> Op {
 fn recover(text: &str, pm: &mut Pm<'_>) -> u64 {
     for step in text.split_whitespace() {
         if let Some((name, then)) = step.split_once('?') {
-            if pm.load(place(name), 1) != [0] {
-                recover(&then.replace(',', " "), pm);
+            if pm.load(place(name), 1) != [0] && recover(&then.replace(',', " "), pm) != 0 {
+                return 1;
             }
         } else if let Some(name) = step.strip_prefix('!') {
             if pm.load(place(name), 1) != [0] {

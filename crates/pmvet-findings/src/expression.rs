@@ -10,14 +10,24 @@ const COPYING: &[&str] = &["memcpy", "memmove", "memset", "strcpy", "strncpy", "
 /// A pool handle that comes before the destination.
 const HANDLES: &[&str] = &["pop", "pool", "&pop", "&pool"];
 
-/// The destination of the store in a statement, or of the first one in a line of several.
-pub(crate) fn stored(line: &str) -> Option<String> {
+/// The destination of the store in a line. Of several, the one in the statement at a column, counted from 1; nothing if that does not
+/// tell which it is.
+pub(crate) fn stored(line: &str, column: Option<u32>) -> Option<String> {
     let code = without_comments(line);
-    code.split([';', '{', '}']).find_map(|statement| {
-        let statement = after_keywords(statement.trim());
+    let mut places: Vec<(usize, String)> = Vec::new();
+    let mut end = 0;
+    for statement in code.split_inclusive([';', '{', '}']) {
+        end += statement.len();
+        let statement = after_keywords(statement.trim_end_matches([';', '{', '}']).trim());
         let place = assigned(statement).map(|text| tidy(text).to_owned()).or_else(|| called(statement));
-        place.filter(|text| is_place(text))
-    })
+        places.extend(place.filter(|text| is_place(text)).map(|place| (end, place)));
+    }
+    let (_, first) = places.first()?;
+    if places.iter().all(|(_, place)| place == first) {
+        return Some(first.clone());
+    }
+    let at = column?.checked_sub(1)? as usize;
+    places.into_iter().find(|(end, _)| at < *end).map(|(_, place)| place)
 }
 
 /// The name alone that a line assigns to: of a variable or, in a function of a class, of a member.
@@ -323,8 +333,19 @@ mod tests {
             ("self.log[i] = entry;", "self.log[i]"),
         ];
         for (line, expected) in cases {
-            assert_eq!(stored(line).as_deref(), Some(expected), "{line}");
+            assert_eq!(stored(line, None).as_deref(), Some(expected), "{line}");
         }
+    }
+
+    #[test]
+    fn the_column_tells_which_of_several() {
+        let line = "if (n) return; e->key = k; e->value = v; e->used = 1;";
+        for (column, expected) in [(22, "e->key"), (37, "e->value"), (50, "e->used")] {
+            assert_eq!(stored(line, Some(column)).as_deref(), Some(expected), "{column}");
+        }
+        assert_eq!(stored(line, None), None);
+        assert_eq!(stored(line, Some(200)), None);
+        assert_eq!(stored("if (a) p->n = 1; else p->n = 2;", None).as_deref(), Some("p->n"));
     }
 
     #[test]
@@ -342,7 +363,7 @@ mod tests {
             "x <= y->z;",
         ];
         for line in lines {
-            assert_eq!(stored(line), None, "{line}");
+            assert_eq!(stored(line, None), None, "{line}");
         }
     }
 
@@ -371,7 +392,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_line_is_too_strange(line in "([a-z(){}\\[\\]=+*&;./<>\"é -]|lock){0,60}") {
-            let _ = (stored(&line), locked(&line));
+            let _ = (stored(&line, Some(7)), locked(&line));
         }
     }
 }

@@ -85,14 +85,14 @@ impl Sources {
 
     /// What the line of a frame stores to, in its own words.
     pub fn stored_at(&self, frame: &Frame) -> Option<String> {
-        expression::stored(self.file(frame.file.as_deref()?)?.line(frame.line?)?)
+        expression::stored(self.file(frame.file.as_deref()?)?.line(frame.line?)?, frame.column)
     }
 
     /// As [`Sources::stored_at`], and what is assigned to even if it looks like a variable of the function alone.
     pub fn assigned_at(&self, frame: &Frame) -> Option<String> {
         let file = self.file(frame.file.as_deref()?)?;
         let line = file.line(frame.line?)?;
-        expression::stored(line).or_else(|| expression::assigned_name(line))
+        expression::stored(line, frame.column).or_else(|| expression::assigned_name(line))
     }
 
     /// The lock that the line of a frame takes, in its own words.

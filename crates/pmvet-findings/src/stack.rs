@@ -66,6 +66,12 @@ pub fn user_frames(stack: &[Frame]) -> Vec<&Frame> {
     if user.is_empty() { stack.iter().collect() } else { user }
 }
 
+/// Whether a stack is of a program whose `main` has returned: nothing of its own is left on it.
+pub fn main_has_returned(stack: &[Frame]) -> bool {
+    let calls_main = |frame: &Frame| frame.function.as_deref().is_some_and(|f| f.starts_with("__libc_start"));
+    stack.iter().any(calls_main) && !stack.iter().any(Frame::is_user)
+}
+
 impl Place {
     /// The frame that sentences name: as [`Place::frame`], but never a lambda.
     pub fn naming_frame(&self) -> Option<&Frame> {
@@ -313,6 +319,16 @@ mod tests {
         let names: Vec<_> = user_frames(&stack).iter().map(|f| f.to_string()).collect();
         assert_eq!(names, ["insert (list.c:42)", "main (list.c:42)"]);
         assert_eq!(user_frames(&stack[..1]).len(), 1, "a stack of libraries alone is shown whole");
+    }
+
+    #[test]
+    fn a_main_that_has_returned_is_told() {
+        let libc = "/lib/x86_64-linux-gnu/libc.so.6";
+        let exit = vec![frame("_exit", Some("./posix/_exit.c"), libc), frame("__libc_start_call_main", None, libc)];
+        assert!(main_has_returned(&exit));
+        assert!(!main_has_returned(&exit[..1]), "it is not known");
+        let called = [&exit[..1], &[frame("main", Some("list.c"), "/home/me/list")], &exit[1..]].concat();
+        assert!(!main_has_returned(&called));
     }
 
     #[test]

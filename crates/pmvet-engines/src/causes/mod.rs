@@ -5,7 +5,7 @@ pub(crate) mod words;
 
 use std::collections::{HashMap, HashSet};
 
-use pmvet_findings::{Evidence, Finding, Outcome, Place, Role};
+use pmvet_findings::{Evidence, Finding, Outcome, Place, Role, rules};
 use serde::{Deserialize, Serialize};
 
 /// One of the user's lines, and what recovery did.
@@ -156,8 +156,20 @@ fn early_stores(finding: &Finding) -> impl Iterator<Item = &Place> {
     finding.places.iter().filter(move |p| p.role == Role::Store && p.seq.is_some() && p.seq < last && !is_lost(p))
 }
 
+/// What a crash loses in a proven race, if that is not what was read too early: the store that is read only shows that it is missing.
+fn lost_behind_race(finding: &Finding) -> &[Place] {
+    match &finding.evidence {
+        Evidence::Crash { image, .. } if finding.rule == rules::PERSISTENCY_RACE.id() => {
+            let read = finding.places.first().and_then(|place| place.seq);
+            if image.lost.iter().any(|lost| lost.seq == read) { &[] } else { &image.lost }
+        }
+        _ => &[],
+    }
+}
+
 /// Counts findings about lost stores with one that blames the same line, or a store made before them, if recovery would cope without
-/// that: it came too early. How recovery fails does not matter. Returns the others, and those that were counted.
+/// that: it came too early. Counts races with one that blames what they lose. How recovery fails does not matter. Returns the others, and
+/// those that were counted.
 pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Finding>, Vec<Finding>) {
     let line = |place: &Place| Cause::new(place, ANY_OUTCOME);
     let blamed = |finding: &Finding| finding.places.first().filter(|_| is_crash(finding)).and_then(line);
@@ -169,6 +181,7 @@ pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Findin
             let is_store = other.places.first().is_some_and(|place| place.role == Role::Store);
             of.as_ref() == Some(&blamed)
                 || is_store && early_stores(&finding).any(|place| line(place).as_ref() == Some(&blamed))
+                || is_store && lost_behind_race(&finding).iter().any(|place| line(place).as_ref() == Some(&blamed))
         };
         match known.iter_mut().find(explains) {
             Some(known) => {
@@ -207,7 +220,7 @@ pub fn without_known(known: &[Finding], findings: Vec<Finding>) -> Vec<Finding> 
 
 #[cfg(test)]
 mod tests {
-    use pmvet_findings::{Frame, Severity, rules};
+    use pmvet_findings::{CrashImage, Frame, Recovery, Rule, Severity};
 
     use super::*;
 
@@ -241,6 +254,48 @@ mod tests {
             replay: None,
         };
         Failures { seq, causes, count: 2, finding: with_words.then_some(finding) }
+    }
+
+    /// An error that blames a store on a line, and loses others.
+    fn error(rule: &Rule, blamed: u32, lost: &[u32]) -> Finding {
+        let at = |line: &u32| Place { seq: Some(u64::from(*line)), ..place(Role::Store, *line) };
+        let mut finding = failures(1, blamed, 100, true).finding.unwrap();
+        finding.rule = rule.id();
+        finding.places = vec![at(&blamed)];
+        let outcome = Outcome::Exit { status: 1 };
+        let image = CrashImage {
+            seq: 100,
+            unpersisted: Vec::new(),
+            unpersisted_total: 0,
+            lost: lost.iter().map(at).collect(),
+            choice: String::new(),
+            hash: String::new(),
+            diff: Vec::new(),
+        };
+        let recovery = Recovery {
+            command: Vec::new(),
+            expected: Outcome::Exit { status: 0 },
+            outcome,
+            stack: Vec::new(),
+            output: String::new(),
+            seconds: 0.0,
+        };
+        finding.evidence = Evidence::Crash { image, recovery, timeline: Vec::new() };
+        finding
+    }
+
+    #[test]
+    fn a_race_that_loses_what_is_blamed_already_is_counted() {
+        let mut known = [error(rules::UNPERSISTED_STORE, 18, &[18])];
+        let races = vec![
+            error(rules::PERSISTENCY_RACE, 24, &[17, 18]),
+            // What was read too early is lost itself, or something else is.
+            error(rules::PERSISTENCY_RACE, 30, &[18, 30]),
+            error(rules::PERSISTENCY_RACE, 40, &[41]),
+        ];
+        let (left, counted) = count_early(&mut known, races);
+        assert_eq!(left.iter().map(|f| f.places[0].seq).collect::<Vec<_>>(), [Some(30), Some(40)]);
+        assert_eq!((counted.len(), known[0].count), (1, 2));
     }
 
     #[test]

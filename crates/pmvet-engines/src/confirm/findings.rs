@@ -10,7 +10,7 @@ use crate::causes::words::function_of;
 use crate::lab::Tried;
 use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
 use crate::lab::native::NativeStacks;
-use crate::stacks::Stacks;
+use crate::stacks::{self, Stacks};
 
 /// How a race was proven.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,10 +73,7 @@ pub fn confirmed(
     };
     let native = names.natives.stack(&tried.stack);
     let mut places = vec![store, load, act];
-    if !native.is_empty() {
-        let label = format!("recovery {}", tried.outcome);
-        places.push(Place { role: Role::Recovery, stack: native.clone(), thread: None, pm: None, seq: None, label });
-    }
+    places.extend(stacks::recovery_place(&native, &tried.outcome));
     let step = |at: usize, what: &str| TimelineStep {
         seq: places[at].seq.unwrap_or_default(),
         thread: places[at].thread.unwrap_or_default(),
@@ -201,11 +198,7 @@ pub fn lock_left_held(
         Evidence::Trace { timeline } => std::mem::take(timeline),
         _ => Vec::new(),
     };
-    if !stack.is_empty() {
-        let label = format!("recovery {}", tried.outcome);
-        let place = Place { role: Role::Recovery, stack: stack.clone(), thread: None, pm: None, seq: None, label };
-        finding.places.push(place);
-    }
+    finding.places.extend(stacks::recovery_place(&stack, &tried.outcome));
     finding.evidence = Evidence::Crash {
         image: CrashImage {
             seq: crash_at,

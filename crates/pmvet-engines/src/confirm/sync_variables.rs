@@ -19,6 +19,7 @@ use super::meetings::PmAccess;
 use super::sync_names::is_named;
 use crate::lab::Tried;
 use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
+use crate::stacks;
 
 /// So many updates of a call path are remembered, if they store different values; and so many call paths.
 const MOST_VALUES: usize = 4;
@@ -252,9 +253,8 @@ pub fn finding(
         seq: Some(update.end.seq),
         label: format!("this sets a synchronisation variable to {value}, and a crash keeps it"),
     }];
-    if !native.is_empty() && tried.outcome != (Outcome::Exit { status: 0 }) {
-        let label = format!("recovery {}", tried.outcome);
-        places.push(Place { role: Role::Recovery, stack: native.clone(), thread: None, pm: None, seq: None, label });
+    if tried.outcome != (Outcome::Exit { status: 0 }) {
+        places.extend(stacks::recovery_place(&native, &tried.outcome));
     }
     Finding {
         rule: rules::LOCK_IN_PM.id(),

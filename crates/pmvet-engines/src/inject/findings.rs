@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use pmvet_findings::finding::CrashImage;
-use pmvet_findings::{Evidence, Finding, Frame, Outcome, Place, PmRange, Role, Severity, Stack};
+use pmvet_findings::{Evidence, Finding, Frame, Outcome, Place, PmRange, Role, Severity};
 use pmvet_model::states::Reordering;
 
 use super::points::FailurePoint;
@@ -17,7 +17,7 @@ use crate::causes::words::{
 use crate::causes::{Cause, EARLY, Failures, Merged, SEVERAL, causes};
 use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
 use crate::lab::{TrialJournal, Tried};
-use crate::stacks::Stacks;
+use crate::stacks::{self, Stacks};
 
 /// How many lost or pending stores one finding names.
 const NAMED: usize = 8;
@@ -408,11 +408,7 @@ fn point_place(role: Role, point: &FailurePoint, label: String, stacks: &mut dyn
 }
 
 fn recovery_place(tried: &Tried, names: &mut StackLookup<'_>) -> Option<Place> {
-    let stack: Stack = names.natives.stack(&tried.stack);
-    let label = format!("recovery {}", tried.outcome);
-    let is_known = !stack.is_empty();
-    let place = Place { role: Role::Recovery, stack, thread: None, pm: None, seq: None, label };
-    is_known.then_some(place)
+    stacks::recovery_place(&names.natives.stack(&tried.stack), &tried.outcome)
 }
 
 fn evidence(

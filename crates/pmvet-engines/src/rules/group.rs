@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use pmvet_events::event::LINE;
 use pmvet_events::{ContextId, SiteId};
 use pmvet_findings::{Frame, Role, Rule, Stack, rules};
 
@@ -56,6 +57,7 @@ pub(super) fn group(raw: RawFindings, stacks: &mut dyn Stacks) -> Vec<Group> {
         groups.entry(cause(&resolved)).or_default().push(resolved);
     }
     join_inlined(&mut groups);
+    join_callees(&mut groups);
     let mut groups: Vec<Group> = groups.into_values().map(|members| Group { members }).collect();
     for group in &mut groups {
         group.members.sort_by_key(|m| m.raw.place.seq);
@@ -152,6 +154,33 @@ fn join_inlined(groups: &mut BTreeMap<GroupKey, Vec<Resolved>>) {
             groups.entry(around.clone()).or_default().extend(members);
         }
     }
+}
+
+/// A function that stores, calls another one that stores to the same cache line, and does not flush it afterwards has forgotten one flush.
+fn join_callees(groups: &mut BTreeMap<GroupKey, Vec<Resolved>>) {
+    let unpersisted = rules::ALL.iter().position(|rule| rule.id == rules::UNPERSISTED_STORE.id);
+    let causes: Vec<GroupKey> = groups.keys().filter(|key| Some(key.rule) == unpersisted).cloned().collect();
+    for callee in &causes {
+        let caller = causes.iter().find(|caller| {
+            let pair = groups.get(callee).zip(groups.get(caller)).filter(|_| caller != &callee);
+            pair.is_some_and(|(inner, outer)| inner.iter().any(|inner| outer.iter().any(|o| is_called_by(inner, o))))
+        });
+        if let Some(caller) = caller
+            && let Some(members) = groups.remove(callee)
+        {
+            groups.entry(caller.clone()).or_default().extend(members);
+        }
+    }
+}
+
+/// Whether the function of one store was called, in the same place, by the function of the other, and both left the same line behind.
+fn is_called_by(inner: &Resolved, outer: &Resolved) -> bool {
+    let line = |resolved: &Resolved| resolved.raw.place.pm.map(|pm| (pm.file, pm.offset / LINE));
+    let shares_line = line(inner).is_some() && line(inner) == line(outer);
+    let Some(at) = user_frame(&outer.place).filter(|_| shares_line) else { return false };
+    let (caller, above) = (&outer.place[at], &outer.place[at + 1..]);
+    let calls = inner.place.len().checked_sub(above.len() + 1).filter(|&calls| calls > 0);
+    calls.is_some_and(|calls| inner.place[calls].function == caller.function && inner.place[calls + 1..] == *above)
 }
 
 /// The functions of other source files into which the user's frame was inlined.

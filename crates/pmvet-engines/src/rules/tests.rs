@@ -101,6 +101,9 @@ impl ScriptedRun {
 /// Sites as functions and lines, all in the program itself.
 struct Fake;
 
+/// The sites of functions that `f3` calls begin here.
+const CALLED_BY_F3: u32 = 20_000;
+
 impl Stacks for Fake {
     fn stack(&mut self, site: SiteId, _context: ContextId) -> Stack {
         let frame = |module: &str, function: String, line: u32| Frame {
@@ -116,6 +119,12 @@ impl Stacks for Fake {
             10 => vec![frame("/lib/libpmemobj.so.1", "pmemobj_tx_commit".into(), 0), main],
             11 => vec![frame("/lib/libpmem.so.1", "pmem_persist".into(), 0), main],
             12 => vec![frame("/lib/libc.so.6", "___pthread_mutex_lock".into(), 0), main],
+            // Of a function that `f3` calls.
+            site @ CALLED_BY_F3.. => {
+                let callee = site - CALLED_BY_F3;
+                let callee = frame("/bin/prog", format!("f{}", callee / 100), callee % 100);
+                vec![callee, frame("/bin/prog", "f3".into(), 99), main]
+            }
             site => vec![frame("/bin/prog", format!("f{}", site / 100), site % 100), main],
         }
     }
@@ -332,6 +341,20 @@ fn the_stores_of_a_function_are_one_finding() {
     assert_eq!(first.places.len(), 2);
     assert_eq!(first.places[0].pm.as_ref().map(|pm| pm.offset), Some(0));
     assert!(matches!(&first.evidence, Evidence::Trace { timeline } if timeline.len() == 6));
+}
+
+#[test]
+fn a_function_forgets_the_flush_of_a_line_that_it_lets_others_store_to() {
+    let mut run = ScriptedRun::new();
+    run.store(0, 1).clwb(0).sfence().store(64, 1).clwb(64).sfence();
+    run.at(301).store(0, 2).at(CALLED_BY_F3 + 702).store(8, 2).at(CALLED_BY_F3 + 801).store(64, 2);
+    let findings = run.report();
+    let found: Vec<(&str, usize)> = findings.iter().map(|f| (f.title.as_str(), f.places.len())).collect();
+    assert_eq!(
+        found,
+        [("What `f3` stores to PM is never flushed", 2), ("What `f8` stores to PM is never flushed", 1)],
+        "the line that `f8` stores to is one of its own"
+    );
 }
 
 #[test]

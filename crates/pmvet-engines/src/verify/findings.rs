@@ -16,7 +16,7 @@ use super::line::{Uncertain, Writer};
 use crate::causes::early_stores::Decisive;
 use crate::causes::words::{self, FindingText, function_of};
 use crate::lab::native::NativeStacks;
-use crate::stacks::Stacks;
+use crate::stacks::{self, Stacks};
 
 /// How many loads and stores one finding names.
 const NAMED: usize = 8;
@@ -168,10 +168,7 @@ fn finding(
         places.push(crash_place.clone());
     }
     let stack = natives.stack(&failure.verdict.stack);
-    if !stack.is_empty() {
-        let label = format!("recovery {outcome}");
-        places.push(Place { role: Role::Recovery, stack: stack.clone(), thread: None, pm: None, seq: None, label });
-    }
+    places.extend(stacks::recovery_place(&stack, outcome));
     let (where_, at) = (where_of(&first), where_of(&crash_place));
     let whose = if crash.level == 0 { "a crash" } else { "a crash of the recovery" };
     let FindingText { title, happened, fix } = match (missed.first(), decisive) {

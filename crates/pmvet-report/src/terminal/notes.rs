@@ -2,7 +2,9 @@
 
 use annotate_snippets::{Level, Message};
 use pmvet_findings::{
-    CrashImage, Evidence, Finding, Frame, Outcome, Place, Recovery, fingerprint::is_decisive, stack::user_frames,
+    CrashImage, Evidence, Finding, Frame, Outcome, Place, Recovery,
+    fingerprint::is_decisive,
+    stack::{main_has_returned, user_frames},
 };
 
 use crate::text::{clean, command_line, plural, seconds, tail, wrap};
@@ -154,8 +156,10 @@ fn outcome(recovery: &Recovery, full: bool, notes: &mut Notes) {
     let command = command_line(&recovery.command);
     let text = clean(&format!("`{command}` {}{expected}", recovery.outcome));
     notes.clean_text(Level::NOTE, "recovery", &format!("{text} ({})", seconds(recovery.seconds)));
-    let frames = if full { recovery.stack.iter().collect() } else { user_frames(&recovery.stack) };
-    if !frames.is_empty() {
+    if !full && main_has_returned(&recovery.stack) {
+        notes.text(Level::NOTE, "failed in", "`main`, which has returned");
+    } else if !recovery.stack.is_empty() {
+        let frames = if full { recovery.stack.iter().collect() } else { user_frames(&recovery.stack) };
         notes.lines(Level::NOTE, "failed in", frame_lines(&frames, full));
     }
     let mut output = |name, text: &str| {

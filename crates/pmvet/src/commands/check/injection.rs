@@ -185,7 +185,8 @@ impl<'a> Injection<'a> {
         }
         let mut raw = self.analysis.raw.findings.clone();
         // What recovery needs was not meant to be volatile.
-        let needed = raw.iter_mut().filter(|f| f.escape.is_none() && fatal.contains_key(&f.place.seq));
+        let volatile = raw.iter_mut().filter(|f| f.rule == rules::TRANSIENT_DATA);
+        let needed = volatile.filter(|f| fatal.contains_key(&f.place.seq));
         needed.for_each(|f| f.rule = rules::UNPERSISTED_STORE);
         let about_loss = [rules::UNPERSISTED_STORE.id(), rules::TX_STORE_NOT_ADDED.id()];
         let mut proven = HashSet::new();
