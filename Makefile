@@ -99,6 +99,7 @@ bench: ## what tracing, checking, verifying and reporting cost, compared with na
 	@scripts/bench-verify.sh
 	@scripts/bench-race.sh
 	@$(CARGO) run --quiet --release -p pmvet-report --example many_findings
+	@scripts/bench-report.py
 
 bench-race: ## how long it takes to prove races, with forced schedules and with random delays
 	@$(SETUP) test

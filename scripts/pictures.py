@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Makes the two pictures of README and book from real output: a terminal session (SVG) and the report (PNG, by Chromium).
+"""Makes the picture of a terminal session in README and book from real output. Those of the report are made by a test, `pictures.rs`.
 
     scripts/pictures.py [FOLDER]        default: docs/book/src/pictures
 
-Needs a built pmvet in target/release, a C compiler and Chromium. Run it when the output or the page has changed.
+Needs a built pmvet in target/release and a C compiler. Run it when the output has changed.
 """
 
 import html
-import json
 import os
 import re
 import shutil
@@ -78,14 +77,7 @@ def main():
         lines += printed[:FIRST_LINES] + ["   \x1b[36m...\x1b[0m"] + printed[-LAST_LINES:]
         with open(os.path.join(to, "session.svg"), "w") as file:
             file.write(svg(lines))
-        exports = ["--export-html", "report.html", "--export-json", "report.json"]
-        subprocess.run(["pmvet", "report", *exports], check=True, stdout=subprocess.DEVNULL, **here)
-        with open(os.path.join(folder, "report.json")) as file:
-            finding = json.load(file)["findings"][0]["fingerprint"]
-        chromium = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,900"]
-        chromium += [f"--screenshot={os.path.join(to, 'report.png')}", f"file://{folder}/report.html#{finding}"]
-        subprocess.run(chromium, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    print(f"{to}/session.svg, {to}/report.png")
+    print(f"{to}/session.svg")
 
 
 main()

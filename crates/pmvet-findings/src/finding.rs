@@ -180,7 +180,7 @@ pub enum Evidence {
 pub struct TimelineStep {
     pub seq: u64,
     pub thread: u32,
-    /// `stored`, `flushed`, `fenced`, `persisted`, `loaded`, `crash`.
+    /// `stored`, `flushed`, `fenced`, `persisted`, `overwritten`, `loaded`, `locked`, `crash`.
     pub what: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pm: Option<PmRange>,

@@ -18,6 +18,15 @@ pub struct Run {
     pub id: String,
     /// The target's command line.
     pub command: Vec<String>,
+    /// What prepared its files, for a shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup: Option<String>,
+    /// What was run on the crash images; nothing if none was tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recover: Vec<String>,
+    /// What judged the recovered images, if something did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub oracle: Vec<String>,
     /// pmvet's own version.
     pub version: String,
     /// What else determines the result, by name: the target's build id, the kernel, the libraries.

@@ -1,6 +1,7 @@
 //! The failure points of a run by their call paths, and what recovery made of each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,11 @@ pub struct Node {
     pub parent: Option<u32>,
     /// The frame, as its `Display` writes it: `insert (list.c:42)`. Reports find the place of a finding by it.
     pub label: String,
+    /// Source file as the compiler recorded it, if the line is known, too.
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "crate::lossy::optional_path")]
+    pub file: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
     /// Not the user's code.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub library: bool,
@@ -66,9 +72,25 @@ impl FailurePointTree {
 
     /// The function of the user's in which the failure points of this node are: its own, or its nearest caller's.
     pub fn user_function(&self, node: usize) -> Option<&str> {
-        let mut nodes = std::iter::successors(Some(node), |&node| self.parent(node)).map_while(|at| self.nodes.get(at));
-        let user = nodes.find(|node| !node.library).or(self.nodes.get(node))?;
+        let user = self.callers(node).find(|node| !node.library).or(self.nodes.get(node))?;
         Some(user.label.split(" (").next().unwrap_or(&user.label))
+    }
+
+    /// What became of the failure points by lines of the user's source: the line of each, or that of its nearest caller that has one.
+    pub fn by_source_line(&self) -> BTreeMap<(&Path, u32), Tally> {
+        let mut lines: BTreeMap<(&Path, u32), Tally> = BTreeMap::new();
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.own.total() > 0) {
+            let mut callers = self.callers(index).filter(|caller| !caller.library);
+            if let Some(place) = callers.find_map(|caller| Some((caller.file.as_deref()?, caller.line?))) {
+                lines.entry(place).or_default().add(node.own);
+            }
+        }
+        lines
+    }
+
+    /// The node and its callers, innermost first.
+    fn callers(&self, node: usize) -> impl Iterator<Item = &Node> {
+        std::iter::successors(Some(node), |&node| self.parent(node)).map_while(|at| self.nodes.get(at))
     }
 
     /// The parent, if there is one; a tree that was read may name one that cannot be.
@@ -87,24 +109,43 @@ pub struct Builder {
 impl Builder {
     /// Adds what became of failure points with this stack. An empty one adds nothing.
     pub fn add_stack(&mut self, stack: &[Frame], tally: Tally) {
-        self.add_path(stack.iter().rev().map(|frame| (frame.to_string(), !frame.is_user())), tally);
+        let node = |frame: &Frame| {
+            let place = frame.file.clone().zip(frame.line.filter(|&line| line > 0));
+            let (file, line) = place.unzip();
+            Node {
+                parent: None,
+                label: frame.to_string(),
+                file,
+                line,
+                library: !frame.is_user(),
+                own: Tally::default(),
+            }
+        };
+        self.add_path(stack.iter().rev().map(node), tally);
     }
 
     /// The same for a call path of labels, outermost first, none of which is a library's.
     pub fn add<L: Into<String>>(&mut self, path: impl IntoIterator<Item = L>, tally: Tally) {
-        self.add_path(path.into_iter().map(|label| (label.into(), false)), tally);
+        let node = |label: L| Node {
+            parent: None,
+            label: label.into(),
+            file: None,
+            line: None,
+            library: false,
+            own: Tally::default(),
+        };
+        self.add_path(path.into_iter().map(node), tally);
     }
 
-    fn add_path(&mut self, path: impl Iterator<Item = (String, bool)>, tally: Tally) {
+    fn add_path(&mut self, path: impl Iterator<Item = Node>, tally: Tally) {
         let mut at = None;
-        for (label, library) in path {
+        for node in path {
             let next = u32::try_from(self.tree.nodes.len()).unwrap_or(u32::MAX);
             let nodes = &mut self.tree.nodes;
-            let node = *self.index.entry((at, label)).or_insert_with_key(|(parent, label)| {
-                nodes.push(Node { parent: *parent, label: label.clone(), library, own: Tally::default() });
+            at = Some(*self.index.entry((at, node.label.clone())).or_insert_with(|| {
+                nodes.push(Node { parent: at, ..node });
                 next
-            });
-            at = Some(node);
+            }));
         }
         if let Some(node) = at.and_then(|node| self.tree.nodes.get_mut(node as usize)) {
             node.own.add(tally);
@@ -142,9 +183,36 @@ mod tests {
     }
 
     #[test]
+    fn failure_points_in_libraries_count_for_the_line_that_calls_them() {
+        let frame = |module: &str, place: Option<(&str, u32)>| Frame {
+            function: Some("f".into()),
+            file: place.map(|(file, _)| file.into()),
+            line: place.map(|(_, line)| line),
+            module: Some(module.into()),
+            ..Frame::default()
+        };
+        let called = |line| frame("/home/x", Some(("/home/x.c", line)));
+        let mut builder = Builder::default();
+        builder.add_stack(&[called(7)], Tally::OK);
+        builder.add_stack(&[frame("/usr/lib/l.so", Some(("/usr/src/l.c", 1))), called(7)], Tally::FAILED);
+        builder.add_stack(&[frame("/home/x", None), called(9)], Tally::NOT_TRIED);
+        builder.add_stack(&[frame("/home/x", None)], Tally::OK);
+        let tree = builder.finish();
+        let lines: Vec<_> = tree.by_source_line().into_iter().map(|((_, line), tally)| (line, tally)).collect();
+        assert_eq!(lines, [(7, Tally { ok: 1, failed: 1, not_tried: 0 }), (9, Tally::NOT_TRIED)]);
+    }
+
+    #[test]
     fn a_parent_that_cannot_be_is_none() {
         let own = Tally::OK;
-        let nodes = [Some(0), Some(9), Some(0)].map(|parent| Node { parent, label: "f".into(), library: false, own });
+        let nodes = [Some(0), Some(9), Some(0)].map(|parent| Node {
+            parent,
+            label: "f".into(),
+            file: None,
+            line: None,
+            library: false,
+            own,
+        });
         let tree = FailurePointTree { nodes: nodes.into() };
         assert_eq!(tree.totals()[0].total(), 2);
         assert_eq!(tree.parent(1), None);

@@ -1,80 +1,29 @@
 //! The page, in a real browser: headless Chromium uses it as a person would.
 //!
-//! Without Chromium the browser tests are skipped, with a word about it; `PMVET_REQUIRE_BROWSER=1` makes that a failure.
 //! `PMVET_SCREENSHOTS=folder` keeps pictures of the page, light and dark, narrow and wide.
 
+mod browser;
 mod common;
 
-use std::{
-    ffi::OsString,
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::{fs, path::PathBuf};
 
+use browser::{Browser, Size, Theme};
 use pmvet_findings::{Run, Sources};
 use pmvet_report::{Exporter, html::Html};
 
-const NARROW: (u32, u32) = (360, 800);
-const WIDE: (u32, u32) = (1600, 1000);
-
-fn chromium() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    let found =
-        std::env::split_paths(&path).flat_map(|dir| names.map(|name| dir.join(name))).find(|file| file.is_file());
-    if found.is_none() {
-        assert!(std::env::var_os("PMVET_REQUIRE_BROWSER").is_none(), "no chromium in PATH");
-        eprintln!("SKIPPED: no chromium in PATH; on Debian: apt-get install chromium");
-    }
-    found
-}
+const NARROW: Size = (360, 800);
+const WIDE: Size = (1600, 1000);
 
 fn page(run: &Run, sources: &Sources) -> String {
     let bytes = Html::default().to_bytes(run, sources).expect("writing to memory");
     String::from_utf8(bytes).expect("the page is UTF-8")
 }
 
-/// The page with the scripts that watch and use it.
-fn with_hooks(page: &str) -> String {
-    let watch = concat!("<head><script>", include_str!("browser/watch.js"), "</script>");
-    let hook = concat!("<script>", include_str!("browser/use.js"), "</script></body>");
-    assert_eq!(page.matches("<head>").count(), 1);
-    assert_eq!(page.matches("</body>").count(), 1);
-    page.replacen("<head>", watch, 1).replacen("</body>", hook, 1)
-}
-
-fn browse(browser: &Path, folder: &Path, size: (u32, u32), arguments: &[OsString]) -> (String, String) {
-    let output = Command::new("timeout")
-        .arg("240")
-        .arg(browser)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"])
-        .args(["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"])
-        .args(["--enable-logging=stderr", "--virtual-time-budget=20000"])
-        .arg(format!("--user-data-dir={}", folder.join("profile").display()))
-        .arg(format!("--window-size={},{}", size.0, size.1))
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .expect("timeout, of coreutils, starts");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (text(&output.stdout), text(&output.stderr))
-}
-
-fn use_page(run: &Run, sources: &Sources, sizes: &[(u32, u32)]) {
-    let Some(browser) = chromium() else { return };
+fn use_page(run: &Run, sources: &Sources, sizes: &[Size]) {
+    let Some(browser) = Browser::find() else { return };
     for &size in sizes {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("page.html");
-        fs::write(&file, with_hooks(&page(run, sources))).expect("written");
-        let (dom, log) = browse(&browser, folder.path(), size, &["--dump-dom".into(), file.into()]);
-        let results = dom.split("<pre id=\"pmvet-results\">").nth(1).and_then(|rest| rest.split("</pre>").next());
-        let results = results.unwrap_or_else(|| panic!("{size:?}: the page did not come to its end\n{log}"));
-        assert!(results.contains("end of results"), "{size:?}: {results}");
-        assert!(!results.contains("FAIL"), "{size:?}: {results}");
+        let results = browser.results(&page(run, sources), include_str!("browser/use.js"), size);
         assert!(results.matches("ok ").count() > 25, "{size:?}: {results}");
-        let console: Vec<&str> = log.lines().filter(|line| line.contains("CONSOLE")).collect();
-        assert!(console.is_empty(), "{size:?}: {console:#?}");
     }
 }
 
@@ -93,6 +42,29 @@ fn the_samples_with_their_source_can_be_used() {
 #[test]
 fn ten_thousand_findings_can_be_used() {
     use_page(&common::run(common::many(10_000)), &common::sources(), &[WIDE]);
+}
+
+#[test]
+fn a_clean_run_says_what_was_done() {
+    let Some(browser) = Browser::find() else { return };
+    let clean = Run { tree: Some(common::tree()), ..common::run(Vec::new()) };
+    for (run, said) in [(clean, "Nothing was found."), (Run::default(), "Nothing was analysed")] {
+        let script = concat!("const said = \"SAID\";", include_str!("browser/clean.js")).replace("SAID", said);
+        for size in [NARROW, WIDE] {
+            browser.results(&page(&run, &common::sources()), &script, size);
+        }
+    }
+}
+
+#[test]
+fn the_steps_before_the_crash_are_kept_and_the_first_are_counted() {
+    let mut finding = common::sample(pmvet_findings::rules::RECOVERY_FAILURE);
+    let pmvet_findings::Evidence::Crash { timeline, .. } = &mut finding.evidence else { panic!("no crash") };
+    let first = timeline[0].clone();
+    timeline.splice(0..0, std::iter::repeat_n(first, 300));
+    let page = page(&common::run(vec![finding]), &common::sources());
+    assert!(page.contains("\"what\":\"crash\""));
+    assert!(page.contains("\"leftOut\":108"));
 }
 
 #[test]
@@ -127,33 +99,28 @@ fn too_many_findings_are_left_out_and_counted() {
     assert!(String::from_utf8(bytes).unwrap().contains("\"leftOut\":20"));
 }
 
-/// Pictures for people to look at.
+/// Pictures for people to look at. Those of real runs are made by `pictures.rs` of the `pmvet` crate.
 #[test]
 fn screenshots() {
     let Some(target) = std::env::var_os("PMVET_SCREENSHOTS").map(PathBuf::from) else { return };
-    let Some(browser) = chromium() else { return };
+    let Some(browser) = Browser::find() else { return };
     fs::create_dir_all(&target).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("page.html");
     let run = common::run([common::samples(), common::many(60), vec![common::hostile(common::HOSTILE[0])]].concat());
     fs::write(&file, page(&run, &common::sources())).unwrap();
     let hostile = &run.findings.iter().find(|f| f.count == u64::MAX).unwrap().fingerprint;
-    let open = |rule: &str| &run.findings.iter().find(|f| f.rule.0 == rule).unwrap().fingerprint;
+    let open = |rule: &str| run.findings.iter().find(|f| f.rule.0 == rule).unwrap().fingerprint.as_str();
     for (name, hash) in [
-        ("overview", ""),
+        ("overview", "overview"),
         ("crash", open("recovery-failure")),
         ("race", open("persistency-race")),
         ("hostile", hostile),
     ] {
-        for size in [NARROW, WIDE] {
-            for (theme, scheme) in [("light", 1), ("dark", 0)] {
-                let picture = target.join(format!("{name}-{}-{theme}.png", size.0));
-                let mut screenshot = OsString::from("--screenshot=");
-                screenshot.push(&picture);
-                let scheme = format!("--blink-settings=preferredColorScheme={scheme}").into();
-                let url = format!("file://{}#{hash}", file.display()).into();
-                browse(&browser, folder.path(), (size.0, size.1 + 1200), &[screenshot, scheme, url]);
-                assert!(picture.is_file(), "{}", picture.display());
+        for (width, height) in [NARROW, WIDE] {
+            for (suffix, theme) in [("light", Theme::Light), ("dark", Theme::Dark)] {
+                let picture = target.join(format!("{name}-{width}-{suffix}.png"));
+                browser.picture(&file, hash, (width, height + 1200), theme, &picture);
             }
         }
     }

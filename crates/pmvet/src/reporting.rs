@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::{self, Color, FailOn, SummaryFormat};
 use crate::exit::{Error, Exit};
 use crate::files;
-use crate::run_folder::{RunFolder, RunInfo};
+use crate::run_folder::{RunFolder, RunInfo, Text};
 
 /// What a run of an engine gave.
 pub(crate) struct Results<'a> {
@@ -115,9 +115,14 @@ pub(crate) fn keep(results: Results<'_>, how: &cli::Reporting, sources: &Sources
     if !folder.kept(save(&findings, folder)) {
         forget_replays(&mut findings, &folder.id);
     }
+    // A run that has seen no recovery work has tried none.
+    let tried = results.info.usual.is_some();
     let run = Run {
         id: folder.id.clone(),
-        command: results.info.command.iter().map(|word| word.0.to_string_lossy().into_owned()).collect(),
+        command: readable(&results.info.command),
+        setup: results.info.setup.clone(),
+        recover: if tried { readable(&results.info.recover) } else { Vec::new() },
+        oracle: results.info.oracle.as_deref().filter(|_| tried).map(readable).unwrap_or_default(),
         version: results.info.version.clone(),
         versions: Default::default(),
         seed: None,
@@ -134,6 +139,10 @@ pub(crate) fn keep(results: Results<'_>, how: &cli::Reporting, sources: &Sources
     };
     folder.keep_json("report.json", &run);
     Ok(run)
+}
+
+fn readable(words: &[Text]) -> Vec<String> {
+    words.iter().map(|word| word.0.to_string_lossy().into_owned()).collect()
 }
 
 fn save(findings: &[Finding], folder: &RunFolder) -> Result<(), Error> {

@@ -69,6 +69,9 @@ pub(crate) struct RunInfo {
     pub(crate) command: Vec<Text>,
     pub(crate) folder: Text,
     pub(crate) environment: BTreeMap<Text, Text>,
+    /// What prepared the files, for a shell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) setup: Option<String>,
     pub(crate) recover: Vec<Text>,
     pub(crate) oracle: Option<Vec<Text>>,
     /// For servers: who talks to the recovered one.
@@ -104,6 +107,7 @@ impl RunInfo {
             command: texts(command),
             folder: Text(std::env::current_dir().unwrap_or_default().into()),
             environment: std::env::vars_os().map(|(name, value)| (Text(name), Text(value))).collect(),
+            setup: None,
             recover: texts(recover),
             oracle: None,
             server: None,

@@ -3,11 +3,12 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io::{self, Write},
+    path::Path,
 };
 
 use pmvet_findings::{
-    Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery, Run, Sources, TimelineStep, fingerprint::is_decisive,
-    rules, run::is_pedantic,
+    Evidence, FailurePointTree, Finding, Frame, Outcome, Place, PmRange, Recovery, Run, Sources, TimelineStep,
+    fingerprint::is_decisive, rules, run::is_pedantic,
 };
 use serde_json::{Map, Value, json};
 
@@ -23,6 +24,8 @@ const MAX_PLACES: usize = 12;
 const MAX_FRAMES: usize = 100;
 const MAX_OUTPUT: usize = 20_000;
 const LINE_BYTES: u64 = 64;
+/// Lines of source with failure points. More than that nobody reads, and their text makes the page large.
+const MAX_COVERED_LINES: usize = 2_000;
 
 pub(super) fn write(run: &Run, sources: &Sources, max_findings: usize, out: &mut impl Write) -> io::Result<()> {
     let mut tables = Tables { sources, frames: Vec::new(), index: HashMap::new(), lines: BTreeMap::new() };
@@ -41,6 +44,8 @@ pub(super) fn write(run: &Run, sources: &Sources, max_findings: usize, out: &mut
     }
     out.write_all(b"],\"tree\":")?;
     script_safe::write(&tree(run), out)?;
+    out.write_all(b",\"covered\":")?;
+    script_safe::write(&tables.covered(run), out)?;
     out.write_all(b",\"frames\":")?;
     script_safe::write(&tables.frames, out)?;
     out.write_all(b",\"lines\":")?;
@@ -50,10 +55,14 @@ pub(super) fn write(run: &Run, sources: &Sources, max_findings: usize, out: &mut
 
 fn head(run: &Run, left_out: usize) -> Value {
     let counter = |c: &pmvet_findings::Counter| json!({ "name": clean(&c.name), "done": c.done, "of": c.of });
+    let engine = |e: &pmvet_findings::EngineCoverage| json!({ "name": clean(&e.engine), "counters": e.counters.iter().map(counter).collect::<Vec<_>>() });
     let versions: BTreeMap<String, String> = run.versions.iter().map(|(k, v)| (clean(k), clean(v))).collect();
     json!({
         "id": clean(&run.id),
         "command": command_line(&run.command),
+        "setup": run.setup.as_deref().map(clean),
+        "recover": command_line(&run.recover),
+        "oracle": command_line(&run.oracle),
         "version": clean(&run.version),
         "versions": versions,
         "seed": run.seed.map(|seed| seed.to_string()),
@@ -61,6 +70,7 @@ fn head(run: &Run, left_out: usize) -> Value {
         "seconds": run.seconds,
         "phases": run.phases.iter().map(|p| json!({ "name": clean(&p.name), "seconds": p.seconds })).collect::<Vec<_>>(),
         "counters": run.coverage.counters.iter().map(counter).collect::<Vec<_>>(),
+        "engines": run.coverage.engines.iter().map(engine).collect::<Vec<_>>(),
         "notCovered": run.coverage.not_covered.iter().map(|remark| clean(remark)).collect::<Vec<_>>(),
         "suppressed": run.suppressed.iter()
             .map(|s| json!({ "reason": clean(&s.reason), "findings": s.findings })).collect::<Vec<_>>(),
@@ -186,6 +196,7 @@ impl Tables<'_> {
             "decisive": is_decisive(place.role),
             "label": clean(&place.label),
             "thread": place.thread,
+            "seq": place.seq.map(|seq| seq.to_string()),
             "pm": place.pm.as_ref().map(pm),
             "frame": place.frame().map(|frame| self.frame(frame)),
             "stack": self.stack(&place.stack),
@@ -202,14 +213,7 @@ impl Tables<'_> {
         }
         let mut view = json!({ "label": clean(&frame.to_string()), "user": frame.is_user() });
         if let (Some(path), Some(line)) = (frame.file.as_deref(), frame.line) {
-            let name = self.path(path);
-            if let Some(file) = self.sources.file(path) {
-                let lines = self.lines.entry(name.clone()).or_default();
-                for (number, text) in file.lines(line.saturating_sub(CONTEXT), line.saturating_add(CONTEXT)) {
-                    lines.entry(number).or_insert_with(|| shorten(&clean(text), MAX_LINE));
-                }
-            }
-            view["file"] = json!(name);
+            view["file"] = json!(self.source_line(path, line));
             view["line"] = json!(line);
         }
         self.frames.push(view);
@@ -217,12 +221,40 @@ impl Tables<'_> {
         self.frames.len() - 1
     }
 
-    /// Steps, and the cache lines that they have to do with.
+    /// Takes the line and those around it along. Returns the name of the file.
+    fn source_line(&mut self, path: &Path, line: u32) -> String {
+        let name = self.path(path);
+        if let Some(file) = self.sources.file(path) {
+            let lines = self.lines.entry(name.clone()).or_default();
+            for (number, text) in file.lines(line.saturating_sub(CONTEXT), line.saturating_add(CONTEXT)) {
+                lines.entry(number).or_insert_with(|| shorten(&clean(text), MAX_LINE));
+            }
+        }
+        name
+    }
+
+    /// What became of the failure points, by files and lines.
+    fn covered(&mut self, run: &Run) -> Value {
+        let lines = run.tree.as_ref().map(FailurePointTree::by_source_line).unwrap_or_default();
+        let mut files: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for (&(path, line), tally) in lines.iter().take(MAX_COVERED_LINES) {
+            let row = json!([line, tally.ok, tally.failed, tally.not_tried]);
+            files.entry(self.source_line(path, line)).or_default().push(row);
+        }
+        let file = |(name, lines)| json!({ "file": name, "lines": lines });
+        json!({
+            "files": files.into_iter().map(file).collect::<Vec<_>>(),
+            "leftOut": lines.len().saturating_sub(MAX_COVERED_LINES),
+        })
+    }
+
+    /// The last steps, since a crash is the last of all, and the cache lines that they have to do with.
     fn timeline(&mut self, timeline: &[TimelineStep]) -> Value {
-        let mut lanes: Vec<(&std::path::Path, u64)> = Vec::new();
+        let mut lanes: Vec<(&Path, u64)> = Vec::new();
         let mut names: Vec<Vec<String>> = Vec::new();
         let mut steps = Vec::new();
-        for access in timeline.iter().take(MAX_STEPS) {
+        let left_out = timeline.len().saturating_sub(MAX_STEPS);
+        for access in &timeline[left_out..] {
             let mut touched = Vec::new();
             for (line, pm) in access.pm.iter().flat_map(|pm| cache_lines(pm).map(move |line| (line, pm))) {
                 let lane = lanes.iter().position(|lane| *lane == (pm.file.as_path(), line)).or_else(|| {
@@ -248,18 +280,17 @@ impl Tables<'_> {
                 "frame": access.at.as_ref().map(|frame| self.frame(frame)),
             }));
         }
-        let lane = |((file, line), objects): (&(&std::path::Path, u64), &Vec<String>)| {
+        let lane = |((file, line), objects): (&(&Path, u64), &Vec<String>)| {
             json!({
                 "file": clean(&file.file_name().unwrap_or_default().to_string_lossy()),
                 "offset": format!("{:#x}", line.saturating_mul(LINE_BYTES)),
                 "objects": objects,
             })
         };
-        let left_out = timeline.len().saturating_sub(MAX_STEPS);
         json!({ "lanes": lanes.iter().zip(&names).map(lane).collect::<Vec<_>>(), "steps": steps, "leftOut": left_out })
     }
 
-    fn path(&self, path: &std::path::Path) -> String {
+    fn path(&self, path: &Path) -> String {
         clean(&self.sources.relative(path).as_deref().unwrap_or(path).to_string_lossy())
     }
 }

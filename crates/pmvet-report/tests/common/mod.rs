@@ -88,6 +88,16 @@ pub(crate) fn timeline() -> Vec<TimelineStep> {
     ]
 }
 
+/// The load comes too late in this run.
+fn race_timeline() -> Vec<TimelineStep> {
+    let at = |function: &str, text: &str| frame(function, line_of(text, 0));
+    vec![
+        access(100, 1, "stored", None, at("push", "list->head =")),
+        access(110, 1, "persisted", None, at("push", "pmem_persist(&list->head")),
+        access(130, 2, "loaded", None, at("first", "uint64_t head = list->head")),
+    ]
+}
+
 fn finding(rule: &Rule, title: &str, places: Vec<Place>) -> Finding {
     Finding {
         rule: rule.id(),
@@ -365,7 +375,7 @@ pub(crate) fn sample(rule: &Rule) -> Finding {
             store.pm = pm(0, 8, "list->head");
             let mut load =
                 place(Role::Load, stack("first", "uint64_t head = list->head", 0), "may read it before it is");
-            load.thread = Some(2);
+            (load.thread, load.seq) = (Some(2), Some(130));
             Finding {
                 expected: "A lock is held from the store to its fence, and also at the load.".into(),
                 happened:
@@ -379,7 +389,7 @@ pub(crate) fn sample(rule: &Rule) -> Finding {
                     observed: false,
                     store_locks: vec![],
                     load_locks: vec!["list->lock".into()],
-                    timeline: timeline(),
+                    timeline: race_timeline(),
                 },
                 count: 7,
                 ..finding(rule, "`list->head` may be read before it is persistent", vec![store, load])
@@ -461,6 +471,8 @@ pub(crate) fn run_with(findings: Vec<Finding>, sources: &Sources) -> Run {
         command: ["./list", "/mnt/pmem/list.pool"].map(String::from).to_vec(),
         version: "0.1.0".into(),
         versions: [("kernel".into(), "6.1.0".into())].into(),
+        setup: Some("truncate -s 1M /mnt/pmem/list.pool".into()),
+        recover: ["./list", "/mnt/pmem/list.pool", "--check"].map(String::from).to_vec(),
         seed: Some(42),
         engines: ["inject", "reorder", "rules", "race"].map(String::from).to_vec(),
         started: Some("2026-01-31T12:00:00Z".into()),

@@ -213,6 +213,7 @@ fn open(job: &Job<'_>, workload: &Workload, engines: &[&mut dyn Engine]) -> Resu
     }
     let folder = RunFolder::create(runs)?;
     let mut info = RunInfo::new(&workload.command, &workload.program.arguments);
+    info.setup = job.workload.setup.clone();
     info.settings = job.resumable.as_ref().map(|resumable| resumable.identity.clone()).unwrap_or_default();
     engines.iter().for_each(|engine| engine.describe(workload, &mut info));
     folder.write_info(&info)?;

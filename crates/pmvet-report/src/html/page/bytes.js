@@ -3,7 +3,7 @@
 const PER_ROW = 16;
 
 function bytesView(diffs) {
-  return diffs.map((diff) => {
+  return [diffs.map((diff) => {
     const base = BigInt(`0x${diff.offset}`);
     const length = Math.max(diff.before.length, diff.after.length);
     const rows = [];
@@ -16,7 +16,7 @@ function bytesView(diffs) {
       el("figcaption", {}, diff.object ? [el("code", {}, diff.object), " in "] : null, diff.file),
       el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Bytes" },
         el("table", {}, el("tbody", {}, rows))));
-  });
+  }), legend([["ok", "differs: as expected"], ["failed", "differs: in the crash image"]], [["·", "no printable character"]])];
 }
 
 function hexRow(address, name, bytes, others, from) {
@@ -30,5 +30,5 @@ function hexRow(address, name, bytes, others, from) {
     text += byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : "·";
   }
   return el("tr", { class: name === "expected" ? "expected" : "actual" },
-    el("th", {}, address), el("th", {}, name), el("td", {}, hex), el("td", { class: "ascii" }, text));
+    el("td", { class: "name" }, address), el("th", { scope: "row" }, name), el("td", {}, hex), el("td", { class: "ascii" }, text));
 }

@@ -14,12 +14,11 @@ function detail(finding) {
       finding.known ? el("span", {}, "in the baseline") : null),
     sourceView(finding.places),
     story(finding),
+    happenings(finding),
     finding.replay ? section("Replay", command(`pmvet replay ${finding.replay}`)) : null,
     finding.recovery ? section("Recovery", recovery(finding.recovery)) : null,
     crash ? section("Crash image", image(crash)) : null,
     finding.diff && finding.diff.length ? section("Bytes that differ", bytesView(finding.diff)) : null,
-    finding.timeline && finding.timeline.steps.length && finding.timeline.lanes.length
-      ? section("Timeline of the cache lines", timelineView(finding.timeline)) : null,
     finding.race ? section("Locks", race(finding.race)) : null,
     node ? section("Where in the failure points", icicleView(node)) : null,
     first && first.pm ? section("Data", el("p", {}, first.pm.object ? [el("code", {}, first.pm.object), ", "] : null,
@@ -29,6 +28,15 @@ function detail(finding) {
     about(finding),
     el("p", { class: "note" }, "fingerprint ", el("code", {}, finding.fingerprint)),
   ];
+}
+
+/** What happened in PM: by threads for a race, else by cache lines. */
+function happenings(finding) {
+  const timeline = finding.timeline;
+  if (!timeline || !timeline.steps.length) return null;
+  const lanes = finding.race || finding.rule === "persistency-race" ? lanesView(finding) : null;
+  if (lanes) return section("The race, event by event", lanes);
+  return timeline.lanes.length ? section("Timeline of the cache lines", timelineView(timeline)) : null;
 }
 
 function story(finding) {
@@ -44,8 +52,8 @@ function command(text) {
 function recovery(result) {
   return [
     el("p", {}, el("code", {}, result.command), ` ${result.outcome}; without a crash it ${result.expected} (${duration(result.seconds)}).`),
-    result.output ? el("pre", { tabindex: 0, "aria-label": "Output of the recovery" }, result.output) : el("p", { class: "note" }, "It printed nothing."),
-    result.oracle ? [el("p", {}, "The oracle:"), el("pre", { tabindex: 0, "aria-label": "Output of the oracle" }, result.oracle)] : null,
+    result.output ? el("pre", { tabindex: 0, role: "group", "aria-label": "Output of the recovery" }, result.output) : el("p", { class: "note" }, "It printed nothing."),
+    result.oracle ? [el("p", {}, "The oracle:"), el("pre", { tabindex: 0, role: "group", "aria-label": "Output of the oracle" }, result.oracle)] : null,
     result.stack.length ? [el("p", { class: "of" }, "Where it was when it failed:"), stackView(result.stack)] : null,
   ];
 }
@@ -75,5 +83,5 @@ function race(locks) {
 function about(finding) {
   const rule = data.rules[finding.rule];
   if (!rule) return null;
-  return el("details", { class: "part" }, el("summary", {}, `About the rule ${finding.rule}`), el("pre", { class: "page" }, rule.page));
+  return el("details", { class: "part" }, el("summary", {}, `About the rule ${finding.rule}`), el("pre", { class: "page", tabindex: 0, role: "group", "aria-label": `About the rule ${finding.rule}` }, rule.page));
 }

@@ -1,7 +1,8 @@
 // The failure points by call path: callers above, width by number, colour by what recovery made of them.
 
 const MAX_LEVELS = 24;
-const LEVEL = 24;
+const LEVEL = 25;
+const VERDICTS = [["failed", "recovery failed"], ["ok", "recovered"], ["not-tried", "not tried"]];
 
 const tree = data.tree && data.tree.map(([parent, label, ok, failed, notTried], index) =>
   ({ index, parent, label, ok, failed, notTried, total: ok + failed + notTried, children: [] }));
@@ -50,9 +51,7 @@ function icicleView(marked) {
     if (cut) note.textContent += " Deeper levels are not drawn: zoom in.";
   };
   draw(null);
-  const legend = [["failed", "recovery failed"], ["ok", "recovered"], ["not-tried", "not tried"]];
-  return [box, el("p", { class: "legend" },
-    legend.map(([kind, text]) => el("span", {}, el("i", { class: `swatch ${kind}` }), text))), note];
+  return [box, legend(VERDICTS, marked ? [["bold", "this finding"]] : []), note];
 }
 
 function cell(node, left, width, level, marked, onclick) {

@@ -21,6 +21,10 @@ function refresh() {
   const hidden = data.findings.length - view.findings.length;
   byId("status").textContent = `${plural(view.findings.length, "finding", "findings")}`
     + (hidden ? `, ${hidden.toLocaleString("en")} hidden by the filter` : "");
+  byId("empty").textContent = view.rows.length ? "" : data.findings.length ? "No finding passes the filter." : "Nothing was found. The overview says what was tried.";
+  // A tree has to have items.
+  if (view.rows.length) list.setAttribute("role", "tree");
+  else list.setAttribute("role", "group");
   draw();
 }
 
@@ -56,20 +60,22 @@ function draw() {
 function rowElement(row, index) {
   const element = row.finding ? findingRow(row.finding) : groupRow(row);
   element.id = `row-${index}`;
+  // Most rows are not in the page: say which of how many this is.
+  for (const [name, value] of [["level", row.level], ["posinset", row.position], ["setsize", row.of]]) element.setAttribute(`aria-${name}`, value);
   element.style.top = `${view.tops[index]}px`;
   element.addEventListener("click", () => { choose(index); activate(); });
   return element;
 }
 
 function findingRow(finding) {
-  return el("div", { class: `row ${finding.severity}`, role: "option", title: finding.title },
+  return el("div", { class: `row ${finding.severity}`, role: "treeitem", title: finding.title },
     el("span", { class: "title" }, prose(finding.title)),
     el("span", { class: "meta" }, el("span", { class: `badge ${finding.severity}` }, finding.severity),
       el("span", { class: "place" }, finding.place), finding.count > 1 ? el("span", {}, `×${finding.count.toLocaleString("en")}`) : null));
 }
 
 function groupRow(row) {
-  return el("div", { class: "row group", role: "option", "aria-expanded": String(!row.folded), title: row.group },
+  return el("div", { class: "row group", role: "treeitem", "aria-expanded": String(!row.folded), title: row.group },
     el("span", { class: "fold" }, row.folded ? "▸" : "▾"), el("span", { class: "name" }, row.group),
     el("span", { class: "number" }, row.count.toLocaleString("en")));
 }

@@ -9,6 +9,7 @@ function open(finding, focus) {
   mainBox.setAttribute("aria-label", "Finding");
   mainBox.scrollTop = 0;
   document.body.dataset.view = "main";
+  scrollToCrash(mainBox);
   setHash(finding.fingerprint);
   if (focus) mainBox.focus({ preventScroll: true });
 }
@@ -54,7 +55,7 @@ function toggle(text, count, pressed, onchange, kind) {
 
 function setUpFilters() {
   const total = (test) => data.findings.filter(test).length;
-  replace(byId("severities"), SEVERITIES.map((severity) => toggle(severity, total((f) => f.severity === severity && !f.pedantic && !f.known), true,
+  replace(byId("severities"), SEVERITIES.map((severity) => toggle(severity, total((f) => f.severity === severity && isCounted(f)), true,
     (on) => (on ? filter.severities.add(severity) : filter.severities.delete(severity)), severity)));
   const extras = [["pedantic", "pedantic rules"], ["known", "in the baseline"]];
   replace(byId("extras"), extras.map(([key, name]) => {
@@ -132,6 +133,7 @@ function openLinked(hash) {
   let name = "";
   try { name = decodeURIComponent(hash.slice(1)); } catch { /* not one of ours */ }
   const finding = name && data.findings.find((candidate) => candidate.fingerprint === name);
+  if (name === "overview") { showOverview(); document.body.dataset.view = "main"; }
   if (!finding) return;
   const index = view.rows.findIndex((row) => row.finding === finding);
   if (index >= 0) choose(index);
@@ -142,5 +144,8 @@ const linked = location.hash;
 setUpFilters();
 refresh();
 showOverview();
+// Without findings there is nothing to choose from.
+if (!data.findings.length) document.body.dataset.view = "main";
 openLinked(linked);
+window.addEventListener("resize", () => scrollToCrash(mainBox));
 window.addEventListener("hashchange", () => openLinked(location.hash));

@@ -30,6 +30,9 @@ const GROUPS = {
   severity: (finding) => finding.severity,
 };
 
+/** Neither of a pedantic rule nor in the baseline. */
+const isCounted = (finding) => !finding.pedantic && !finding.known;
+
 function isShown(finding, words) {
   return filter.severities.has(finding.severity)
     && (filter.pedantic || !finding.pedantic)
@@ -44,7 +47,8 @@ function select() {
   const words = filter.text.toLowerCase().split(/\s+/).filter(Boolean);
   const findings = data.findings.filter((finding) => isShown(finding, words)).sort(ORDERS[filter.sort]);
   const key = GROUPS[filter.group];
-  if (!key) return { findings, rows: findings.map((finding) => ({ finding })) };
+  const placed = (level) => (finding, index, all) => ({ finding, level, position: index + 1, of: all.length });
+  if (!key) return { findings, rows: findings.map(placed(1)) };
   const groups = new Map();
   for (const finding of findings) {
     const name = key(finding);
@@ -52,10 +56,11 @@ function select() {
     groups.get(name).push(finding);
   }
   const rows = [];
+  let position = 0;
   for (const [name, members] of groups) {
     const folded = filter.folded.has(name);
-    rows.push({ group: name, count: members.length, folded });
-    if (!folded) members.forEach((finding) => rows.push({ finding }));
+    rows.push({ group: name, count: members.length, folded, level: 1, position: ++position, of: groups.size });
+    if (!folded) members.map(placed(2)).forEach((row) => rows.push(row));
   }
   return { findings, rows };
 }

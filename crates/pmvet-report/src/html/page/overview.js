@@ -1,24 +1,38 @@
-// The run as a whole: what was found, what was covered, where the time went.
+// The run as a whole: what was found, what was run, what was covered, where the time went.
 
 function overview() {
   const run = data.run;
-  const number = (severity) => data.findings.filter((f) => f.severity === severity && !f.pedantic && !f.known).length;
-  const names = { error: ["error", "errors"], warning: ["warning", "warnings"], performance: ["performance", "performance"] };
   const tiles = SEVERITIES.map((severity) => {
-    const count = number(severity);
-    return el("div", { class: `tile ${severity}` }, el("strong", {}, count.toLocaleString("en")), names[severity][count === 1 ? 0 : 1]);
+    const count = data.findings.filter((f) => f.severity === severity && isCounted(f)).length;
+    const name = severity === "performance" || count === 1 ? severity : `${severity}s`;
+    return el("div", { class: `tile ${severity}` }, el("strong", {}, count.toLocaleString("en")), name);
   });
   return [
     el("h2", {}, "Overview"),
     el("div", { class: "tiles" }, tiles),
+    verdict(run),
     remarks(run),
+    section("What was run", facts([["program", run.command], ["set-up", run.setup], ["recovery", run.recover], ["oracle", run.oracle]])),
     section("Covered", coverage(run)),
     run.notCovered.length
       ? section("Not covered", el("ul", {}, run.notCovered.map((remark) => el("li", {}, remark)))) : null,
     run.phases.length ? section("Time", phases(run)) : null,
-    tree ? section("Failure points", icicleView(null)) : null,
-    section("Run", facts(run)),
+    tree ? section("Failure points by call path", icicleView(null)) : null,
+    data.covered.files.length ? section("Failure points by source line", coveredLines(data.covered)) : null,
+    section("About this run", facts([["run", run.id], ["started", run.started], ["seed", run.seed], ["pmvet", run.version],
+      ...Object.entries(run.versions)])),
   ];
+}
+
+const wasAnalysed = (run) => run.counters.some((counter) => counter.done > 0);
+
+/** One sentence about a run in which nothing counts. */
+function verdict(run) {
+  if (data.findings.some(isCounted) || run.leftOut) return null;
+  if (!wasAnalysed(run)) return el("p", { class: "verdict nothing" }, "Nothing was analysed: that there are no findings means nothing.");
+  const known = data.findings.length ? "Nothing new was found" : "Nothing was found";
+  const limits = run.notCovered.length ? "It holds for what was tried; what was not is listed, too." : "It holds for what was tried.";
+  return el("p", { class: "verdict clean" }, el("strong", {}, `${known}. `), limits);
 }
 
 function remarks(run) {
@@ -30,11 +44,16 @@ function remarks(run) {
   return lines.length ? el("ul", { class: "remarks" }, lines.map((line) => el("li", {}, line))) : null;
 }
 
+/** By engine if there were several. */
 function coverage(run) {
-  if (!run.counters.some((counter) => counter.done > 0)) {
-    return el("p", { class: "warning" }, "Nothing was analysed: that there are no findings means nothing.");
-  }
-  return el("dl", { class: "coverage" }, run.counters.map((counter) => {
+  if (!wasAnalysed(run)) return el("p", {}, "Nothing.");
+  const engines = run.engines.filter((engine) => engine.counters.length);
+  if (!engines.length) return counters(run.counters);
+  return engines.map((engine) => [el("h4", {}, engine.name), counters(engine.counters)]);
+}
+
+function counters(list) {
+  return el("dl", { class: "coverage" }, list.map((counter) => {
     const known = counter.of !== null && counter.of !== undefined;
     const value = known ? `${counter.done.toLocaleString("en")} of ${counter.of.toLocaleString("en")}` : counter.done.toLocaleString("en");
     return [el("dt", {}, counter.name), el("dd", {}, value,
@@ -42,18 +61,20 @@ function coverage(run) {
   }));
 }
 
+/** The phases, and what is left of the whole: they add up. */
 function phases(run) {
-  const longest = Math.max(...run.phases.map((phase) => phase.seconds), 0.001);
-  return [el("dl", { class: "phases" }, run.phases.map((phase) => {
+  const named = run.phases.reduce((sum, phase) => sum + phase.seconds, 0);
+  const rest = run.seconds - named;
+  const all = rest > 0 ? [...run.phases, { name: "everything else", seconds: rest }] : run.phases;
+  const whole = Math.max(run.seconds, named, 0.001);
+  return [el("dl", { class: "phases" }, all.map((phase) => {
     const bar = el("span", { class: "bar" });
-    bar.style.width = `${(100 * phase.seconds) / longest}%`;
-    return [el("dt", {}, phase.name), el("dd", {}, el("span", { class: "track" }, bar), el("span", {}, duration(phase.seconds)))];
-  })), el("p", { class: "note" }, `${duration(run.seconds)} in all`)];
+    bar.style.width = `${(100 * phase.seconds) / whole}%`;
+    return [el("dt", {}, phase.name), el("dd", {}, el("span", { class: "track" }, bar), el("span", { class: "seconds" }, duration(phase.seconds)))];
+  }), el("dt", {}, el("b", {}, "in all")), el("dd", {}, el("span", { class: "track none" }), el("b", { class: "seconds" }, duration(run.seconds))))];
 }
 
-function facts(run) {
-  const rows = [["command", run.command], ["run", run.id], ["started", run.started], ["seed", run.seed],
-    ["pmvet", run.version], ...Object.entries(run.versions)];
+function facts(rows) {
   return el("dl", { class: "facts" }, rows.filter(([, value]) => value).map(([name, value]) =>
     [el("dt", {}, name), el("dd", {}, el("code", {}, value))]));
 }
