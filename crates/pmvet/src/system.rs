@@ -44,6 +44,17 @@ pub(crate) fn handle_signals() {
     handle(libc::SIGXFSZ, nothing, libc::SA_RESTART);
 }
 
+extern "C" fn end_now(_: libc::c_int, _: *const libc::siginfo_t, _: *const libc::c_void) {
+    end_at_once("pmvet: interrupted\n", Exit::Interrupted)
+}
+
+/// Lets the same signals end pmvet at once, for commands that start nothing and change files in one step each.
+pub(crate) fn end_on_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        handle(signal, end_now, 0);
+    }
+}
+
 fn handle(signal: libc::c_int, handler: Handler, flags: libc::c_int) {
     // SAFETY: the handlers only do what handlers may; all-zero is a valid sigaction, and the pointers are valid.
     unsafe {

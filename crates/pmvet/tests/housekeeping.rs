@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -102,13 +102,18 @@ impl Place {
 
 /// Runs a shell command with `disk/` as a full disk, or `disk/` read-only. Nothing where that cannot be mounted.
 fn on_a_disk(place: &Place, fill: bool, line: &str) -> Option<Said> {
+    on_a_disk_with(place, "true", fill, line)
+}
+
+/// The same with a disk on which another command has put something before.
+fn on_a_disk_with(place: &Place, before: &str, fill: bool, line: &str) -> Option<Said> {
     fs::create_dir_all(place.file("disk")).unwrap();
     // A page for each name, so that files can be made and nothing be written to them.
-    let mounted = match fill {
-        true => "mount -t tmpfs -o size=64k none disk || exit 99; cat /dev/zero >disk/rest 2>/dev/null;",
-        false => "mount -t tmpfs -o ro none disk || exit 99;",
+    let spoil = match fill {
+        true => "cat /dev/zero >disk/rest 2>/dev/null",
+        false => "mount -o remount,ro disk || exit 99",
     };
-    let script = format!("{mounted} exec {line}");
+    let script = format!("mount -t tmpfs -o size=8m none disk || exit 99; {before} || exit 98; {spoil}; exec {line}");
     let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
     let rights: &[&str] = if is_root { &["-m"] } else { &["-r", "-m"] };
     let output = place.command("unshare", &[rights, &["sh", "-c", &script]].concat()).output().unwrap();
@@ -256,6 +261,29 @@ fn engines_keep_runs_below_the_limit() {
 }
 
 #[test]
+fn runs_on_a_full_or_read_only_disk_can_be_listed_and_the_rest_is_said() {
+    let place = Place::new();
+    let clean = zoo("undo_btree/clean");
+    (0..2).for_each(|_| drop(place.check(&clean)));
+    let first = place.names(".pmvet/runs")[0].clone();
+    let both = format!("cp -a .pmvet/runs disk/ && {PMVET} runs --runs disk/runs --pin {first} >/dev/null");
+    let runs = format!("{PMVET} runs --runs disk/runs");
+    let on_disk = |before: &str, fill, rest: &str| on_a_disk_with(&place, before, fill, &format!("{runs} {rest}"));
+    let copied = "cp -a .pmvet/runs disk/";
+    for fill in [true, false] {
+        let Some(said) = on_disk(copied, fill, "") else { return };
+        said.expect(0, &[&first, "2 runs"]);
+    }
+    let read_only = "Read-only file system";
+    on_disk(copied, true, &format!("--pin {first}")).unwrap().expect(INTERNAL, &["No space left on device", &first]);
+    on_disk(copied, false, &format!("--pin {first}")).unwrap().expect(INTERNAL, &[read_only, &first]);
+    on_disk(&both, false, &format!("--unpin {first}")).unwrap().expect(INTERNAL, &[read_only, &first]);
+    on_disk(copied, false, "--prune --keep 0").unwrap().expect(INTERNAL, &["cannot remove", read_only, &first]);
+    // Room is made where there is none.
+    on_disk(copied, true, "--prune --keep 0").unwrap().expect(0, &["removed run", &first, "1 run,"]);
+}
+
+#[test]
 fn runs_that_cannot_be_removed_are_named() {
     let place = Place::new();
     place.pmvet(&["runs", "--keep", "1"]).expect(USAGE, &["--prune"]);
@@ -328,4 +356,36 @@ fn an_interrupt_ends_it_and_leaves_nothing() {
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     assert_eq!(init.wait().unwrap().code(), Some(INTERRUPTED));
     assert!(place.names(".").is_empty(), "{:?}", place.names("."));
+}
+
+#[test]
+fn an_interrupt_ends_whatever_waits_for_a_file() {
+    let place = Place::with_finding();
+    let fifo = place.file("pipe");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    fs::create_dir_all(place.file("others/20260101-000000")).unwrap();
+    fs::hard_link(&fifo, place.file("others/20260101-000000/run.json")).unwrap();
+    let before = (place.names("."), place.names(".pmvet/runs"));
+    let commands: [&[&str]; 3] = [
+        &["baseline", "update", "pipe"],
+        &["suppress", "1", "--reason", "x", "--config", "pipe"],
+        &["runs", "--runs", "others"],
+    ];
+    for (words, signal) in commands.into_iter().zip(["-INT", "-TERM", "-HUP"]) {
+        let mut waits = place.command(PMVET, words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        // A pipe can be opened in this way once somebody is about to read it.
+        let nonblocking = || fs::File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&fifo);
+        let _writer = loop {
+            assert!(waits.try_wait().unwrap().is_none(), "{words:?} ended by itself");
+            match nonblocking() {
+                Ok(writer) => break writer,
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        assert!(Command::new("kill").args([signal, &waits.id().to_string()]).status().unwrap().success());
+        let output = waits.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(INTERRUPTED), "{words:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "pmvet: interrupted\n", "{words:?}");
+    }
+    assert_eq!((place.names("."), place.names(".pmvet/runs")), before, "nothing is left");
 }

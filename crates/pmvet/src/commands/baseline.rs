@@ -11,8 +11,10 @@ use crate::exit::{Error, Exit};
 use crate::files;
 use crate::retention;
 use crate::run_folder::RunFolder;
+use crate::system;
 
 pub(crate) fn run(arguments: &cli::Baseline) -> Result<Exit, Error> {
+    system::end_on_signals();
     match &arguments.action {
         BaselineAction::Write(how) => write_new(how),
         BaselineAction::Update { how, no_new } => update(how, *no_new),

@@ -13,8 +13,10 @@ use crate::exit::{Error, Exit};
 use crate::retention::{self, KeptRun, Prune};
 use crate::run_folder::RunFolder;
 use crate::summary::render::bytes;
+use crate::system;
 
 pub(crate) fn run(arguments: &Runs) -> Result<Exit, Error> {
+    system::end_on_signals();
     let folder = &arguments.runs;
     if let Some(name) = &arguments.pin {
         retention::pin(&existing(arguments, name)?, "by `pmvet runs --pin`")?;

@@ -11,8 +11,10 @@ use crate::config::{self, Config, toml_string};
 use crate::exit::{Error, Exit};
 use crate::files;
 use crate::run_folder::RunFolder;
+use crate::system;
 
 pub(crate) fn run(arguments: &cli::Suppress) -> Result<Exit, Error> {
+    system::end_on_signals();
     let reason = arguments.reason.trim();
     if reason.is_empty() {
         return Err(Error::Usage(
