@@ -1,4 +1,5 @@
-//! The engines, one folder each: they read events and return findings. No engine knows another.
+//! The engines, one folder each: they read events and return findings. No engine knows another; [`check`] alone puts two of them
+//! together, [`rules`] and [`inject`].
 //!
 //! What they share has a room of its own: [`lab`] runs recoveries on crash images, [`causes`] tells which findings are one,
 //! [`timeline`] completes findings that have a crash image, [`transactions`] follows those of libpmemobj, [`stacks`] finds the names of
@@ -8,6 +9,7 @@
 mod account;
 pub mod alias_coverage;
 pub mod causes;
+pub mod check;
 pub mod confirm;
 mod corpus_lock;
 pub mod fuzz;

@@ -16,6 +16,7 @@ use pmvet_target::recording::RecordError;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigError;
+use crate::recovery;
 
 /// Exit codes, lightest first: if several apply, the last of them wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -138,6 +139,7 @@ impl From<LabError> for Error {
             LabError::Record(error) => error.into(),
             LabError::Scan(error) => error.into(),
             LabError::Trace { path, source } => Error::Trace { path, source },
+            LabError::Journal { path, source } => recovery::journal_damaged(&path, source),
             LabError::Output { action, what, source } => Error::Output { action, what, source },
         }
     }

@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use pmvet_engines::{lab, verify};
+use pmvet_engines::lab::TrialProgress;
+use pmvet_engines::verify::SearchProgress;
 
 /// How often a pipe, and how often a terminal, is told.
 const LINES: Duration = Duration::from_secs(10);
@@ -43,12 +44,12 @@ pub(crate) struct Stand {
 }
 
 impl ProgressReport {
-    /// For [`lab::TrialProgress`].
+    /// For [`TrialProgress`].
     pub(crate) fn of_crash_images(quiet: bool) -> Self {
         Self::new(quiet, CRASH_IMAGES)
     }
 
-    /// For [`verify::SearchProgress`].
+    /// For [`SearchProgress`].
     pub(crate) fn of_crashes(quiet: bool) -> Self {
         Self::new(quiet, CRASHES)
     }
@@ -119,7 +120,7 @@ impl Drop for ProgressReport {
     }
 }
 
-impl lab::TrialProgress for ProgressReport {
+impl TrialProgress for ProgressReport {
     fn done(&self, done: usize, total: usize, failed: usize) {
         self.show(|seconds| {
             let rate = done as f64 / seconds;
@@ -134,7 +135,7 @@ impl lab::TrialProgress for ProgressReport {
     }
 }
 
-impl verify::SearchProgress for ProgressReport {
+impl SearchProgress for ProgressReport {
     fn done(&self, crashes: usize, of: usize, executions: u64, failures: usize) {
         self.show(|seconds| {
             let rate = executions as f64 / seconds;
@@ -170,7 +171,7 @@ mod tests {
         let bar = ProgressBar::hidden();
         let long_ago = Instant::now() - LINES;
         let report = ProgressReport { shown: Shown::Bar(bar.clone()), started: long_ago, last: Mutex::new(long_ago) };
-        verify::SearchProgress::done(&report, 2, 7, 100, 1);
+        SearchProgress::done(&report, 2, 7, 100, 1);
         assert_eq!((bar.position(), bar.length()), (2, Some(7)));
         assert!(bar.message().starts_with("100 executions (") && bar.message().ends_with("/s), 1 failed"));
         report.finish();

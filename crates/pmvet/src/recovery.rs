@@ -7,12 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmvet_engines::lab::{Bench, PATIENCE, RecoveryCommand, TrialImage, files, room, usual_timeout, with_paths};
+use pmvet_engines::lab::{RecoveryPlan, UnprovenRecovery};
 use pmvet_findings::Outcome;
 use pmvet_model::Mode;
 use pmvet_target::Workload;
-use pmvet_target::crash::{VersionId, Versions};
-use pmvet_target::launch::pm_variables;
 use pmvet_target::program::Program;
 use pmvet_target::sandbox;
 use pmvet_target::sandbox::driver::Driver;
@@ -136,25 +134,15 @@ impl Recovering {
         }
     }
 
-    /// How it is run without instrumentation, on the files that the workload leaves in its last version.
-    pub(crate) fn natively(
-        &self,
-        workload: &Workload,
-        driver: Option<Arc<Driver>>,
-        versions: &Versions,
-        last: VersionId,
-    ) -> RecoveryCommand {
-        let bytes: u64 = versions.get(last).iter().flat_map(|v| &v.files).map(|f| f.size).sum();
-        RecoveryCommand {
+    /// How it is run without instrumentation.
+    pub(crate) fn natively(&self, workload: &Workload, driver: Option<Arc<Driver>>) -> RecoveryPlan {
+        RecoveryPlan {
             command: self.command(workload),
             input: workload.input.clone().filter(|_| !self.looks),
-            variables: pm_variables().collect(),
-            timeout: self.timeout.unwrap_or(PATIENCE),
-            oracle: self.oracle.as_deref().map(|oracle| with_paths(oracle, &files(versions, last))),
+            timeout: self.timeout,
+            oracle: self.oracle.clone(),
             files: workload.left.clone(),
-            most_bytes: room(bytes),
             driver,
-            promised: None,
         }
     }
 
@@ -188,45 +176,26 @@ pub(crate) fn one_at_a_time(client: Option<&str>, jobs: Option<u16>) -> Result<(
     }
 }
 
-/// How a recovery goes on what the undisturbed run left, and how long one may take after a crash.
-pub(crate) struct Proven {
-    pub(crate) usual: Outcome,
-    pub(crate) timeout: Duration,
-    pub(crate) output: Vec<u8>,
-}
-
-impl Recovering {
-    /// Runs the recovery, and the oracle, on what the undisturbed run left. Says how pmvet ends if they cannot be trusted.
-    pub(crate) fn prove(
-        &self,
-        recovery: &RecoveryCommand,
-        versions: &Versions,
-        last: VersionId,
-    ) -> Result<Result<Proven, Exit>, Error> {
-        let trial = recovery.run(&mut Bench::default(), versions, TrialImage::new(last, &[]), None);
-        let Some(trial) = trial.map_err(|e| failed("run", "the recovery", e))? else {
-            let what = match &recovery.oracle {
-                Some(_) => "the recovery, or its oracle, with no fault injected,",
-                None => "the recovery, with no fault injected,",
+/// What to say if a recovery, or its oracle, does not work on what the undisturbed run left, and how pmvet ends.
+pub(crate) fn unproven(why: &UnprovenRecovery, has_oracle: bool) -> Exit {
+    match why {
+        UnprovenRecovery::Interrupted => {
+            let what = match has_oracle {
+                true => "the recovery, or its oracle, with no fault injected,",
+                false => "the recovery, with no fault injected,",
             };
-            return Ok(Err(budget::did_not_end(what).unwrap_or(Exit::Interrupted)));
-        };
-        if trial.outcome != (Outcome::Exit { status: 0 }) {
-            return Ok(Err(match &trial.outcome {
-                Outcome::Oracle { status, output } => workload::failed(
-                    "the oracle rejects the files although nothing was injected",
-                    &format!("it ends with status {status}"),
-                    output.as_bytes(),
-                ),
-                other => workload::failed(
-                    "the recovery fails although nothing was injected; --recover names another command",
-                    other,
-                    &trial.output,
-                ),
-            }));
+            budget::did_not_end(what).unwrap_or(Exit::Interrupted)
         }
-        let timeout = self.timeout.unwrap_or(usual_timeout(trial.time));
-        Ok(Ok(Proven { usual: trial.outcome, timeout, output: trial.output }))
+        UnprovenRecovery::Fails { outcome: Outcome::Oracle { status, output }, .. } => workload::failed(
+            "the oracle rejects the files although nothing was injected",
+            &format!("it ends with status {status}"),
+            output.as_bytes(),
+        ),
+        UnprovenRecovery::Fails { outcome, output } => workload::failed(
+            "the recovery fails although nothing was injected; --recover names another command",
+            outcome,
+            output,
+        ),
     }
 }
 

@@ -254,12 +254,6 @@ impl RunFolder {
         Err(Error::Run(format!("`{name}` is neither a run in {} nor the folder of a run", runs.display())))
     }
 
-    /// A folder in this one, for a recording that belongs to the same run.
-    pub(crate) fn within(&self, name: &str) -> Self {
-        let (id, path) = (format!("{}/{name}", self.id), self.file(name));
-        Self { id, path, unsaved: Arc::clone(&self.unsaved), _in_use: self._in_use.clone() }
-    }
-
     /// The run that a finding's id or the command line means, and the finding.
     pub(crate) fn with_finding(made: &cli::Made, id: &str) -> Result<(Self, Finding), Error> {
         let token: Option<Token> = id.parse().ok();

@@ -8,6 +8,8 @@ use std::collections::{HashMap, HashSet};
 use pmvet_findings::{Evidence, Finding, Outcome, Place, Role, rules};
 use serde::{Deserialize, Serialize};
 
+use crate::transactions;
+
 /// One of the user's lines, and what recovery did.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cause {
@@ -206,6 +208,24 @@ pub fn count_lost_stores(findings: Vec<Finding>) -> Vec<Finding> {
     let (left, _) = count_early(&mut others, lost);
     others.extend(left);
     others
+}
+
+/// Findings of several engines about one run: one bug, one finding, whichever engines have seen it.
+#[derive(Debug, Default)]
+pub struct JoinedFindings(Vec<Finding>);
+
+impl JoinedFindings {
+    /// Adds what one more engine has found.
+    pub fn add(&mut self, found: Vec<Finding>) {
+        let found = without_known(&self.0, found);
+        let (found, _) = count_early(&mut self.0, found);
+        self.0.extend(found);
+    }
+
+    /// All of them.
+    pub fn finish(self) -> Vec<Finding> {
+        transactions::one_per_function(self.0)
+    }
 }
 
 /// Leaves out what has the same cause as something in `known`.

@@ -9,6 +9,8 @@
 //!   rebuilt ([`scan`]), and images with equal content are tried once.
 //! * A failing image is narrowed down to the store that broke it ([`refine`]), and failures that follow each other without a
 //!   good image between them are one finding ([`windows`]).
+//! * Several machines may each try a part of the images (`part`), and a campaign leaves out call paths that earlier runs tried
+//!   (`known_paths`).
 //! * Besides the newest value of everything, states in which the processor wrote lines back in another order are tried
 //!   (`InjectionPlan::reorder`): the likely ones, or all.
 //!
@@ -16,6 +18,8 @@
 //! which several lines are kept back at once, and whatever the recovery does not notice.
 
 pub mod findings;
+pub(crate) mod known_paths;
+pub(crate) mod part;
 pub mod points;
 pub mod refine;
 pub mod scan;
@@ -28,10 +32,29 @@ pub use scan::{FailurePointScan, FailurePointScanner, PendingStore, ReorderedSta
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InjectionPlan {
     pub at: Granularity,
-    /// How many visits to the same call path are tried.
+    /// How many visits to the same call path are tried; [`AUTOMATIC_VISITS`]: the length of the run decides.
     pub visits: u32,
     /// Try states in which lines were written back in another order.
     pub reorder: Option<Reorder>,
+}
+
+/// In [`InjectionPlan::visits`]: as many as the length of the run suggests.
+pub const AUTOMATIC_VISITS: u32 = 0;
+/// A shorter recording is short: nearly all visits can be tried.
+const SHORT_BYTES: u64 = 1 << 20;
+const VISITS_IN_SHORT_RUN: u32 = 64;
+const VISITS_IN_LONG_RUN: u32 = 1;
+
+impl InjectionPlan {
+    /// What to try in a run whose recording has this size.
+    pub(crate) fn for_recording(self, bytes: u64) -> Self {
+        let visits = match self.visits {
+            AUTOMATIC_VISITS if bytes < SHORT_BYTES => VISITS_IN_SHORT_RUN,
+            AUTOMATIC_VISITS => VISITS_IN_LONG_RUN,
+            visits => visits,
+        };
+        Self { visits, ..self }
+    }
 }
 
 /// Which states with lines in another order are tried.

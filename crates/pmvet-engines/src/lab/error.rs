@@ -23,6 +23,9 @@ pub enum LabError {
     Scan(#[from] ScanError),
     #[error("{}: {source}", .path.display())]
     Trace { path: PathBuf, source: TraceError },
+    /// What an interrupted run has noted cannot be used.
+    #[error("{}: {source}", .path.display())]
+    Journal { path: PathBuf, source: io::Error },
     #[error("cannot {action} {what}: {source}")]
     Output { action: &'static str, what: String, source: io::Error },
 }

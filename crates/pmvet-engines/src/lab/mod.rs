@@ -1,7 +1,7 @@
 //! Experiments that engines share: a recovery on a crash image, many of them at a time, and what came of them.
 //!
 //! An engine says which image is to be tried and what the outcome means. The lab rebuilds the image ([`moments`]), runs the recovery on it
-//! ([`recovery`]), several at a time ([`pool`]), and remembers every outcome ([`tried`]), so that equal images are tried once and an
+//! ([`recovery`], as [`recovery_plan`] says), several at a time ([`pool`]), and remembers every outcome ([`tried`]), so that equal images are tried once and an
 //! interrupted run can go on.
 
 mod error;
@@ -11,6 +11,7 @@ pub mod moments;
 pub mod native;
 pub mod pool;
 pub mod recovery;
+pub mod recovery_plan;
 pub mod restart;
 pub mod tried;
 
@@ -33,6 +34,7 @@ pub use moments::{Newest, ScanError, version_at, versions_at};
 pub use native::NativeStacks;
 pub use pool::{TrialCounts, TrialImage, TrialPool, TrialProgress};
 pub use recovery::{Bench, PATIENCE, Promised, RecoveryCommand, Trial, files, room, usual_timeout, with_paths};
+pub use recovery_plan::{ProvenRecovery, RecoveryPlan, UnprovenRecovery};
 pub use tried::{TrialJournal, Tried};
 
 /// What it takes to run a workload once more.
@@ -52,8 +54,11 @@ impl Lab<'_> {
 
     /// An empty file without a name.
     pub fn temporary(&self) -> Result<MappedFile, LabError> {
-        let file = sparse::temporary(self.folder).map_err(|e| LabError::output("use", "a temporary file", e))?;
-        Ok(MappedFile::new(file))
+        self.temporary_file().map_err(|e| LabError::output("use", "a temporary file", e))
+    }
+
+    pub(crate) fn temporary_file(&self) -> io::Result<MappedFile> {
+        sparse::temporary(self.folder).map(MappedFile::new)
     }
 
     /// Runs the workload by a plan and records it. It is ended after `timeout`, or if it is cancelled.

@@ -310,6 +310,11 @@ impl ContentJudge {
         Ok(lines.map_or(Ok(()), |lines| Err(Incomparable::ChangedByRecording(lines))))
     }
 
+    /// The operations, a line each.
+    pub fn operations(&self) -> &[String] {
+        &self.operations
+    }
+
     /// What it has learned not to compare.
     pub fn mask(&self) -> RwLockReadGuard<'_, ContentMask> {
         self.mask.read().unwrap_or_else(|e| e.into_inner())

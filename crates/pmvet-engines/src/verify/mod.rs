@@ -40,6 +40,7 @@ pub mod points;
 pub mod reads;
 pub mod scan;
 pub mod traced;
+pub mod verification;
 
 mod watcher;
 
@@ -54,3 +55,4 @@ pub use points::FailurePointFinder;
 pub use reads::{Observer, UncertainRead};
 pub use scan::{Crash, CrashScan, CrashScanner};
 pub use traced::{Ended, Observed, TraceFailure, Traced};
+pub use verification::{Verification, Verified, VerifyObserver, VerifyPlan};

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pmvet_engines::verify::SearchJournal;
+use pmvet_engines::verify::verification::JOURNAL;
 use pmvet_target::{launch, shutdown};
 
 use super::scatter::parse;
@@ -191,7 +192,7 @@ fn readable(run: &Path, engine: ScatterEngine) -> Result<(), Error> {
     }
     let folder = RunFolder::named(run, &name)?;
     folder.read_info()?;
-    let path = folder.file(verify::JOURNAL);
+    let path = folder.file(JOURNAL);
     SearchJournal::open(&path).map(drop).map_err(|e| failed("read", &path.display().to_string(), e))
 }
 

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
-use pmvet_engines::causes::{self, Failures};
-use pmvet_engines::transactions;
+use pmvet_engines::check::share::join_shares;
 use pmvet_findings::suppress::Suppress;
-use pmvet_findings::{Coverage, Finding, Run, rules};
+use pmvet_findings::{Coverage, Finding, Run};
 
-use super::check::{OTHER_SHARDS, Share, Shares};
+use super::check::{OTHER_SHARDS, Shares};
 use crate::cli;
 use crate::exit::{Error, Exit};
 use crate::files;
@@ -115,53 +114,21 @@ pub(super) fn join_runs(
 
 /// The findings of all shards, as one run would have found them, and what the configuration hides of them.
 fn join(shards: Vec<Shard>) -> (Vec<Finding>, Vec<Suppress>) {
-    let (mut suppress, mut main, mut others) = (Vec::new(), Vec::new(), Vec::new());
-    let mut recordings: BTreeMap<Option<String>, Vec<Share>> = BTreeMap::new();
+    let (mut suppress, mut joint, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for shard in shards {
         match shard.shares {
             Some(shares) => {
                 suppress = shares.suppress;
-                shares.shares.into_iter().for_each(|s| recordings.entry(s.recording.clone()).or_default().push(s));
+                joint.extend(shares.shares);
             }
             None => others.extend(shard.run.findings),
         }
     }
-    let mut in_recovery = Vec::new();
-    for (recording, shares) in recordings {
-        let to = if recording.is_none() { &mut main } else { &mut in_recovery };
-        to.extend(join_shares(shares));
-    }
-    let more = causes::without_known(&main, in_recovery);
-    let mut findings: Vec<Finding> = main.into_iter().chain(more).chain(others).collect();
+    let mut findings = join_shares(joint);
+    findings.extend(others);
     // It would lead to the run of a shard.
     findings.iter_mut().for_each(|finding| finding.replay = None);
     (findings, suppress)
-}
-
-/// What all shards have found in one recording.
-fn join_shares(shares: Vec<Share>) -> Vec<Finding> {
-    let (mut failures, mut lost): (Vec<Failures>, Vec<Finding>) = (Vec::new(), Vec::new());
-    // What rules say about the events: the same in each shard.
-    let mut by_rules: Vec<Finding> = Vec::new();
-    for share in shares {
-        failures.extend(share.failures);
-        for finding in share.others {
-            if finding.rule == rules::REORDERED_CRASH.id() {
-                lost.push(finding);
-                continue;
-            }
-            match by_rules.iter_mut().find(|known| known.fingerprint == finding.fingerprint) {
-                Some(known) if finding.severity > known.severity => *known = finding,
-                Some(known) => known.count = known.count.max(finding.count),
-                None => by_rules.push(finding),
-            }
-        }
-    }
-    let mut all = causes::join_failures(failures);
-    all.extend(by_rules);
-    let (lost, _) = causes::count_early(&mut all, causes::join_lost_stores(lost));
-    all.extend(lost);
-    transactions::one_per_function(all)
 }
 
 /// Where the witnesses are, by the hash of the crash image: the number and folder of a shard, and the witness there.

@@ -11,8 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use glob::Pattern;
-use pmvet_engines::causes;
-use pmvet_engines::transactions;
+use pmvet_engines::causes::JoinedFindings;
 use pmvet_findings::{Coverage, Phase};
 use pmvet_target::Workload;
 use pmvet_target::install::Install;
@@ -333,6 +332,7 @@ fn results(session: &mut Session, reports: Reports) -> (Results<'_>, Exit) {
         seconds: session.started.elapsed().as_secs_f64(),
         phases: phases.into_iter().collect(),
     };
+    let mut findings = JoinedFindings::default();
     for (names, report) in reports {
         least = least.max(report.least);
         if session.several {
@@ -340,15 +340,12 @@ fn results(session: &mut Session, reports: Reports) -> (Results<'_>, Exit) {
         } else {
             results.coverage = report.coverage;
         }
-        // One bug, one finding, whichever engines have seen it.
-        let found = causes::without_known(&results.findings, report.findings);
-        let (found, _) = causes::count_early(&mut results.findings, found);
-        results.findings.extend(found);
+        findings.add(report.findings);
         results.witnesses.extend(report.witnesses);
         results.tree = results.tree.or(report.tree);
         results.engines.extend(names);
         results.phases.extend(report.phases);
     }
-    results.findings = transactions::one_per_function(results.findings);
+    results.findings = findings.finish();
     (results, least)
 }

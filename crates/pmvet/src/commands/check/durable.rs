@@ -1,19 +1,15 @@
 //! `--durable`: what the program promised to keep, and how that is looked at.
 
 use std::ffi::OsString;
-use std::sync::Arc;
 
-use pmvet_engines::lab::{PATIENCE, Promised};
-use pmvet_engines::promises::connections::RequestedOperations;
-use pmvet_engines::promises::content::ContentMask;
-use pmvet_engines::promises::judge::{
-    ContentJudge, ContentRules, DrivenCommand, Incomparable, OperationSource, ReferenceRuns,
-};
-use pmvet_engines::promises::{Acknowledgement, Indistinct, Promise, Promises, operations};
+use pmvet_engines::check::CrashCheck;
+use pmvet_engines::check::durable::{DurablePlan, KeptComparison, OperationLog, promised_again};
+use pmvet_engines::lab::Promised;
+use pmvet_engines::promises::judge::{ContentJudge, ContentRules, Incomparable};
+use pmvet_engines::promises::{Acknowledgement, Indistinct, Promise, operations};
 use pmvet_events::plan::OperationsFrom;
 use pmvet_target::{Workload, sandbox};
 
-use super::analysis::CheckAnalysis;
 use crate::budget;
 use crate::cli::{self, Durability};
 use crate::exit::{Error, Exit};
@@ -49,76 +45,44 @@ impl DurableSettings {
     }
 }
 
-/// How a run was cut into operations, for the report.
-#[derive(Debug, Clone, Default)]
-pub(super) struct OperationsSeen {
-    pub(super) operations: usize,
-    pub(super) contents: usize,
-    /// What they are called: how it is known that one was acknowledged.
-    pub(super) name: &'static str,
-    pub(super) not_judged: usize,
-    pub(super) masked: Vec<String>,
-}
-
-/// What the recorded run promised. If that cannot be told, how pmvet ends.
-pub(super) fn promised(
+/// Lets crashes be judged by what the recorded run promised. If that cannot be told, how pmvet ends.
+pub(super) fn expect(
     settings: &DurableSettings,
-    recovery: DrivenCommand,
+    check: &mut CrashCheck<'_>,
     workload: &Workload,
-    analysis: &CheckAnalysis,
     folder: &RunFolder,
     client_done: Option<u64>,
-) -> Result<Result<(Promised, OperationsSeen), Exit>, Error> {
-    let (source, lines, unclear, told) = match workload.operations.as_ref().zip(workload.driver.as_ref()) {
-        Some((OperationsFrom::Connections, server)) => match analysis.signs.requested(client_done) {
-            Ok(RequestedOperations { requests, texts, several, spans, promises, how }) => {
-                folder.write_json(REQUESTS, &texts)?;
-                let source = OperationSource::Requests(requests, Arc::clone(server));
-                (source, texts, (several, spans), (promises, how))
-            }
-            Err(why) => return Ok(Err(indistinct(why))),
-        },
-        _ => {
-            let lines = kept_lines(folder)?;
-            let told = match analysis.signs.promises(&lines.iter().map(String::as_str).collect::<Vec<_>>()) {
-                Ok(told) => told,
-                Err(why) => return Ok(Err(indistinct(why))),
-            };
-            let source = match &workload.operations {
-                Some(OperationsFrom::File(path)) => OperationSource::File(path.clone()),
-                _ => OperationSource::Input,
-            };
-            (source, lines, Default::default(), told)
-        }
+) -> Result<Option<Exit>, Error> {
+    let server = workload.driver.clone().filter(|_| workload.operations == Some(OperationsFrom::Connections));
+    let is_server = server.is_some();
+    let log = match server {
+        Some(server) => OperationLog::Requests { server, client_done },
+        None => OperationLog::Lines(kept_lines(folder)?),
     };
-    let (promises, how) = told;
-    let rules = ContentRules { sort: settings.sort, buffered: settings.buffered };
-    let shows = |dump: &[OsString]| DrivenCommand { command: dump.to_vec(), driver: None };
-    let dump = settings.dump.clone().filter(|_| settings.recovers_first);
-    let (first, last) = match &settings.dump {
-        Some(dump) if settings.recovers_first => (Some(recovery), shows(dump)),
-        Some(dump) => (None, shows(dump)),
-        None => (None, recovery),
+    let plan = DurablePlan {
+        dump: settings.dump.clone(),
+        recovers_first: settings.recovers_first,
+        rules: ContentRules { sort: settings.sort, buffered: settings.buffered },
     };
-    let references = ReferenceRuns::new(workload, source, first, last, PATIENCE);
-    let journal = folder.file(CONTENTS);
-    let count = lines.len();
-    let judge = ContentJudge::new(lines, rules, ContentMask::default(), dump, Some(references), &journal)
-        .map_err(|e| crate::recovery::journal_damaged(&journal, e))?
-        .of_requests(unclear.0, unclear.1);
-    let seen = OperationsSeen {
-        operations: count,
-        name: match how {
-            Acknowledgement::Answer => "operations (acknowledged by an answer each)",
-            Acknowledgement::Output => "operations (acknowledged by the next output)",
-            Acknowledgement::NextRead => "operations (nothing is printed: acknowledged by the next read)",
-            Acknowledgement::Marker => "operations (acknowledged by PMVET_OP_END)",
-            Acknowledgement::Reply => "requests (acknowledged by a reply each)",
-            Acknowledgement::WholeReply => "requests (acknowledged when all of a reply is written)",
-        },
-        ..OperationsSeen::default()
-    };
-    Ok(Ok((Promised { promises: Arc::new(promises), judge: Arc::new(judge) }, seen)))
+    if let Err(why) = check.expect_durable(&plan, log, &folder.file(CONTENTS))? {
+        return Ok(Some(indistinct(why)));
+    }
+    if is_server && let Some(judge) = check.content_judge() {
+        folder.write_json(REQUESTS, &judge.operations())?;
+    }
+    Ok(None)
+}
+
+/// What operations are called: how it is known that one was acknowledged.
+pub(super) fn counted(acknowledged_by: Acknowledgement) -> &'static str {
+    match acknowledged_by {
+        Acknowledgement::Answer => "operations (acknowledged by an answer each)",
+        Acknowledgement::Output => "operations (acknowledged by the next output)",
+        Acknowledgement::NextRead => "operations (nothing is printed: acknowledged by the next read)",
+        Acknowledgement::Marker => "operations (acknowledged by PMVET_OP_END)",
+        Acknowledgement::Reply => "requests (acknowledged by a reply each)",
+        Acknowledgement::WholeReply => "requests (acknowledged when all of a reply is written)",
+    }
 }
 
 /// The operations that the run has kept: a server's requests, or the lines of its input.
@@ -138,12 +102,9 @@ pub(super) fn describe(judge: &ContentJudge) -> DurableInfo {
 
 /// Judges a crash image of an earlier run again, by the contents that the run has kept.
 pub(crate) fn again(info: &DurableInfo, promise: &Promise, folder: &RunFolder) -> Result<Promised, Error> {
-    let lines = kept_lines(folder)?;
     let DurableInfo { dump, rules, mask } = info.clone();
-    let journal = folder.file(CONTENTS);
-    let judge = ContentJudge::new(lines, rules, mask, dump.as_deref().map(words), None, &journal)
-        .map_err(|e| crate::recovery::journal_damaged(&journal, e))?;
-    Ok(Promised { promises: Arc::new(Promises::only(promise.clone())), judge: Arc::new(judge) })
+    let kept = KeptComparison { dump: dump.as_deref().map(words), rules, mask, lines: kept_lines(folder)? };
+    Ok(promised_again(kept, promise, &folder.file(CONTENTS))?)
 }
 
 /// What to say if operations cannot be told apart.
@@ -182,15 +143,11 @@ fn indistinct(why: Indistinct) -> Exit {
     Exit::NothingAnalysed
 }
 
-/// Sees that contents can be compared. `recorded` is what the image shows that the recorded run left. If they cannot, how pmvet ends.
-pub(super) fn calibrate(judge: &ContentJudge, recorded: Option<&str>) -> Result<Option<Exit>, Error> {
-    let why = match judge.calibrate(recorded).map_err(|e| failed("run", "the dump", e))? {
-        Ok(()) => return Ok(None),
-        Err(why) => why,
-    };
+/// What to say if contents cannot be compared, and how pmvet ends.
+pub(super) fn incomparable(why: Incomparable) -> Exit {
     let (text, lines) = match why {
         Incomparable::Interrupted => {
-            return Ok(Some(budget::did_not_end("the first dumps").unwrap_or(Exit::Interrupted)));
+            return budget::did_not_end("the first dumps").unwrap_or(Exit::Interrupted);
         }
         Incomparable::Fails(operations, what, exit) => {
             (format!("with the first {operations} operations and no fault injected, {what} fails: {exit}"), Vec::new())
@@ -207,5 +164,5 @@ pub(super) fn calibrate(judge: &ContentJudge, recorded: Option<&str>) -> Result<
     };
     eprintln!("pmvet: {text}");
     lines.iter().for_each(|line| eprintln!("  {line}"));
-    Ok(Some(Exit::TargetFailed))
+    Exit::TargetFailed
 }

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pmvet_engines::inject::{Granularity, InjectionPlan, Reorder};
+use pmvet_engines::check::CheckPlan;
+use pmvet_engines::inject::{AUTOMATIC_VISITS, Granularity, InjectionPlan, Reorder};
+use pmvet_engines::lab::RecoveryPlan;
+use pmvet_target::Workload;
 use pmvet_target::sandbox::driver::Driver;
 
 use super::durable::DurableSettings;
@@ -14,11 +17,11 @@ use crate::workload;
 
 #[derive(Debug, Clone)]
 pub(crate) struct CheckSettings {
-    pub(super) plan: InjectionPlan,
+    plan: InjectionPlan,
     pub(crate) recovering: Recovering,
-    pub(super) pedantic: bool,
+    pedantic: bool,
     /// How many recoveries are crashed, too.
-    pub(super) recoveries: usize,
+    recoveries: usize,
     /// Where the call paths of failure points are listed that need not be tried again.
     pub(super) known_points: Option<PathBuf>,
     pub(super) sample: Option<usize>,
@@ -31,26 +34,30 @@ pub(crate) struct CheckSettings {
     pub(super) driver: Option<Arc<Driver>>,
 }
 
-/// How many visits are tried is decided by the length of the run.
-const AUTOMATIC: u32 = 0;
-/// A recording of fewer bytes is short: nearly all visits can be tried.
-const SHORT: u64 = 1 << 20;
-/// Visits in a short run, and in a long one.
-const VISITS: (u32, u32) = (64, 1);
 /// One of many test cases: how many reordered states are tried at a failure point, and how many recoveries are crashed. The next case
 /// takes the same paths in another state.
 const CASE_REORDER_STATES: usize = 64;
 const CASE_CRASHED_RECOVERIES: usize = 2;
 
 impl CheckSettings {
-    /// What to try in a run whose recording has this size.
-    pub(super) fn plan(&self, bytes: u64) -> InjectionPlan {
-        let visits = match self.plan.visits {
-            AUTOMATIC if bytes < SHORT => VISITS.0,
-            AUTOMATIC => VISITS.1,
-            visits => visits,
-        };
-        InjectionPlan { visits, ..self.plan }
+    /// What the engine is to try.
+    pub(super) fn plan(&self) -> CheckPlan {
+        CheckPlan {
+            injection: self.plan,
+            mode: self.recovering.mode,
+            pedantic: self.pedantic,
+            crashed_recoveries: self.recoveries,
+            known_paths: self.known_points.clone(),
+            sample: self.sample,
+            shard: self.shard,
+            workers: self.recovering.jobs,
+        }
+    }
+
+    /// How the workload recovers.
+    pub(super) fn recovery_plan(&self, workload: &Workload) -> RecoveryPlan {
+        let driver = self.driver.clone().or_else(|| workload.driver.clone());
+        self.recovering.natively(workload, driver)
     }
 
     /// The defaults, with all reorderings, as `vet` wants them.
@@ -58,7 +65,7 @@ impl CheckSettings {
         Ok(Self {
             plan: InjectionPlan {
                 at: Granularity::Persist,
-                visits: AUTOMATIC,
+                visits: AUTOMATIC_VISITS,
                 reorder: Some(Reorder { states: cli::REORDER_STATES as usize, all: true }),
             },
             recovering: Recovering::new(&arguments.recovering, &arguments.workload)?,
@@ -78,7 +85,7 @@ impl CheckSettings {
         Self {
             plan: InjectionPlan {
                 at: Granularity::Persist,
-                visits: AUTOMATIC,
+                visits: AUTOMATIC_VISITS,
                 reorder: Some(Reorder { states: CASE_REORDER_STATES, all: true }),
             },
             recovering,
@@ -101,7 +108,7 @@ impl CheckSettings {
                     CrashAt::Persist => Granularity::Persist,
                     CrashAt::Store => Granularity::Store,
                 },
-                visits: arguments.visits.unwrap_or(AUTOMATIC),
+                visits: arguments.visits.unwrap_or(AUTOMATIC_VISITS),
                 reorder: match arguments.reorder_states {
                     0 => None,
                     states => Some(Reorder { states: states as usize, all: arguments.reorder }),
@@ -142,9 +149,14 @@ impl CheckSettings {
         identity
     }
 
+    /// Whether orders of write-back other than the program's are tried.
+    pub(super) fn reorders(&self) -> bool {
+        self.plan.reorder.is_some()
+    }
+
     pub(super) fn engines(&self) -> Vec<String> {
         let mut engines = vec!["inject".into(), "rules".into()];
-        if self.plan.reorder.is_some() {
+        if self.reorders() {
             engines.push("reorder".into());
         }
         if self.durable.is_some() {

@@ -2,51 +2,49 @@
 
 use std::time::Instant;
 
+use pmvet_engines::check::Checked;
+use pmvet_engines::check::durable::OperationsSeen;
 use pmvet_findings::{Coverage, Phase};
 use pmvet_target::shutdown;
 use serde::Serialize;
 
-use super::OTHER_SHARDS;
-use super::analysis::CheckAnalysis;
-use super::durable::OperationsSeen;
-use super::injection::Injected;
-use super::recoveries::Twice;
 use super::settings::CheckSettings;
+use super::{OTHER_SHARDS, durable};
 use crate::budget;
 use crate::run_folder::RunInfo;
 use crate::system;
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct CheckStats {
-    pub(super) wall_seconds: f64,
+    wall_seconds: f64,
     /// The workload without pmvet.
-    pub(super) native_seconds: Option<f64>,
+    native_seconds: Option<f64>,
     /// The workload, recorded.
-    pub(super) traced_seconds: Option<f64>,
-    pub(super) analysis_seconds: f64,
-    pub(super) recovery_seconds: f64,
-    pub(super) events: u64,
+    traced_seconds: Option<f64>,
+    analysis_seconds: f64,
+    recovery_seconds: f64,
+    events: u64,
     /// Failure points passed, all visits counted.
-    pub(super) failure_points_passed: u64,
+    failure_points_passed: u64,
     /// Failure points with different call paths.
-    pub(super) failure_points: usize,
+    failure_points: usize,
     /// Crash images with different content, in program order.
-    pub(super) images: usize,
+    images: usize,
     /// Crash images with lines written back in another order.
-    pub(super) reordered_images: usize,
+    reordered_images: usize,
     /// Recoveries that were recorded and crashed, too, and the failure points in them.
-    pub(super) recoveries_recorded: usize,
-    pub(super) failure_points_in_recovery: usize,
-    pub(super) recoveries: usize,
-    pub(super) recoveries_known: usize,
+    recoveries_recorded: usize,
+    failure_points_in_recovery: usize,
+    recoveries: usize,
+    recoveries_known: usize,
     pub(super) recoveries_left: usize,
     /// A recovery that has the machine for itself, the mean of some.
-    pub(super) mean_recovery_seconds: Option<f64>,
-    pub(super) jobs: usize,
+    mean_recovery_seconds: Option<f64>,
+    jobs: usize,
     /// The least time all this can take, divided by the time it took.
-    pub(super) efficiency: Option<f64>,
+    efficiency: Option<f64>,
     /// Such images that were left out as less likely to fail.
-    pub(super) reordered_images_left: usize,
+    reordered_images_left: usize,
     #[serde(skip)]
     cut_short: usize,
     #[serde(skip)]
@@ -56,49 +54,47 @@ pub(super) struct CheckStats {
     is_blind: bool,
     /// With `--durable`.
     #[serde(skip)]
-    pub(super) operations: Option<OperationsSeen>,
+    operations: Option<OperationsSeen>,
     /// How many threads stored to PM.
     #[serde(skip)]
     writers: usize,
 }
 
 impl CheckStats {
-    pub(super) fn take(
-        &mut self,
-        info: &RunInfo,
-        analysis: &CheckAnalysis,
-        injected: &Injected,
-        twice: &Twice,
-        jobs: usize,
-        started: Instant,
-    ) {
-        let scan = &analysis.scan;
-        self.native_seconds = info.native_seconds;
-        self.traced_seconds = info.traced_seconds;
-        self.recovery_seconds = injected.recovery_seconds;
-        self.events = analysis.events;
-        self.failure_points_passed = scan.passed;
-        self.failure_points = scan.unique;
-        self.images = injected.images;
-        self.reordered_images = injected.states;
-        self.recoveries_recorded = twice.recorded;
-        self.is_blind = twice.recorded > 0 && twice.looked == 0;
-        self.failure_points_in_recovery = twice.points;
-        self.recoveries = injected.done.tried + twice.tried;
-        self.recoveries_known = injected.done.known;
-        self.recoveries_left = injected.done.left + twice.left;
-        self.mean_recovery_seconds = injected.mean_recovery_seconds;
-        self.jobs = jobs;
-        self.reordered_images_left = scan.unlikely;
-        self.cut_short = scan.cut_short;
-        self.not_combined = scan.not_combined;
-        self.writers = analysis.writers;
-        self.wall_seconds = started.elapsed().as_secs_f64();
+    pub(super) fn new(info: &RunInfo, checked: &Checked, jobs: usize, started: Instant) -> Self {
+        let counts = &checked.counts;
+        let wall_seconds = started.elapsed().as_secs_f64();
         let cores = system::cores().min(jobs) as f64;
-        self.efficiency = match (self.native_seconds, self.mean_recovery_seconds) {
-            (Some(native), Some(mean)) => Some((native + self.recoveries as f64 * mean / cores) / self.wall_seconds),
+        let efficiency = match (info.native_seconds, counts.mean_recovery_seconds) {
+            (Some(native), Some(mean)) => Some((native + counts.recoveries as f64 * mean / cores) / wall_seconds),
             _ => None,
         };
+        Self {
+            wall_seconds,
+            native_seconds: info.native_seconds,
+            traced_seconds: info.traced_seconds,
+            analysis_seconds: counts.analysis_seconds,
+            recovery_seconds: counts.recovery_seconds,
+            events: counts.events,
+            failure_points_passed: counts.points_passed,
+            failure_points: counts.points,
+            images: counts.images,
+            reordered_images: counts.reordered_images,
+            recoveries_recorded: counts.recoveries_recorded,
+            failure_points_in_recovery: counts.points_in_recovery,
+            recoveries: counts.recoveries,
+            recoveries_known: counts.recoveries_known,
+            recoveries_left: counts.recoveries_left,
+            mean_recovery_seconds: counts.mean_recovery_seconds,
+            jobs,
+            efficiency,
+            reordered_images_left: counts.reordered_images_left,
+            cut_short: counts.cut_short_points,
+            not_combined: counts.not_combined_points,
+            is_blind: counts.recoveries_recorded > 0 && counts.recoveries_that_mapped == 0,
+            operations: checked.operations.clone(),
+            writers: counts.writers,
+        }
     }
 
     pub(super) fn coverage(&self, settings: &CheckSettings) -> Coverage {
@@ -109,10 +105,10 @@ impl CheckStats {
         }
         coverage.count("crash images", self.images as u64, None);
         if let Some(seen) = &self.operations {
-            coverage.count(seen.name, seen.operations as u64, None);
+            coverage.count(durable::counted(seen.acknowledged_by), seen.operations as u64, None);
             coverage.count("contents compared with", seen.contents as u64, None);
         }
-        if settings.plan.reorder.is_some() {
+        if settings.reorders() {
             coverage.count("reordered crash images", self.reordered_images as u64, None);
         }
         let all = self.recoveries + self.recoveries_known + self.recoveries_left;
@@ -132,7 +128,7 @@ impl CheckStats {
                 not(format!("what the dump shows as `{line}`, which differs between runs without a crash"));
             }
         }
-        if settings.plan.reorder.is_none() {
+        if !settings.reorders() {
             not("crashes in which lines were written back in another order".into());
         } else if self.reordered_images_left > 0 {
             not(format!("{} less likely orders of write-back (--reorder)", self.reordered_images_left));

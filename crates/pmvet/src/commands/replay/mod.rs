@@ -8,9 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pmvet_engines::confirm::replay::Again;
-use pmvet_engines::lab;
-use pmvet_engines::lab::{Bench, room};
-use pmvet_engines::lab::{RecoveryCommand, TrialImage};
+use pmvet_engines::lab::{Bench, RecoveryCommand, TrialImage, room, version_at};
 use pmvet_engines::promises::PromiseId;
 use pmvet_findings::Evidence;
 use pmvet_target::crash::Scratch;
@@ -59,7 +57,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         None => folder.recording(),
     };
     let store = MappedFile::new(folder.temporary().map_err(|e| failed("make", "a temporary file", e))?);
-    let (versions, version) = lab::version_at(&recording, witness.seq, store)?;
+    let (versions, version) = version_at(&recording, witness.seq, store)?;
     let promised = match (&info.durable, &witness.promise) {
         (Some(durable), Some(promise)) => Some(check::durable::again(durable, promise, &folder)?),
         _ => None,

@@ -1,15 +1,16 @@
 //! `pmvet verify`: one recorded run, and its recovery on everything that a crash can leave and the recovery can tell apart.
 
-mod search;
 mod settings;
 mod stats;
 
-use std::time::Instant;
+use std::io;
+use std::path::Path;
 
+use pmvet_engines::lab::{Lab, ProvenRecovery};
+use pmvet_engines::verify::verification::{EXPERIMENTS, JOURNAL};
+use pmvet_engines::verify::{SearchProgress, Verification, VerifyObserver};
 use pmvet_target::shutdown;
 
-pub(super) use self::search::JOURNAL;
-use self::search::{Search, VerifyAnalysis};
 pub(super) use self::settings::VerifySettings;
 use self::stats::VerifyStats;
 use crate::budget;
@@ -17,8 +18,9 @@ use crate::cli;
 use crate::config::Config;
 use crate::driver::{self, Engine, EngineReport, Job, Needs, NoReport, RecordOnly, Resumable, Session};
 use crate::exit::{Error, Exit};
-use crate::recovery::Proven;
-use crate::run_folder::{RunInfo, texts};
+use crate::progress::ProgressReport;
+use crate::recovery::{self, failed};
+use crate::run_folder::{RunFolder, RunInfo, texts};
 use crate::workload;
 use pmvet_target::Workload;
 
@@ -74,52 +76,83 @@ impl Engine for VerifyEngine {
     fn run(&mut self, session: &mut Session) -> Result<EngineReport, NoReport> {
         let (settings, quiet, stats_file) = (&self.settings, session.quiet, session.stats_file("verify"));
         let Session { workload, folder, info, install, started, .. } = session;
-        let began = Instant::now();
-        let mut analysis = VerifyAnalysis::run(&folder.recording(), settings, folder)?;
-        if !analysis.is_whole {
+        let plan = settings.plan();
+        let recovery_plan = settings.recovering.natively(workload, None);
+        let lab = Lab { workload, install, folder: &folder.path };
+        let verification = Verification::read(lab, &plan, &recovery_plan)?;
+        if !verification.is_whole() {
             return Err(NoReport::Exit(budget::not_analysed().unwrap_or(Exit::Interrupted)));
         }
-        let analysis_seconds = began.elapsed().as_secs_f64();
-        if !analysis.scan.saw_pm {
+        if !verification.saw_pm() {
             return Err(NoReport::Exit(workload::no_pm(workload)));
         }
-        let search = Search::new(settings, workload, install, folder, &analysis.scan);
         let (usual, timeout) = match (&info.usual, info.timeout) {
             (Some(usual), Some(timeout)) => (usual.clone(), timeout),
-            _ => match search.prove(&analysis.scan)? {
-                Ok(Proven { usual, timeout, .. }) => (usual, timeout),
-                Err(exit) => return Err(NoReport::Exit(exit)),
+            _ => match verification.prove()? {
+                Ok(ProvenRecovery { usual, timeout, .. }) => (usual, timeout),
+                Err(why) => return Err(NoReport::Exit(recovery::unproven(&why, recovery_plan.oracle.is_some()))),
             },
         };
         (info.usual, info.timeout) = (Some(usual.clone()), Some(timeout));
         folder.keep_info(info);
-        let searched = search.run(&mut analysis, &usual, timeout, quiet)?;
-        let mut stats = VerifyStats::default();
-        stats.analysis_seconds = analysis_seconds;
-        stats.take(info, &analysis.scan, &searched.done, searched.seconds, settings.recovering.jobs);
-        stats.wall_seconds = started.elapsed().as_secs_f64();
+        let program = settings.recovering.program(workload)?;
+        for name in [JOURNAL, EXPERIMENTS] {
+            join_journals(settings, folder, name)?;
+        }
+        let mut verified = verification.run(program, &usual, timeout, &Shown { quiet })?;
+        folder.kept(verified.unsaved.take().map_or(Ok(()), |error| Err(error.into())));
+        let stats = VerifyStats::new(info, &verified, settings.recovering.jobs, started.elapsed());
         folder.keep_json(&stats_file, &stats);
         let mut coverage = stats.coverage(settings);
         budget::note(&mut coverage);
-        let done = &searched.done;
-        let blind = done.looked == 0 && done.watched > 0;
-        if blind {
+        if verified.is_blind() {
             eprintln!(
                 "pmvet: nothing was analysed: in {} executions the recovery neither mapped nor read a PM file of the run; is \
                  --recover right?",
-                done.watched
+                verified.done.watched
             );
             coverage.not_covered.push("everything: the recovery looks at no PM".into());
         }
-        let complete = searched.done.is_complete() && analysis.scan.merged == 0 && analysis.scan.unsupported == 0;
         Ok(EngineReport {
-            findings: searched.findings,
-            witnesses: searched.witnesses,
             coverage,
             tree: None,
             phases: stats.phases(),
-            complete: complete && !shutdown::is_over(),
-            least: if blind { Exit::NothingAnalysed } else { Exit::Ok },
+            complete: verified.is_complete() && !shutdown::is_over(),
+            least: if verified.is_blind() { Exit::NothingAnalysed } else { Exit::Ok },
+            findings: verified.findings,
+            witnesses: verified.witnesses,
         })
     }
+}
+
+/// Shows the user how a verification goes.
+struct Shown {
+    quiet: bool,
+}
+
+impl VerifyObserver for Shown {
+    fn search(&self) -> Box<dyn SearchProgress + '_> {
+        Box::new(ProgressReport::of_crashes(self.quiet))
+    }
+
+    fn journal_was_torn(&self, path: &Path) {
+        recovery::say_torn(path);
+    }
+}
+
+/// Brings what all shards have kept in files of this name into one.
+fn join_journals(settings: &VerifySettings, folder: &RunFolder, name: &str) -> Result<(), Error> {
+    let Some(gathered) = &settings.gathered else { return Ok(()) };
+    let mut joined = Vec::new();
+    for path in gathered.iter().map(|folder| folder.join(name)) {
+        let lines = match std::fs::read(&path) {
+            Ok(lines) => lines,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(failed("read", &path.display().to_string(), e)),
+        };
+        // A kill may have torn the last line.
+        let whole = lines.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+        joined.extend_from_slice(&lines[..whole]);
+    }
+    folder.write(name, &joined)
 }

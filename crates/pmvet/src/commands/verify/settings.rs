@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use pmvet_engines::verify::VerifyPlan;
+
 use crate::cli;
 use crate::exit::Error;
 use crate::recovery::{self, Identity, Recovering};
@@ -10,12 +12,12 @@ use crate::recovery::{self, Identity, Recovering};
 pub(crate) struct VerifySettings {
     pub(super) recovering: Recovering,
     pub(super) failures: u8,
-    pub(super) keep_going: bool,
-    pub(super) most: u64,
-    pub(super) patience: u64,
-    pub(super) checksums: bool,
+    keep_going: bool,
+    most: u64,
+    patience: u64,
+    checksums: bool,
     /// Which part of the crashes, of how many.
-    pub(super) shard: Option<(usize, usize)>,
+    shard: Option<(usize, usize)>,
     /// The runs that have made all executions there are: nothing is executed here.
     pub(super) gathered: Option<Vec<PathBuf>>,
 }
@@ -49,6 +51,21 @@ impl VerifySettings {
             shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
             gathered: arguments.gathered.clone(),
         })
+    }
+
+    /// What the engine is to try.
+    pub(super) fn plan(&self) -> VerifyPlan {
+        VerifyPlan {
+            mode: self.recovering.mode,
+            failures: self.failures,
+            keep_going: self.keep_going,
+            most_executions: self.most,
+            patience_executions: self.patience,
+            checksums: self.checksums,
+            shard: self.shard,
+            known_only: self.gathered.is_some(),
+            workers: self.recovering.jobs,
+        }
     }
 
     /// All that decides what is tried and what is expected.

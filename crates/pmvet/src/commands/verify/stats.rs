@@ -1,40 +1,42 @@
 //! `stats.json`: what a verification did, what it left, and how long it took.
 
-use pmvet_engines::verify::{CrashScan, SearchResult};
+use std::time::Duration;
+
+use pmvet_engines::verify::Verified;
 use pmvet_findings::{Coverage, Phase};
 use serde::Serialize;
 
 use super::settings::VerifySettings;
 use crate::run_folder::RunInfo;
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct VerifyStats {
-    pub(super) wall_seconds: f64,
+    wall_seconds: f64,
     /// The workload, recorded.
-    pub(super) traced_seconds: Option<f64>,
-    pub(super) analysis_seconds: f64,
-    pub(super) search_seconds: f64,
+    traced_seconds: Option<f64>,
+    analysis_seconds: f64,
+    search_seconds: f64,
     /// Failure points passed, those that leave the same as another one included.
-    pub(super) failure_points: u64,
+    failure_points: u64,
     /// Crashes that leave different choices.
-    pub(super) crashes: usize,
-    pub(super) crashes_explored: usize,
-    pub(super) crashes_in_recovery: usize,
-    pub(super) executions: u64,
-    pub(super) executions_known: u64,
-    pub(super) executions_per_second: f64,
+    crashes: usize,
+    crashes_explored: usize,
+    crashes_in_recovery: usize,
+    executions: u64,
+    executions_known: u64,
+    executions_per_second: f64,
     /// The most executions that one crash took.
-    pub(super) most_after_one_crash: u64,
+    most_after_one_crash: u64,
     /// How many images an eager search would try; a text, since it may be any number.
-    pub(super) eager_executions: String,
-    pub(super) failures: usize,
-    pub(super) left: usize,
-    pub(super) crashes_left: usize,
-    pub(super) doubtful: usize,
-    pub(super) abandoned: usize,
-    pub(super) diverged: u64,
-    pub(super) unconfirmed: u64,
-    pub(super) jobs: usize,
+    eager_executions: String,
+    failures: usize,
+    left: usize,
+    crashes_left: usize,
+    doubtful: usize,
+    abandoned: usize,
+    diverged: u64,
+    unconfirmed: u64,
+    jobs: usize,
     #[serde(skip)]
     inner_cut: u64,
     #[serde(skip)]
@@ -44,32 +46,37 @@ pub(super) struct VerifyStats {
 }
 
 impl VerifyStats {
-    pub(super) fn take(&mut self, info: &RunInfo, scan: &CrashScan, done: &SearchResult, seconds: f64, jobs: usize) {
-        self.traced_seconds = info.traced_seconds;
-        self.search_seconds = seconds;
-        self.failure_points = scan.passed;
-        self.crashes = scan.crashes.len();
-        self.crashes_explored = done.crashes;
-        self.crashes_in_recovery = done.inner_crashes;
-        self.executions = done.executions;
-        self.executions_known = done.known;
-        self.executions_per_second = if seconds > 0.0 { done.executions as f64 / seconds } else { 0.0 };
-        self.most_after_one_crash = done.most_after_one;
-        self.eager_executions = match scan.eager {
-            u128::MAX => "more than 10^38".into(),
-            n => n.to_string(),
-        };
-        self.failures = done.failures.len();
-        self.left = done.left;
-        self.crashes_left = done.crashes_left;
-        self.doubtful = done.doubtful;
-        self.abandoned = done.abandoned;
-        self.diverged = done.diverged;
-        self.unconfirmed = done.unconfirmed;
-        self.jobs = jobs;
-        self.inner_cut = done.inner_cut;
-        self.merged = scan.merged;
-        self.unsupported = scan.unsupported;
+    pub(super) fn new(info: &RunInfo, verified: &Verified, jobs: usize, wall: Duration) -> Self {
+        let (done, seconds) = (&verified.done, verified.search_seconds);
+        Self {
+            wall_seconds: wall.as_secs_f64(),
+            traced_seconds: info.traced_seconds,
+            analysis_seconds: verified.analysis_seconds,
+            search_seconds: seconds,
+            failure_points: verified.points_passed,
+            crashes: verified.crashes,
+            crashes_explored: done.crashes,
+            crashes_in_recovery: done.inner_crashes,
+            executions: done.executions,
+            executions_known: done.known,
+            executions_per_second: if seconds > 0.0 { done.executions as f64 / seconds } else { 0.0 },
+            most_after_one_crash: done.most_after_one,
+            eager_executions: match verified.eager_executions {
+                u128::MAX => "more than 10^38".into(),
+                n => n.to_string(),
+            },
+            failures: done.failures.len(),
+            left: done.left,
+            crashes_left: done.crashes_left,
+            doubtful: done.doubtful,
+            abandoned: done.abandoned,
+            diverged: done.diverged,
+            unconfirmed: done.unconfirmed,
+            jobs,
+            inner_cut: done.inner_cut,
+            merged: verified.merged_states,
+            unsupported: verified.unsupported_accesses,
+        }
     }
 
     pub(super) fn coverage(&self, settings: &VerifySettings) -> Coverage {

@@ -1,32 +1,32 @@
-//! Failure points that earlier checks of the same program tried: `fuzz --then check` looks at hundreds of runs that mostly do the
-//! same.
+//! Call paths of failure points that earlier checks of the same program tried: `fuzz --then check` looks at hundreds of runs that
+//! mostly do the same.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-use crate::exit::Error;
+use crate::lab::LabError;
 
 /// A call path is left out once so many checks have tried it: the same one on other contents of PM may show more.
-const OFTEN: u32 = 3;
+const OFTEN_CHECKS: u32 = 3;
 
 /// The call paths that a file lists often enough: a line for each time one was tried.
-pub(super) fn read(file: &Path) -> HashSet<u64> {
+pub(crate) fn read(file: &Path) -> HashSet<u64> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let mut times: HashMap<u64, u32> = HashMap::new();
     for path in text.lines().filter_map(|line| u64::from_str_radix(line, 16).ok()) {
         *times.entry(path).or_default() += 1;
     }
-    times.into_iter().filter(|&(_, times)| times >= OFTEN).map(|(path, _)| path).collect()
+    times.into_iter().filter(|&(_, times)| times >= OFTEN_CHECKS).map(|(path, _)| path).collect()
 }
 
 /// Adds call paths that were tried now.
-pub(super) fn add<'a>(file: &Path, paths: impl Iterator<Item = &'a u64>) -> Result<(), Error> {
+pub(crate) fn add<'a>(file: &Path, paths: impl Iterator<Item = &'a u64>) -> Result<(), LabError> {
     let text: String = paths.map(|path| format!("{path:016x}\n")).collect();
     let written =
         OpenOptions::new().append(true).create(true).open(file).and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|source| Error::Output { action: "write", what: file.display().to_string(), source })
+    written.map_err(|e| LabError::output("write", &file.display().to_string(), e))
 }
 
 #[cfg(test)]

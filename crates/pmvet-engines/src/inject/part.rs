@@ -5,30 +5,30 @@
 
 use std::collections::{HashMap, HashSet};
 
-use pmvet_engines::inject::windows::PointVerdict;
-use pmvet_engines::inject::{FailurePoint, FailurePointScan};
-
-use super::settings::CheckSettings;
+use super::points::FailurePoint;
+use super::scan::FailurePointScan;
+use super::windows::PointVerdict;
 
 /// How far recovery from a later point is tried instead, if that from the one to crash fails.
 const MOST_STEPS: usize = 64;
 
 /// The failure points of a scan, by position: those that one run tries, and those of this shard.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(crate) struct Part {
     all: Vec<usize>,
     own: HashSet<usize>,
     shard: Option<(usize, usize)>,
 }
 
 impl Part {
-    pub(super) fn new(scan: &FailurePointScan, settings: &CheckSettings) -> Self {
+    /// `sample`: about so many of the points, from everywhere. `shard`: its number, from 0, and how many there are.
+    pub(crate) fn new(scan: &FailurePointScan, sample: Option<usize>, shard: Option<(usize, usize)>) -> Self {
         let total = scan.points.len();
-        let step = settings.sample.map_or(1, |sample| total.div_ceil(sample.max(1)).max(1));
-        Self::of(&scan.points, (0..total).step_by(step).collect(), settings.shard)
+        let step = sample.map_or(1, |sample| total.div_ceil(sample.max(1)).max(1));
+        Self::with_points(&scan.points, (0..total).step_by(step).collect(), shard)
     }
 
-    fn of(points: &[FailurePoint], all: Vec<usize>, shard: Option<(usize, usize)>) -> Self {
+    fn with_points(points: &[FailurePoint], all: Vec<usize>, shard: Option<(usize, usize)>) -> Self {
         let mut ranks = HashMap::new();
         let mut own = HashSet::new();
         for &i in &all {
@@ -41,22 +41,22 @@ impl Part {
         Self { all, own, shard }
     }
 
-    pub(super) fn own(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn own(&self) -> impl Iterator<Item = usize> + '_ {
         self.all.iter().copied().filter(|i| self.own.contains(i))
     }
 
-    pub(super) fn owns(&self, point: usize) -> bool {
+    pub(crate) fn owns(&self, point: usize) -> bool {
         self.own.contains(&point)
     }
 
     /// Whether the job with this number is ours, of those that do not depend on a failure point.
-    pub(super) fn owns_job(&self, number: usize) -> bool {
+    pub(crate) fn owns_job(&self, number: usize) -> bool {
         self.shard.is_none_or(|(k, n)| number % n == k)
     }
 
     /// Points of other shards that have to be tried next, given what is known, to see the whole of each window that opens at a point
     /// of ours.
-    pub(super) fn neighbours(&self, verdicts: &[PointVerdict]) -> Vec<usize> {
+    pub(crate) fn neighbours(&self, verdicts: &[PointVerdict]) -> Vec<usize> {
         if self.shard.is_none() {
             return Vec::new();
         }
@@ -83,7 +83,7 @@ impl Part {
     }
 
     /// The points of which the recoveries are to be crashed: some from everywhere, the same in all shards.
-    pub(super) fn to_crash(&self, points: &[FailurePoint], wanted: usize) -> ToCrash {
+    pub(crate) fn to_crash(&self, points: &[FailurePoint], wanted: usize) -> ToCrash {
         let mut versions = HashSet::new();
         let all: Vec<usize> = self.all.iter().copied().filter(|&i| versions.insert(points[i].version)).collect();
         let at = spread(all.len(), wanted);
@@ -93,7 +93,7 @@ impl Part {
 
 /// Recoveries to crash, as far as it is known which of them work.
 #[derive(Debug)]
-pub(super) struct ToCrash {
+pub(crate) struct ToCrash {
     all: Vec<usize>,
     at: Vec<usize>,
     steps: usize,
@@ -101,7 +101,7 @@ pub(super) struct ToCrash {
 
 impl ToCrash {
     /// Goes on from those that fail to the next. Returns points that have to be tried before it is known more.
-    pub(super) fn step(&mut self, verdicts: &[PointVerdict]) -> Vec<usize> {
+    pub(crate) fn step(&mut self, verdicts: &[PointVerdict]) -> Vec<usize> {
         let mut open = Vec::new();
         for at in &mut self.at {
             while let Some(PointVerdict::Bad) = self.all.get(*at).map(|&i| verdicts[i]) {
@@ -114,7 +114,7 @@ impl ToCrash {
     }
 
     /// Those that work.
-    pub(super) fn finish(self, verdicts: &[PointVerdict]) -> Vec<usize> {
+    pub(crate) fn finish(self, verdicts: &[PointVerdict]) -> Vec<usize> {
         let mut taken = HashSet::new();
         let good = self.at.iter().filter_map(|&at| self.all.get(at).copied());
         good.filter(|&i| verdicts[i] == PointVerdict::Good && taken.insert(i)).collect()
@@ -134,13 +134,13 @@ fn spread(all: usize, wanted: usize) -> Vec<usize> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test")]
 
-    use pmvet_engines::inject::windows::{Window, windows};
-    use pmvet_engines::promises::PromiseId;
     use pmvet_events::{ContextId, SiteId, ThreadId};
     use pmvet_target::crash::VersionId;
 
+    use super::super::windows::{Window, windows};
     use super::PointVerdict::{Bad, Good, NotTried};
     use super::*;
+    use crate::promises::PromiseId;
 
     #[test]
     fn no_place_of_a_loop_is_left_out() {
@@ -208,7 +208,7 @@ mod tests {
             for n in 1..=5 {
                 let mut found = Vec::new();
                 for k in 0..n {
-                    let part = Part::of(&points, (0..truth.len()).collect(), Some((k, n)));
+                    let part = Part::with_points(&points, (0..truth.len()).collect(), Some((k, n)));
                     found.extend(shard(&truth, &versions, &part).1);
                 }
                 found.sort_by_key(|window| window.first);
@@ -221,7 +221,7 @@ mod tests {
     fn good_points_of_other_shards_are_not_tried() {
         let versions: Vec<u32> = (0..30).collect();
         let points = points(&versions);
-        let part = Part::of(&points, (0..30).collect(), Some((1, 3)));
+        let part = Part::with_points(&points, (0..30).collect(), Some((1, 3)));
         assert_eq!(shard(&[Good; 30], &versions, &part).0, 10);
         let mut truth = [Good; 30];
         truth[16] = Bad;
@@ -235,7 +235,7 @@ mod tests {
         let points = points(&versions);
         let truth: Vec<PointVerdict> = (0..30).map(|i| if (10..20).contains(&i) { Bad } else { Good }).collect();
         let chosen = |shard: Option<(usize, usize)>| {
-            let part = Part::of(&points, (0..30).collect(), shard);
+            let part = Part::with_points(&points, (0..30).collect(), shard);
             let mut verdicts = vec![NotTried; 30];
             part.own().for_each(|i| verdicts[i] = truth[i]);
             let mut to_crash = part.to_crash(&points, 6);

@@ -1,32 +1,28 @@
 //! The pass over the recorded events: rules, failure points, and the content of PM at each.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use pmvet_engines::inject::windows::PointVerdict;
-use pmvet_engines::inject::{FailurePointScan, FailurePointScanner};
-use pmvet_engines::lab::StackLookup;
-use pmvet_engines::lab::native::NativeStacks;
-use pmvet_engines::promises::OperationSigns;
-use pmvet_engines::rules::{self, RawFinding, RawFindings, Rules};
-use pmvet_engines::stacks::Symbols;
-use pmvet_engines::transactions;
 use pmvet_events::What;
 use pmvet_events::file::Definitions;
-use pmvet_findings::{FailurePointTree, Finding, Tally};
-use pmvet_target::mapped::MappedFile;
-use pmvet_target::recording::Recording;
+use pmvet_findings::{FailurePointTree, Finding, Sources, Tally};
 use pmvet_target::shutdown;
 use pmvet_target::symbols::Symbolizer;
 
-use super::settings::CheckSettings;
-use crate::exit::Error;
-use crate::reporting;
-use crate::run_folder::RunFolder;
+use super::CheckPlan;
+use crate::inject::windows::PointVerdict;
+use crate::inject::{FailurePointScan, FailurePointScanner};
+use crate::lab::{Lab, LabError, NativeStacks, StackLookup};
+use crate::promises::OperationSigns;
+use crate::rules::{self, RawFinding, RawFindings, Rules};
+use crate::stacks::Symbols;
+use crate::transactions;
 
-/// What one pass over the events gave.
-pub(super) struct CheckAnalysis {
+/// What one pass over the events of a recording gave.
+#[derive(Debug)]
+pub(super) struct RecordedRun {
     pub(super) scan: FailurePointScan,
     /// It has seen all events: all was not over before.
     pub(super) is_whole: bool,
@@ -38,29 +34,21 @@ pub(super) struct CheckAnalysis {
     pub(super) signs: OperationSigns,
     /// What the rules found, without names.
     pub(super) raw: RawFindings,
-    names: std::cell::RefCell<(Symbols, Definitions, NativeStacks)>,
+    names: RefCell<(Symbols, Definitions, NativeStacks)>,
 }
 
-impl CheckAnalysis {
-    /// `known` are call paths that need no more crashes.
-    pub(super) fn run(
-        recording: &Recording,
-        settings: &CheckSettings,
-        folder: &RunFolder,
-        known: Arc<HashSet<u64>>,
-    ) -> Result<Self, Error> {
-        let failed = |source| Error::Trace { path: recording.trace(), source };
-        let store = folder.temporary().map_err(|source| Error::Output {
-            action: "make",
-            what: "a temporary file in the run's folder".into(),
-            source,
-        })?;
+impl RecordedRun {
+    /// Reads the recording in the folder of `lab`. `known` are call paths that need no more crashes.
+    pub(super) fn read(lab: &Lab<'_>, plan: &CheckPlan, known: Arc<HashSet<u64>>) -> Result<Self, LabError> {
+        let recording = &lab.recording();
+        let failed = |source| LabError::Trace { path: recording.trace(), source };
+        let store = lab.temporary()?;
         let mut reader = recording.read().map_err(failed)?;
         let bytes = recording.trace().metadata().map_or(u64::MAX, |m| m.len());
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
-        let mut scanner = FailurePointScanner::new(recording, settings.plan(bytes), MappedFile::new(store), known);
-        let mut rules = Rules::new(rules::RuleOptions { mode: settings.recovering.mode, pedantic: settings.pedantic });
+        let mut scanner = FailurePointScanner::new(recording, plan.injection.for_recording(bytes), store, known);
+        let mut rules = Rules::new(rules::RuleOptions { mode: plan.mode, pedantic: plan.pedantic });
         let (mut saw_pm, mut events) = (false, 0);
         let mut signs = OperationSigns::default();
         let (mut writers, mut writer) = (HashSet::new(), None);
@@ -103,9 +91,9 @@ impl CheckAnalysis {
     }
 
     /// Says which fields the stores change that escape their transactions.
-    pub(super) fn name_fields(&self, findings: &mut [Finding]) {
+    pub(super) fn name_fields(&self, findings: &mut [Finding], sources: &Sources) {
         let (symbols, ..) = &mut *self.names.borrow_mut();
-        transactions::name_fields(findings, &reporting::sources(), |module| symbols.types_in(module));
+        transactions::name_fields(findings, sources, |module| symbols.types_in(module));
     }
 
     /// What the rules found, in words.

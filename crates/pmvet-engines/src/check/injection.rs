@@ -1,0 +1,397 @@
+//! Crashes of one recorded run: which images are tried, and what comes of them.
+//!
+//! What the rules suspect is tried, too: a store that is never made persistent is left out of the final content of PM, and if recovery
+//! fails on that, the rule's finding has its proof.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use pmvet_findings::{Evidence, Finding, Outcome, Severity, Sources, rules};
+use pmvet_target::crash::Patch;
+
+use super::CheckPlan;
+use super::recorded_run::RecordedRun;
+use crate::causes::early_stores::{self, Decisive, EventSite, FatalLoss};
+use crate::causes::{self, Failures};
+use crate::inject::findings;
+use crate::inject::part::{Part, ToCrash};
+use crate::inject::refine::{self, TurningPoint};
+use crate::inject::windows::{FailureMode, PointVerdict, Window};
+use crate::inject::{FailurePointScan, PendingStore, ReorderedState};
+use crate::lab::{
+    Bench, Lab, LabError, RecoveryCommand, TrialCounts, TrialImage, TrialJournal, TrialPool, TrialProgress, Tried,
+    UsualRecovery, Witness,
+};
+use crate::timeline;
+use crate::transactions::{self, EscapingLines};
+
+/// How many failures are traced back to the store that caused them.
+const MOST_NARROWED_FAILURES: usize = 64;
+/// How many recoveries are timed alone, for the statistics.
+const TIMED_RECOVERIES: usize = 5;
+/// In the folder of a recording: the recoveries that were tried.
+pub(super) const JOURNAL: &str = "tried.jsonl";
+
+/// The crashes of one recorded run.
+#[derive(Debug)]
+pub(super) struct Injection<'a> {
+    plan: &'a CheckPlan,
+    run: &'a RecordedRun,
+    lab: Lab<'a>,
+    recovery: RecoveryCommand,
+    /// How recovery ends when nothing was injected.
+    usual: &'a Outcome,
+    part: Part,
+}
+
+/// What fault injection gave.
+#[derive(Debug)]
+pub(super) struct Injected {
+    /// First one for each of the causes of `failures`, then the others.
+    pub(super) findings: Vec<Finding>,
+    /// Findings that are counted with one of these, for other shards to count.
+    pub(super) counted: Vec<Finding>,
+    /// Failures in a row, with the position of the finding that the first of each kind has.
+    pub(super) failures: Vec<(Failures, Option<usize>)>,
+    /// Failure points, by position, from which the recoveries are to be crashed, too.
+    pub(super) to_crash: Vec<usize>,
+    /// What it takes to see each failing image again, by the hash of the image.
+    pub(super) witnesses: HashMap<String, Witness>,
+    pub(super) verdicts: Vec<PointVerdict>,
+    pub(super) done: TrialCounts,
+    pub(super) recovery_seconds: f64,
+    pub(super) mean_recovery_seconds: Option<f64>,
+    pub(super) images: usize,
+    pub(super) states: usize,
+    /// Why trials are missing in the journal, if any are.
+    pub(super) unsaved: Option<LabError>,
+}
+
+/// Images that were tried.
+struct TriedImages {
+    done: TrialCounts,
+    /// How many there are in program order.
+    images: usize,
+    /// Points to crash recoveries from.
+    to_crash: ToCrash,
+}
+
+/// The content at the end of a run without a store that a rule suspects, by the position of the rule's finding.
+type LostStores = Vec<(usize, Vec<Patch>)>;
+
+/// A reordered crash, what recovery did, and the store that decides, if that is known.
+type FatalState<'a> = (&'a ReorderedState, Tried, Option<Decisive>);
+
+/// Findings, and the failures that they are about.
+type Worded = (Vec<Finding>, Vec<(Failures, Option<usize>)>);
+
+impl<'a> Injection<'a> {
+    /// `recovery` is that of this run, without its timeout.
+    pub(super) fn new(
+        plan: &'a CheckPlan,
+        run: &'a RecordedRun,
+        lab: Lab<'a>,
+        recovery: RecoveryCommand,
+        (usual, timeout): (&'a Outcome, Duration),
+    ) -> Self {
+        let part = Part::new(&run.scan, plan.sample, plan.shard);
+        Self { plan, run, lab, recovery: RecoveryCommand { timeout, ..recovery }, usual, part }
+    }
+
+    /// Tries the crashes, and finds out from where `recoveries` recoveries may be crashed.
+    pub(super) fn run(
+        self,
+        mut journal: TrialJournal,
+        recoveries: usize,
+        progress: Box<dyn TrialProgress + '_>,
+        sources: &Sources,
+    ) -> Result<Injected, LabError> {
+        let pool = TrialPool {
+            recovery: &self.recovery,
+            versions: &self.run.scan.versions,
+            usual: self.usual,
+            workers: self.plan.workers,
+            deadline: None,
+        };
+        let lost = self.lost_stores();
+        let started = Instant::now();
+        let TriedImages { done, images, to_crash } =
+            self.try_images(&pool, &mut journal, &lost, recoveries, &*progress)?;
+        let recovery_seconds = started.elapsed().as_secs_f64();
+        drop(progress);
+
+        let verdicts = findings::verdicts(&self.run.scan, &journal, self.usual);
+        let to_crash = to_crash.finish(&verdicts);
+        let setting = UsualRecovery {
+            recovery: self.recovery.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
+            usual: self.usual.clone(),
+        };
+        let mut witnesses = HashMap::new();
+        let (mut all, failures) = self.windows(&pool, &mut journal, &setting, &mut witnesses)?;
+        let states = self.fatal_states(&verdicts, &pool, &mut journal, &mut witnesses)?;
+        let (by_rules, proven) = self.suspicions(&lost, &journal, &setting, &mut witnesses);
+        all.extend(by_rules);
+        // The same store, found twice: the rule says more.
+        let known: Vec<Finding> = all.iter().filter(|f| proven.contains(&f.places[0].seq)).cloned().collect();
+        let states: Vec<_> = states.iter().map(|(state, tried, early)| (*state, tried, *early)).collect();
+        let found = self.run.with_names(|names| findings::of_states(&self.run.scan, &states, &known, &setting, names));
+        let (found, counted) = causes::count_early(&mut all, found);
+        all.extend(found);
+        let escaping = self.run.with_names(|names| EscapingLines::new(&self.run.raw.transactions, names.stacks));
+        transactions::blame_transactions(&mut all, &escaping);
+        self.run.name_fields(&mut all, sources);
+        self.run.with_names(|names| timeline::tell(&self.lab.recording(), &mut all, names.stacks))?;
+        Ok(Injected {
+            findings: all,
+            counted,
+            failures,
+            to_crash,
+            witnesses,
+            verdicts,
+            done,
+            recovery_seconds,
+            unsaved: journal.take_failure().map(|e| LabError::output("write", JOURNAL, e)),
+            mean_recovery_seconds: self.time_alone(),
+            images,
+            states: self.chosen_states().count(),
+        })
+    }
+
+    /// Tries this shard's part of the images, and what it takes to tell what they mean.
+    fn try_images(
+        &self,
+        pool: &TrialPool<'_>,
+        journal: &mut TrialJournal,
+        lost: &LostStores,
+        recoveries: usize,
+        progress: &dyn TrialProgress,
+    ) -> Result<TriedImages, LabError> {
+        let scan = &self.run.scan;
+        let mut jobs: Vec<TrialImage<'_>> = self.part.own().map(|i| scan.points[i].image()).collect();
+        let images = jobs.iter().map(|job| job.version).collect::<HashSet<_>>().len();
+        jobs.extend(self.chosen_states().map(|s| scan.points[s.point].image_with(&s.patches)));
+        let (mine, others): (Vec<_>, Vec<_>) = lost.iter().enumerate().partition(|(i, _)| self.part.owns_job(*i));
+        jobs.extend(mine.into_iter().map(|(_, (_, patches))| scan.end_with(patches)));
+        let done = pool.run(&jobs, journal, progress).map_err(not_run)?;
+        // What other shards count. What is said about a store depends on all of these.
+        let others: Vec<TrialImage<'_>> = others.into_iter().map(|(_, (_, patches))| scan.end_with(patches)).collect();
+        pool.run(&others, journal, &()).map_err(not_run)?;
+        try_more(scan, pool, journal, |verdicts| self.part.neighbours(verdicts))?;
+        let failing = self.chosen_states().filter(|state| self.failure(&self.image_of(state), journal).is_some());
+        let before: Vec<usize> = failing.filter_map(|state| state.point.checked_sub(1)).collect();
+        let not_tried = |verdicts: &[PointVerdict], i: usize| verdicts[i] == PointVerdict::NotTried;
+        try_more(scan, pool, journal, |verdicts| before.iter().copied().filter(|&i| not_tried(verdicts, i)).collect())?;
+        let mut to_crash = self.part.to_crash(&scan.points, recoveries);
+        try_more(scan, pool, journal, |verdicts| to_crash.step(verdicts))?;
+        Ok(TriedImages { done, images, to_crash })
+    }
+
+    /// Failures in program order, traced back to stores, in words.
+    fn windows(
+        &self,
+        pool: &TrialPool<'_>,
+        journal: &mut TrialJournal,
+        setting: &UsualRecovery,
+        witnesses: &mut HashMap<String, Witness>,
+    ) -> Result<Worded, LabError> {
+        let scan = &self.run.scan;
+        let windows: Vec<(Window, Tried)> = findings::failures(scan, journal, self.usual)
+            .into_iter()
+            .filter(|(window, _)| self.part.owns(window.opened))
+            .map(|(window, tried)| (window, tried.clone()))
+            .collect();
+        if windows.is_empty() {
+            return Ok(Worded::default());
+        }
+        let recording = self.lab.recording();
+        let mut spans: Vec<TurningPoint> = windows
+            .iter()
+            .map(|(window, tried)| TurningPoint {
+                good: window.before.map_or(1, |before| scan.points[before].seq),
+                bad: scan.points[window.first].seq,
+                mode: FailureMode::from(&tried.outcome),
+            })
+            .collect();
+        let most = spans.len().min(MOST_NARROWED_FAILURES);
+        refine::narrow(&recording, &mut spans[..most], pool, journal, || self.lab.temporary_file())?;
+        let closings: Vec<Option<u64>> =
+            windows.iter().map(|(window, _)| Some(scan.points[window.after?].seq)).collect();
+        let culprits = refine::blame(&recording, &spans, &closings, self.plan.mode)?;
+        let found: Vec<_> =
+            windows.iter().zip(culprits).map(|((window, tried), culprit)| (*window, tried, culprit)).collect();
+        let worded = self.run.with_names(|names| findings::of_windows(scan, &found, setting, names));
+        for (window, tried) in &windows {
+            let point = &scan.points[window.first];
+            witnesses.insert(tried.image.clone(), self.witness(Some(point.seq), &point.image()));
+        }
+        Ok(worded)
+    }
+
+    /// Reordered crashes that are fatal at points where one in program order is not, for a reason of their own, with the store that
+    /// decides each, as far as experiments tell.
+    fn fatal_states(
+        &self,
+        verdicts: &[PointVerdict],
+        pool: &TrialPool<'_>,
+        journal: &mut TrialJournal,
+        witnesses: &mut HashMap<String, Witness>,
+    ) -> Result<Vec<FatalState<'a>>, LabError> {
+        let scan = &self.run.scan;
+        let is_new = |state: &&ReorderedState| {
+            let tried = self.failure(&self.image_of(state), journal);
+            tried.is_some_and(|t| !findings::prolongs_a_window(scan, journal, self.usual, state, &t.outcome))
+        };
+        let good = |state: &&ReorderedState| verdicts[state.point] == PointVerdict::Good && !state.lost.is_empty();
+        let failing: Vec<&'a ReorderedState> = self.chosen_states().filter(good).filter(is_new).collect();
+        let losses: Vec<FatalLoss<'_>> = failing.iter().filter_map(|state| fatal_loss(scan, state)).collect();
+        let early = early_stores::find(&self.lab.recording(), &losses, pool, journal)?;
+        let mut states = Vec::new();
+        for (state, early) in failing.into_iter().zip(early) {
+            let Some(tried) = self.failure(&self.image_of(state), journal) else { continue };
+            let point = &scan.points[state.point];
+            let witness = self.witness(Some(point.seq), &point.image_with(&state.patches));
+            witnesses.insert(tried.image.clone(), witness);
+            states.push((state, tried.clone(), early));
+        }
+        Ok(states)
+    }
+
+    /// What the rules found, in words, with the proof that recovery gives for some of it. Also returns the stores of what is proven.
+    fn suspicions(
+        &self,
+        lost: &LostStores,
+        journal: &TrialJournal,
+        setting: &UsualRecovery,
+        witnesses: &mut HashMap<String, Witness>,
+    ) -> (Vec<Finding>, HashSet<Option<u64>>) {
+        let scan = &self.run.scan;
+        // By the number of the store whose loss is fatal.
+        let mut fatal: HashMap<u64, &Tried> = HashMap::new();
+        for (i, patches) in lost {
+            let image = scan.end_with(patches);
+            if let Some(tried) = self.failure(&image.image(&scan.versions), journal) {
+                fatal.entry(self.run.raw.findings[*i].place.seq).or_insert(tried);
+                witnesses.insert(tried.image.clone(), self.witness(None, &image));
+            }
+        }
+        let mut raw = self.run.raw.findings.clone();
+        // What recovery needs was not meant to be volatile.
+        let volatile = raw.iter_mut().filter(|f| f.rule == rules::TRANSIENT_DATA);
+        let needed = volatile.filter(|f| fatal.contains_key(&f.place.seq));
+        needed.for_each(|f| f.rule = rules::UNPERSISTED_STORE);
+        let about_loss = [rules::UNPERSISTED_STORE.id(), rules::TX_STORE_NOT_ADDED.id()];
+        let (mut all, mut proven) = (Vec::new(), HashSet::new());
+        for mut finding in self.run.worded(raw) {
+            let is_about_loss = about_loss.contains(&finding.rule);
+            let seqs = finding.places.iter().filter(|_| is_about_loss).filter_map(|place| place.seq);
+            if let Some(tried) = seqs.filter_map(|seq| fatal.get(&seq)).next()
+                && let Evidence::Trace { timeline } = &mut finding.evidence
+            {
+                let timeline = std::mem::take(timeline);
+                finding.severity = Severity::Error;
+                finding.caveat = None;
+                proven.insert(finding.places[0].seq);
+                if let Outcome::Content { violation, .. } = &tried.outcome {
+                    finding.rule = violation.rule().id();
+                }
+                finding.happened.push_str(&format!(" If a crash loses it, recovery {}.", tried.outcome));
+                finding.evidence =
+                    self.run.with_names(|names| findings::witnessed(tried, setting, scan, timeline, names));
+            }
+            all.push(finding);
+        }
+        (all, proven)
+    }
+
+    /// What it takes to make an image again: a crash before the event with this number, or at the end.
+    fn witness(&self, seq: Option<u64>, image: &TrialImage<'_>) -> Witness {
+        let promised = self.recovery.promised.as_ref();
+        Witness {
+            recording: None,
+            seq,
+            patches: image.patches.to_vec(),
+            promise: promised.and_then(|promised| promised.promises.get(image.promise).cloned()),
+        }
+    }
+
+    /// The name of the image of a reordered crash.
+    fn image_of(&self, state: &ReorderedState) -> String {
+        let scan = &self.run.scan;
+        scan.points[state.point].image_with(&state.patches).image(&scan.versions)
+    }
+
+    /// The recovery from the image of this name, if it was tried and fails.
+    fn failure<'j>(&self, image: &str, journal: &'j TrialJournal) -> Option<&'j Tried> {
+        journal.get(image).filter(|tried| tried.outcome != *self.usual)
+    }
+
+    /// Reordered crashes of this shard.
+    fn chosen_states(&self) -> impl Iterator<Item = &'a ReorderedState> + '_ {
+        self.run.scan.states.iter().filter(|state| self.part.owns(state.point))
+    }
+
+    /// For some stores of each place that never makes them persistent: the final content of PM without one.
+    fn lost_stores(&self) -> LostStores {
+        let mut lost = Vec::new();
+        for (i, finding) in self.run.raw.findings.iter().enumerate() {
+            let transient = finding.rule == rules::TRANSIENT_DATA;
+            // Most data that is never flushed is meant to be volatile: a sample will do.
+            let step = if transient { finding.lost.len().saturating_sub(1).max(1) } else { 1 };
+            for patches in finding.lost.iter().step_by(step).filter_map(|store| store.without.as_ref()) {
+                lost.push((i, patches.clone()));
+            }
+        }
+        lost
+    }
+
+    /// How long a recovery takes that has the machine for itself, on the mean.
+    fn time_alone(&self) -> Option<f64> {
+        let scan = &self.run.scan;
+        let mut bench = Bench::default();
+        let step = scan.points.len().div_ceil(TIMED_RECOVERIES).max(1);
+        let mut times = Vec::new();
+        for point in scan.points.iter().step_by(step) {
+            let trial = self.recovery.run(&mut bench, &scan.versions, point.image(), Some(self.usual)).ok()??;
+            times.push(trial.time.as_secs_f64());
+        }
+        (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
+    }
+}
+
+fn not_run(error: std::io::Error) -> LabError {
+    LabError::output("run", "a recovery", error)
+}
+
+/// What a state has lost, for the search for the store that decides. Nothing if it has lost nothing.
+fn fatal_loss<'a>(scan: &FailurePointScan, state: &'a ReorderedState) -> Option<FatalLoss<'a>> {
+    let point = &scan.points[state.point];
+    let first = state.lost.iter().min_by_key(|lost| lost.seq)?;
+    let last = state.lost.iter().max_by_key(|lost| lost.seq)?;
+    let lost = |store: &PendingStore| EventSite { seq: store.seq, site: store.site };
+    Some(FatalLoss {
+        crash: EventSite { seq: point.seq, site: point.site },
+        version: point.version,
+        promise: point.promise,
+        patches: &state.patches,
+        thread: last.thread,
+        lost: Some((lost(first), lost(last))),
+    })
+}
+
+/// Tries crashes at failure points, by position, as long as `wanted` names such as nobody has tried.
+fn try_more(
+    scan: &FailurePointScan,
+    pool: &TrialPool<'_>,
+    journal: &mut TrialJournal,
+    mut wanted: impl FnMut(&[PointVerdict]) -> Vec<usize>,
+) -> Result<(), LabError> {
+    loop {
+        let points = wanted(&findings::verdicts(scan, journal, pool.usual));
+        let jobs: Vec<TrialImage<'_>> = points.iter().map(|&i| scan.points[i].image()).collect();
+        let done = pool.run(&jobs, journal, &()).map_err(not_run)?;
+        // Nothing is left to try, or there is no time for it.
+        if done.tried == 0 {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A check of one recorded run: the rules and fault injection together, as `pmvet check` and `vet` have them.
+//!
+//! The one place that knows two engines. Both read the events in one pass (`recorded_run`). What [`rules`](crate::rules) suspects is
+//! tried like the crashes of [`inject`](crate::inject) (`injection`), and a store that both blame is one finding. Then some of the
+//! recoveries are crashed in their turn (`recovery_crashes`). With [`durable`], contents are compared with what was promised. [`share`]
+//! is for runs whose crashes several machines try.
+//!
+//! A [`CrashCheck`] goes through these steps: it is [read](CrashCheck::read); contents are
+//! [expected](CrashCheck::expect_durable), if anybody asks; the recovery is [proven](CrashCheck::prove) on what the undisturbed run
+//! left; crashes are [tried](CrashCheck::run). Whoever calls it decides what to tell the user in between.
+
+pub mod durable;
+mod injection;
+mod recorded_run;
+mod recovery_crashes;
+pub mod share;
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pmvet_findings::{FailurePointTree, Finding, Outcome, Sources};
+use pmvet_model::Mode;
+
+use self::durable::{DurablePlan, OperationLog, OperationsSeen};
+use self::injection::{Injected, Injection, JOURNAL};
+use self::recorded_run::RecordedRun;
+use self::recovery_crashes::{CrashedRecoveries, RecoveryCrashes};
+use self::share::Share;
+use crate::causes;
+use crate::inject::{InjectionPlan, known_paths};
+use crate::lab::{
+    Lab, LabError, ProvenRecovery, RecoveryCommand, RecoveryPlan, TrialJournal, TrialProgress, UnprovenRecovery,
+    Witness,
+};
+use crate::promises::judge::{ContentJudge, Incomparable};
+use crate::promises::{Acknowledgement, Indistinct};
+use crate::transactions;
+
+/// What is tried, and how much of it.
+#[derive(Debug, Clone)]
+pub struct CheckPlan {
+    pub injection: InjectionPlan,
+    pub mode: Mode,
+    /// The rules also report what is likely to be meant.
+    pub pedantic: bool,
+    /// How many recoveries are crashed, too.
+    pub crashed_recoveries: usize,
+    /// Where the call paths of failure points are listed that need not be tried again.
+    pub known_paths: Option<PathBuf>,
+    /// Only about so many failure points, from everywhere.
+    pub sample: Option<usize>,
+    /// The part of the crashes that is tried here, from 0, and how many parts there are.
+    pub shard: Option<(usize, usize)>,
+    /// How many recoveries run at the same time.
+    pub workers: usize,
+}
+
+/// Who is told how a check goes.
+pub trait CheckObserver {
+    /// Follows the recoveries of one recording, and is dropped when they are done.
+    fn trials(&self) -> Box<dyn TrialProgress + '_>;
+
+    /// A journal has lost its last line when an earlier run was killed. What it was about is tried again.
+    fn journal_was_torn(&self, path: &Path);
+}
+
+/// A check of a recorded run, under way.
+#[derive(Debug)]
+pub struct CrashCheck<'a> {
+    lab: Lab<'a>,
+    plan: &'a CheckPlan,
+    recovery: &'a RecoveryPlan,
+    run: RecordedRun,
+    analysis_seconds: f64,
+    /// The recovery of this run.
+    command: RecoveryCommand,
+    acknowledged_by: Option<Acknowledgement>,
+    /// Call paths that earlier checks have tried.
+    tried_before: HashSet<u64>,
+}
+
+/// What a check found, and what it did.
+#[derive(Debug)]
+pub struct Checked {
+    pub findings: Vec<Finding>,
+    /// What it takes to see each failing image again, by the hash of the image.
+    pub witnesses: HashMap<String, Witness>,
+    /// The failure points by their call paths.
+    pub tree: FailurePointTree,
+    pub counts: CheckCounts,
+    /// If contents were expected.
+    pub operations: Option<OperationsSeen>,
+    /// What was found in each recording, if this is one of several shards.
+    pub shares: Option<Vec<Share>>,
+    /// What could not be kept, or not be done for that reason. The findings stand.
+    pub unsaved: Vec<LabError>,
+}
+
+/// What a check did.
+#[derive(Debug, Clone, Default)]
+pub struct CheckCounts {
+    pub events: u64,
+    /// How many threads stored to PM.
+    pub writers: usize,
+    pub analysis_seconds: f64,
+    pub recovery_seconds: f64,
+    /// A recovery that has the machine for itself, the mean of some.
+    pub mean_recovery_seconds: Option<f64>,
+    /// Failure points passed, all visits counted, and those with different call paths.
+    pub points_passed: u64,
+    pub points: usize,
+    /// Crash images with different content, in program order.
+    pub images: usize,
+    /// Crash images with lines written back in another order, and those left out as less likely to fail.
+    pub reordered_images: usize,
+    pub reordered_images_left: usize,
+    /// Points with more orders of write-back than the plan allows, and with too many pending lines to combine.
+    pub cut_short_points: usize,
+    pub not_combined_points: usize,
+    /// Recoveries that were recorded and crashed, too; those of them that mapped PM; and the failure points in them.
+    pub recoveries_recorded: usize,
+    pub recoveries_that_mapped: usize,
+    pub points_in_recovery: usize,
+    pub recoveries: usize,
+    /// Recoveries that an earlier run has tried.
+    pub recoveries_known: usize,
+    pub recoveries_left: usize,
+}
+
+impl<'a> CrashCheck<'a> {
+    /// Reads the recorded run in the folder of `lab`.
+    pub fn read(lab: Lab<'a>, plan: &'a CheckPlan, recovery: &'a RecoveryPlan) -> Result<Self, LabError> {
+        let began = Instant::now();
+        let tried_before = plan.known_paths.as_deref().map(known_paths::read).unwrap_or_default();
+        let run = RecordedRun::read(&lab, plan, Arc::new(tried_before.clone()))?;
+        let command = recovery.for_files(&run.scan.versions, run.scan.last);
+        let analysis_seconds = began.elapsed().as_secs_f64();
+        Ok(Self { lab, plan, recovery, run, analysis_seconds, command, acknowledged_by: None, tried_before })
+    }
+
+    /// Whether it has seen all events: pmvet was not asked to stop before.
+    pub fn is_whole(&self) -> bool {
+        self.run.is_whole
+    }
+
+    /// Whether the run mapped PM.
+    pub fn saw_pm(&self) -> bool {
+        self.run.saw_pm
+    }
+
+    /// Whether there is a moment to crash at.
+    pub fn has_failure_points(&self) -> bool {
+        self.run.scan.passed > 0
+    }
+
+    /// The oracle's command line, with the files it is to look at.
+    pub fn oracle(&self) -> Option<&[OsString]> {
+        self.command.oracle.as_deref()
+    }
+
+    /// Asks of each crash whether it keeps what was promised by then. `contents` is the file where contents are kept that operations
+    /// lead to.
+    pub fn expect_durable(
+        &mut self,
+        durable: &DurablePlan,
+        log: OperationLog,
+        contents: &Path,
+    ) -> Result<Result<(), Indistinct>, LabError> {
+        let Self { lab, recovery, run, .. } = self;
+        match durable::promised(durable, recovery, lab.workload, &run.signs, log, contents)? {
+            Ok((promised, how)) => {
+                run.scan.set_promises(&promised.promises);
+                (self.command.promised, self.acknowledged_by) = (Some(promised), Some(how));
+                Ok(Ok(()))
+            }
+            Err(why) => Ok(Err(why)),
+        }
+    }
+
+    /// Who compares contents, if anybody does.
+    pub fn content_judge(&self) -> Option<&ContentJudge> {
+        self.command.promised.as_ref().map(|promised| &*promised.judge)
+    }
+
+    /// Sees whether the recovery works on what the undisturbed run left.
+    pub fn prove(&self) -> Result<Result<ProvenRecovery, UnprovenRecovery>, LabError> {
+        self.recovery.prove(&self.command, &self.run.scan.versions, self.run.scan.last)
+    }
+
+    /// Sees whether contents can be compared. `shown` is what the recovery showed of what the undisturbed run left, if that is known.
+    pub fn calibrate(&self, shown: Option<&str>) -> Result<Result<(), Incomparable>, LabError> {
+        let calibrated = self.content_judge().map_or(Ok(Ok(())), |judge| judge.calibrate(shown));
+        calibrated.map_err(|e| LabError::output("run", "the dump", e))
+    }
+
+    /// Tries the crashes. `usual` is how the recovery ends when nothing was injected; it may take as long as `timeout`.
+    pub fn run(
+        self,
+        usual: &Outcome,
+        timeout: Duration,
+        observer: &dyn CheckObserver,
+        sources: &Sources,
+    ) -> Result<Checked, LabError> {
+        let Self { lab, plan, recovery, run, analysis_seconds, command, acknowledged_by, tried_before } = self;
+        let journal = open_journal(lab.folder, observer)?;
+        let promised = command.promised.clone();
+        let injection = Injection::new(plan, &run, lab, command, (usual, timeout));
+        let mut injected = injection.run(journal, plan.crashed_recoveries, observer.trials(), sources)?;
+        let mut unsaved: Vec<LabError> = injected.unsaved.take().into_iter().collect();
+        if let Some(file) = &plan.known_paths {
+            unsaved.extend(known_paths::add(file, run.scan.paths.difference(&tried_before)).err());
+        }
+        let promised = promised.as_ref();
+        let crashes = RecoveryCrashes { plan, recovery, lab, usual, timeout, promised, observer, sources };
+        let mut crashed = match plan.crashed_recoveries {
+            0 => CrashedRecoveries::default(),
+            _ => crashes.run(&run, &injected),
+        };
+        unsaved.append(&mut crashed.errors);
+        let counts = CheckCounts { analysis_seconds, ..CheckCounts::new(&run, &injected, &crashed) };
+        let shares = plan.shard.map(|_| {
+            let mut shares = vec![Share::new(None, &injected)];
+            shares.append(&mut crashed.shares);
+            shares
+        });
+        let tree = run.tree(&injected.verdicts);
+        let Injected { mut findings, mut witnesses, .. } = injected;
+        findings.extend(causes::without_known(&findings, crashed.findings));
+        witnesses.extend(crashed.witnesses);
+        Ok(Checked {
+            findings: transactions::one_per_function(findings),
+            witnesses,
+            tree,
+            counts,
+            operations: acknowledged_by.zip(promised).map(|(how, promised)| OperationsSeen::new(how, &promised.judge)),
+            shares,
+            unsaved,
+        })
+    }
+}
+
+impl CheckCounts {
+    fn new(run: &RecordedRun, injected: &Injected, crashed: &CrashedRecoveries) -> Self {
+        let scan = &run.scan;
+        Self {
+            events: run.events,
+            writers: run.writers,
+            analysis_seconds: 0.0,
+            recovery_seconds: injected.recovery_seconds,
+            mean_recovery_seconds: injected.mean_recovery_seconds,
+            points_passed: scan.passed,
+            points: scan.unique,
+            images: injected.images,
+            reordered_images: injected.states,
+            reordered_images_left: scan.unlikely,
+            cut_short_points: scan.cut_short,
+            not_combined_points: scan.not_combined,
+            recoveries_recorded: crashed.recorded,
+            recoveries_that_mapped: crashed.looked,
+            points_in_recovery: crashed.points,
+            recoveries: injected.done.tried + crashed.tried,
+            recoveries_known: injected.done.known,
+            recoveries_left: injected.done.left + crashed.left,
+        }
+    }
+}
+
+/// What was tried on the recording in this folder before.
+fn open_journal(folder: &Path, observer: &dyn CheckObserver) -> Result<TrialJournal, LabError> {
+    let path = folder.join(JOURNAL);
+    let damaged = |source: io::Error| LabError::Journal { path: path.clone(), source };
+    let journal = TrialJournal::open(&path).map_err(damaged)?;
+    if journal.was_torn() {
+        observer.journal_was_torn(&path);
+    }
+    Ok(journal)
+}

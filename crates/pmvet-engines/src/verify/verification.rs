@@ -1,0 +1,324 @@
+//! A verification of one recorded run, from its events to findings: the crashes, the recovery on what each can leave, and words.
+//!
+//! A [`Verification`] is [read](Verification::read), its recovery is [proven](Verification::prove) on what the undisturbed run left, and
+//! then everything is [tried](Verification::run). Whoever calls it decides what to tell the user in between.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use glob::Pattern;
+use pmvet_events::file::Definitions;
+use pmvet_events::paths;
+use pmvet_events::plan::Plan;
+use pmvet_events::spaces::AddressSpaces;
+use pmvet_findings::{Finding, Outcome};
+use pmvet_model::{Mode, Unknown};
+use pmvet_target::crash::{Patch, VersionId, Versions};
+use pmvet_target::program::Program;
+use pmvet_target::shutdown;
+use pmvet_target::symbols::Symbolizer;
+
+use super::findings::{self, SearchSetting};
+use super::{
+    ConfirmNatively, Crash, CrashScan, CrashScanner, CrashSearch, Ended, NativeOutcome, SearchJournal, SearchProgress,
+    SearchResult, Traced, blame,
+};
+use crate::causes;
+use crate::causes::early_stores::Decisive;
+use crate::lab::{
+    self, Bench, Lab, LabError, NativeStacks, ProvenRecovery, RecoveryCommand, RecoveryPlan, TrialImage, TrialJournal,
+    TrialPool, UnprovenRecovery, Witness,
+};
+use crate::shards;
+use crate::stacks::Symbols;
+use crate::timeline;
+use crate::transactions::{self, EscapingLines, TransactionFacts, TransactionTracker};
+
+/// Under DynamoRIO everything takes longer.
+const TRACED_SLOWDOWN: u32 = 10;
+/// In the folder of a run: what was executed.
+pub const JOURNAL: &str = "executions.jsonl";
+/// The same: what was tried to find the stores to blame.
+pub const EXPERIMENTS: &str = "blame.jsonl";
+
+/// What is tried, and how much of it.
+#[derive(Debug, Clone)]
+pub struct VerifyPlan {
+    pub mode: Mode,
+    /// Crashes that follow each other: that of the workload, then those of recoveries.
+    pub failures: u8,
+    /// A crash is explored to its end although an execution after it has failed.
+    pub keep_going: bool,
+    /// Executions, in all.
+    pub most_executions: u64,
+    /// Executions after one crash before doubtful choices are left out.
+    pub patience_executions: u64,
+    /// The recovery tells by checksums what is whole, so that no choice is doubtful.
+    pub checksums: bool,
+    /// The part of the crashes that is tried here, from 0, and how many parts there are.
+    pub shard: Option<(usize, usize)>,
+    /// Nothing is executed: other machines have made all executions there are.
+    pub known_only: bool,
+    /// How many executions are under way at the same time.
+    pub workers: usize,
+}
+
+/// Who is told how a verification goes.
+pub trait VerifyObserver {
+    /// Follows the search, and is dropped when that is over.
+    fn search(&self) -> Box<dyn SearchProgress + '_>;
+
+    /// A journal has lost its last line when an earlier run was killed. What it was about is tried again.
+    fn journal_was_torn(&self, path: &Path);
+}
+
+/// A verification of a recorded run, under way.
+#[derive(Debug)]
+pub struct Verification<'a> {
+    lab: Lab<'a>,
+    plan: &'a VerifyPlan,
+    recovery: &'a RecoveryPlan,
+    /// The recovery of this run.
+    command: RecoveryCommand,
+    scan: CrashScan,
+    is_whole: bool,
+    transactions: TransactionFacts,
+    symbols: Symbols,
+    places: Definitions,
+    analysis_seconds: f64,
+}
+
+/// What a verification found, and what it did.
+#[derive(Debug)]
+pub struct Verified {
+    pub findings: Vec<Finding>,
+    /// What it takes to see each failing image again, by the hash of the image.
+    pub witnesses: HashMap<String, Witness>,
+    pub done: SearchResult,
+    /// Failure points passed, those that leave the same as another one included.
+    pub points_passed: u64,
+    /// Crashes that leave different choices.
+    pub crashes: usize,
+    /// How many images an eager search would try.
+    pub eager_executions: u128,
+    /// States of lines with very many pending stores, which are not told apart.
+    pub merged_states: u64,
+    /// Accesses to PM that cannot be recorded.
+    pub unsupported_accesses: u64,
+    pub analysis_seconds: f64,
+    pub search_seconds: f64,
+    /// What could not be kept. The findings stand.
+    pub unsaved: Option<LabError>,
+}
+
+impl Verified {
+    /// Nothing is left, and nothing was assumed.
+    pub fn is_complete(&self) -> bool {
+        self.done.is_complete() && self.merged_states == 0 && self.unsupported_accesses == 0
+    }
+
+    /// In no execution the recovery looked at PM: nothing is known of it.
+    pub fn is_blind(&self) -> bool {
+        self.done.looked == 0 && self.done.watched > 0
+    }
+}
+
+impl<'a> Verification<'a> {
+    /// Reads the recorded run in the folder of `lab`.
+    pub fn read(lab: Lab<'a>, plan: &'a VerifyPlan, recovery: &'a RecoveryPlan) -> Result<Self, LabError> {
+        let began = Instant::now();
+        let recording = lab.recording();
+        let unread = |source| LabError::Trace { path: recording.trace(), source };
+        let store = lab.temporary()?;
+        let mut reader = recording.read().map_err(unread)?;
+        let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
+        let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
+        let mut scanner = CrashScanner::new(&recording, plan.mode, store);
+        let (mut spaces, mut transactions) = (AddressSpaces::default(), TransactionTracker::default());
+        let rebuilding = |e| LabError::output("rebuild", "the content of PM", e);
+        let (mut clock, mut is_whole) = (shutdown::ClockCheck::default(), true);
+        while let Some(event) = reader.next().map_err(unread)? {
+            if clock.is_due() && shutdown::is_over() {
+                is_whole = false;
+                break;
+            }
+            symbols.event(&event);
+            spaces.update(&event);
+            transactions.event(&event, &spaces, &Unknown);
+            scanner.event(&event).map_err(rebuilding)?;
+        }
+        let scan = scanner.finish().map_err(rebuilding)?;
+        Ok(Self {
+            lab,
+            plan,
+            recovery,
+            command: recovery.for_files(&scan.versions, scan.last),
+            scan,
+            is_whole,
+            transactions: transactions.finish(),
+            symbols,
+            places: reader.into_places(),
+            analysis_seconds: began.elapsed().as_secs_f64(),
+        })
+    }
+
+    /// Whether it has seen all events: pmvet was not asked to stop before.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Whether the run mapped PM.
+    pub fn saw_pm(&self) -> bool {
+        self.scan.saw_pm
+    }
+
+    /// Sees whether the recovery works on what the undisturbed run left.
+    pub fn prove(&self) -> Result<Result<ProvenRecovery, UnprovenRecovery>, LabError> {
+        self.recovery.prove(&self.command, &self.scan.versions, self.scan.last)
+    }
+
+    /// Explores the crashes. `program` is the recovery, to be run under DynamoRIO; `usual` is how it ends when nothing was injected; it
+    /// may take as long as `timeout`.
+    pub fn run(
+        mut self,
+        program: Program,
+        usual: &Outcome,
+        timeout: Duration,
+        observer: &dyn VerifyObserver,
+    ) -> Result<Verified, LabError> {
+        self.command.timeout = timeout;
+        let (scan, workload) = (&self.scan, self.lab.workload);
+        let paths: Vec<PathBuf> = lab::files(&scan.versions, scan.last).into_iter().map(PathBuf::from).collect();
+        let traced = Traced {
+            program,
+            plan: self.plan_recovery(&paths),
+            install: self.lab.install,
+            files: &workload.left,
+            input: workload.input.clone(),
+            paths,
+            most_bytes: self.command.most_bytes,
+            timeout: timeout * TRACED_SLOWDOWN,
+            oracle: self.command.oracle.clone(),
+            variables: self.command.variables.clone(),
+            nested: (self.plan.failures > 1).then_some(self.plan.mode),
+            versions: &scan.versions,
+            usual: Ended::Exit(0),
+        };
+        let natively = Natively { recovery: &self.command, versions: &scan.versions, usual };
+        let search = CrashSearch {
+            observe: &traced,
+            confirm: &natively,
+            usual: traced.usual,
+            usual_outcome: usual,
+            workers: self.plan.workers,
+            deadline: None,
+            most: self.plan.most_executions,
+            patience: self.plan.patience_executions,
+            failures: self.plan.failures,
+            keep_going: self.plan.keep_going,
+            known_only: self.plan.known_only,
+        };
+        let path = self.lab.folder.join(JOURNAL);
+        let journal = SearchJournal::open(&path).map_err(|source| LabError::Journal { path: path.clone(), source })?;
+        if journal.was_torn() {
+            observer.journal_was_torn(&path);
+        }
+        let started = Instant::now();
+        let progress = observer.search();
+        let done = search.run(&self.own_crashes(), journal, &*progress);
+        drop(progress);
+        let mut done = done.map_err(|e| LabError::output("run", "a recovery", io::Error::other(e)))?;
+        let unsaved = done.unsaved.take().map(|e| LabError::output("write", JOURNAL, e));
+        let search_seconds = started.elapsed().as_secs_f64();
+        if self.plan.checksums {
+            done.doubtful = 0;
+        }
+        let decisive = self.decisive_stores(&done, usual)?;
+        let image = |version: VersionId, patches: &[Patch]| TrialImage::new(version, patches).image(&scan.versions);
+        let setting = SearchSetting {
+            recovery: self.command.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
+            usual: usual.clone(),
+            image: &image,
+        };
+        let mut stacks = self.symbols.with(&self.places);
+        let found =
+            findings::one_per_cause(&done.failures, &decisive, &setting, &mut stacks, &mut NativeStacks::default());
+        let (mut findings, mut witnesses) = (Vec::new(), HashMap::new());
+        for found in found {
+            let witness = Witness { recording: None, seq: found.before, patches: found.patches, promise: None };
+            witnesses.insert(found.image, witness);
+            findings.push(found.finding);
+        }
+        let mut findings = causes::count_lost_stores(findings);
+        transactions::blame_transactions(&mut findings, &EscapingLines::new(&self.transactions, &mut stacks));
+        let mut findings = transactions::one_per_function(findings);
+        timeline::tell(&self.lab.recording(), &mut findings, &mut stacks)?;
+        Ok(Verified {
+            findings,
+            witnesses,
+            done,
+            points_passed: scan.passed,
+            crashes: scan.crashes.len(),
+            eager_executions: scan.eager,
+            merged_states: scan.merged,
+            unsupported_accesses: scan.unsupported,
+            analysis_seconds: self.analysis_seconds,
+            search_seconds,
+            unsaved,
+        })
+    }
+
+    /// The crashes of this shard, or all.
+    fn own_crashes(&self) -> Cow<'_, [Crash]> {
+        let crashes = &self.scan.crashes;
+        let Some((k, n)) = self.plan.shard else { return Cow::Borrowed(crashes) };
+        let costs: Vec<u64> = crashes.iter().map(Crash::expected_cost).collect();
+        let owners = shards::balance(&costs, n);
+        crashes.iter().zip(owners).filter(|(_, owner)| *owner == k).map(|(crash, _)| crash.clone()).collect()
+    }
+
+    /// What is recorded of a recovery. The files of the run are PM, even if the recovery does not map them.
+    fn plan_recovery(&self, files: &[PathBuf]) -> Plan {
+        let mut plan = Plan { loads: true, snapshots: false, ..self.lab.workload.launch(true).plan };
+        plan.pm.extend(files.iter().map(|path| Pattern::escape(&paths::text(path))));
+        plan
+    }
+
+    /// The store that decides each failure, as far as experiments tell.
+    fn decisive_stores(&self, done: &SearchResult, usual: &Outcome) -> Result<Vec<Option<Decisive>>, LabError> {
+        let path = self.lab.folder.join(EXPERIMENTS);
+        let mut journal = TrialJournal::open(&path).map_err(|source| LabError::Journal { path, source })?;
+        let pool = TrialPool {
+            recovery: &self.command,
+            versions: &self.scan.versions,
+            usual,
+            workers: self.plan.workers,
+            deadline: None,
+        };
+        Ok(blame::decisive_stores(&done.failures, &self.lab.recording(), &pool, &mut journal)?)
+    }
+}
+
+/// The recovery without instrumentation.
+struct Natively<'a> {
+    recovery: &'a RecoveryCommand,
+    versions: &'a Versions,
+    usual: &'a Outcome,
+}
+
+impl ConfirmNatively for Natively<'_> {
+    type Bench = Bench;
+
+    fn confirm(&self, bench: &mut Bench, version: VersionId, patches: &[Patch]) -> io::Result<Option<NativeOutcome>> {
+        let trial = self.recovery.run(bench, self.versions, TrialImage::new(version, patches), Some(self.usual))?;
+        Ok(trial.map(|trial| NativeOutcome {
+            outcome: trial.outcome,
+            output: String::from_utf8_lossy(&trial.output).into_owned(),
+            stack: trial.stack,
+            seconds: trial.time.as_secs_f64(),
+        }))
+    }
+}
