@@ -1,12 +1,11 @@
 //! `pmvet trace`: runs a target, follows its events, and says what it did.
 
+mod save;
+
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use pmvet_events::file::{TraceEnd, TraceError, TraceHeader, TraceReader, TraceWriter};
-use pmvet_events::paths;
 use pmvet_events::plan::Plan;
 use pmvet_events::wire::Brief;
 use pmvet_events::{Event, Places, ThreadId, What};
@@ -17,6 +16,7 @@ use pmvet_target::launch::{LaunchError, TargetExit, signal_name};
 use pmvet_target::program::Program;
 use pmvet_target::{Ending, Launch, Sink, launch};
 
+use self::save::Saver;
 use super::native::{self, Input};
 use crate::cli::{Color, SummaryFormat, Trace};
 use crate::config::Config;
@@ -24,7 +24,7 @@ use crate::exit::{Error, Exit};
 use crate::files;
 use crate::summary::count::EventCounter;
 use crate::summary::render::{self, Style};
-use crate::summary::{ImageSummary, Native, RunFacts, SavedTrace, Summary};
+use crate::summary::{ImageSummary, Native, RunFacts, Summary};
 use crate::{pm, system};
 
 /// Everything that decides how a target is traced, in plain terms.
@@ -279,7 +279,7 @@ struct Recorder {
 impl Recorder {
     fn new(settings: &TraceSettings) -> Result<Self, Error> {
         let writer = match &settings.save_trace {
-            Some(path) if !settings.bare => Some(Saver::create(path, settings)?),
+            Some(path) if !settings.bare => Some(Saver::create(path, settings.command.clone(), settings.plan.loads)?),
             _ => None,
         };
         Ok(Self { counter: EventCounter::default(), writer, images: settings.check_image.then(Images::default) })
@@ -289,7 +289,7 @@ impl Recorder {
     fn abandon(self, error: LaunchError) -> Result<Exit, Error> {
         let failure = match self.writer {
             Some(mut writer) => {
-                let failure = writer.failure.take();
+                let failure = writer.take_failure();
                 writer.remove();
                 failure
             }
@@ -325,75 +325,6 @@ impl Sink for Recorder {
 
     fn count(&mut self, thread: ThreadId, record: &Brief, places: &dyn Places) {
         self.counter.record(thread, record, places);
-    }
-}
-
-/// Saves the trace.
-struct Saver {
-    path: PathBuf,
-    writer: TraceWriter<BufWriter<File>>,
-    failure: Option<TraceError>,
-}
-
-impl Saver {
-    fn create(path: &Path, settings: &TraceSettings) -> Result<Self, Error> {
-        // A slip of the hand must not cost the user a pool.
-        let is_filled = path.metadata().is_ok_and(|m| m.is_file() && m.len() > 0);
-        if is_filled && matches!(TraceReader::open(path), Err(TraceError::NotATrace { .. })) {
-            let path = path.display();
-            return Err(Error::Usage(format!("--save-trace: {path} exists and is not a trace; remove it first")));
-        }
-        let header = TraceHeader {
-            command: settings.command.clone(),
-            pmvet_version: env!("CARGO_PKG_VERSION").into(),
-            loads: settings.plan.loads,
-        };
-        match TraceWriter::create(path, &header) {
-            Ok(writer) => Ok(Self { path: path.to_owned(), writer, failure: None }),
-            Err(e @ TraceError::Io { action: "create", .. }) => Err(Error::Usage(format!("--save-trace: {e}"))),
-            Err(e) => {
-                remove(path);
-                Err(Error::Save(e))
-            }
-        }
-    }
-
-    fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError> {
-        self.writer.write(event, places).map_err(|e| {
-            let message = e.to_string();
-            self.failure = Some(e);
-            SinkError(message)
-        })
-    }
-
-    fn finish(self, ending: &Ending) -> Result<SavedTrace, Error> {
-        let end = TraceEnd {
-            events: 0,
-            complete: ending.interrupted.is_none() && ending.loss.is_none(),
-            exit: ending.exit.to_string(),
-        };
-        let events = self.writer.events();
-        match self.writer.finish(&end) {
-            Ok(file) => {
-                let bytes = file.get_ref().metadata().map_or(0, |m| m.len());
-                Ok(SavedTrace { path: paths::shown(&self.path).to_string(), events, bytes })
-            }
-            Err(e) => {
-                remove(&self.path);
-                Err(Error::Save(e))
-            }
-        }
-    }
-
-    fn remove(self) {
-        remove(&self.path);
-    }
-}
-
-/// Only what is a file of our own; `--save-trace` may name a device.
-fn remove(path: &Path) {
-    if path.symlink_metadata().is_ok_and(|m| m.is_file()) {
-        let _ = std::fs::remove_file(path);
     }
 }
 
@@ -467,28 +398,5 @@ mod tests {
         assert_eq!(code(failed, 0, true, size()), 1);
         assert_eq!(code(ok, 1, true, size()), 70);
         assert_eq!(code(killed, 1, true, same()), 3, "whoever is killed cannot report");
-    }
-
-    #[test]
-    fn only_files_are_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
-        std::fs::write(&file, "").unwrap();
-        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
-        for path in [file.as_path(), link.as_path(), dir.path()] {
-            remove(path);
-        }
-        assert!(!file.exists() && link.exists());
-    }
-
-    #[test]
-    fn a_file_that_is_no_trace_is_not_overwritten() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("pool");
-        std::fs::write(&path, "precious").unwrap();
-        let settings = settings(&["--", "p"]).unwrap();
-        assert_eq!(Saver::create(&path, &settings).err().map(|e| e.exit()), Some(Exit::Usage));
-        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-        assert!(Saver::create(&dir.path().join("new"), &settings).is_ok());
     }
 }
