@@ -175,7 +175,7 @@ impl Class {
     };
 
     #[inline]
-    pub(crate) fn of(kind: usize) -> Self {
+    pub(crate) fn of_kind(kind: usize) -> Self {
         Self::OF[kind]
     }
 }
@@ -255,9 +255,9 @@ pub(crate) mod tests {
     #[test]
     fn classes() {
         for (name, class) in [("store", 0), ("kernel-store", 0), ("load", 1), ("rmw", 2), ("clwb", 3), ("mfence", 4)] {
-            assert_eq!(Class::of(parse(name).unwrap()) as usize, class);
+            assert_eq!(Class::of_kind(parse(name).unwrap()) as usize, class);
         }
-        assert_eq!(Class::of(parse("acquire").unwrap()), Class::Other);
+        assert_eq!(Class::of_kind(parse("acquire").unwrap()), Class::Other);
     }
 
     #[test]

@@ -239,7 +239,7 @@ fn keep<J: DeserializeOwned, R: Serialize, W: FnMut(J) -> R>(
                 let how = match worker.wait() {
                     // There are no more jobs.
                     Ok(status) if status.success() => system::end(0),
-                    Ok(status) => WorkerDeath::of(status),
+                    Ok(status) => WorkerDeath::from_status(status),
                     Err(_) => system::end(1),
                 };
                 // The worker may have died in the middle of a line.
@@ -253,7 +253,7 @@ fn keep<J: DeserializeOwned, R: Serialize, W: FnMut(J) -> R>(
 }
 
 impl WorkerDeath {
-    fn of(status: std::process::ExitStatus) -> Self {
+    fn from_status(status: std::process::ExitStatus) -> Self {
         use std::os::unix::process::ExitStatusExt;
         match status.code() {
             Some(code) => Self::Exit(code),

@@ -25,7 +25,7 @@ pub struct Cause {
 const ANY_OUTCOME: u8 = u8::MAX;
 
 impl Cause {
-    pub(crate) fn of(place: &Place, outcome: &Outcome) -> Option<Self> {
+    pub(crate) fn at_place(place: &Place, outcome: &Outcome) -> Option<Self> {
         let outcome = match outcome {
             Outcome::Exit { .. } => 0,
             Outcome::Signal { .. } => 1,
@@ -51,7 +51,7 @@ impl Cause {
 /// The causes that places stand for.
 pub(crate) fn causes(places: &[Place], outcome: &Outcome) -> Vec<Cause> {
     let decisive = places.iter().filter(|place| matches!(place.role, Role::Store | Role::FailurePoint));
-    decisive.filter_map(|place| Cause::of(place, outcome)).collect()
+    decisive.filter_map(|place| Cause::at_place(place, outcome)).collect()
 }
 
 /// Findings by their causes, of which each may have several.
@@ -136,7 +136,7 @@ pub fn join_lost_stores(mut findings: Vec<Finding>) -> Vec<Finding> {
     let mut merged = Merged::default();
     for finding in findings {
         let Evidence::Crash { image, recovery, .. } = &finding.evidence else { continue };
-        let cause = |place: &Place| Cause::of(place, &recovery.outcome);
+        let cause = |place: &Place| Cause::at_place(place, &recovery.outcome);
         let to_blame = image.lost.iter().filter_map(cause).find(|cause| merged.knows(cause));
         let cause = to_blame.or_else(|| finding.places.first().and_then(cause));
         let count = finding.count;

@@ -288,7 +288,7 @@ pub fn of_states(
         let early = decisive.and_then(Decisive::blamed);
         let point = &scan.points[state.point];
         let mut place = |loss: &PendingStore| place_of(Role::Store, loss, &lost_label(loss), names.stacks);
-        let cause = |place: &Place| Cause::of(place, &tried.outcome);
+        let cause = |place: &Place| Cause::at_place(place, &tried.outcome);
         let is_to_blame = |place: &Place| {
             known.contains(&function_name(place)) || cause(place).is_some_and(|cause| merged.knows(&cause))
         };

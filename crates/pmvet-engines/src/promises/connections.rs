@@ -217,7 +217,7 @@ fn by_replies(operations: &[Operation]) -> Promises {
         } else {
             open.insert(operation);
         }
-        promises.push(seq, Promise::of(&done, &open));
+        promises.push(seq, Promise::from_operations(&done, &open));
     }
     promises
 }

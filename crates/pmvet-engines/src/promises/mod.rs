@@ -53,7 +53,7 @@ impl Promise {
     }
 
     /// With these operations acknowledged, and those under way.
-    fn of(done: &BTreeSet<u32>, open: &BTreeSet<u32>) -> Self {
+    fn from_operations(done: &BTreeSet<u32>, open: &BTreeSet<u32>) -> Self {
         let first = (0..).zip(done).find(|(i, operation)| i != *operation).map_or(done.len() as u32, |(i, _)| i);
         let (more, open) = (done.range(first..).copied().collect(), open.iter().copied().collect());
         Self { done: first, more, open, in_order: Vec::new() }
@@ -379,7 +379,7 @@ impl OperationSigns {
                 }
                 _ => continue,
             }
-            promises.push(*seq, Promise::of(&done, &open));
+            promises.push(*seq, Promise::from_operations(&done, &open));
         }
         Ok(promises)
     }

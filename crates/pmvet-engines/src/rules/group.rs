@@ -76,14 +76,15 @@ fn promote(all: &mut [Resolved], persisted: &[(SiteId, ContextId)], stacks: &mut
         return;
     }
     let persisted: Vec<Stack> = persisted.iter().map(|&(site, context)| stacks.stack(site, context)).collect();
-    let lines: BTreeSet<SourcePlace> = persisted.iter().map(|stack| SourcePlace::of(stack, true)).collect();
-    let functions: BTreeSet<SourcePlace> = persisted.iter().map(|stack| SourcePlace::of(stack, false)).collect();
+    let lines: BTreeSet<SourcePlace> = persisted.iter().map(|stack| SourcePlace::from_stack(stack, true)).collect();
+    let functions: BTreeSet<SourcePlace> =
+        persisted.iter().map(|stack| SourcePlace::from_stack(stack, false)).collect();
     let fencing: BTreeSet<SourcePlace> =
-        all.iter().filter(|r| r.raw.stores_before).map(|r| SourcePlace::of(&r.place, false)).collect();
+        all.iter().filter(|r| r.raw.stores_before).map(|r| SourcePlace::from_stack(&r.place, false)).collect();
     for resolved in all.iter_mut().filter(|r| is(r, rules::TRANSIENT_DATA)) {
-        let function = SourcePlace::of(&resolved.place, false);
+        let function = SourcePlace::from_stack(&resolved.place, false);
         let beside = resolved.raw.beside_flushed && functions.contains(&function);
-        if beside || fencing.contains(&function) || lines.contains(&SourcePlace::of(&resolved.place, true)) {
+        if beside || fencing.contains(&function) || lines.contains(&SourcePlace::from_stack(&resolved.place, true)) {
             resolved.raw.rule = rules::UNPERSISTED_STORE;
         }
     }
@@ -94,20 +95,23 @@ fn promote(all: &mut [Resolved], persisted: &[(SiteId, ContextId)], stacks: &mut
 fn leave_out_consequences(all: &mut Vec<Resolved>) {
     let lost = |r: &&Resolved| [rules::UNPERSISTED_STORE.id, rules::TRANSIENT_DATA.id].contains(&r.raw.rule.id);
     let escapes = |r: &&Resolved| r.raw.rule.id == rules::TX_STORE_NOT_ADDED.id;
-    let escaping: BTreeSet<SourcePlace> = all.iter().filter(escapes).map(|r| SourcePlace::of(&r.place, true)).collect();
+    let escaping: BTreeSet<SourcePlace> =
+        all.iter().filter(escapes).map(|r| SourcePlace::from_stack(&r.place, true)).collect();
     let of_escape = |r: &Resolved| {
-        let at = |stack: &Stack| escaping.contains(&SourcePlace::of(stack, true));
+        let at = |stack: &Stack| escaping.contains(&SourcePlace::from_stack(stack, true));
         let overwrites =
             r.raw.rule.id == rules::DIRTY_OVERWRITE.id && (at(&r.place) || r.other.as_ref().is_some_and(at));
         lost(&r) && at(&r.place) || overwrites
     };
     all.retain(|r| !of_escape(r));
-    let spots: BTreeSet<SourcePlace> = all.iter().filter(lost).map(|r| SourcePlace::of(&r.place, true)).collect();
+    let spots: BTreeSet<SourcePlace> =
+        all.iter().filter(lost).map(|r| SourcePlace::from_stack(&r.place, true)).collect();
     let around: BTreeSet<String> =
         all.iter().filter(lost).flat_map(|r| r.place.iter().filter_map(|f| f.function.clone())).collect();
     all.retain(|r| {
         let id = r.raw.rule.id;
-        let overwrites_lost = r.other.as_ref().is_some_and(|other| spots.contains(&SourcePlace::of(other, true)));
+        let overwrites_lost =
+            r.other.as_ref().is_some_and(|other| spots.contains(&SourcePlace::from_stack(other, true)));
         let fences_lost =
             r.raw.stores_before && subject(&r.place).function.as_ref().is_some_and(|f| around.contains(f));
         !(id == rules::DIRTY_OVERWRITE.id && overwrites_lost || id == rules::REDUNDANT_FENCE.id && fences_lost)
@@ -118,8 +122,8 @@ fn cause(resolved: &Resolved) -> GroupKey {
     let stores = resolved.raw.place.role == Role::Store;
     GroupKey {
         rule: rule_order(&resolved.raw),
-        place: SourcePlace::of(&resolved.place, !stores),
-        other: resolved.other.as_ref().filter(|_| stores).map(|other| SourcePlace::of(other, false)),
+        place: SourcePlace::from_stack(&resolved.place, !stores),
+        other: resolved.other.as_ref().filter(|_| stores).map(|other| SourcePlace::from_stack(other, false)),
     }
 }
 
@@ -128,7 +132,7 @@ fn rule_order(raw: &RawFinding) -> usize {
 }
 
 impl SourcePlace {
-    fn of(stack: &Stack, with_line: bool) -> Self {
+    fn from_stack(stack: &Stack, with_line: bool) -> Self {
         let frame = subject(stack);
         Self {
             module: frame.module.clone(),

@@ -28,7 +28,7 @@ const BYTES: usize = 64;
 
 /// Completes the evidence of crashes of this run, as far as there is time: their timelines, and the bytes that make the difference.
 pub fn tell(recording: &Recording, findings: &mut [Finding], stacks: &mut dyn Stacks) -> Result<(), ScanError> {
-    let mut stories: Vec<Story> = findings.iter().enumerate().filter_map(|(i, f)| Story::of(i, f)).collect();
+    let mut stories: Vec<Story> = findings.iter().enumerate().filter_map(|(i, f)| Story::from_finding(i, f)).collect();
     stories.sort_by_key(|story| story.crash);
     if stories.is_empty() {
         return Ok(());
@@ -84,7 +84,7 @@ struct Changed {
 }
 
 impl Story {
-    fn of(index: usize, finding: &Finding) -> Option<Self> {
+    fn from_finding(index: usize, finding: &Finding) -> Option<Self> {
         let Evidence::Crash { image, .. } = &finding.evidence else { return None };
         let culprits = finding.places.iter().filter(|p| p.role == Role::Store && image.lost.is_empty());
         let lost = image.lost.iter().map(|place| (place, true));

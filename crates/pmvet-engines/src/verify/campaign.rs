@@ -236,7 +236,7 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
                 guard.over = true;
                 return Ok(());
             }
-            let Some((number, crash, job)) = guard.take(self.patience) else {
+            let Some((number, crash, job)) = guard.next_execution(self.patience) else {
                 if guard.running == 0 {
                     return Ok(());
                 }
@@ -406,7 +406,7 @@ struct Executed {
 
 impl SearchState {
     /// The next execution, and which crash it is for.
-    fn take(&mut self, patience: u64) -> Option<(u64, Arc<Crash>, PlannedExecution)> {
+    fn next_execution(&mut self, patience: u64) -> Option<(u64, Arc<Crash>, PlannedExecution)> {
         let mut i = 0;
         loop {
             let Some(open) = self.open.get_mut(i) else {

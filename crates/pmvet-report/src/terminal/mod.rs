@@ -77,7 +77,7 @@ impl Terminal {
         let before = finding.severity.name().len() + rule.chars().count() + 4;
         let title = wrap(&clean(&finding.title), self.width().saturating_sub(before)).join("\n");
         let title = level(finding.severity).primary_title(title).id(rule);
-        let snippets = snippets::Snippets::of(finding, sources);
+        let snippets = snippets::Snippets::from_finding(finding, sources);
         // "12 | " before the source, "12 = " before a note.
         let width = self.width().saturating_sub(snippets.line_digits() + 3);
         let mut labels = Vec::new();

@@ -31,7 +31,7 @@ struct File<'a> {
 }
 
 impl<'a> Snippets<'a> {
-    pub(super) fn of(finding: &'a Finding, sources: &Sources) -> Self {
+    pub(super) fn from_finding(finding: &'a Finding, sources: &Sources) -> Self {
         let mut files: Vec<File<'a>> = Vec::new();
         for (index, place) in finding.places.iter().take(MAX_PLACES).enumerate() {
             let Some(frame) = place.frame() else { continue };

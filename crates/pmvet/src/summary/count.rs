@@ -144,7 +144,7 @@ impl EventCounter {
     #[inline(always)]
     fn access(&mut self, thread: ThreadId, site: SiteId, kind: usize, at: (u64, u64), places: &dyn Places) {
         self.thread(thread).kinds[kind] += 1;
-        let class = Class::of(kind);
+        let class = Class::of_kind(kind);
         if site != SiteId::default() {
             self.count_site(site, class, places);
         }

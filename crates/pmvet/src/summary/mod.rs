@@ -262,7 +262,7 @@ impl File {
 
 impl ThreadSummary {
     fn new(thread: usize, count: &ThreadCount) -> Self {
-        let of = |class| (0..kinds::COUNT).filter(|&k| Class::of(k) == class).map(|k| count.kinds[k]).sum();
+        let of = |class| (0..kinds::COUNT).filter(|&k| Class::of_kind(k) == class).map(|k| count.kinds[k]).sum();
         Self {
             thread,
             process: count.process,

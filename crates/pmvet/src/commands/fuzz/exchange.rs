@@ -33,7 +33,7 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// Those that this campaign is to exchange test cases with, if any.
-    pub(super) fn of(arguments: &cli::Fuzz, corpus: &Path) -> Result<Option<Self>, Error> {
+    pub(super) fn from_arguments(arguments: &cli::Fuzz, corpus: &Path) -> Result<Option<Self>, Error> {
         let folder = arguments.exchange.as_ref().map(|folder| {
             folder.canonicalize().map_err(|e| Error::Usage(format!("--exchange: {}: {e}", folder.display())))
         });
@@ -58,7 +58,7 @@ impl Exchange {
     }
 
     /// Cases of others that were not there before, with their images.
-    pub(super) fn take(&mut self, store: &mut ImageStore) -> io::Result<Vec<Case>> {
+    pub(super) fn fetch_new_cases(&mut self, store: &mut ImageStore) -> io::Result<Vec<Case>> {
         if self.last.elapsed() < EVERY {
             return Ok(Vec::new());
         }

@@ -24,7 +24,7 @@ pub(super) fn findings(mut failures: Vec<FailedCase>, start: &mut FuzzStart) -> 
     let mut stacks = NativeStacks::default();
     let mut found: BTreeMap<String, Finding> = BTreeMap::new();
     let mut unwinder = Unwinder::default();
-    let native = NativeRuns::of(start);
+    let native = NativeRuns::from_start(start);
     let mut left = failures.len();
     for failure in &failures {
         // There may have been no room for it in the corpus.

@@ -42,7 +42,7 @@ pub(super) struct NativeRuns {
 }
 
 impl NativeRuns {
-    pub(super) fn of(start: &FuzzStart) -> Self {
+    pub(super) fn from_start(start: &FuzzStart) -> Self {
         let target = &start.target;
         Self {
             executable: Text(start.workload.program.executable.clone().into()),
@@ -114,7 +114,7 @@ impl Cases {
             return names;
         }
         let corpus = Text(start.corpus.clone().into());
-        let kept = folder.keep_json(FILE, &Self { corpus, program: NativeRuns::of(start), cases });
+        let kept = folder.keep_json(FILE, &Self { corpus, program: NativeRuns::from_start(start), cases });
         if kept { names } else { Vec::new() }
     }
 

@@ -24,7 +24,7 @@ pub(super) struct Shortfalls {
 
 impl Shortfalls {
     /// Takes what an inner run left, and what it said meanwhile.
-    pub(super) fn take(&mut self, what: &str, run: &InnerReport, said: &str) {
+    pub(super) fn note_run(&mut self, what: &str, run: &InnerReport, said: &str) {
         let mut reasons: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix(SAYS)).collect();
         reasons.retain(|line| *line != SHOWS);
         match &run.end {
@@ -97,17 +97,17 @@ mod tests {
     fn the_same_reason_is_told_once_and_nothing_is_left_out() {
         let mut all = Shortfalls::default();
         let complete = run(InnerEnd::Analysed { complete: true }, &[]);
-        all.take("a turn", &complete, "");
+        all.note_run("a turn", &complete, "");
         assert!(all.lines().is_empty());
         for runs in 3..6 {
             let cut = format!("what more than {runs} runs show");
-            all.take("a turn", &run(InnerEnd::Analysed { complete: false }, &[&cut]), "");
+            all.note_run("a turn", &run(InnerEnd::Analysed { complete: false }, &[&cut]), "");
         }
-        all.take("a turn", &complete, "pmvet: the program called `mount`\n");
+        all.note_run("a turn", &complete, "pmvet: the program called `mount`\n");
         let said = "pmvet: the target itself fails: exit status 1\npmvet: the end of its output:\n  | oh\n";
-        all.take("a turn", &run(InnerEnd::NothingAnalysed(Exit::TargetFailed), &[]), said);
+        all.note_run("a turn", &run(InnerEnd::NothingAnalysed(Exit::TargetFailed), &[]), said);
         assert_eq!(all.failed, 0);
-        all.take("check", &run(InnerEnd::Failed(Exit::Internal, "no room".into()), &[]), "");
+        all.note_run("check", &run(InnerEnd::Failed(Exit::Internal, "no room".into()), &[]), "");
         all.take_death("check", WorkerDeath::Signal(libc::SIGABRT), "\na bug\nmore\n");
         all.take_death("check", WorkerDeath::Exit(5), "");
         assert_eq!(all.failed, 2);
@@ -122,7 +122,7 @@ mod tests {
                 "check: the process that made it has died: it was killed by SIGABRT (a bug)",
             ]
         );
-        all.take("a turn", &run(InnerEnd::NothingAnalysed(Exit::NothingAnalysed), &[]), "");
+        all.note_run("a turn", &run(InnerEnd::NothingAnalysed(Exit::NothingAnalysed), &[]), "");
         assert_eq!(all.lines().len(), 7);
     }
 }

@@ -168,7 +168,7 @@ fn first_image(store: &mut ImageStore, content: PmContent, arguments: &cli::Fuzz
             ))),
         };
     }
-    for other in Exchange::of(arguments, corpus)?.iter().flat_map(Exchange::others) {
+    for other in Exchange::from_arguments(arguments, corpus)?.iter().flat_map(Exchange::others) {
         if let Ok(mut other) = ImageStore::open_for_reading(&other)
             && let (Ok(true), Some(root)) = (serves(&mut other), other.root())
         {

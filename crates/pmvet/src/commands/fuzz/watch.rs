@@ -78,12 +78,13 @@ impl FuzzWatch {
             next,
             kept,
             failures: Vec::new(),
-            exchange: Exchange::of(arguments, corpus)?,
+            exchange: Exchange::from_arguments(arguments, corpus)?,
             checks,
             limit: start.target.limits.time,
             executions: arguments.executions,
-            until: (arguments.until_finding && arguments.helper.is_none())
-                .then(|| (severity(arguments.reporting.fail_on), NativeRuns::of(start), start.target.overlay.clone())),
+            until: (arguments.until_finding && arguments.helper.is_none()).then(|| {
+                (severity(arguments.reporting.fail_on), NativeRuns::from_start(start), start.target.overlay.clone())
+            }),
             found: false,
             started,
             fuzzing: now,
@@ -198,7 +199,7 @@ impl CampaignWatcher for FuzzWatch {
     }
 
     fn arrived(&mut self, store: &mut ImageStore) -> io::Result<Vec<Case>> {
-        self.exchange.as_mut().map_or(Ok(Vec::new()), |exchange| exchange.take(store))
+        self.exchange.as_mut().map_or(Ok(Vec::new()), |exchange| exchange.fetch_new_cases(store))
     }
 
     fn goes_on(&mut self, stats: &CampaignStats, _: &mut ImageStore) -> bool {

@@ -18,7 +18,7 @@ pub(super) struct Candidates {
 }
 
 /// Looks through the symbols of an executable. One without symbols has no candidates.
-pub(super) fn of(executable: &Path) -> Candidates {
+pub(super) fn candidates_in(executable: &Path) -> Candidates {
     let bytes = std::fs::read(executable).unwrap_or_default();
     let Ok(file) = object::File::parse(&*bytes) else { return Candidates::default() };
     let own = file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition());
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_is_no_program_has_no_functions() {
-        assert_eq!(of(Path::new("/dev/null")), Candidates::default());
-        assert_eq!(of(Path::new("/no/such/program")), Candidates::default());
+        assert_eq!(candidates_in(Path::new("/dev/null")), Candidates::default());
+        assert_eq!(candidates_in(Path::new("/no/such/program")), Candidates::default());
     }
 }

@@ -71,7 +71,7 @@ fn propose(arguments: &cli::Init, path: &Path) -> Result<Exit, Error> {
         locks: acquire.map_or(0, |kind| counter.threads.iter().map(|thread| thread.kinds[kind]).sum()),
         has_input: target.input.is_some(),
         recovers,
-        functions: functions::of(&target.program.executable),
+        functions: functions::candidates_in(&target.program.executable),
     };
     let text = seen.proposal();
     if !arguments.write {

@@ -196,7 +196,7 @@ impl<'a> InterleaveCampaign<'a> {
                 self.told.remove(&number);
             }
             if let Some(turn) = under_way.remove(&number)
-                && let Some(exit) = self.take(turn, end, &said)?
+                && let Some(exit) = self.end_turn(turn, end, &said)?
             {
                 return Ok(Some(exit));
             }
@@ -252,12 +252,12 @@ impl<'a> InterleaveCampaign<'a> {
     }
 
     /// Takes what a turn gave. Returns how pmvet ends if the first one shows that nothing can be done.
-    fn take(&mut self, turn: Turn, end: JobEnd<TurnReport>, said: &str) -> Result<Option<Exit>, Error> {
+    fn end_turn(&mut self, turn: Turn, end: JobEnd<TurnReport>, said: &str) -> Result<Option<Exit>, Error> {
         self.ended += 1;
         let hopeless = (self.ended == 1 && launch::stopped_by().is_none()).then(|| hopeless(&end, said)).flatten();
         let kept = match end {
             JobEnd::Done(TurnReport { explored, run }) => {
-                self.left.take(NAME, &run, said);
+                self.left.note_run(NAME, &run, said);
                 let is_analysed = matches!(run.end, InnerEnd::Analysed { .. });
                 if let Some(Explored { runs, covered }) = explored.or_else(|| is_analysed.then(Explored::default)) {
                     self.runs += u64::from(runs);

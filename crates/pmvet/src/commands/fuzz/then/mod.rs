@@ -177,8 +177,8 @@ impl Checks {
                         // What it was not asked to try, such as what other runs have tried.
                         run.not_covered.clear();
                     }
-                    self.left.take(name, &run, &said);
-                    self.take(run);
+                    self.left.note_run(name, &run, &said);
+                    self.keep_findings(run);
                 }
                 JobEnd::Died(how) => {
                     self.dropped += u64::from(took_too_long(how));
@@ -210,8 +210,8 @@ impl Checks {
         }
     }
 
-    /// Takes the findings of a run. Its folder is kept if there is anything new, so that tokens lead there.
-    fn take(&mut self, run: InnerReport) {
+    /// Keeps the findings of a run. Its folder is kept if there is anything new, so that tokens lead there.
+    fn keep_findings(&mut self, run: InnerReport) {
         let mut fresh = run.findings;
         fresh.retain(|finding| self.known.insert(finding.fingerprint.clone()));
         let folder = run.folder.as_deref();
