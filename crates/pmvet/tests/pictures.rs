@@ -114,7 +114,9 @@ fn reports_of_real_runs_look_right_and_the_book_shows_them() {
         let run: serde_json::Value = serde_json::from_slice(&fs::read(here.join("report.json")).unwrap()).unwrap();
         for &(subject, is_finding) in pictures {
             let hash = if is_finding { run["findings"][0]["fingerprint"].as_str().unwrap() } else { "overview" };
-            for (width, height) in [(1280, 900), (800, 1100)] {
+            // Down to the timeline, which comes after the source.
+            let sizes = if is_finding { [(1280, 1300), (800, 1700)] } else { [(1280, 900), (800, 1100)] };
+            for (width, height) in sizes {
                 for (name, theme) in [("light", Theme::Light), ("dark", Theme::Dark)] {
                     let picture = target.join(format!("{subject}-{width}-{name}.png"));
                     browser.picture(&page, hash, (width, height), theme, &picture);
