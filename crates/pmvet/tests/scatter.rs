@@ -245,6 +245,28 @@ fn waiting_ends_with_an_interrupt() {
     ended.expect(INTERRUPTED, &["0 of 2 tasks done", "interrupted by SIGINT; the tasks go on"]);
 }
 
+#[test]
+fn a_recording_that_is_interrupted_leaves_nothing() {
+    let place = Place::new();
+    // A time that no other test sleeps for, to know the process by.
+    let time = format!("1000.{}", std::process::id());
+    for engine in ["check", "verify"] {
+        let words = ["scatter", "--engine", engine, "-n", "2", "--shared", "shared", "--dry-run", "--", "sleep", &time];
+        let mut child = place.pmvet(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let wanted = format!("sleep\0{time}\0").into_bytes();
+        let is_recorded = || {
+            let processes = fs::read_dir("/proc").unwrap().flatten();
+            processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok()).any(|line| line == wanted)
+        };
+        wait_until("the program runs", || is_recorded() || child.try_wait().unwrap().is_some());
+        // SAFETY: a child of ours that has not been waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+        let ended = Checked::new(&place, &child.wait_with_output().unwrap());
+        ended.expect(INTERRUPTED, &["interrupted by SIGINT"]);
+        assert!(!place.work().join("shared").exists(), "{}", ended.text());
+    }
+}
+
 /// Runs a script where a disk may be mounted. Returns nothing if it may not.
 fn with_mounts(place: &Place, script: &str) -> Option<Checked> {
     let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
