@@ -348,6 +348,20 @@ fn deterministic_runs_of_a_pmdk_program_are_alike() {
 }
 
 #[test]
+fn of_a_row_of_failed_attempts_only_the_first_are_reported() {
+    const REPORTED: usize = 256;
+    let litmus = Litmus::compile("spinning.c").unwrap();
+    let traced = litmus.run(&Tracing { loads: true, ..Tracing::default() }, &[]);
+    let of =
+        |kind: &str, offset: u64| traced.events.iter().filter(|e| e.kind == kind && e.offset == Some(offset)).count();
+    // Two rows of each. The first of a row may count for itself, where its call path was not known.
+    let few = |rows: usize| rows * REPORTED..=rows * (REPORTED + 2);
+    assert!(few(4).contains(&of("rmw", 0)), "{} attempts", of("rmw", 0));
+    assert!(few(2).contains(&of("load", 0)), "{} loads", of("load", 0));
+    assert_eq!(of("rmw", 0x40), 1000);
+}
+
+#[test]
 fn header_in_every_dialect() {
     const PROGRAM: &str = r#"
         #include "pmvet.h"

@@ -125,6 +125,9 @@ impl LockstepState {
 pub(crate) unsafe extern "C" fn before_fence(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
+    if thread.is_spinning() {
+        return;
+    }
     thread.fences_made += 1;
     thread.trace.fenced();
     if run().plan.in_step {

@@ -13,6 +13,7 @@ pub(crate) mod lockstep;
 mod private_mappings;
 pub(crate) mod schedule;
 pub(crate) mod signals;
+pub(crate) mod spinning;
 pub(crate) mod syscall_fixes;
 
 use pmvet_events::plan::Plan;

@@ -12,6 +12,7 @@ use pmvet_events::{Places, SiteId, ThreadId, wire};
 use super::lockstep::LOCKSTEP;
 use crate::dynamorio::{self, Global};
 use crate::record::pm::PM;
+use crate::record::spinning::UNREPORTED;
 use crate::record::thread::{Thread, slot};
 use crate::run::run;
 
@@ -59,6 +60,14 @@ impl Schedule {
         }
     }
 
+    /// A thread spins: it leaves the processor to others, and rests as one that yields if some are stopped.
+    pub(crate) fn rest_or_yield(&self) {
+        match self.stopped.load(Ordering::Relaxed) {
+            0 => dynamorio::yield_thread(),
+            _ => dynamorio::sleep_nanos(YIELD_REST_NANOS),
+        }
+    }
+
     pub(crate) fn module_loaded(&self, start: u64, path: &Path) {
         for stall in self.stalls.iter().filter(|stall| stall.module == path) {
             stall.pc.store(start + stall.offset, Ordering::Relaxed);
@@ -82,8 +91,8 @@ impl Schedule {
 pub(crate) unsafe extern "C" fn stall_after_store(thread: *mut Thread) {
     // SAFETY: the stub passes the thread it runs on.
     let thread = unsafe { &mut *thread };
-    // A compare-and-exchange that found another value has stored nothing.
-    let failed = thread.kind == wire::RMW_FAILED && thread.flags & (1 << 14) == 0;
+    // A compare-and-exchange that found another value has stored nothing, and pmvet does not count what was not reported.
+    let failed = thread.kind == UNREPORTED || thread.kind == wire::RMW_FAILED && thread.flags & (1 << 14) == 0;
     if failed || PM.find(thread.slot(slot::ADDR), u64::from(thread.size)).is_none() {
         return;
     }

@@ -21,6 +21,7 @@ mod ring_claim;
 pub(crate) mod shadow_stack;
 pub(crate) mod sites;
 pub(crate) mod slow_path;
+pub(crate) mod spinning;
 pub(crate) mod stable_ids;
 pub(crate) mod stripe_locks;
 pub(crate) mod sync_functions;

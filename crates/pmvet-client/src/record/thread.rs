@@ -15,6 +15,7 @@ use pmvet_events::wire;
 use super::lock_state::{AwaitedLock, HeldLock, HeldSpinLock, MAX_HELD_SPIN_LOCKS, PendingCall};
 use super::ring_claim::claim_ring;
 use super::shadow_stack::{PathCache, ShadowFrame, ShadowStack};
+use super::spinning::Spin;
 use super::syscalls::pending::PendingSyscall;
 use super::unfenced_stores::InstructionTrace;
 use crate::dynamorio::{self, TLS};
@@ -62,6 +63,8 @@ pub(crate) mod mode {
     pub(crate) const EXCHANGE: u8 = 7;
     /// As `LOCKING_RMW`, by an instruction that sets a bit: which one is in the value slots, what it has found in the carry flag.
     pub(crate) const BIT_SET: u8 = 8;
+    /// The thread spins and rests for a moment; there is nothing to report.
+    pub(crate) const SPINNING: u8 = 9;
 }
 
 #[repr(C)]
@@ -127,6 +130,8 @@ pub(crate) struct Thread {
     /// Spin locks in volatile memory that the thread holds.
     pub(crate) spin_locks: [HeldSpinLock; MAX_HELD_SPIN_LOCKS],
     pub(crate) spin_lock_count: u32,
+    /// What it may be waiting for without sleeping.
+    pub(crate) spin: Spin,
 
     /// The coverage map of operations on PM, and a hash of the last operation.
     pub(crate) pm_counts: u64,
@@ -253,6 +258,7 @@ impl Thread {
             stop: stage.map_or(0, |stage| &raw const stage.stop as u64),
             spin_locks: [HeldSpinLock::default(); MAX_HELD_SPIN_LOCKS],
             spin_lock_count: 0,
+            spin: Spin::default(),
             vectors: [0; 16],
             id,
             ring,

@@ -6,10 +6,11 @@ use pmvet_events::shm::{RingControl, STRIPES};
 use pmvet_events::stage::CrashTrigger;
 use pmvet_events::wire;
 
-use crate::control::{lockstep, schedule};
+use crate::control::{lockstep, schedule, spinning};
 use crate::record::lock_state::{AwaitedLock, HeldLock, HeldSpinLock, MAX_HELD_SPIN_LOCKS};
 use crate::record::shadow_stack::ShadowFrame;
 use crate::record::slow_path;
+use crate::record::spinning::Spin;
 use crate::record::thread::{Thread, mode, slot};
 
 stubs! {
@@ -85,7 +86,7 @@ stubs! {
         the_rest_in_rust!();
 
     /// The part after the target's instruction.
-    after_store, slow_path::after_store:
+    after_store, spinning::after_store:
         save!(),
         "
         mov rsi, [rcx + {cursor}]
@@ -199,7 +200,7 @@ stubs! {
         jne 38f
     37:
         test byte ptr [rcx + {flags} + 1], 0x40
-        jz 30b
+        jz 70f
         dec byte ptr [rcx + {kind}]
         cmp byte ptr [rcx + {kind}], {atomic}
         jne 30b
@@ -244,7 +245,12 @@ stubs! {
         cmp byte ptr [rcx + {kind}], {atomic}
         je 39f
         cmp byte ptr [rcx + {kind}], {atomic_stored}
+        je 39f
+        cmp byte ptr [rcx + {kind}], {rmw_done}
         jne 30b
+        cmp rax, [rsi + 24]
+        je 70f
+        jmp 30b
     39:
         // The spin lock that was taken last is released, or taken in another way.
         mov edi, [rcx + {spin_lock_count}]
@@ -262,7 +268,7 @@ stubs! {
         jne 26f
         mov rdx, [rsi + 24]
         cmp rdx, rax
-        je 26f
+        je 70f
         mov rdi, rdx
         and rdi, rax
         cmp rdi, rdx
@@ -305,6 +311,50 @@ stubs! {
         mov [rdi + 8], rdx
         mov [rdi + 16], rax
     26:
+        mov edx, 40
+        jmp 30b
+        // An attempt at a lock that has changed nothing: see [`crate::record::spinning`].
+    70:
+        mov rdi, [rcx + {head}]
+        cmp rdi, [rcx + {spin_head}]
+        jne 71f
+        mov rdx, [rsi + 8]
+        cmp rdx, [rcx + {spin_place}]
+        jne 71f
+        mov rdx, [rsi + 16]
+        cmp rdx, [rcx + {spin_addr}]
+        jne 71f
+        mov rdx, [rsi + 24]
+        cmp rdx, [rcx + {spin_found}]
+        jne 71f
+        ",
+        same_again!("74f"),
+        "
+        mov rdi, [rcx + {control}]
+        mov qword ptr [rdi + {in_flight}], 0
+        mov rdi, [rcx + {stripe_lock}]
+        test rdi, rdi
+        jz 75f
+        mov dword ptr [rdi], 0
+        mov qword ptr [rcx + {stripe_lock}], 0
+    75:
+        mov byte ptr [rcx + {mode}], 0
+        mov byte ptr [rcx + {kind}], {unreported}
+        ",
+        restore_and_return!(),
+        "
+    71:
+        mov rdx, [rsi + 8]
+        mov [rcx + {spin_place}], rdx
+        mov rdx, [rsi + 16]
+        mov [rcx + {spin_addr}], rdx
+        mov rdx, [rsi + 24]
+        mov [rcx + {spin_found}], rdx
+        mov dword ptr [rcx + {spin_count}], 0
+    74:
+        mov rdi, [rcx + {head}]
+        add rdi, 40
+        mov [rcx + {spin_head}], rdi
         mov edx, 40
         jmp 30b
         ",
@@ -388,13 +438,19 @@ stubs! {
         the_rest_in_rust!();
 
     /// A load that was done, from the address in the slot.
-    load, slow_path::load:
+    load, spinning::load:
         save!(),
         spin_locks_still_held!(),
         address_in_pm!(),
         context_and_room!(),
         write_place!(),
         "
+        mov rdx, [rsi + 8]
+        cmp rdx, [rcx + {spin_place}]
+        je 70f
+        mov [rcx + {spin_place}], rdx
+        mov qword ptr [rcx + {spin_addr}], 0
+    74:
         mov rdi, [rcx + {next_seq}]
         mov rdi, [rdi]
         cmp rdi, [rcx + {seq_after}]
@@ -410,6 +466,7 @@ stubs! {
     3:
         ",
         publish!(),
+        "mov [rcx + {spin_head}], rdx",
         restore_and_return!(),
         "
     2:
@@ -422,6 +479,40 @@ stubs! {
         mov [rsi], rdi
         mov edx, 24
         jmp 3b
+        // The same instruction as last time; perhaps it waits for something: see [`crate::record::spinning`].
+    70:
+        movzx edx, byte ptr [rcx + {size}]
+        cmp edx, 8
+        jne 76f
+        mov rdx, [rax]
+        jmp 78f
+    76:
+        cmp edx, 4
+        jne 77f
+        mov edx, [rax]
+        jmp 78f
+    77:
+        cmp edx, 1
+        mov edx, 0
+        jne 71f
+        movzx edx, byte ptr [rax]
+    78:
+        mov rdi, [rcx + {head}]
+        cmp rdi, [rcx + {spin_head}]
+        jne 71f
+        cmp rax, [rcx + {spin_addr}]
+        jne 71f
+        cmp rdx, [rcx + {spin_found}]
+        jne 71f
+        ",
+        same_again!("74b"),
+        restore_and_return!(),
+        "
+    71:
+        mov [rcx + {spin_addr}], rax
+        mov [rcx + {spin_found}], rdx
+        mov dword ptr [rcx + {spin_count}], 0
+        jmp 74b
         ",
         the_rest_in_rust!();
 
@@ -441,10 +532,22 @@ stubs! {
         restore_and_return!(),
         the_rest_in_rust!();
 
-    /// A fence.
+    /// A fence. One in a loop that does nothing but wait is a part of the waiting: see [`crate::record::spinning`].
     fence, slow_path::fence:
         save!(),
         spin_locks_still_held!(),
+        "
+        mov rdi, [rcx + {head}]
+        cmp rdi, [rcx + {spin_head}]
+        jne 2f
+        cmp qword ptr [rcx + {spin_addr}], 0
+        je 2f
+        cmp dword ptr [rcx + {spin_count}], {spins_reported}
+        jae 3f
+        add rdi, 24
+        mov [rcx + {spin_head}], rdi
+    2:
+        ",
         context_and_room!(),
         write_place!(),
         "
@@ -453,6 +556,7 @@ stubs! {
         number!(),
         "mov edx, 24",
         publish!(),
+        "3:",
         restore_and_return!(),
         the_rest_in_rust!();
 }

@@ -9,6 +9,7 @@ use pmvet_events::wire;
 use crate::coverage::coverage_map;
 use crate::record::lock_state::{AwaitedLock, HeldLock, HeldSpinLock, MAX_HELD_SPIN_LOCKS};
 use crate::record::shadow_stack::ShadowFrame;
+use crate::record::spinning::Spin;
 use crate::record::thread::{Thread, mode, slot};
 
 /// Counts the operation at the site, by the call path in edx; see [`Thread::count`], which does the same.

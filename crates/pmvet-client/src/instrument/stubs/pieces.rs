@@ -19,6 +19,7 @@ macro_rules! stubs {
                 // {held_how} {addr_slot} {frame_slot} {return_slot} {value_slot} {stripes_mask} {store} {stream}
                 // {rmw} {rare_rmw} {locking_rmw} {exchange} {bit_set} {near_load} {rmw_failed} {rmw_done} {atomic} {atomic_failed} {atomic_stored} {pending_slot}
                 // {spin_locks} {spin_lock_count} {spin_lock_room} {spin_lock_bytes} {pm_counts} {last_operation} {stop} {operations}
+                // {spin_head} {spin_place} {spin_addr} {spin_found} {spin_count} {spins_reported} {rest_mask} {trace_slot} {spinning} {unreported}
                 // {at_operation} {fences} {at_fence} {hash_factor} {resolve} {resolve_stable}
                 // {slow}
                 ",
@@ -92,6 +93,16 @@ macro_rules! stubs {
                 spin_lock_count = const offset_of!(Thread, spin_lock_count),
                 spin_lock_room = const MAX_HELD_SPIN_LOCKS,
                 spin_lock_bytes = const size_of::<HeldSpinLock>(),
+                spin_head = const offset_of!(Thread, spin) + offset_of!(Spin, head),
+                spin_place = const offset_of!(Thread, spin) + offset_of!(Spin, place),
+                spin_addr = const offset_of!(Thread, spin) + offset_of!(Spin, addr),
+                spin_found = const offset_of!(Thread, spin) + offset_of!(Spin, found),
+                spin_count = const offset_of!(Thread, spin) + offset_of!(Spin, count),
+                spins_reported = const crate::record::spinning::SPINS_REPORTED,
+                rest_mask = const crate::record::spinning::SPINS_PER_REST - 1,
+                trace_slot = const slot::TRACE * 8,
+                spinning = const mode::SPINNING,
+                unreported = const crate::record::spinning::UNREPORTED,
                 resolve = sym crate::instrument::stubs::call_paths::resolve,
                 resolve_stable = sym crate::instrument::stubs::call_paths::resolve_stable,
                 slow = sym $slow,
@@ -290,6 +301,32 @@ macro_rules! write_place {
         mov edx, [rcx + {site}]
         mov [rsi + 8], edx
         "
+    };
+}
+
+/// The access is the same as the one before it. Goes to the label if it is to be reported all the same, and to Rust if the thread is to
+/// rest; otherwise goes on here.
+macro_rules! same_again {
+    ($report:literal) => {
+        concat!(
+            "
+        inc dword ptr [rcx + {spin_count}]
+        cmp dword ptr [rcx + {spin_count}], {spins_reported}
+        jb ",
+            $report,
+            "
+        mov rdi, [rcx + {slots}]
+        cmp qword ptr [rdi + {trace_slot}], 0
+        jne ",
+            $report,
+            "
+        test dword ptr [rcx + {spin_count}], {rest_mask}
+        jnz 72f
+        mov byte ptr [rcx + {mode}], {spinning}
+        jmp 9f
+    72:
+        "
+        )
     };
 }
 
