@@ -39,6 +39,8 @@ const SPINNING_CPU_TIME: Duration = Duration::from_millis(3);
 /// A thread that has made so many accesses to the same few words, and nothing else, spins.
 const SPIN_ACCESSES: u32 = 200;
 const SPIN_WORDS: usize = 4;
+/// Fences that have nothing to order are a part of a loop that waits, once it has looked at the same few words so often.
+const WAITING_LOOKS: u32 = 16;
 /// Threads that are all blocked in the kernel, or seen to spin, for so long wait for the stopped one. It takes longer than they
 /// sleep to keep in step.
 const ALL_BLOCKED_TIME: Duration = Duration::from_millis(4);
@@ -60,6 +62,8 @@ pub(crate) struct Director {
     spaces: AddressSpaces,
     /// What each thread has stored since its last fence, the newest last.
     stored: HashMap<ThreadId, Vec<Range>>,
+    /// Threads that have flushed something since their last fence.
+    flushed: HashSet<ThreadId>,
     os_threads: HashMap<ThreadId, (u32, u32)>,
     /// In the order in which they were stopped.
     stalled: Vec<Stalled>,
@@ -195,10 +199,18 @@ impl Director {
                     self.stored(thread, addr, new.len() as u64);
                 }
             }
+            What::Flush { .. } => {
+                self.flushed.insert(thread);
+            }
             What::Fence { .. } => {
+                let stored = self.stored.remove(&thread).is_some();
+                let orders = self.flushed.remove(&thread) || stored;
+                if orders {
+                    self.looks.remove(&thread);
+                } else if self.looks.get(&thread).is_some_and(|looks| looks.times >= WAITING_LOOKS) {
+                    return;
+                }
                 self.progress += 1;
-                self.looks.remove(&thread);
-                self.stored.remove(&thread);
                 for stalled in &mut self.stalled {
                     if let Some(reader) = stalled.readers.get_mut(&thread) {
                         (reader.fences, reader.now) = (reader.fences + 1, false);

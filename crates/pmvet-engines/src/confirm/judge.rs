@@ -124,7 +124,9 @@ fn in_order<'a>(meetings: &'a [(Meeting, (Instruction, Instruction))], confirmed
     let mut seen: HashMap<(&(Instruction, Instruction), ContextId), usize> = HashMap::new();
     let mut cases = Vec::new();
     for (meeting, pair) in order.into_iter().map(|i| &meetings[i]) {
-        let nth = seen.entry((pair, meeting.load.context)).or_insert(0);
+        // Pairs that have met in other runs, and came to nothing there, make room for others.
+        let tried = confirmed.tallies.get(pair).map_or(0, |tally| tally.images);
+        let nth = seen.entry((pair, meeting.load.context)).or_insert(tried);
         let mut crashes: Vec<&MeetingCrash> = meeting.crashes.iter().collect();
         crashes.sort_by_key(|crash| !crash.fenced);
         for (later, crash) in crashes.into_iter().enumerate() {
@@ -168,6 +170,8 @@ pub(super) struct Judge<'a> {
     pub(super) natives: NativeStacks,
     /// What is known of the program's files, unless a run has it.
     symbols: Option<Symbols>,
+    /// How often recovery has failed on images of each pair even with nothing lost, and of all together.
+    fails_anyway: HashMap<(Instruction, Instruction), usize>,
     /// Who takes locks that are known to stay held.
     pub(super) held_locks: BTreeSet<Instruction>,
     /// To see what a recovery does. Nothing: that is not wanted.
@@ -226,6 +230,7 @@ impl<'a> Judge<'a> {
             screening: None,
             natives,
             symbols: None,
+            fails_anyway: HashMap::new(),
             held_locks: BTreeSet::new(),
             restart: None,
         }
@@ -336,7 +341,9 @@ impl<'a> Judge<'a> {
         confirmed: &mut Confirmed,
     ) -> Result<(), LabError> {
         let versions = &run.meetings.versions;
-        let jobs: Vec<TrialImage<'_>> = batch.iter().map(RaceCase::job).collect();
+        let hopeless = self.hopeless(batch, versions, confirmed)?;
+        let hoped_for = batch.iter().filter(|case| !hopeless.contains(&case.id()));
+        let jobs: Vec<TrialImage<'_>> = hoped_for.map(RaceCase::job).collect();
         confirmed.images += self.recover(versions, &jobs, self.deadline)?;
         let bad: Vec<&RaceCase<'_>> = batch
             .iter()
@@ -352,9 +359,17 @@ impl<'a> Judge<'a> {
             .iter()
             .map(|case| {
                 let controls = controls.get(&case.id()).copied().unwrap_or(Controls::NOT_TRIED);
-                verdict::judge(self.went(&run.meetings.versions, &case.job()), controls)
+                match hopeless.contains(&case.id()) {
+                    true => RaceVerdict::Elsewhere,
+                    false => verdict::judge(self.went(&run.meetings.versions, &case.job()), controls),
+                }
             })
             .collect();
+        for (case, _) in batch.iter().zip(&verdicts).filter(|(_, verdict)| **verdict == RaceVerdict::Elsewhere) {
+            if self.went(&run.meetings.versions, &case.whole()) == RecoveryOutcome::Badly {
+                *self.fails_anyway.entry(case.pair.clone()).or_default() += 1;
+            }
+        }
         let proven: Vec<usize> = (0..batch.len()).filter(|&i| verdicts[i].is_proven()).collect();
         let images: Vec<TrialImage<'_>> = proven.iter().map(|&i| batch[i].proof(verdicts[i])).collect();
         for i in self.fail_by_held_locks(&images, run, confirmed)? {
@@ -403,6 +418,26 @@ impl<'a> Judge<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Crashes, by the ids of the cases, that recovery does not survive even with nothing lost. That is asked first where it was so before:
+    /// such recoveries tend to hang, and one is enough for all that could be lost at that moment.
+    fn hopeless(
+        &mut self,
+        batch: &[RaceCase<'_>],
+        versions: &Versions,
+        confirmed: &mut Confirmed,
+    ) -> Result<HashSet<usize>, LabError> {
+        let all: usize = self.fails_anyway.values().sum();
+        let doubtful = |case: &&RaceCase<'_>| match case.is_of_reader(confirmed) {
+            true => self.fails_anyway.get(case.pair).is_some_and(|times| *times >= POLICY.failures_of_pair),
+            false => all >= POLICY.failures_of_all,
+        };
+        let doubtful: Vec<&RaceCase<'_>> = batch.iter().filter(doubtful).collect();
+        let jobs: Vec<TrialImage<'_>> = doubtful.iter().map(|case| case.whole()).collect();
+        confirmed.images += self.recover(versions, &jobs, self.deadline)?;
+        let fails = |case: &&&RaceCase<'_>| self.went(versions, &case.whole()) == RecoveryOutcome::Badly;
+        Ok(doubtful.iter().filter(fails).map(|case| case.id()).collect())
     }
 
     /// How many bytes of a crash image depend on the value that is lost there, and how many of those recovery leaves as they are.

@@ -67,6 +67,14 @@ pub struct ConfirmPolicy {
     pub shortest_screening: Duration,
     /// This many images are tried before their outcomes are looked at.
     pub images_per_batch: usize,
+    /// Of a pair whose images recovery has failed on this often even with nothing lost, that is asked first; and of what was not
+    /// predicted, if all pairs together have come to `failures_of_all`.
+    pub failures_of_pair: usize,
+    pub failures_of_all: usize,
+    /// Recoveries on images of one run take one in this much of the time that is left, or `shortest_judged_run`, whichever is more: other
+    /// runs are to come.
+    pub judged_run_divisor: u32,
+    pub shortest_judged_run: Duration,
     /// This many images of one run are tried,
     pub images_per_run: usize,
     /// ... and this many of meetings that were not predicted, if others were.
@@ -125,6 +133,11 @@ pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     screening_slowdown: 10,
     shortest_screening: Duration::from_millis(500),
     images_per_batch: 24,
+    // A crash in a resize of p-clht makes recovery hang whatever is lost, and one forced run took the rest of 60 s.
+    failures_of_pair: 2,
+    failures_of_all: 12,
+    judged_run_divisor: 6,
+    shortest_judged_run: Duration::from_millis(1500),
     images_per_run: 160,
     unpredicted_images_per_run: 16,
     failures_per_batch: 6,

@@ -332,7 +332,12 @@ impl Confirmation<'_> {
         };
         let before = known(confirmed);
         let forced = Forced { name: Some(order.name), plan: order.plan, timeout: self.timeout() };
-        judge.judge(run, &forced, confirmed)?;
+        // Other runs are to come.
+        let whole = judge.deadline;
+        judge.end_within((judge.left() / POLICY.judged_run_divisor).max(POLICY.shortest_judged_run));
+        let judged = judge.judge(run, &forced, confirmed);
+        judge.deadline = whole;
+        judged?;
         if confirmed.witnesses.values().all(|witness| witness.recording != forced.name) {
             recording.remove();
         }
