@@ -12,6 +12,8 @@
 //! 4. [`What::ThreadCreate`] comes before the first event of the child, [`What::ThreadJoin`] after its last.
 //! 5. A lock's release comes before the next acquisition of the same lock.
 //! 6. A definition ([`What::Module`], [`What::File`]) comes before the first event that refers to it.
+//! 7. A thread that spins is reported for a while only. Of accesses in a row that find the same and change nothing, by one instruction on
+//!    one call path to one address, at least the first 256 are reported, with the fences between them.
 
 use std::path::Path;
 

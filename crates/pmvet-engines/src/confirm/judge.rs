@@ -170,7 +170,7 @@ pub(super) struct Judge<'a> {
     pub(super) natives: NativeStacks,
     /// What is known of the program's files, unless a run has it.
     symbols: Option<Symbols>,
-    /// How often recovery has failed on images of each pair even with nothing lost, and of all together.
+    /// How often recovery has failed on images of each pair even with nothing lost.
     fails_anyway: HashMap<(Instruction, Instruction), usize>,
     /// Who takes locks that are known to stay held.
     pub(super) held_locks: BTreeSet<Instruction>,
