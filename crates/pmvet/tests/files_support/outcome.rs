@@ -113,8 +113,7 @@ impl Outcome {
 
     /// How many lines of pmvet's messages name this system call.
     pub(crate) fn lines_with(&self, call: &str) -> usize {
-        let is_part = |c: char| c.is_alphanumeric() || c == '_';
-        let has = |line: &&str| line.split(|c: char| !is_part(c)).any(|word| word == call);
-        self.stderr.lines().filter(has).count()
+        let named = format!("`{call}`");
+        self.stderr.lines().filter(|line| line.contains(&named)).count()
     }
 }
