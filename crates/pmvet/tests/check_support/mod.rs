@@ -109,7 +109,8 @@ pub(crate) fn program(name: &str) -> PathBuf {
 /// threads. It must end as it should each time, and leave nothing behind.
 pub(crate) fn on_awkward_programs(words: &[&str], as_it_should: impl Fn(&Checked) -> bool + Sync) {
     let (awkward, crowd) = (program("awkward"), program("crowd"));
-    let cases = [(&awkward, "deadlock"), (&awkward, "retry"), (&awkward, "signals"), (&crowd, "crowd")];
+    // Signals have a test of their own, in `race_programs`.
+    let cases = [(&awkward, "deadlock"), (&awkward, "retry"), (&crowd, "crowd")];
     both_cores(&cases, |(program, mode)| {
         let place = Place::new();
         let mut command = place.pmvet(words);
