@@ -163,9 +163,9 @@ impl Driver {
     pub(super) fn in_vain(&self) -> String {
         let seconds = READY_WITHIN.as_secs();
         match &self.ready {
-            Ready::Port(port) => format!("for {seconds} s nobody listens on port {port} of 127.0.0.1"),
-            Ready::File(path) => format!("for {seconds} s it has not made {}", path.display()),
-            Ready::Line(pattern) => format!("for {seconds} s it has printed no line that matches `{pattern}`"),
+            Ready::Port(port) => format!("after {seconds} s nobody listens on port {port} of 127.0.0.1"),
+            Ready::File(path) => format!("after {seconds} s it has not made {}", path.display()),
+            Ready::Line(pattern) => format!("after {seconds} s it has printed no line that matches `{pattern}`"),
         }
     }
 
