@@ -84,6 +84,22 @@ pub struct Ending {
     pub server_failure: Option<ServerFailure>,
 }
 
+impl Ending {
+    /// Of a run of which nothing else is known.
+    pub fn new(exit: TargetExit, time: Duration, loss: LostEvents) -> Self {
+        Self {
+            exit,
+            time,
+            loss,
+            places_lost: false,
+            interrupted: None,
+            output: Vec::new(),
+            client_done: None,
+            server_failure: None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetExit {
     Status(i32),

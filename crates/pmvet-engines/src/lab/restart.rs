@@ -86,16 +86,7 @@ mod tests {
     use pmvet_target::collect::LostEvents;
 
     fn ending(exit: TargetExit, loss: LostEvents) -> Ending {
-        Ending {
-            exit,
-            time: Duration::ZERO,
-            loss,
-            places_lost: false,
-            interrupted: None,
-            output: Vec::new(),
-            client_done: None,
-            server_failure: None,
-        }
+        Ending::new(exit, Duration::ZERO, loss)
     }
 
     fn enough() -> LaunchError {

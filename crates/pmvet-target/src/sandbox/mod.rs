@@ -70,7 +70,7 @@ use crate::shutdown;
 use self::driver::{Driver, Ready, Server, ServerFailure, Signs};
 use self::spawn::Spawn;
 use self::start_error::{StartError, StartStep};
-use self::supervisor::{Sandbox, Status, Supervisor, ending};
+use self::supervisor::{Sandbox, Status, Supervisor, ending, is_fault};
 use self::waiting::Waiting;
 
 /// How many threads a run may have, in all its processes: more than the tracer can follow.
@@ -337,7 +337,7 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
     let end = match (why, driven.and_then(|driven| driven.end), status) {
         (Some(why), ..) => why,
         // The client noticed the server's death before the supervisor did.
-        (None, Some(client), Status::Killed(signal)) if client != SandboxedEnd::Exit(0) && is_crash(signal) => {
+        (None, Some(client), Status::Killed(signal)) if client != SandboxedEnd::Exit(0) && is_fault(signal) => {
             SandboxedEnd::Signal(signal)
         }
         // It was told to end; how its client fared is what counts.
@@ -349,11 +349,6 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
         (None, None, Status::Killed(signal)) => SandboxedEnd::Signal(signal),
     };
     Ok(SandboxedRun { end, output, stack, time, client_output, client_done, server_failure })
-}
-
-/// Whether a process dies of it by its own fault.
-fn is_crash(signal: i32) -> bool {
-    matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGABRT | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP)
 }
 
 /// The memory of the machine.

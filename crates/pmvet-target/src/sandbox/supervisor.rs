@@ -355,24 +355,10 @@ impl<'a> Supervisor<'a> {
             }
             Call::Never | Call::Shared => self.refused(name, None, now),
             // Nothing of pmvet's can be opened from a user namespace of its own: no stand-in, and no ring for events.
-            Call::Namespaces { pointed } => {
-                let mut flags = before.rdi.to_ne_bytes();
-                if pointed {
-                    match tracee.read(before.rdi, &mut flags) {
-                        Ok(read) if read == flags.len() => {}
-                        // The kernel cannot read them either.
-                        Ok(_) => return Ok(CallVerdict::Pass),
-                        Err(e) if matches!(e.raw_os_error(), Some(libc::EFAULT | libc::EIO)) => {
-                            return Ok(CallVerdict::Pass);
-                        }
-                        Err(e) => return Err(e),
-                    }
-                }
-                match u64::from_ne_bytes(flags) & libc::CLONE_NEWUSER as u64 {
-                    0 => Ok(CallVerdict::Pass),
-                    _ => self.refused(name, None, now),
-                }
-            }
+            Call::Namespaces { pointed } => match wants_user_namespace(tracee, before.rdi, pointed)? {
+                true => self.refused(name, None, now),
+                false => Ok(CallVerdict::Pass),
+            },
             _ if filter::names_owner(before.orig_rax as i64, argument(before, 1) as u32) => {
                 self.refused(name, None, now)
             }
@@ -529,6 +515,21 @@ impl<'a> Supervisor<'a> {
     }
 }
 
+/// Whether a call asks for a user namespace, by flags in its first argument, or at the address that it is.
+fn wants_user_namespace(tracee: Tracee, argument: u64, pointed: bool) -> io::Result<bool> {
+    let mut flags = argument.to_ne_bytes();
+    if pointed {
+        match tracee.read(argument, &mut flags) {
+            Ok(read) if read == flags.len() => {}
+            // The kernel cannot read them either.
+            Ok(_) => return Ok(false),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EFAULT | libc::EIO)) => return Ok(false),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(u64::from_ne_bytes(flags) & libc::CLONE_NEWUSER as u64 != 0)
+}
+
 /// Makes the kernel do nothing, and the program see this result.
 fn skip(now: &mut TraceeRegisters, result: Result<(), i32>) {
     now.orig_rax = u64::MAX;
@@ -544,7 +545,7 @@ fn kill(tid: libc::pid_t) {
 }
 
 /// Signals that a process gets for what it did.
-fn is_fault(signal: i32) -> bool {
+pub(super) fn is_fault(signal: i32) -> bool {
     use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SIGXFSZ};
     [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SIGXFSZ].contains(&signal)
 }

@@ -357,16 +357,7 @@ mod tests {
         let settings = settings(&["--check-image", "--", "p"]).unwrap();
         let loss = LostEvents { events: lost, interrupted: 0 };
         let time = std::time::Duration::ZERO;
-        let ending = Ending {
-            exit,
-            time,
-            loss,
-            places_lost: false,
-            interrupted: None,
-            output: Vec::new(),
-            client_done: None,
-            server_failure: None,
-        };
+        let ending = Ending::new(exit, time, loss);
         let run = RunFacts {
             command: &settings.command,
             ending: &ending,

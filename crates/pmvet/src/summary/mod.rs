@@ -368,14 +368,8 @@ mod tests {
     #[test]
     fn the_summary_is_valid_json() {
         let ending = Ending {
-            exit: TargetExit::Signal(9),
-            time: Duration::from_secs(1),
-            loss: Default::default(),
             places_lost: true,
-            interrupted: None,
-            output: Vec::new(),
-            client_done: None,
-            server_failure: None,
+            ..Ending::new(TargetExit::Signal(9), Duration::from_secs(1), Default::default())
         };
         let run = RunFacts {
             command: &["p".into(), "".into()],
