@@ -1,5 +1,5 @@
-//! The engines, one folder each: they read events and return findings. No engine knows another; [`check`] alone puts two of them
-//! together, [`rules`] and [`inject`].
+//! The engines, one folder each: they read events and return findings. No engine knows another; two folders put engines
+//! together that read the same events: [`check`] has [`rules`] and [`inject`], [`race`] has [`lockset`] and [`confirm`].
 //!
 //! What they share has a room of its own: [`lab`] runs recoveries on crash images, [`causes`] tells which findings are one,
 //! [`timeline`] completes findings that have a crash image, [`transactions`] follows those of libpmemobj, [`stacks`] finds the names of
@@ -20,6 +20,7 @@ pub mod lab;
 pub mod lockset;
 pub mod operations;
 pub mod promises;
+pub mod race;
 pub mod rules;
 pub mod shards;
 pub mod stacks;

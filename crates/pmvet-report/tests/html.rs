@@ -9,13 +9,19 @@ use std::{fs, path::PathBuf};
 
 use browser::{Browser, Size, Theme};
 use pmvet_findings::{Run, Sources};
-use pmvet_report::{Exporter, html::Html};
+use pmvet_report::{
+    Exporter,
+    html::{EarlierRun, Html},
+};
 
 const NARROW: Size = (360, 800);
 const WIDE: Size = (1600, 1000);
 
+/// The page of a run that comes after one without its first finding.
 fn page(run: &Run, sources: &Sources) -> String {
-    let bytes = Html::default().to_bytes(run, sources).expect("writing to memory");
+    let before = Run { findings: run.findings.iter().skip(1).cloned().collect(), ..run.clone() };
+    let html = Html { earlier: vec![EarlierRun::from(&before)], ..Html::default() };
+    let bytes = html.to_bytes(run, sources).expect("writing to memory");
     String::from_utf8(bytes).expect("the page is UTF-8")
 }
 
@@ -95,7 +101,7 @@ fn an_empty_run_is_a_page() {
 #[test]
 fn too_many_findings_are_left_out_and_counted() {
     let run = common::run(common::many(30));
-    let bytes = Html { max_findings: 10 }.to_bytes(&run, &common::sources()).unwrap();
+    let bytes = Html { max_findings: 10, ..Html::default() }.to_bytes(&run, &common::sources()).unwrap();
     assert!(String::from_utf8(bytes).unwrap().contains("\"leftOut\":20"));
 }
 

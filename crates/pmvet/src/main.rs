@@ -28,6 +28,7 @@ mod retention;
 mod run_folder;
 mod summary;
 mod system;
+mod trend;
 mod workers;
 mod workload;
 

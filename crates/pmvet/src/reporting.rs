@@ -26,6 +26,7 @@ use crate::cli::{self, Color, FailOn, SummaryFormat};
 use crate::exit::{Error, Exit};
 use crate::files;
 use crate::run_folder::{RunFolder, RunInfo, Text};
+use crate::trend;
 
 /// What a run of an engine gave.
 pub(crate) struct Results<'a> {
@@ -203,17 +204,21 @@ pub(crate) fn terminal(color: Color, full_stacks: bool, pedantic: bool) -> Termi
 fn export(run: &Run, sources: &Sources, how: &cli::Reporting, folder: &RunFolder) {
     let junit = Junit { fail_on: severity(how.fail_on), pedantic: how.pedantic };
     let sarif = Sarif { pedantic: how.pedantic, ..Sarif::default() };
-    let exports: [(&Option<PathBuf>, &dyn Exporter); 4] = [
-        (&how.export_json, &Json),
-        (&how.export_sarif, &sarif),
-        (&how.export_junit, &junit),
-        (&how.export_html, &Html::default()),
-    ];
+    let exports: [(&Option<PathBuf>, &dyn Exporter); 3] =
+        [(&how.export_json, &Json), (&how.export_sarif, &sarif), (&how.export_junit, &junit)];
     for (path, exporter) in exports {
         if let Some(path) = path {
             folder.kept(write(path, exporter, run, sources));
         }
     }
+    if let Some(path) = &how.export_html {
+        folder.kept(write(path, &page(folder, run), run, sources));
+    }
+}
+
+/// The HTML page of a run, which compares it with those before.
+pub(crate) fn page(folder: &RunFolder, run: &Run) -> Html {
+    Html { earlier: trend::earlier_runs(folder, run), ..Html::default() }
 }
 
 /// Writes a run in one format.

@@ -67,13 +67,24 @@ fn is_stamp(id: &str) -> bool {
 
 /// All runs in a folder, oldest first. A folder that does not exist has none.
 pub(crate) fn list(runs: &Path) -> Result<Vec<KeptRun>, Error> {
+    let latest = runs.join(LATEST).canonicalize().ok();
+    let kept = |folder: RunFolder| {
+        let newest = latest.as_ref() == Some(&folder.path);
+        KeptRun::read(folder, newest)
+    };
+    let mut found: Vec<KeptRun> = folders(runs)?.into_iter().map(kept).collect();
+    found.sort_by_key(|run| (run.info.as_ref().map_or(0, |info| info.started), run.folder.id.clone()));
+    Ok(found)
+}
+
+/// The folders of the runs that are kept, in no order.
+pub(crate) fn folders(runs: &Path) -> Result<Vec<RunFolder>, Error> {
     let failed = |source| Error::Output { action: "list", what: runs.display().to_string(), source };
     let entries = match std::fs::read_dir(runs) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(failed(e)),
     };
-    let latest = runs.join(LATEST).canonicalize().ok();
     let mut found = Vec::new();
     for entry in entries {
         let entry = entry.map_err(failed)?;
@@ -82,11 +93,8 @@ pub(crate) fn list(runs: &Path) -> Result<Vec<KeptRun>, Error> {
         if hidden || !entry.file_type().is_ok_and(|kind| kind.is_dir()) || !entry.path().join("run.json").exists() {
             continue;
         }
-        let Ok(folder) = RunFolder::open(runs, entry.file_name().to_str()) else { continue };
-        let newest = latest.as_ref() == Some(&folder.path);
-        found.push(KeptRun::read(folder, newest));
+        found.extend(RunFolder::open(runs, entry.file_name().to_str()));
     }
-    found.sort_by_key(|run| (run.info.as_ref().map_or(0, |info| info.started), run.folder.id.clone()));
     Ok(found)
 }
 

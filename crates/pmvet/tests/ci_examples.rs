@@ -56,7 +56,7 @@ fn github(name: &str) -> String {
     let workflow = example("github-actions.yml");
     let steps = workflow["jobs"]["check"]["steps"].as_sequence().unwrap();
     let mut shells = steps.iter().filter(|step| step.get("run").is_some() && step["name"] != "Install pmvet");
-    assert_eq!(shells.clone().count(), 3, "a step that no test runs: {steps:?}");
+    assert_eq!(shells.clone().count(), 4, "a step that no test runs: {steps:?}");
     shells.find(|step| step["name"] == name).unwrap()["run"].as_str().unwrap().to_owned()
 }
 
@@ -85,6 +85,18 @@ fn the_example_for_github_works() {
     repair(project.path());
     let (code, said) = run(project.path(), &format!("{build}\n{look}\n{annotate}"));
     assert!(code == 0 && !said.contains("::error"), "{said}");
+}
+
+/// The key under which a job keeps the pmvet that it has compiled.
+#[test]
+fn the_example_for_github_knows_the_version_of_pmvet() {
+    let folder = project();
+    let lines = "git init -q pmvet; git -C pmvet -c user.name=n -c user.email=e commit -q --allow-empty -m first
+        export PMVET_REPOSITORY=pmvet GITHUB_OUTPUT=output";
+    let (code, said) = run(folder.path(), &format!("{lines}\n{}", github("Which pmvet")));
+    assert_eq!((code, said.as_str()), (0, ""));
+    let (_, commit) = run(folder.path(), "git -C pmvet rev-parse HEAD");
+    assert_eq!(fs::read_to_string(folder.path().join("output")).unwrap(), format!("commit={commit}"));
 }
 
 #[test]

@@ -241,6 +241,29 @@ fn runs_are_listed_pinned_and_removed() {
 }
 
 #[test]
+fn a_report_compares_a_run_with_those_before() {
+    let place = Place::new();
+    let source = zoo("undo_btree/bug-3");
+    // One command, and a program that is mended between two of its runs.
+    let program = place.file("program").into_os_string().into_string().unwrap();
+    let check = |source: &str| {
+        fs::copy(source, &program).unwrap();
+        place.check(&program)
+    };
+    check(&source).expect(FOUND, &[]);
+    place.check(&source).expect(FOUND, &[]);
+    check(&zoo("undo_btree/clean")).expect(0, &[]);
+    place.pmvet(&["report", "--export-html", "page.html"]).expect(0, &[]);
+    let page = fs::read_to_string(place.file("page.html")).unwrap();
+    let (_, data) = page.split_once("id=\"data\">").unwrap();
+    let data: serde_json::Value = serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();
+    let rows = data["trend"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "the other command is another story: {rows:?}");
+    assert!(rows[0]["error"].as_u64() > Some(0) && rows[1]["error"] == 0, "{rows:?}");
+    assert!(rows[1]["gone"].as_u64() > Some(0) && rows[1]["new"] == 0, "{rows:?}");
+}
+
+#[test]
 fn engines_keep_runs_below_the_limit() {
     let place = Place::new();
     let clean = zoo("undo_btree/clean");

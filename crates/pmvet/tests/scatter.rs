@@ -307,4 +307,10 @@ fn a_shared_folder_that_is_full_or_read_only_is_said() {
     let shown = with_mounts(&place, &gather).unwrap();
     assert!(matches!(shown.code, Some(FOUND | INTERNAL)), "{}", shown.text());
     shown.expect(shown.code.unwrap(), &["No space left on device"]);
+    // What the tasks have left is only read; where the result goes is said.
+    let done = format!("{scatter} && {task} 1 && {task} 2 && mount -o remount,ro disk");
+    let elsewhere = with_mounts(&place, &format!("{done}; {PMVET} gather disk/shared --runs runs"));
+    elsewhere.unwrap().expect(FOUND, &["error[recovery-failure]"]);
+    let read_only = with_mounts(&place, &format!("{done}; {PMVET} gather disk/shared --runs disk/runs"));
+    read_only.unwrap().expect(INTERNAL, &["cannot make", "disk/runs: Read-only file system"]);
 }

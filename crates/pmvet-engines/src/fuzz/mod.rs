@@ -10,6 +10,7 @@
 //! * [`early_stops`] — which runs need not go on when their input is at an end.
 //! * [`operations`](crate::operations) — inputs made of operations, after PMRace's section 4.5 (Chen and others, ASPLOS 2022); [`tokens`] — words
 //!   of the binary; `mutators` — which of them, or bytes, an input is changed by.
+//! * [`failed_cases`] — what failed, as findings.
 //! * [`campaign`] — LibAFL around all that: corpus, scheduler, loop; `stages` — the parts that it is given; `campaign_state` — the state
 //!   that they share.
 //!
@@ -25,6 +26,7 @@ mod campaign_state;
 pub mod case;
 pub mod content;
 pub mod early_stops;
+pub mod failed_cases;
 mod mutators;
 pub mod paths;
 pub mod runner;

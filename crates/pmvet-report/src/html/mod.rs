@@ -5,12 +5,14 @@
 //! request.
 
 mod script_safe;
+mod trend;
 mod view;
 
 use std::io::{self, Write};
 
 use pmvet_findings::{Run, Sources};
 
+pub use self::trend::EarlierRun;
 use crate::Exporter;
 
 const PAGE: &str = include_str!("page/page.html");
@@ -25,6 +27,7 @@ const SCRIPTS: &[&str] = &[
     include_str!("page/bytes.js"),
     include_str!("page/icicle.js"),
     include_str!("page/covered.js"),
+    include_str!("page/trend.js"),
     include_str!("page/overview.js"),
     include_str!("page/detail.js"),
     include_str!("page/list.js"),
@@ -37,15 +40,17 @@ const DATA_MARK: &str = "/*DATA*/";
 const SCRIPT_MARK: &str = "/*SCRIPT*/";
 
 /// One page that holds everything.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Html {
     /// The first ones, which are the gravest. More make a page that browsers are slow to open.
     pub max_findings: usize,
+    /// Runs of the same command, oldest first, to compare this one with.
+    pub earlier: Vec<EarlierRun>,
 }
 
 impl Default for Html {
     fn default() -> Self {
-        Html { max_findings: 20_000 }
+        Html { max_findings: 20_000, earlier: Vec::new() }
     }
 }
 
@@ -58,7 +63,7 @@ impl Exporter for Html {
             out.write_all(before.as_bytes())?;
             match mark {
                 STYLE_MARK => out.write_all(STYLE.as_bytes())?,
-                DATA_MARK => view::write(run, sources, self.max_findings, &mut out)?,
+                DATA_MARK => view::write(self, run, sources, &mut out)?,
                 _ => {
                     out.write_all(b"(() => {\n\"use strict\";\n")?;
                     SCRIPTS.iter().try_for_each(|script| out.write_all(script.as_bytes()))?;

@@ -12,7 +12,7 @@ use pmvet_findings::{
 };
 use serde_json::{Map, Value, json};
 
-use super::script_safe;
+use super::{Html, script_safe, trend};
 use crate::text::{clean, command_line, shorten};
 
 /// Lines before and after a marked one.
@@ -27,16 +27,18 @@ const LINE_BYTES: u64 = 64;
 /// Lines of source with failure points. More than that nobody reads, and their text makes the page large.
 const MAX_COVERED_LINES: usize = 2_000;
 
-pub(super) fn write(run: &Run, sources: &Sources, max_findings: usize, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(page: &Html, run: &Run, sources: &Sources, out: &mut impl Write) -> io::Result<()> {
     let mut tables = Tables { sources, frames: Vec::new(), index: HashMap::new(), lines: BTreeMap::new() };
     out.write_all(b"{\"run\":")?;
-    script_safe::write(&head(run, run.findings.len().saturating_sub(max_findings)), out)?;
+    script_safe::write(&head(run, run.findings.len().saturating_sub(page.max_findings)), out)?;
+    out.write_all(b",\"trend\":")?;
+    script_safe::write(&trend::rows(&page.earlier, run), out)?;
     out.write_all(b",\"rules\":")?;
     let rule =
         |rule: &&rules::Rule| (rule.id.to_owned(), json!({ "summary": rule.summary, "page": rule.explanation() }));
     script_safe::write(&rules::ALL.iter().map(rule).collect::<Map<_, _>>(), out)?;
     out.write_all(b",\"findings\":[")?;
-    for (index, finding) in run.findings.iter().take(max_findings).enumerate() {
+    for (index, finding) in run.findings.iter().take(page.max_findings).enumerate() {
         if index > 0 {
             out.write_all(b",")?;
         }

@@ -18,6 +18,7 @@ pmvetTest(async (check) => {
   check("few rows are in the page", $$("#rows .row").length < 80, $$("#rows .row").length);
   check("nothing is wider than the window", document.documentElement.scrollWidth <= innerWidth, [document.documentElement.scrollWidth, innerWidth]);
   check("the overview is there", !wide || $("#main h2").textContent === "Overview", $("#main h2").textContent);
+  check("earlier runs are compared", !wide || $$(".trend tbody tr").length === data.trend.length && data.trend.length === 2, data.trend.length);
   check("the tree is drawn", !data.tree || !wide || $$(".icicle .cell").length > 0, $$(".icicle .cell").length);
 
   const word = data.findings[0].title.split(/\s+/)[0];

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use pmvet_report::Exporter;
-use pmvet_report::html::Html;
 use pmvet_report::json::Json;
 use pmvet_report::junit::Junit;
 use pmvet_report::sarif::Sarif;
@@ -30,11 +29,11 @@ pub(crate) fn run(arguments: &cli::Report) -> Result<Exit, Error> {
         }
     }
     if arguments.html.is_some() || arguments.open || !asked {
-        let page = arguments.html.clone().unwrap_or_else(|| folder.file("report.html"));
-        reporting::write(&page, &Html::default(), &run, &sources)?;
-        println!("{}", page.display());
+        let path = arguments.html.clone().unwrap_or_else(|| folder.file("report.html"));
+        reporting::write(&path, &reporting::page(&folder, &run), &run, &sources)?;
+        println!("{}", path.display());
         if arguments.open {
-            open(&page)?;
+            open(&path)?;
         }
     }
     Ok(Exit::Ok)

@@ -72,7 +72,7 @@ function image(crash) {
 }
 
 function race(locks) {
-  const held = (names) => (names.length ? names.map((name, index) => [index ? ", " : null, el("code", {}, name)]) : "none");
+  const held = (names) => (names.length ? names.map((name, index) => [index ? ", " : null, prose(name)]) : "none");
   return [
     el("p", {}, "Held at the store: ", held(locks.storeLocks), "; at the load: ", held(locks.loadLocks), "."),
     el("p", {}, locks.observed ? "In this run the load came between the store and its persist."

@@ -12,6 +12,7 @@ function overview() {
     el("div", { class: "tiles" }, tiles),
     verdict(run),
     remarks(run),
+    data.trend.length ? section("Compared with earlier runs", trendTable(data.trend)) : null,
     section("What was run", facts([["program", run.command], ["set-up", run.setup], ["recovery", run.recover], ["oracle", run.oracle]])),
     section("Covered", coverage(run)),
     run.notCovered.length
@@ -31,7 +32,7 @@ function verdict(run) {
   if (data.findings.some(isCounted) || run.leftOut) return null;
   if (!wasAnalysed(run)) return el("p", { class: "verdict nothing" }, "Nothing was analysed: that there are no findings means nothing.");
   const known = data.findings.length ? "Nothing new was found" : "Nothing was found";
-  const limits = run.notCovered.length ? "It holds for what was tried; what was not is listed, too." : "It holds for what was tried.";
+  const limits = run.notCovered.length ? "This says nothing about what is listed under “Not covered”." : "Everything that pmvet set out to try was tried.";
   return el("p", { class: "verdict clean" }, el("strong", {}, `${known}. `), limits);
 }
 
@@ -54,7 +55,7 @@ function coverage(run) {
 
 function counters(list) {
   return el("dl", { class: "coverage" }, list.map((counter) => {
-    const known = counter.of !== null && counter.of !== undefined;
+    const known = Boolean(counter.of);
     const value = known ? `${counter.done.toLocaleString("en")} of ${counter.of.toLocaleString("en")}` : counter.done.toLocaleString("en");
     return [el("dt", {}, counter.name), el("dd", {}, value,
       known ? el("meter", { min: 0, max: Math.max(counter.of, 1), value: counter.done, "aria-label": counter.name }) : null)];

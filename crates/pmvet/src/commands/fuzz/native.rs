@@ -11,6 +11,7 @@ use std::time::Duration;
 use pmvet_engines::fuzz::campaign::FailedCase;
 use pmvet_engines::fuzz::case::Case;
 use pmvet_engines::fuzz::content::PmContent;
+use pmvet_engines::fuzz::failed_cases::case_name;
 use pmvet_engines::fuzz::runner::lay_out;
 use pmvet_engines::fuzz::store::ImageStore;
 use pmvet_findings::{Finding, Outcome, Recovery};
@@ -100,15 +101,10 @@ pub(super) struct Cases {
     cases: BTreeMap<String, Case>,
 }
 
-/// What a finding calls its image: the same image fails on several inputs.
-pub(super) fn name(case: &Case) -> String {
-    format!("{}-{:016x}", case.image, xxhash_rust::xxh3::xxh3_64(&case.input))
-}
-
 impl Cases {
     /// Keeps the cases that failed. Returns the names of those that can be run again.
     pub(super) fn save(start: &FuzzStart, failures: &[FailedCase], folder: &RunFolder) -> Vec<String> {
-        let cases: BTreeMap<String, Case> = failures.iter().map(|f| (name(&f.case), f.case.clone())).collect();
+        let cases: BTreeMap<String, Case> = failures.iter().map(|f| (case_name(&f.case), f.case.clone())).collect();
         let names = cases.keys().cloned().collect();
         if cases.is_empty() {
             return names;

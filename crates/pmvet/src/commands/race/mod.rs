@@ -1,31 +1,27 @@
 //! `pmvet race`: races in which a thread acts on data that a crash may still take back, predicted from one recorded run.
 
-mod inferred;
 mod locks;
 mod replay;
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use pmvet_engines::alias_coverage::Covered;
 use pmvet_engines::confirm::attempts::attempts;
 use pmvet_engines::confirm::merge;
 use pmvet_engines::confirm::replay::Schedules;
 use pmvet_engines::confirm::search::{Confirmation, Wanted};
-use pmvet_engines::confirm::shared::{SharedStore, SharedStores};
 use pmvet_engines::confirm::sync_names::Declared;
-use pmvet_engines::confirm::sync_variables::{Update, Updates, Variables};
+use pmvet_engines::confirm::sync_variables::{Updates, Variables};
 use pmvet_engines::lab::Lab;
+use pmvet_engines::lockset::listed_locks::ListedLock;
 use pmvet_engines::lockset::restarts::Restarts;
-use pmvet_engines::lockset::{self, Code, Edges, LocksetOptions, Unmatched};
-use pmvet_engines::stacks::{Stacks, Symbols};
-use pmvet_events::file::Definitions;
-use pmvet_events::{ContextId, What};
+use pmvet_engines::lockset::{self, Edges, LocksetOptions, Unmatched};
+use pmvet_engines::race::RaceScan;
 use pmvet_findings::Coverage;
 use pmvet_target::live_events::LiveEvents;
 use pmvet_target::sandbox::shell;
 use pmvet_target::shutdown;
-use pmvet_target::symbols::Symbolizer;
 use serde::{Deserialize, Serialize};
 
 use self::locks::LockFindings;
@@ -86,7 +82,7 @@ pub(super) struct RaceEngine {
     known: Option<Covered>,
     explored: Option<Explored>,
     /// What the pass over the events gave, while they were recorded.
-    analysed: Option<Analysed>,
+    analysed: Option<RaceScan>,
 }
 
 impl RaceEngine {
@@ -162,12 +158,12 @@ impl Engine for RaceEngine {
 
     fn watch(&mut self, live: LiveEvents) {
         let updates = self.confirm.confirm.then(|| Updates::new(self.watched.clone()));
-        self.analysed = Some(Analysed::new(live, self.options.clone(), updates));
+        self.analysed = Some(RaceScan::watch(live, self.options.clone(), updates));
     }
 
     fn wants_another_recording(&self, session: &Session) -> bool {
         // Nothing can be forced where threads came one after the other, as they may in a short run.
-        let apart = |analysed: &Analysed| analysed.saw_pm && analysed.threads > 1 && analysed.shared.is_empty();
+        let apart = |analysed: &RaceScan| analysed.saw_pm && analysed.threads > 1 && analysed.shared.is_empty();
         let short = session.info.traced_seconds.is_some_and(|seconds| seconds < SHORT);
         let in_step = session.workload.in_step;
         in_step && short && session.recordings < MOST_RECORDINGS && self.analysed.as_ref().is_some_and(apart)
@@ -189,10 +185,10 @@ impl Engine for RaceEngine {
         };
         let lab = Lab { workload, install, folder: &folder.path };
         let outcome = &analysed.outcome;
-        let listed = inferred::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
+        let listed = ListedLock::list(&outcome.inferred, &mut analysed.symbols.with(&analysed.places));
         folder.keep_json("locks.json", &listed);
         if !*quiet {
-            inferred::lines(&listed).iter().for_each(|line| eprintln!("pmvet: {line}"));
+            lines(&listed).iter().for_each(|line| eprintln!("pmvet: {line}"));
             without_effect(&outcome.unmatched).iter().for_each(|line| eprintln!("pmvet: {line}"));
         }
         let mut stacks = analysed.symbols.with(&analysed.places);
@@ -299,7 +295,7 @@ fn wanted(arguments: &cli::Confirm, known: Option<Covered>) -> Wanted {
 }
 
 /// What declared variables are. A name that means nothing is an error, which no run can make good.
-fn variables(declared: &[Declared], analysed: &mut Analysed) -> Result<Variables, Error> {
+fn variables(declared: &[Declared], analysed: &mut RaceScan) -> Result<Variables, Error> {
     let named = declared.iter().any(|declared| declared.variable.is_some());
     let types = if named { analysed.symbols.types() } else { Default::default() };
     let all =
@@ -329,6 +325,16 @@ fn options(arguments: &cli::Race, config: &config::RaceConfig) -> LocksetOptions
     options
 }
 
+/// What to print of the locks that only the run shows. `locks.json` lists them all.
+fn lines(locks: &[ListedLock]) -> Vec<String> {
+    const SHOWN: usize = 8;
+    let mut lines: Vec<String> = locks.iter().take(SHOWN).map(ListedLock::to_string).collect();
+    if locks.len() > SHOWN {
+        lines.push(format!("and {} more inferred locks, listed in locks.json", locks.len() - SHOWN));
+    }
+    lines
+}
+
 /// What was said about locks for nothing.
 fn without_effect(unmatched: &Unmatched) -> Vec<String> {
     let told = |what: &str, functions: &[String]| -> Vec<String> {
@@ -341,58 +347,4 @@ fn without_effect(unmatched: &Unmatched) -> Vec<String> {
         functions.iter().map(line).collect()
     };
     [told("deny-lock", &unmatched.deny), told("declare-lock", &unmatched.declare)].concat()
-}
-
-/// What the pass over the events gave.
-struct Analysed {
-    outcome: lockset::LocksetAnalysis,
-    symbols: Symbols,
-    places: Definitions,
-    shared: Vec<SharedStore>,
-    updates: Vec<Update>,
-    /// How many stores there were in all.
-    stores: u64,
-    threads: u32,
-    saw_pm: bool,
-}
-
-impl Analysed {
-    /// Analyses a run while it is recorded. `updates`: stores that other threads read are wanted, too, and those to variables.
-    fn new(live: LiveEvents, options: LocksetOptions, mut updates: Option<Updates>) -> Self {
-        let mut symbols = Symbols::new(Symbolizer::of_recording(SystemTime::now()));
-        let mut engine = lockset::LocksetEngine::new(options);
-        let mut saw_pm = false;
-        let mut shared = SharedStores::default();
-        let mut threads = 0;
-        let places = live.for_each(|event| {
-            symbols.event(event);
-            saw_pm |= matches!(event.what, What::Map { .. });
-            engine.event(event);
-            if let Some(updates) = &mut updates {
-                shared.event(event);
-                updates.event(event);
-            }
-            threads += u32::from(matches!(event.what, What::ThreadStart { .. }));
-        });
-        // Without places the recording has failed, which ends the command.
-        let places = places.unwrap_or_default();
-        let mut functions = |site| {
-            let stack = symbols.with(&places).stack(site, ContextId::default());
-            let module = stack.first().and_then(|frame| frame.module.as_deref()?.file_name());
-            let module = module.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            Code { functions: stack.into_iter().filter_map(|frame| frame.function).collect(), module }
-        };
-        let outcome = engine.finish_with(&mut functions);
-        let (shared, stores) = shared.finish();
-        Self {
-            outcome,
-            symbols,
-            places,
-            shared,
-            updates: updates.map(Updates::finish).unwrap_or_default(),
-            stores,
-            threads,
-            saw_pm,
-        }
-    }
 }

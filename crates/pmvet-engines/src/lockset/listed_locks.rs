@@ -1,13 +1,14 @@
-//! Locks that no function call shows: listed with the evidence for them, so that the user can contradict.
+//! Locks that no function call shows, as users see them: by place, with the evidence, so that they can contradict.
 
-use pmvet_engines::lockset::InferredLock;
-use pmvet_engines::stacks::{Stacks, user_frame};
 use pmvet_events::ContextId;
 use serde::Serialize;
 
+use super::InferredLock;
+use crate::stacks::{Stacks, user_frame};
+
 /// An inferred lock as `locks.json` has it.
 #[derive(Debug, Serialize)]
-pub(super) struct Listed {
+pub struct ListedLock {
     shape: &'static str,
     /// What `--deny-lock` takes.
     function: Option<String>,
@@ -22,26 +23,14 @@ pub(super) struct Listed {
     declared: bool,
 }
 
-/// Lines to show; the rest is in the run's folder.
-const SHOWN: usize = 8;
-
-/// Those that are taken most often first.
-pub(super) fn list(locks: &[InferredLock], stacks: &mut dyn Stacks) -> Vec<Listed> {
-    let mut all: Vec<Listed> = locks.iter().map(|lock| Listed::new(lock, stacks)).collect();
-    all.sort_by(|a, b| b.acquired.cmp(&a.acquired).then_with(|| a.place.cmp(&b.place)));
-    all
-}
-
-/// What to print of them.
-pub(super) fn lines(locks: &[Listed]) -> Vec<String> {
-    let mut lines: Vec<String> = locks.iter().take(SHOWN).map(Listed::line).collect();
-    if locks.len() > SHOWN {
-        lines.push(format!("and {} more inferred locks, listed in locks.json", locks.len() - SHOWN));
+impl ListedLock {
+    /// Those that are taken most often first.
+    pub fn list(locks: &[InferredLock], stacks: &mut dyn Stacks) -> Vec<Self> {
+        let mut all: Vec<Self> = locks.iter().map(|lock| Self::new(lock, stacks)).collect();
+        all.sort_by(|a, b| b.acquired.cmp(&a.acquired).then_with(|| a.place.cmp(&b.place)));
+        all
     }
-    lines
-}
 
-impl Listed {
     fn new(lock: &InferredLock, stacks: &mut dyn Stacks) -> Self {
         let stack = stacks.stack(lock.site, ContextId::default());
         let frame = user_frame(&stack).or(Some(0)).and_then(|i| stack.get(i)).cloned().unwrap_or_default();
@@ -58,12 +47,15 @@ impl Listed {
             declared: lock.declared,
         }
     }
+}
 
-    fn line(&self) -> String {
+impl std::fmt::Display for ListedLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { shape, place, words, acquired, returned, disturbed, threads, .. } = self;
         let how = if self.declared { "declared" } else { "inferred" };
         let memory = if self.in_pm { "PM" } else { "volatile memory" };
-        format!(
+        write!(
+            f,
             "{how} {shape} in {memory}, taken at {place}: {words} words, taken {acquired} times by {threads} threads, \
              given back {returned} times, disturbed {disturbed} times"
         )

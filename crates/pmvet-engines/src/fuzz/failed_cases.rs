@@ -1,0 +1,156 @@
+//! Failures of test cases, as findings: those that fail alike are one.
+
+use std::collections::BTreeMap;
+
+use pmvet_findings::{CrashImage, Evidence, Finding, Outcome, Place, Recovery, Role, Severity, Stack, rules};
+
+use super::case::Case;
+use super::store::Origin;
+use crate::stacks::user_frame;
+
+/// How the program ended on a test case, outside of the fuzzer.
+#[derive(Debug, Clone)]
+pub struct NativeEnd {
+    pub outcome: Outcome,
+    /// Where it was then, innermost frame first.
+    pub stack: Stack,
+    pub output: String,
+    pub seconds: f64,
+}
+
+/// What a finding calls its image: the same image fails on several inputs.
+pub fn case_name(case: &Case) -> String {
+    format!("{}-{:016x}", case.image, xxhash_rust::xxh3::xxh3_64(&case.input))
+}
+
+/// The failures of one program, sorted out.
+#[derive(Debug)]
+pub struct FailedCases {
+    command: Vec<String>,
+    /// By how they end, where, and whether a crash came before.
+    found: BTreeMap<String, Finding>,
+}
+
+impl FailedCases {
+    pub fn new(command: Vec<String>) -> Self {
+        Self { command, found: BTreeMap::new() }
+    }
+
+    /// A test case that fails, and where its image came from.
+    pub fn add(&mut self, case: &Case, origin: Option<&Origin>, end: NativeEnd) {
+        let crash = origin.filter(|origin| origin.is_crash());
+        let key = format!("{} {:?} {}", end.outcome, end.stack.first(), crash.is_some());
+        match self.found.get_mut(&key) {
+            Some(known) => known.count += 1,
+            None => drop(self.found.insert(key, finding(&self.command, case, crash, end))),
+        }
+    }
+
+    pub fn into_findings(self) -> Vec<Finding> {
+        self.found.into_values().collect()
+    }
+}
+
+fn finding(command: &[String], case: &Case, crash: Option<&Origin>, end: NativeEnd) -> Finding {
+    let NativeEnd { outcome, stack, output, seconds } = end;
+    let input = String::from_utf8_lossy(&case.input);
+    let choice = match crash {
+        Some(Origin { stop: (0, fence), .. }) => format!("a crash before fence {fence} of an earlier run"),
+        Some(Origin { stop: (operation, _), .. }) => format!("a crash before operation {operation} of an earlier run"),
+        None => "no crash: what an earlier run left when it ended, or the start".into(),
+    };
+    let (rule, title, expected) = headline(crash, &outcome, &stack);
+    Finding {
+        rule: rule.id(),
+        severity: Severity::Error,
+        title,
+        places: vec![Place {
+            role: Role::Recovery,
+            stack: stack.clone(),
+            thread: None,
+            pm: None,
+            seq: None,
+            label: "the program was here".into(),
+        }],
+        expected: expected.into(),
+        happened: format!("On image {} ({choice}) with the input {input:?} the program {outcome}.", case.image),
+        fix: "Follow how the image came about: images.jsonl in the corpus names the input and the image before it; the input \
+              that fails is in crashes/ or hangs/."
+            .into(),
+        caveat: None,
+        evidence: Evidence::Crash {
+            image: CrashImage {
+                seq: 0,
+                unpersisted: Vec::new(),
+                unpersisted_total: 0,
+                lost: Vec::new(),
+                choice,
+                hash: case_name(case),
+                diff: Vec::new(),
+            },
+            recovery: Recovery {
+                command: command.to_vec(),
+                outcome,
+                expected: Outcome::Exit { status: 0 },
+                stack,
+                output,
+                seconds,
+            },
+            timeline: Vec::new(),
+        },
+        count: 1,
+        fingerprint: String::new(),
+        replay: None,
+    }
+}
+
+/// The rule, the title, and what was expected.
+fn headline(crash: Option<&Origin>, outcome: &Outcome, stack: &Stack) -> (&'static rules::Rule, String, &'static str) {
+    let function = user_frame(stack).and_then(|i| stack[i].function.clone());
+    let who = function.map_or_else(|| "the program".to_owned(), |function| format!("`{function}`"));
+    match crash {
+        Some(_) => (
+            rules::RECOVERY_FAILURE,
+            format!("after a crash {who} {outcome}"),
+            "The program accepts what a crash of an earlier run left in PM.",
+        ),
+        None => (
+            rules::FAILING_CASE,
+            format!("{who} {outcome} on a test case"),
+            "The program ends by itself on every input.",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmvet_findings::Frame;
+
+    use super::*;
+    use crate::fuzz::content::ImageId;
+
+    fn end(function: &str, signal: i32) -> NativeEnd {
+        let frame = Frame { function: Some(function.into()), ..Frame::default() };
+        let outcome = Outcome::Signal { signal, name: format!("SIG{signal}") };
+        NativeEnd { outcome, stack: vec![frame].into(), output: String::new(), seconds: 0.1 }
+    }
+
+    #[test]
+    fn cases_that_fail_alike_are_one_finding_and_a_crash_before_makes_another() {
+        let case = |input: &str| Case { image: ImageId(7), input: input.into() };
+        let crash = Origin { parent: None, input: Vec::new(), stop: (0, 3) };
+        let mut failed = FailedCases::new(vec!["./kv".into()]);
+        failed.add(&case("a"), None, end("get", 11));
+        failed.add(&case("b"), None, end("get", 11));
+        failed.add(&case("c"), Some(&crash), end("get", 11));
+        failed.add(&case("d"), None, end("put", 11));
+        let findings = failed.into_findings();
+        let mut shown: Vec<(&str, &str, u64)> =
+            findings.iter().map(|f| (f.rule.0.as_ref(), f.title.as_str(), f.count)).collect();
+        shown.sort_unstable();
+        assert_eq!(shown.len(), 3, "{shown:?}");
+        assert_eq!((shown[0].0, shown[0].2), (rules::FAILING_CASE.id, 2), "{shown:?}");
+        assert_eq!(shown[2].0, rules::RECOVERY_FAILURE.id, "{shown:?}");
+        assert!(findings.iter().any(|f| f.happened.contains("a crash before fence 3 of an earlier run")));
+    }
+}
