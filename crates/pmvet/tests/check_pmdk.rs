@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, is_soak, line, make, repository, sample, turn};
+use check_support::{CLEAN, Checked, FOUND, Place, both_cores, is_soak, line, make, one_of_each, repository, turn};
 use pmvet_findings::Finding;
 use serde::Deserialize;
 
@@ -219,7 +219,8 @@ fn a_crash_inside_the_creation_of_a_pool() {
     // They all fail alike, but for a few.
     let fails_twice = |workload: &Workload| AFTER_CREATION.iter().any(|judgement| judgement.workload == workload.name);
     let (special, alike): (Vec<_>, Vec<_>) = creations().into_iter().partition(fails_twice);
-    let workloads: Vec<_> = special.into_iter().chain(sample(alike)).collect();
+    let workloads: Vec<_> =
+        special.into_iter().chain(one_of_each(alike, |workload| workload.stdin_gen.is_some())).collect();
     both_cores(&workloads, |workload| {
         let more = AFTER_CREATION.iter().filter(|judgement| judgement.workload == workload.name);
         let expected: Vec<&str> =
@@ -291,7 +292,7 @@ fn errors_on_pools_made_beforehand_are_judged() {
     let all = restarts();
     assert!(JUDGED.iter().all(|judgement| all.iter().any(|workload| workload.name == judgement.workload)));
     let (judged, clean): (Vec<_>, Vec<_>) = all.into_iter().partition(|workload| !workload.judged().is_empty());
-    let workloads: Vec<_> = judged.into_iter().chain(sample(clean)).collect();
+    let workloads: Vec<_> = judged.into_iter().chain(one_of_each(clean, |workload| workload.program.clone())).collect();
     both_cores(&workloads, |workload| workload.judge(&bin, &workload.judged()));
 }
 

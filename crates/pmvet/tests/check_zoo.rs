@@ -193,19 +193,21 @@ fn clean_variants_are_clean() {
 }
 
 /// A store that comes too early is fatal in program order, and with each of the stores lost that should have come first. A missing
-/// fence leaves several lines behind. Each is one bug.
+/// fence leaves several lines behind. What is never flushed is suspected by a rule, too. Each is one bug.
 #[test]
 fn one_bug_is_one_error_whatever_the_order_of_write_back() {
     let _turn = turn();
     let zoo = make("zoo", "zoo");
-    let bugs = [("undo_btree", 2), ("undo_btree", 3), ("plist", 3), ("cl_hash", 10)];
+    let bugs = [("undo_btree", 1), ("undo_btree", 2), ("undo_btree", 3), ("plist", 3), ("cl_hash", 10)];
     both_cores(&bugs, |(program, bug)| {
         let place = Place::new();
         let variant = zoo.join(program).join(format!("bug-{bug}"));
         let checked = check(&place, &variant, &["-n".into(), "50".into()], true, Some("0"));
-        match checked.errors().count() {
-            1 => Ok(()),
-            errors => Err(format!("--- {program} bug {bug}: {errors} errors\n{}", checked.text())),
+        match (checked.errors().count(), checked.warnings().count()) {
+            (1, 0) => Ok(()),
+            (errors, warnings) => {
+                Err(format!("--- {program} bug {bug}: {errors} errors, {warnings} warnings\n{}", checked.text()))
+            }
         }
     });
 }

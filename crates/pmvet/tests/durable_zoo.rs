@@ -10,12 +10,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use check_support::zoo::{blamed, marked_in};
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, is_soak, make, repository, sample, turn};
+use check_support::{CLEAN, Checked, FOUND, Place, both_cores, is_soak, make, one_of_each, repository, turn};
 use pmvet_findings::Frame;
 use serde::Deserialize;
 
 /// Runs of a clean program that has threads, in `make soak` and otherwise: each is interleaved in its own way.
-const THREADED_RUNS: [usize; 2] = [20, 4];
+const THREADED_RUNS: [usize; 2] = [20, 2];
 const CLASSES: [&str; 5] = ["lost", "torn", "resurrected", "duplicated", "wrong-value"];
 
 // ---- The manifests
@@ -119,7 +119,8 @@ const NAMED_ELSEWHERE: &[(&str, u32, &str)] = &[
 fn every_bug_is_one_error_of_its_class() {
     let _turn = turn();
     let manifests = manifests();
-    let trials: Vec<(&Manifest, &Bug)> = manifests.iter().flat_map(|m| m.bug.iter().map(move |bug| (m, bug))).collect();
+    let all = manifests.iter().flat_map(|m| m.bug.iter().map(move |bug| (m, bug)));
+    let trials = one_of_each(all, |(manifest, bug)| (&bug.class, manifest.program.threads, manifest.uses_libpmemobj()));
     both_cores(&trials, |(manifest, bug)| {
         let checked = check(&manifest.program, &format!("bug-{}", bug.id), manifest.ops(bug), Look::Content);
         let name = format!("{} bug {} ({})", manifest.program.name, bug.id, bug.class);
@@ -160,7 +161,8 @@ fn place_in_source(frame: &Frame) -> Option<String> {
 fn no_bug_is_an_error_without_a_look_at_the_content() {
     let _turn = turn();
     let manifests = manifests();
-    let trials = sample(manifests.iter().flat_map(|m| m.bug.iter().map(move |bug| (m, bug))));
+    let all = manifests.iter().flat_map(|m| m.bug.iter().map(move |bug| (m, bug)));
+    let trials = one_of_each(all, |(manifest, _)| &manifest.program.name);
     both_cores(&trials, |(manifest, bug)| {
         let checked = check(&manifest.program, &format!("bug-{}", bug.id), manifest.ops(bug), Look::Recovery);
         match checked.code == Some(CLEAN) && checked.errors().next().is_none() {
@@ -179,7 +181,8 @@ fn clean_variants_keep_what_they_acknowledge() {
         let threaded = THREADED_RUNS[usize::from(!is_soak())];
         let runs = if manifest.program.threads { threaded } else { 1 };
         trials.extend((0..runs).map(|_| (manifest, manifest.program.ops.as_str())));
-        trials.extend(manifest.bug.iter().filter_map(|bug| bug.ops.as_deref()).map(|ops| (manifest, ops)));
+        let of_bugs = manifest.bug.iter().filter_map(|bug| bug.ops.as_deref()).map(|ops| (manifest, ops));
+        trials.extend(one_of_each(of_bugs, |_| ()));
     }
     both_cores(&trials, |(manifest, ops)| {
         let checked = check(&manifest.program, "clean", ops, Look::Content);

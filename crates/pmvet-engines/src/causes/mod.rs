@@ -5,7 +5,7 @@ pub(crate) mod words;
 
 use std::collections::{HashMap, HashSet};
 
-use pmvet_findings::{Evidence, Finding, Outcome, Place, Role, rules};
+use pmvet_findings::{Evidence, Finding, Outcome, Place, Role, Severity, rules};
 use serde::{Deserialize, Serialize};
 
 use crate::transactions;
@@ -196,6 +196,42 @@ pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Findin
     (left, counted)
 }
 
+/// Lets crashes prove what rules suspect, so that one bug is one finding. A store that is never flushed is the error if a crash that loses
+/// one of its line is fatal: the rule says more than the crash. What recovery needs was not meant to be volatile. Returns the others.
+pub fn prove_suspicions(suspected: &mut Vec<Finding>, found: Vec<Finding>) -> Vec<Finding> {
+    let line = |place: &Place| Cause::new(place, ANY_OUTCOME);
+    let mut left = Vec::new();
+    for finding in found {
+        let lost = match &finding.evidence {
+            Evidence::Crash { image, .. } => &image.lost[..],
+            _ => &[],
+        };
+        let blamed = finding.places.first().and_then(line);
+        let blamed = blamed.filter(|blamed| lost.iter().any(|lost| line(lost).as_ref() == Some(blamed)));
+        let is_about = |suspicion: &Finding, rule: &rules::Rule| {
+            blamed.is_some() && suspicion.rule == rule.id() && suspicion.places.first().and_then(line) == blamed
+        };
+        match suspected.iter_mut().find(|suspicion| is_about(suspicion, rules::UNPERSISTED_STORE)) {
+            Some(suspicion) => prove(suspicion, finding),
+            None => {
+                suspected.retain(|suspicion| !is_about(suspicion, rules::TRANSIENT_DATA));
+                left.push(finding);
+            }
+        }
+    }
+    left
+}
+
+/// Makes an error of a suspicion that a crash confirms, unless it is one already.
+fn prove(suspicion: &mut Finding, crash: Finding) {
+    if let (Evidence::Trace { .. }, Evidence::Crash { recovery, .. }) = (&suspicion.evidence, &crash.evidence) {
+        suspicion.severity = Severity::Error;
+        suspicion.caveat = None;
+        suspicion.happened.push_str(&format!(" If a crash loses it, recovery {}.", recovery.outcome));
+        suspicion.evidence = crash.evidence;
+    }
+}
+
 fn is_crash(finding: &Finding) -> bool {
     matches!(finding.evidence, Evidence::Crash { .. })
 }
@@ -240,7 +276,7 @@ pub fn without_known(known: &[Finding], findings: Vec<Finding>) -> Vec<Finding> 
 
 #[cfg(test)]
 mod tests {
-    use pmvet_findings::{CrashImage, Frame, Recovery, Rule, Severity};
+    use pmvet_findings::{CrashImage, Frame, Recovery, Rule};
 
     use super::*;
 
@@ -316,6 +352,29 @@ mod tests {
         let (left, counted) = count_early(&mut known, races);
         assert_eq!(left.iter().map(|f| f.places[0].seq).collect::<Vec<_>>(), [Some(30), Some(40)]);
         assert_eq!((counted.len(), known[0].count), (1, 2));
+    }
+
+    #[test]
+    fn a_crash_proves_what_a_rule_suspects_of_the_same_line() {
+        let suspicion = |rule: &Rule, line: u32| {
+            let mut finding = failures(1, line, 100, true).finding.unwrap();
+            (finding.rule, finding.severity, finding.caveat) = (rule.id(), Severity::Warning, Some("maybe".into()));
+            finding
+        };
+        let suspected = [(rules::UNPERSISTED_STORE, 5), (rules::UNPERSISTED_STORE, 6), (rules::TRANSIENT_DATA, 7)];
+        let mut suspected = suspected.map(|(rule, line)| suspicion(rule, line)).to_vec();
+        let crashes = vec![
+            error(rules::REORDERED_CRASH, 5, &[5]),
+            error(rules::REORDERED_CRASH, 5, &[4, 5]),
+            // What is blamed is not what is lost.
+            error(rules::REORDERED_CRASH, 6, &[9]),
+            error(rules::REORDERED_CRASH, 7, &[7]),
+        ];
+        let left = prove_suspicions(&mut suspected, crashes);
+        assert_eq!(left.iter().map(|f| f.places[0].seq).collect::<Vec<_>>(), [Some(6), Some(7)]);
+        let shown: Vec<_> = suspected.iter().map(|f| (f.places[0].stack[0].line, f.severity, is_crash(f))).collect();
+        assert_eq!(shown, [(Some(5), Severity::Error, true), (Some(6), Severity::Warning, false)]);
+        assert_eq!(suspected[0].caveat, None);
     }
 
     #[test]

@@ -136,6 +136,11 @@ impl<'a> Injection<'a> {
         let states: Vec<_> = states.iter().map(|(state, tried, early)| (*state, tried, *early)).collect();
         let found = self.run.with_names(|names| findings::of_states(&self.run.scan, &states, &known, &setting, names));
         let (found, counted) = causes::count_early(&mut all, found);
+        // What several stores lost together prove, one shard alone cannot tell.
+        let found = match self.plan.shard {
+            None => causes::prove_suspicions(&mut all, found),
+            Some(_) => found,
+        };
         all.extend(found);
         let escaping = self.run.with_names(|names| EscapingLines::new(&self.run.raw.transactions, names.stacks));
         transactions::blame_transactions(&mut all, &escaping);

@@ -86,6 +86,7 @@ fn join_recording(shares: Vec<Share>) -> Vec<Finding> {
     let mut all = causes::join_failures(failures);
     all.extend(by_rules);
     let (lost, _) = causes::count_early(&mut all, causes::join_lost_stores(lost));
+    let lost = causes::prove_suspicions(&mut all, lost);
     all.extend(lost);
     transactions::one_per_function(all)
 }

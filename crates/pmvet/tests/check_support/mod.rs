@@ -38,9 +38,10 @@ pub(crate) fn is_soak() -> bool {
     std::env::var_os("PMVET_SOAK").is_some()
 }
 
-/// All of them in `make soak`, otherwise every third.
-pub(crate) fn sample<T>(all: impl IntoIterator<Item = T>) -> Vec<T> {
-    all.into_iter().step_by(if is_soak() { 1 } else { 3 }).collect()
+/// All of them in `make soak`, otherwise the first of each kind.
+pub(crate) fn one_of_each<T, K: Ord>(all: impl IntoIterator<Item = T>, kind: impl Fn(&T) -> K) -> Vec<T> {
+    let mut seen = BTreeSet::new();
+    all.into_iter().filter(|one| seen.insert(kind(one)) || is_soak()).collect()
 }
 
 pub(crate) fn repository() -> PathBuf {
