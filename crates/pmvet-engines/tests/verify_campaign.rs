@@ -7,12 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pmvet_engines::verify::{
     ConfirmNatively, Crash, CrashMoment, CrashSearch, Ended, ImageChoice, NativeOutcome, Observe, Observed,
-    SearchJournal, SearchResult, TraceFailure, crash,
+    SearchJournal, SearchResult, TimeLimit, TraceFailure, crash,
 };
 use pmvet_events::event::{FenceKind, FlushKind};
 use pmvet_findings::Outcome;
 use pmvet_target::crash::{Patch, VersionId};
 use verify_world::{Image, Op, Pm, crashes, observe};
+
+/// What a recovery returns if it never ends, and if it ends late when it is watched.
+const HANG: u64 = 100;
+const SLOW: u64 = 101;
 
 /// A world whose versions are images in memory.
 struct World<'a> {
@@ -37,7 +41,13 @@ impl World<'_> {
 impl Observe for World<'_> {
     type Worker = ();
 
-    fn observe(&self, (): &mut (), crash: &Crash, choice: &ImageChoice) -> Result<Option<Observed>, TraceFailure> {
+    fn observe(
+        &self,
+        (): &mut (),
+        crash: &Crash,
+        choice: &ImageChoice,
+        limit: TimeLimit,
+    ) -> Result<Option<Observed>, TraceFailure> {
         if self.broken.load(Ordering::Relaxed) {
             return Err(io::Error::other("broken").into());
         }
@@ -45,7 +55,12 @@ impl Observe for World<'_> {
         let image = self.image(crash.version, &crash.image(choice));
         let (_, outcome, reads, effects, inner) = observe(image, &crash.lines, self.recovery);
         let stacks = vec![Vec::new(); reads.len()];
-        let ended = Ended::Exit(outcome as i32);
+        let ended = match outcome {
+            HANG => Ended::Hang,
+            SLOW if limit == TimeLimit::Native => Ended::Hang,
+            SLOW => Ended::Exit(0),
+            status => Ended::Exit(status as i32),
+        };
         Ok(Some(Observed { reads, stacks, effects, inner, ..Observed::unseen(ended) }))
     }
 }
@@ -55,8 +70,12 @@ impl ConfirmNatively for World<'_> {
 
     fn confirm(&self, (): &mut (), version: VersionId, patches: &[Patch]) -> io::Result<Option<NativeOutcome>> {
         let (_, outcome, ..) = observe(self.image(version, patches), &Vec::new(), self.recovery);
-        let status = if self.only_traced { 0 } else { outcome as i32 };
-        let outcome = Outcome::Exit { status };
+        let outcome = match outcome {
+            HANG => Outcome::Hang { seconds: 1 },
+            SLOW => Outcome::Exit { status: 0 },
+            _ if self.only_traced => Outcome::Exit { status: 0 },
+            status => Outcome::Exit { status: status as i32 },
+        };
         Ok(Some(NativeOutcome { outcome, output: String::new(), stack: Vec::new(), seconds: 0.0 }))
     }
 }
@@ -226,6 +245,23 @@ fn what_only_instrumentation_shows_is_no_finding() {
     world.only_traced = true;
     let done = run(&world, &crashes, SearchJournal::none(), &PLAIN).unwrap();
     assert!(done.failures.is_empty() && done.unconfirmed > 0 && !done.is_complete());
+}
+
+#[test]
+fn a_hang_is_known_from_a_native_run_and_a_slow_execution_is_given_more_time() {
+    let executions = |how: u64| {
+        let recovery = move |pm: &mut Pm<'_>| recovery(pm) * how;
+        let (world, crashes) = world(&program(3, true), &recovery);
+        let done = run(&world, &crashes, SearchJournal::none(), &How { keep_going: false, ..PLAIN }).unwrap();
+        (done.failures.len(), done.unconfirmed, world.executions.load(Ordering::Relaxed), done.executions)
+    };
+    let (failures, unconfirmed, ..) = executions(HANG);
+    assert_eq!((failures, unconfirmed), (executions(1).0, 0));
+    assert_eq!(executions(HANG).2, executions(1).2);
+    // Each slow one is made twice, and none of them fails.
+    let (failures, unconfirmed, observed, made) = executions(SLOW);
+    assert_eq!((failures, unconfirmed), (0, 0));
+    assert!(observed > made.min(executions(1).2), "{observed} observed of {made}");
 }
 
 #[test]

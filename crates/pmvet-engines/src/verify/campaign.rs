@@ -30,6 +30,15 @@ pub struct NativeOutcome {
     pub seconds: f64,
 }
 
+/// How long an execution may take before it counts as a hang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeLimit {
+    /// As long as a native run may take.
+    Native,
+    /// Longer, since watching a run slows it down.
+    Traced,
+}
+
 /// Runs the recovery and sees what it reads.
 pub trait Observe: Sync {
     /// What a worker keeps from one execution to the next.
@@ -41,6 +50,7 @@ pub trait Observe: Sync {
         worker: &mut Self::Worker,
         crash: &Crash,
         choice: &ImageChoice,
+        limit: TimeLimit,
     ) -> Result<Option<Observed>, TraceFailure>;
 }
 
@@ -288,15 +298,24 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
             let observed = Observed::unseen(if good { self.usual } else { Ended::Unseen });
             return Ok(Some(Executed { observed, verdict: (!good).then_some(verdict), new: true }));
         }
-        let observed = self.observe.observe(worker, crash, &job.choice)?;
-        let Some(observed) = observed else { return Ok(None) };
-        let mut verdict = None;
-        if observed.ended != self.usual {
-            verdict = self.confirm.confirm(bench, crash.version, &crash.image(&job.choice))?;
-            if verdict.is_none() {
-                return Ok(None);
+        // A hang costs all the time it is given, so a native run is asked early whether it is one. Only where the search goes on from
+        // what a hanging recovery has read, it is watched for longer.
+        let limit = if self.keep_going { TimeLimit::Traced } else { TimeLimit::Native };
+        let Some(mut observed) = self.observe.observe(worker, crash, &job.choice, limit)? else { return Ok(None) };
+        if observed.ended == self.usual {
+            return Ok(Some(Executed { observed, verdict: None, new: true }));
+        }
+        let Some(verdict) = self.confirm.confirm(bench, crash.version, &crash.image(&job.choice))? else {
+            return Ok(None);
+        };
+        let hangs = matches!(verdict.outcome, Outcome::Hang { .. }) && job.is_reached_by(&observed.reads);
+        if limit == TimeLimit::Native && observed.ended == Ended::Hang && !hangs {
+            match self.observe.observe(worker, crash, &job.choice, TimeLimit::Traced)? {
+                Some(longer) => observed = longer,
+                None => return Ok(None),
             }
         }
+        let verdict = (observed.ended != self.usual).then_some(verdict);
         Ok(Some(Executed { observed, verdict, new: true }))
     }
 

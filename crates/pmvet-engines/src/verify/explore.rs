@@ -49,6 +49,13 @@ pub struct PlannedExecution {
     expected: u64,
 }
 
+impl PlannedExecution {
+    /// Whether an execution with these reads has come to the last one that is decided.
+    pub fn is_reached_by(&self, reads: &[UncertainRead]) -> bool {
+        reads.len() >= self.decided
+    }
+}
+
 /// A load that could have seen something else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {

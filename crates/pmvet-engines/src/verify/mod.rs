@@ -45,7 +45,7 @@ pub mod verification;
 mod watcher;
 
 pub use campaign::{
-    ConfirmNatively, CrashSearch, FailedExecution, NativeOutcome, Observe, SearchProgress, SearchResult,
+    ConfirmNatively, CrashSearch, FailedExecution, NativeOutcome, Observe, SearchProgress, SearchResult, TimeLimit,
 };
 pub use crash::{CrashMoment, PendingLines};
 pub use explore::{Execution, Executor, Explorer, Feasible, ImageChoice, PlannedExecution, Split, explore, walk};

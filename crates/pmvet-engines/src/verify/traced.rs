@@ -21,7 +21,7 @@ use pmvet_target::program::Program;
 use pmvet_target::sandbox::{self, Capture, Output, Overlay, RawFrame, SandboxedEnd, SandboxedProgram, Unwinder};
 use pmvet_target::shutdown::is_over;
 
-use super::campaign::Observe;
+use super::campaign::{Observe, TimeLimit};
 use super::explore::ImageChoice;
 use super::nested::Inner;
 use super::reads::UncertainRead;
@@ -31,6 +31,8 @@ use crate::lab::moments::line_in;
 
 /// How many executions a fork server makes: each adds to the tables of places that they share.
 const MOST_SERVED: u32 = 2000;
+/// Under DynamoRIO everything takes longer.
+const SLOWDOWN: u32 = 10;
 /// How often an execution is made whose events are not all there.
 const MOST_TRIES: u32 = 5;
 
@@ -50,6 +52,7 @@ pub struct Traced<'a> {
     pub paths: Vec<PathBuf>,
     /// How much memory it may take.
     pub most_bytes: u64,
+    /// How long a native run may take.
     pub timeout: Duration,
     /// Looks at the recovered image; 0 means consistent.
     pub oracle: Option<Vec<OsString>>,
@@ -170,10 +173,15 @@ impl Observe for Traced<'_> {
         worker: &mut TracedWorker,
         crash: &Crash,
         choice: &ImageChoice,
+        limit: TimeLimit,
     ) -> Result<Option<Observed>, TraceFailure> {
+        let limit = match limit {
+            TimeLimit::Native => self.timeout,
+            TimeLimit::Traced => self.timeout * SLOWDOWN,
+        };
         let mut tries = 0;
         let (mut observed, ended) = loop {
-            let (observed, ran) = self.execute(worker, crash, choice)?;
+            let (observed, ran) = self.execute(worker, crash, choice, limit)?;
             if is_over() {
                 return Ok(None);
             }
@@ -198,11 +206,12 @@ impl Traced<'_> {
         worker: &mut TracedWorker,
         crash: &Crash,
         choice: &ImageChoice,
+        limit: Duration,
     ) -> Result<(Observed, Ran), TraceFailure> {
         let image = self.prepare(worker, crash, choice)?;
         let start = self.nested.map(|mode| (&image.content, mode));
         let mut watcher = RecoveryWatcher::new(image.files, &crash.lines, start);
-        if let Some(ran) = self.serve(worker, &mut watcher)? {
+        if let Some(ran) = self.serve(worker, &mut watcher, limit)? {
             let ran = self.ask_oracle(worker, &mut watcher, ran)?;
             return Ok((watcher.finish(), ran));
         }
@@ -210,7 +219,7 @@ impl Traced<'_> {
         let image = self.prepare(worker, crash, choice)?;
         let start = self.nested.map(|mode| (&image.content, mode));
         let mut watcher = RecoveryWatcher::new(image.files, &crash.lines, start);
-        let ran = self.in_time(&self.launch(worker, &self.program), &mut watcher)?;
+        let ran = self.in_time(&self.launch(worker, &self.program), &mut watcher, limit)?;
         let ran = self.ask_oracle(worker, &mut watcher, ran)?;
         Ok((watcher.finish(), ran))
     }
@@ -234,7 +243,7 @@ impl Traced<'_> {
             if let Some(private) = &mut how.sandbox {
                 private.input = None;
             }
-            let judged = self.in_time(&how, watcher)?;
+            let judged = self.in_time(&how, watcher, self.timeout * SLOWDOWN)?;
             let ended = match judged.ended {
                 Ended::Exit(0) => ran.ended,
                 Ended::Exit(status) => Ended::Oracle(status),
@@ -245,7 +254,7 @@ impl Traced<'_> {
         }
         let job = SandboxedProgram {
             variables: &self.variables,
-            timeout: Some(self.timeout),
+            timeout: Some(self.timeout * SLOWDOWN),
             ..SandboxedProgram::new(oracle)
         };
         let ended = match sandbox::run(&job, &worker.overlay, &mut worker.unwinder)?.end {
@@ -276,7 +285,12 @@ impl Traced<'_> {
     }
 
     /// A run of the worker's fork server, which is started if there is none. `None` if the recovery cannot be served.
-    fn serve(&self, worker: &mut TracedWorker, watcher: &mut RecoveryWatcher<'_>) -> Result<Option<Ran>, TraceFailure> {
+    fn serve(
+        &self,
+        worker: &mut TracedWorker,
+        watcher: &mut RecoveryWatcher<'_>,
+        limit: Duration,
+    ) -> Result<Option<Ran>, TraceFailure> {
         if worker.cannot_serve {
             return Ok(None);
         }
@@ -287,7 +301,7 @@ impl Traced<'_> {
             let points = Forks { files: self.paths.clone(), ..Forks::default() };
             worker.server = served(ForkServer::start(&self.launch(worker, &self.program), points, self.install))?;
         }
-        let limits = RunLimits { time: self.timeout, bytes: self.most_bytes };
+        let limits = RunLimits { time: limit, bytes: self.most_bytes };
         let run = match &mut worker.server {
             Some(server) => served(server.run(FIRST, &limits, watcher))?,
             None => None,
@@ -307,14 +321,14 @@ impl Traced<'_> {
     }
 
     /// Runs the target, and ends it when its time is over.
-    fn in_time(&self, how: &Launch, watcher: &mut RecoveryWatcher<'_>) -> Result<Ran, LaunchError> {
+    fn in_time(&self, how: &Launch, watcher: &mut RecoveryWatcher<'_>, limit: Duration) -> Result<Ran, LaunchError> {
         let (done, waiting) = mpsc::channel::<()>();
         let hung = AtomicBool::new(false);
         let processes = watcher.processes();
         let result = std::thread::scope(|scope| {
             let hung = &hung;
             scope.spawn(move || {
-                while let Err(mpsc::RecvTimeoutError::Timeout) = waiting.recv_timeout(self.timeout) {
+                while let Err(mpsc::RecvTimeoutError::Timeout) = waiting.recv_timeout(limit) {
                     hung.store(true, Ordering::Release);
                     for &pid in processes.lock().unwrap_or_else(|e| e.into_inner()).iter() {
                         // SAFETY: processes of our own sandbox, which has not ended yet.

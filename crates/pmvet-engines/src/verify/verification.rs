@@ -37,8 +37,6 @@ use crate::stacks::Symbols;
 use crate::timeline;
 use crate::transactions::{self, EscapingLines, TransactionFacts, TransactionTracker};
 
-/// Under DynamoRIO everything takes longer.
-const TRACED_SLOWDOWN: u32 = 10;
 /// In the folder of a run: what was executed.
 pub const JOURNAL: &str = "executions.jsonl";
 /// The same: what was tried to find the stores to blame.
@@ -200,7 +198,7 @@ impl<'a> Verification<'a> {
             input: workload.input.clone(),
             paths,
             most_bytes: self.command.most_bytes,
-            timeout: timeout * TRACED_SLOWDOWN,
+            timeout,
             oracle: self.command.oracle.clone(),
             variables: self.command.variables.clone(),
             nested: (self.plan.failures > 1).then_some(self.plan.mode),
