@@ -68,7 +68,9 @@ fn name_data(finding: &mut Finding, sources: &Sources) {
         }
     };
     let name_place = |place: &mut Place| {
-        let frame = place.frame().filter(|_| place.role == Role::Store).cloned();
+        // What a library stores is not what the line that calls it assigns to.
+        let is_own = place.role == Role::Store && !place.is_in_other_module();
+        let frame = place.frame().filter(|_| is_own).cloned();
         name(&mut place.pm, frame.as_ref());
     };
     finding.places.iter_mut().for_each(name_place);

@@ -83,6 +83,21 @@ impl Place {
     pub fn frame(&self) -> Option<&Frame> {
         user_frame(&self.stack).and_then(|i| self.stack.get(i)).or(self.stack.first())
     }
+
+    /// Whether a function of another module has done it for the shown line, and not by copying what that line gave it.
+    pub fn is_in_other_module(&self) -> bool {
+        let modules = |caller: &Frame| self.stack.first().is_some_and(|callee| callee.module != caller.module);
+        self.library_call().is_some() && self.frame().is_some_and(modules)
+    }
+
+    /// The function of a library that the shown line has called, if it does more than flush or copy for it.
+    pub fn library_call(&self) -> Option<&str> {
+        const HELPERS: &[&str] = &["persist", "flush", "drain", "memcpy", "memmove", "memset"];
+        let callee = self.stack.get(user_frame(&self.stack)?.checked_sub(1)?)?;
+        let is_called = !callee.is_user() && !callee.inlined;
+        let name = callee.function.as_deref().filter(|_| is_called)?;
+        (!HELPERS.iter().any(|helper| name.contains(helper))).then_some(name)
+    }
 }
 
 /// The innermost frame of the user's own code that decides something: not a library's, nor a helper that only wraps

@@ -75,6 +75,14 @@ pub(crate) fn too_early(early: &Place, lost: &Place, crash: &str, outcome: &Outc
     }
 }
 
+/// By when a lost store has to be persistent: before the store that experiments have shown to rely on it, if they have.
+pub(crate) fn before_later(places: &[Place]) -> String {
+    match places.iter().find(|place| place.label == LATER) {
+        Some(later) => format!("before the store {}, which relies on it", where_of(later)),
+        None => "before the program goes on to depend on it".into(),
+    }
+}
+
 /// The function of the user that a place is in.
 pub(crate) fn function_of(place: &Place) -> String {
     match place.naming_frame().and_then(Frame::short_function) {

@@ -159,7 +159,7 @@ fn window_places(
 /// A window that opens with a store.
 fn fatal_window(places: &[Place], window: &Window, outcome: &Outcome) -> FindingText {
     let where_ = where_of(&places[0]);
-    let library = called(&places[0]).map(str::to_owned);
+    let library = places[0].library_call().map(str::to_owned);
     let inside = library.as_ref().map_or(String::new(), |name| format!(", inside `{name}`"));
     let until = match places.iter().find(|p| p.role == Role::NextGood).map(where_of) {
         Some(next) if next == where_ => "There".to_owned(),
@@ -219,7 +219,7 @@ fn acknowledged_early(places: &[Place], window: &Window, outcome: &Outcome) -> F
 /// A window that opens where another one closes: something that recovery relies on has not been done yet.
 fn unfinished(places: &[Place], window: &Window, outcome: &Outcome) -> FindingText {
     let (done, since) = (where_of(&places[0]), where_of(&places[1]));
-    let what = match called(&places[0]) {
+    let what = match places[0].library_call() {
         Some(library) => format!("`{library}` in {}", function_of(&places[0])),
         None => function_of(&places[0]),
     };
@@ -255,7 +255,8 @@ fn failing_points(window: &Window) -> String {
 
 /// What to change, given the store that opens a window of failures and the place that closes it.
 fn repair(places: &[Place], opened: &str) -> String {
-    let log = "persist a log entry that covers these stores before the first of them";
+    let log = "persist a log entry that covers these stores before the first of them. If recovery is meant to repair such a state, \
+               the fault is there";
     let closed = places.iter().find(|p| p.role == Role::NextGood).map(where_of).filter(|next| next != opened);
     match closed {
         Some(next) if places[0].role == Role::Store => format!(
@@ -328,8 +329,16 @@ pub fn of_states(
                         tried.outcome
                     ),
                     fix: match last.flushing {
-                        true => format!("Put a fence (`sfence`) after the flush of {}, which is stored {store}, before the program goes on to depend on it.", Finding::DATA),
-                        false => format!("Flush {} after the store {store}, and fence, before the program goes on to depend on it.", Finding::DATA),
+                        true => format!(
+                            "Put a fence (`sfence`) after the flush of {}, which is stored {store}, {}.",
+                            Finding::DATA,
+                            words::before_later(&places)
+                        ),
+                        false => format!(
+                            "Flush {} after the store {store}, and fence, {}.",
+                            Finding::DATA,
+                            words::before_later(&places)
+                        ),
                     },
                 },
             };
@@ -380,15 +389,6 @@ fn function(finding: &Finding) -> Option<String> {
 
 fn function_name(place: &Place) -> Option<String> {
     place.frame()?.function.clone()
-}
-
-/// The function of a library that the user's line called and that does more than flush or copy for it.
-fn called(place: &Place) -> Option<&str> {
-    let line = place.frame()?;
-    let at = place.stack.iter().position(|frame| std::ptr::eq(frame, line))?;
-    let callee = place.stack.get(at.checked_sub(1)?).filter(|callee| !callee.is_user() && !callee.inlined)?;
-    let helpers = ["persist", "flush", "drain", "memcpy", "memmove", "memset"];
-    callee.function.as_deref().filter(|name| !helpers.iter().any(|helper| name.contains(helper)))
 }
 
 fn place_of(role: Role, loss: &PendingStore, label: &str, stacks: &mut dyn Stacks) -> Place {

@@ -69,9 +69,10 @@ pub fn one_per_cause(
         (failure.crash.level, missed.len(), missed.first().map_or(0, |m| m.lost.seq))
     });
     let mut found: Vec<ReplayableFinding> = Vec::new();
-    let mut causes: HashMap<(CauseKey, u8), usize> = HashMap::new();
+    let mut causes: HashMap<(CauseKey, Option<u8>), usize> = HashMap::new();
     for (missed, failure, decisive) in described {
-        let kind = kind(&failure.verdict.outcome);
+        // What is lost is the cause, however recovery stumbles over it. If nothing is, only the ways of failing tell causes apart.
+        let kind = missed.is_empty().then(|| kind(&failure.verdict.outcome));
         let crash_place = crash_place(failure, stacks, natives);
         let mut places: Vec<Place> = missed.iter().map(|m| store_place(failure, m, stacks, natives)).collect();
         let mut keys: Vec<CauseKey> = Vec::new();
@@ -179,7 +180,7 @@ fn finding(
                 "The store {where_} has more than 8 bytes, so that {whose} {at} may leave a part of it in PM. A load of the recovery \
                  sees such a part, and recovery {outcome}."
             ),
-            fix: fix(m, &where_, missed.len()),
+            fix: fix(m, &where_, missed.len(), &places),
         },
         (Some(m), _) => FindingText {
             title: format!("recovery fails if a store in {} is lost", function_of(&first)),
@@ -188,14 +189,14 @@ fn finding(
                  before it, {}, and recovery {outcome}.",
                 seen_instead(failure, m, stacks, natives)
             ),
-            fix: fix(m, &where_, missed.len()),
+            fix: fix(m, &where_, missed.len(), &places),
         },
         (None, _) => FindingText {
             title: format!("recovery fails after a crash in {}", function_of(&first)),
             happened: format!("After {whose} {at}, with every store so far in PM, recovery {outcome}."),
             fix: "Make every state between two of its stores one that recovery can handle: write and persist new data first \
                   and publish it with one last store of at most 8 bytes, or persist a log entry that covers these stores \
-                  before the first of them."
+                  before the first of them. If recovery is meant to repair such a state, the fault is there."
                 .into(),
         },
     };
@@ -242,7 +243,8 @@ fn finding(
     ReplayableFinding { finding, before: crash.origin, patches, image }
 }
 
-fn fix(missed: &Missed, where_: &str, lines: usize) -> String {
+fn fix(missed: &Missed, where_: &str, lines: usize, places: &[Place]) -> String {
+    let before = words::before_later(places);
     let more = if lines > 1 { " The same holds for the other stores named here." } else { "" };
     if missed.torn {
         format!(
@@ -252,14 +254,13 @@ fn fix(missed: &Missed, where_: &str, lines: usize) -> String {
         )
     } else if missed.lost.flushing {
         format!(
-            "Put a fence (`sfence`) after the flush of {}, which is stored {where_}, before the program goes on to depend on \
-             it.{more}",
+            "Put a fence (`sfence`) after the flush of {}, which is stored {where_}, {before}.{more}",
             Finding::DATA
         )
     } else {
         format!(
-            "Flush {} after the store {where_}, and fence, before the program goes on to depend on it; or make recovery \
-             independent of whether it is there.{more}",
+            "Flush {} after the store {where_}, and fence, {before}; or make recovery independent of whether it is \
+             there.{more}",
             Finding::DATA
         )
     }
