@@ -109,7 +109,7 @@ static uint64_t walk(uint8_t *used, uint64_t *digest)
 /* The caller fences, so that one fence serves both the flag and a new entry. */
 static void raise_dirty(void)
 {
-	zoo_store(&root->dirty, 1ul); /* BLAME(2, 5) */
+	zoo_store(&root->dirty, 1ul); /* BLAME(2, 5, 7) */
 	zoo_flush(&root->dirty, sizeof root->dirty); /* BLAME(2, 5) */
 }
 
@@ -290,7 +290,7 @@ static void put(uint64_t key)
 		raise_dirty(); /* BLAME(2) */
 	if (BUG != 2) /* BUG(2): nothing orders the new entry before its link */
 		zoo_fence();
-	zoo_store(link, offset_of(e)); /* BLAME(2, 3, 18) */
+	zoo_store(link, offset_of(e)); /* BLAME(2, 3, 6, 18) */
 	if (BUG == 18 && old) { /* BUG(18): the link to a new version is persisted after the lock is released */
 		late = link;
 		free_entry[nfree++] = (uint32_t)(old - root->entries);
@@ -319,7 +319,7 @@ static void take_out(uint64_t key)
 		if (BUG != 5) /* BUG(5): nothing orders the flag before the change of the chain */
 			zoo_fence();
 	}
-	zoo_store(link, e->next); /* BLAME(5, 11) */
+	zoo_store(link, e->next); /* BLAME(5, 6, 11) */
 	zoo_persist(link, sizeof *link); /* BLAME(11) */
 	if (BUG == 11) {
 		raise_dirty();

@@ -195,7 +195,7 @@ static struct entry *insert_entry(struct node *n, uint64_t key, uint64_t ptr)
 	int last = count(n), i = last;
 
 	for (; i > 0 && n->e[i - 1].key > key; i--) {
-		zoo_store(&n->e[i].ptr, n->e[i - 1].ptr); /* BLAME(3, 10) */
+		zoo_store(&n->e[i].ptr, n->e[i - 1].ptr); /* BLAME(3, 10, 11) */
 		zoo_store(&n->e[i].key, n->e[i - 1].key); /* BLAME(3, 10) */
 		if (i % LINE_ENTRIES == 0 && BUG != 10) /* BUG(10): an entry moves to the next line, which is not persisted */
 			zoo_persist(&n->e[i], sizeof n->e[i]);
@@ -266,7 +266,7 @@ static struct node *split(struct node *n)
 	if (BUG == 9) /* BUG(9): the left node drops the upper half before it links the right one */
 		truncate_node(n, mid); /* BLAME(9) */
 	/* Sibling first: until the high key is lowered, the left node still answers for all keys. */
-	zoo_store(&n->sibling, offset_of(r)); /* BLAME(1, 2, 8) */
+	zoo_store(&n->sibling, offset_of(r)); /* BLAME(1, 2, 8, 11) */
 	zoo_store(&n->high, separator); /* BLAME(1, 2, 8) */
 	bool early = !n->level && ((BUG == 1 && !append) || /* BUG(1): others may follow the link to the right half before it is persisted */
 				   (BUG == 2 && append));   /* BUG(2): the same, only where the rightmost leaf is split */

@@ -136,8 +136,8 @@ static struct table *build_table(struct table *old)
 			if (at < 0)
 				zoo_fail("cl_hash: bucket %lu does not fit in its successors", i);
 			if (to) {
-				to->val[at] = zoo_load(&from->val[s]); /* BLAME(9) */
-				to->key[at] = key; /* BLAME(9) */
+				to->val[at] = zoo_load(&from->val[s]); /* BLAME(9, 12) */
+				to->key[at] = key; /* BLAME(9, 12) */
 			}
 		}
 	}

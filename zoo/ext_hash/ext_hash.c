@@ -241,7 +241,7 @@ static void split(struct segment *s)
 	if (BUG == 10) /* BUG(10): the old segment gives up the upper half before the directory leads to the new one */
 		narrow(s); /* BLAME(10) */
 	for (uint64_t i = 0; i < width; i++)
-		zoo_store(&entry[i], offset_of(n)); /* BLAME(3, 9) */
+		zoo_store(&entry[i], offset_of(n)); /* BLAME(3, 9, 11) */
 	zoo_persist(entry, width * 8);
 	if (BUG != 10)
 		narrow(s);

@@ -152,7 +152,7 @@ static void dequeue(int id)
 			report_empty(me); /* BUG(6): the queue is called empty on the strength of a claim that is not persisted */
 			return;
 		}
-		if (cas(&n->claim, 0, mine)) { /* BLAME(3, 4, 5, 6) */
+		if (cas(&n->claim, 0, mine)) { /* BLAME(3, 4, 5, 6, 11) */
 			if (n->check != zoo_mix(n->item))
 				zoo_fail("lf_queue: node %lu holds no item", next);
 			if (BUG == 5) /* BUG(5): the head is moved over a new claim before the claim is persisted */

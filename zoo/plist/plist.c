@@ -234,7 +234,7 @@ static void take_out(uint64_t key)
 		memset(n, 0, sizeof *n); /* BLAME(7) */
 		zoo_persist(n, sizeof *n); /* BLAME(7) */
 	}
-	zoo_store(link, next); /* BLAME(4) */
+	zoo_store(link, next); /* BLAME(4, 9) */
 	if (BUG != 4) /* BUG(4): the unlinking store is not flushed before the node is used again */
 		zoo_persist(link, sizeof *link);
 	set_count(root->count - 1);

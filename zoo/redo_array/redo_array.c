@@ -89,7 +89,7 @@ static void write_log(uint64_t txid, const struct entry *e, uint64_t n)
 
 static void commit(uint64_t txid)
 {
-	zoo_store(&root->committed, txid); /* BLAME(2, 3, 19) */
+	zoo_store(&root->committed, txid); /* BLAME(2, 3, 8, 9, 19) */
 	if (BUG == 19) { /* BUG(19): the commit is persisted after the lock is released */
 		late = &root->committed;
 		return;

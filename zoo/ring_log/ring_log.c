@@ -183,7 +183,7 @@ static void store_head(uint64_t pos)
 		zoo_persist(&root->head_half[1], sizeof root->head_half[1]); /* BLAME(10) */
 		return;
 	}
-	zoo_store(&root->head, pos); /* BLAME(5, 17) */
+	zoo_store(&root->head, pos); /* BLAME(5, 8, 17) */
 	if (BUG == 17) { /* BUG(17): the head is persisted after the lock is released */
 		late = &root->head;
 		late_len = sizeof root->head;
@@ -226,7 +226,7 @@ static void write_record(uint64_t pos, enum kind kind, uint32_t len)
 		zoo_persist(record_at(pos), sizeof *r); /* BLAME(4) */
 		zoo_copy(record_at(pos)->data, r->data, used - sizeof *r); /* BLAME(4) */
 	} else {
-		zoo_copy(record_at(pos), buf, used); /* BLAME(1, 2, 6, 9, 16, 18) */
+		zoo_copy(record_at(pos), buf, used); /* BLAME(1, 2, 6, 7, 9, 16, 18) */
 	}
 	if (BUG == 9 && kind == PAD) /* BUG(9): a pad record is not flushed */
 		return;

@@ -168,7 +168,7 @@ static void give_back(struct item *it)
 /* Points a link of a chain elsewhere and gives back the item it pointed at, if any. */
 static void swap_link(uint64_t *link, uint64_t to, struct item *old)
 {
-	zoo_store(link, to); /* BLAME(3, 8, 9, 10) */
+	zoo_store(link, to); /* BLAME(3, 8, 9, 10, 11) */
 	if (BUG == 3 && old) { /* BUG(3): an item is free for reuse before its unlinking is persisted */
 		give_back(old);
 		zoo_flush(&old->state, sizeof old->state);
@@ -217,7 +217,7 @@ static void fill_item(struct item *it, uint64_t key, uint64_t value, uint64_t ne
 	for (unsigned i = 0; i < it->len; i++)
 		it->data[i] = byte_of(value, i); /* BLAME(7, 8) */
 	it->crc = checksum(it); /* BLAME(8) */
-	it->state = ITEM_LIVE; /* BLAME(8) */
+	it->state = ITEM_LIVE; /* BLAME(8, 11) */
 	size_t used = sizeof *it + it->len;
 	if (BUG == 12) /* BUG(12): the whole slot is flushed, though most of it was not written */
 		used = class_size[class_of(it)];

@@ -66,7 +66,7 @@ static void append(uint64_t number)
 	for (uint64_t i = 0; i < WORDS; i++) {
 		uint64_t value = datum(number, i);
 
-		zoo_store(&b->data[i], value); /* BLAME(2, 3) */
+		zoo_store(&b->data[i], value); /* BLAME(2, 3, 4) */
 	}
 	zoo_store(&b->number, number); /* BLAME(3) */
 	zoo_store(&b->sum, checksum(b)); /* BLAME(3) */

@@ -145,7 +145,7 @@ static void create(void)
 	zoo_persist(pool->slab, sizeof(pool->slab)); /* BLAME(7) */
 	zoo_store(&pool->root.word[NEW], 1);
 	zoo_persist(&pool->root, sizeof(pool->root));
-	zoo_store(&pool->magic, MAGIC);
+	zoo_store(&pool->magic, MAGIC); /* BLAME(1, 2, 3, 4, 5) */
 	zoo_persist(&pool->magic, 8);
 }
 
@@ -301,7 +301,7 @@ static void insert_plain(uint64_t key)
 	tx_commit();
 	zoo_store(&pool->plain.word[DIRTY], 1);
 	zoo_persist(&pool->plain, 8 * 3);
-	zoo_store(&pool->plain.word[HEAD], number_of(node));
+	zoo_store(&pool->plain.word[HEAD], number_of(node)); /* BLAME(6) */
 	zoo_persist(&pool->plain, 8 * 3);
 	zoo_store(&pool->plain.word[LENGTH], pool->plain.word[LENGTH] + 1);
 	zoo_persist(&pool->plain, 8 * 3);

@@ -216,7 +216,7 @@ static void commit(void)
 	for (unsigned i = 0; i < nedits; i++) {
 		struct edit *e = &edits[i];
 
-		zoo_copy((char *)pool + e->off, &e->node, e->len); /* BLAME(6, 7, 8, 11, 18, 20) */
+		zoo_copy((char *)pool + e->off, &e->node, e->len); /* BLAME(6, 7, 8, 9, 11, 18, 19, 20) */
 		if (BUG == 20) { /* BUG(20): an operation is made durable, and the log emptied, after the lock is released */
 			late[nlate].off = e->off;
 			late[nlate++].len = e->len;

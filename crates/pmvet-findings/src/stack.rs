@@ -156,13 +156,16 @@ fn is_helper(frame: &Frame) -> bool {
     words(last_name(frame)).iter().any(|word| WORDS.contains(&word.as_str()))
 }
 
-/// A function of another file that by its name only stores what its caller gives it: `store`, `pm_write`.
+/// A function that by its name only stores what its caller gives it: `store`, `pm_write`. Most names say so only of another file: in its
+/// own, a program may well call `write` what decides.
 fn is_setter(frame: &Frame, caller: &Frame) -> bool {
-    const WORDS: &[&str] = &["store", "write", "copy", "set", "assign", "exchange", "cas"];
+    const WORDS: &[&str] = &["store", "stream", "write", "copy", "set", "assign", "exchange", "cas"];
+    const ATOMIC: &[&str] = &["exchange", "cas"];
     let mut name = words(last_name(frame));
     name.retain(|word| !["nt", "nontemporal", "volatile", "unaligned"].contains(&word.as_str()));
-    let only = name.len() <= 2 && name.last().is_some_and(|word| WORDS.contains(&word.as_str()));
-    only && caller.is_user() && caller.file.is_some() && caller.file != frame.file
+    let ends_in = |words: &[&str]| name.len() <= 2 && name.last().is_some_and(|word| words.contains(&word.as_str()));
+    let is_other_file = caller.file.is_some() && caller.file != frame.file;
+    caller.is_user() && (ends_in(ATOMIC) || is_other_file && ends_in(WORDS))
 }
 
 /// The function's name, without the path to it and its parameters.

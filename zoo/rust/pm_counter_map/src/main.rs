@@ -220,7 +220,7 @@ impl<'p> Map<'p> {
         if BUG == 3 {
             self.count(); // BLAME(3)
         }
-        self.pool.store(at, meta.encode()); // BLAME(2, 14)
+        self.pool.store(at, meta.encode()); // BLAME(2, 6, 14)
         self.pool.flush(at, WORD); // BLAME(14)
                                    // BUG(14): without this fence the count may be durable before the slot
         if BUG != 14 {

@@ -90,7 +90,7 @@ impl Super {
         }
         for (n, line) in words.chunks(LINE / WORD).enumerate() {
             for (i, &word) in line.iter().enumerate() {
-                pool.store(at + n * LINE + i * WORD, word); // BLAME(2, 4, 10)
+                pool.store(at + n * LINE + i * WORD, word); // BLAME(2, 4, 5, 10)
             }
             // BUG(2): the second line of a superblock is not flushed
             if BUG != 2 || n == 0 {
@@ -295,9 +295,9 @@ impl<'p> Journal<'p> {
         let long = len > LINE;
         for (i, &word) in record.iter().enumerate() {
             if long {
-                self.pool.stream(at + i * WORD, word); // BLAME(3)
+                self.pool.stream(at + i * WORD, word); // BLAME(3, 6)
             } else {
-                self.pool.store(at + i * WORD, word); // BLAME(3, 12, 13)
+                self.pool.store(at + i * WORD, word); // BLAME(3, 6, 12, 13)
             }
         }
         // BUG(13): the flush comes in `step`, after the lock is released: another thread may vouch for the record
