@@ -1089,6 +1089,44 @@ fn a_lock_in_pm_is_named_with_a_crash_that_leaves_it_held() {
     assert_eq!(after(&[What::Load { addr: Z, size: 8 }], false), Afterwards::Unused);
 }
 
+#[test]
+fn who_only_looks_at_a_lock_spins() {
+    let mut s = new();
+    s.cas(2, 51, Z, 0, 1, true);
+    s.persist(2, Z);
+    s.put(2, 52, Z, &0u64.to_le_bytes());
+    let outcome = s.engine.finish();
+    let [held] = &outcome.held[..] else { panic!("{:?}", outcome.held) };
+
+    let (zero, one) = (0u64.to_le_bytes(), 1u64.to_le_bytes());
+    let look = What::Rmw { addr: Z, old: &one, new: &one, stored: false, discards: false };
+    let elsewhere = What::Load { addr: Z + 64, size: 8 };
+    let frees = What::Store { addr: Z, value: &zero, how: StoreKind::Regular };
+    let spins = |events: &[(u32, What<'_>)]| {
+        let mut aftermath = Aftermath::new(held, "/pool".as_ref());
+        let start = [
+            What::ThreadStart { process: 1, os_thread: 1 },
+            What::File { file: FileId(9), size: 1 << 20, device: 1, inode: 1, path: "/pool".as_ref() },
+            What::Map { file: FileId(9), addr: BASE, len: 1 << 20, offset: 0, writable: true },
+        ];
+        let start = start.iter().map(|&what| (1, what));
+        let second = (2, What::ThreadStart { process: 1, os_thread: 2 });
+        for (seq, (thread, what)) in start.chain([second]).chain(events.iter().copied()).enumerate() {
+            let (site, context) = (SiteId(1), ContextId(1));
+            aftermath.event(&Event { seq: seq as u64 + 1, thread: ThreadId(thread), site, context, what });
+        }
+        assert!(!aftermath.is_decided() || events.last() == Some(&(1, frees)));
+        aftermath.is_spinning()
+    };
+    // The client reports no more of a row than this.
+    let row = vec![(2, look); 256];
+    assert!(spins(&row));
+    assert!(!spins(&row[..100]), "it may get the lock yet");
+    assert!(spins(&[&row[..], &[(1, elsewhere)]].concat()), "another thread did something: the row goes on");
+    assert!(!spins(&[&row[..], &[(2, elsewhere)]].concat()));
+    assert!(!spins(&[&row[..], &[(1, frees)]].concat()));
+}
+
 /// Calls every site by its number.
 struct Fake;
 

@@ -1,8 +1,10 @@
 //! A traced run that starts from a crash image.
 
 use std::ffi::OsString;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use pmvet_events::{Event, Places};
 use pmvet_target::collect::{CollectError, SinkError};
@@ -13,6 +15,11 @@ use pmvet_target::sandbox::Capture;
 use pmvet_target::{Sink, launch as launch_target};
 
 use super::{Lab, LabError};
+
+/// A thread that spins while nothing else happens for so long waits for ever, on a busy machine too.
+const QUIET: Duration = Duration::from_millis(700);
+/// How often it is looked whether that is so.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How to restart.
 #[derive(Debug)]
@@ -26,6 +33,10 @@ pub trait RestartWatch {
     fn event(&mut self, event: &Event<'_>);
     /// Whatever comes now changes nothing.
     fn is_decided(&self) -> bool;
+    /// If nothing comes any more, it hangs.
+    fn is_spinning(&self) -> bool {
+        false
+    }
 }
 
 impl Restart<'_> {
@@ -48,8 +59,27 @@ impl Restart<'_> {
         let Some(private) = &mut how.sandbox else { return Ok(None) };
         private.overlay = Arc::new(Mutex::new(overlay));
         (private.timeout, private.by_the_clock) = (Some(self.timeout), false);
-        let ended = launch_target(&how, self.lab.install, &mut Watched(watch));
+        let cancel = Arc::<AtomicBool>::default();
+        private.cancel = Some(Arc::clone(&cancel));
+        let spins_since = Mutex::new(None);
+        let (running, ended) = mpsc::channel::<()>();
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| end_if_quiet(&spins_since, &cancel, ended));
+            let ended = launch_target(&how, self.lab.install, &mut Watched { watch, spins_since: &spins_since });
+            drop(running);
+            ended
+        });
         ended_well(ended, watch.is_decided(), stopped_by().is_some())
+    }
+}
+
+/// Ends a restart in which a thread spins and nothing else happens. `ended`: has no sender any more once it is over.
+fn end_if_quiet(spins_since: &Mutex<Option<Instant>>, cancel: &AtomicBool, ended: Receiver<()>) {
+    while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        let since = *spins_since.lock().unwrap_or_else(PoisonError::into_inner);
+        if since.is_some_and(|since| since.elapsed() >= QUIET) {
+            cancel.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -68,12 +98,18 @@ fn ended_well(ended: Result<Ending, LaunchError>, decided: bool, stopped: bool) 
 }
 
 /// Ends the run as soon as all is known.
-struct Watched<'a, W>(&'a mut W);
+struct Watched<'a, W> {
+    watch: &'a mut W,
+    /// The last event, if somebody spins since.
+    spins_since: &'a Mutex<Option<Instant>>,
+}
 
 impl<W: RestartWatch> Sink for Watched<'_, W> {
     fn event(&mut self, event: &Event<'_>, _places: &dyn Places) -> Result<(), SinkError> {
-        self.0.event(event);
-        match self.0.is_decided() {
+        self.watch.event(event);
+        let since = self.watch.is_spinning().then(Instant::now);
+        *self.spins_since.lock().unwrap_or_else(PoisonError::into_inner) = since;
+        match self.watch.is_decided() {
             true => Err(SinkError("all that is wanted is known".into())),
             false => Ok(()),
         }

@@ -88,10 +88,14 @@ pub struct Aftermath {
     looked: bool,
     /// Looks at the lock since anything was stored.
     in_vain: u32,
+    /// How often each thread has looked at the lock with nothing else in between.
+    rows: FastMap<ThreadId, u32>,
 }
 
 /// Who has looked this often, while nobody has stored anything, spins.
 const SPINS: u32 = 20_000;
+/// So does who has looked this often with nothing else in between. The client reports at most 256 such looks.
+const SPINS_IN_A_ROW: u32 = 200;
 
 impl Aftermath {
     /// `path` is the file of the lock, as the target names it.
@@ -106,6 +110,7 @@ impl Aftermath {
             refused: false,
             looked: false,
             in_vain: 0,
+            rows: FastMap::default(),
         }
     }
 
@@ -119,8 +124,22 @@ impl Aftermath {
         self.freed || self.waits_for_ever()
     }
 
+    /// A thread looks at the lock and does nothing else. If nothing comes any more, not from others either, it waits for ever.
+    pub fn is_spinning(&self) -> bool {
+        !self.freed && self.rows.values().any(|&looks| looks >= SPINS_IN_A_ROW)
+    }
+
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
+        let looks = match event.what {
+            What::Load { addr, size } => self.hits(event.thread, addr, size.into()),
+            What::Rmw { addr, new, stored: false, .. } => self.hits(event.thread, addr, new.len() as u64),
+            _ => false,
+        };
+        match looks {
+            true => *self.rows.entry(event.thread).or_default() += 1,
+            false => drop(self.rows.remove(&event.thread)),
+        }
         match event.what {
             What::Store { .. } | What::Rmw { stored: true, .. } => self.in_vain = 0,
             What::Load { .. } | What::Rmw { .. } if self.looked && !self.freed => self.in_vain += 1,

@@ -118,4 +118,8 @@ impl RestartWatch for Aftermath {
     fn is_decided(&self) -> bool {
         Aftermath::is_decided(self)
     }
+
+    fn is_spinning(&self) -> bool {
+        Aftermath::is_spinning(self)
+    }
 }
