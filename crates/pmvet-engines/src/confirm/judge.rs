@@ -99,6 +99,12 @@ impl<'a> RaceCase<'a> {
         (!others.is_empty()).then_some(TrialImage::new(*version, others))
     }
 
+    /// With only that lost which the writer had stored before. Nothing: that is nothing.
+    fn beside(&self) -> Option<TrialImage<'a>> {
+        let MeetingCrash { version, beside, .. } = self.crash;
+        (!beside.is_empty()).then_some(TrialImage::new(*version, beside))
+    }
+
     /// The image that shows what is wrong.
     fn proof(&self, verdict: RaceVerdict) -> TrialImage<'a> {
         if verdict == RaceVerdict::TakenBack { self.whole() } else { self.job() }
@@ -164,6 +170,8 @@ pub(super) struct Judge<'a> {
     pub(super) journal: TrialJournal,
     workers: Option<usize>,
     pub(super) deadline: Option<Instant>,
+    /// How long it may all take, if anybody says.
+    budget: Option<Duration>,
     named_timeout: Option<Duration>,
     /// What takes longer than this is taken to hang, until somebody is to be blamed for it. Nothing: it has all the time that it may take.
     screening: Option<Duration>,
@@ -209,6 +217,7 @@ impl<'a> Judge<'a> {
                 Some(budget) => budget.deadline - (budget.whole / POLICY.grace_divisor).min(POLICY.grace),
                 None => Instant::now() + confirm.budget(),
             }),
+            budget: Some(confirm.budget()),
             named_timeout: wanted.recover_timeout,
             symbols: Some(symbols),
             restart: Some(Restart { lab: confirm.lab, timeout: PATIENCE }),
@@ -226,6 +235,7 @@ impl<'a> Judge<'a> {
             journal,
             workers: None,
             deadline: None,
+            budget: None,
             named_timeout: None,
             screening: None,
             natives,
@@ -243,17 +253,52 @@ impl<'a> Judge<'a> {
         self.recovery.oracle = self.recovery.oracle.take().map(|oracle| with_paths(&oracle, &paths));
         let bytes = versions.get(*last).iter().flat_map(|v| &v.files).map(|f| f.size).sum();
         self.recovery.most_bytes = room(bytes);
-        let trial = self.recovery.run(&mut Bench::default(), versions, TrialImage::new(*last, &[]), None);
-        let Some(trial) = trial.map_err(|e| LabError::output("use", "the recovery", e))? else {
-            return Ok(Err("there was no time to see whether recovery works".into()));
-        };
-        self.recovery.timeout = self.named_timeout.unwrap_or(usual_timeout(trial.time));
-        let screening = (trial.time * POLICY.screening_slowdown).max(POLICY.shortest_screening);
-        self.screening = Some(screening).filter(|time| self.named_timeout.is_none() && *time < self.recovery.timeout);
-        if trial.outcome == self.usual {
-            return Ok(Ok(()));
+        let mut undisturbed = Duration::MAX;
+        for _ in 0..POLICY.undisturbed_tries {
+            let trial = self.recovery.run(&mut Bench::default(), versions, TrialImage::new(*last, &[]), None);
+            let Some(trial) = trial.map_err(|e| LabError::output("use", "the recovery", e))? else {
+                return Ok(Err("there was no time to see whether recovery works".into()));
+            };
+            undisturbed = undisturbed.min(trial.time);
+            if trial.outcome != self.usual {
+                self.expect(undisturbed);
+                return Ok(Err(format!("recovery {} though nothing was lost", trial.outcome)));
+            }
+            let is_fast = trial.time * POLICY.screening_slowdown <= POLICY.shortest_screening;
+            if is_fast || trial.time >= POLICY.shortest_screening {
+                break;
+            }
         }
-        Ok(Err(format!("recovery {} though nothing was lost", trial.outcome)))
+        self.expect(undisturbed);
+        Ok(Ok(()))
+    }
+
+    /// Sees how long a recovery takes on what a run left, unless that is known, and cuts those short that take much longer. The time that
+    /// they have before somebody is blamed stays as it is.
+    pub(super) fn screen_like(&mut self, run: &JudgedRun, undisturbed: &mut Option<Duration>) -> Result<(), LabError> {
+        if undisturbed.is_none() {
+            let Meetings { versions, last, .. } = &run.meetings;
+            let trial = self.recovery.run(&mut Bench::default(), versions, TrialImage::new(*last, &[]), None);
+            let trial = trial.map_err(|e| LabError::output("use", "the recovery", e))?;
+            *undisturbed = trial.filter(|trial| trial.outcome == self.usual).map(|trial| trial.time);
+        }
+        let timeout = self.recovery.timeout;
+        let screening = |time: Duration| (time * POLICY.screening_slowdown).max(POLICY.shortest_screening);
+        self.screening = undisturbed.map(screening).filter(|time| *time < timeout);
+        Ok(())
+    }
+
+    /// Says how long a recovery takes without a crash, and with that when one hangs. What the user has said goes before.
+    pub(super) fn expect(&mut self, undisturbed: Duration) {
+        if let Some(timeout) = self.named_timeout {
+            self.recovery.timeout = timeout;
+            return;
+        }
+        let all = usual_timeout(undisturbed);
+        let share = self.budget.map_or(all, |budget| budget / POLICY.hang_divisor);
+        self.recovery.timeout = (undisturbed * POLICY.hang_slowdown).max(share).min(all);
+        let screening = (undisturbed * POLICY.screening_slowdown).max(POLICY.shortest_screening);
+        self.screening = Some(screening).filter(|time| *time < self.recovery.timeout);
     }
 
     /// Lets recoveries judge what happened in a run, the most promising crashes first.
@@ -506,15 +551,29 @@ impl<'a> Judge<'a> {
             .filter(|case| asked.contains(&case.id()))
             .filter_map(|case| Some((case.id(), TrialImage::new(case.crash.version, case.crash.unacted.as_ref()?))))
             .collect();
-        let all: Vec<TrialImage<'_>> = unacted.values().copied().collect();
+        // Whether an earlier store is to blame is asked only if it may.
+        let alone: HashSet<usize> = jobs
+            .iter()
+            .filter(|(_, (whole, _), lost, ..)| {
+                *whole == RecoveryOutcome::Well && self.went(&versions, lost) == RecoveryOutcome::Badly
+            })
+            .map(|(id, ..)| *id)
+            .collect();
+        let beside: HashMap<usize, TrialImage<'_>> = bad
+            .iter()
+            .filter(|case| alone.contains(&case.id()))
+            .filter_map(|case| Some((case.id(), case.beside()?)))
+            .collect();
+        let all: Vec<TrialImage<'_>> = unacted.values().chain(beside.values()).copied().collect();
         confirmed.images += self.recover(&run.meetings.versions, &all, self.grace())?;
         let went = |job: &TrialImage<'_>| self.went(&versions, job);
         let controls = jobs.iter().map(|(id, (whole, others), lost, before, none)| {
             let at_load = none.as_ref().map_or(RecoveryOutcome::NotTried, went);
             let unacted =
                 unacted.get(id).map_or(RecoveryOutcome::NotTried, |job| self.went(&run.meetings.versions, job));
+            let beside = beside.get(id).map(|job| self.went(&run.meetings.versions, job));
             let (lost_at_load, before) = (went(lost), went(before));
-            (*id, Controls { whole: *whole, others: *others, lost_at_load, at_load, unacted, before })
+            (*id, Controls { whole: *whole, others: *others, beside, lost_at_load, at_load, unacted, before })
         });
         Ok(controls.collect())
     }

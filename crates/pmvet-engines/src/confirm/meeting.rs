@@ -31,6 +31,8 @@ pub struct MeetingCrash {
     pub patches: Vec<Patch>,
     /// What to write instead to lose only what other threads have stored into the same lines later. Empty: nobody has.
     pub others: Vec<Patch>,
+    /// What to write instead to lose all that is lost but the store that was read. Empty: nothing else is lost, or nobody has read it.
+    pub beside: Vec<Patch>,
     /// The same loss when nobody has acted on it yet: before the event `control_at`.
     pub control: Vec<Patch>,
     pub control_at: u64,

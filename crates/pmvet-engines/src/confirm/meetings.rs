@@ -348,7 +348,9 @@ impl MeetingScanner {
             let act = PmAccess { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
             let (lost, control_at) = (vec![meeting.store], meeting.load.seq + 1);
             let (fenced, unacted) = (true, None);
-            let crash = MeetingCrash { seq, version, patches, others, control, control_at, lost, act, fenced, unacted };
+            let beside = Vec::new();
+            let crash =
+                MeetingCrash { seq, version, patches, others, beside, control, control_at, lost, act, fenced, unacted };
             meeting.crashes.push(crash);
         }
         Ok(())
@@ -432,6 +434,7 @@ impl MeetingScanner {
             control: loss.patches.clone(),
             patches: loss.patches,
             others: loss.others,
+            beside: Vec::new(),
             control_at: last.map_or(first.end.seq, |store| store.end.seq) + 1,
             lost: stores.iter().map(|store| store.end).collect(),
             act,
@@ -488,6 +491,8 @@ impl MeetingScanner {
             for lost in [&left[..read], &left[if read == left.len() { read } else { 0 }..]] {
                 let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| LossPatches::of(model, line, i));
                 let LossPatches { patches, others } = lost.iter().filter_map(at).collect();
+                let is_read = |at: &&&AtRisk| at.end.seq == meeting.store.seq;
+                let LossPatches { patches: beside, .. } = lost.iter().skip_while(is_read).filter_map(at).collect();
                 if patches.is_empty() {
                     continue;
                 }
@@ -497,8 +502,19 @@ impl MeetingScanner {
                 let control_at = meeting.load.seq + 1;
                 let unacted = self.undo.since(thread, meeting.load.seq);
                 let seq = seq + 1;
-                let crash =
-                    MeetingCrash { seq, version, patches, others, control, control_at, lost, act, fenced, unacted };
+                let crash = MeetingCrash {
+                    seq,
+                    version,
+                    patches,
+                    others,
+                    beside,
+                    control,
+                    control_at,
+                    lost,
+                    act,
+                    fenced,
+                    unacted,
+                };
                 meeting.crashes.push(crash);
             }
         }

@@ -31,6 +31,8 @@ pub struct ConfirmPolicy {
     pub recorded_run_divisor: u32,
     /// One in this much of the budget may go into restarts that show whether locks in PM stay held.
     pub restarts_divisor: u32,
+    /// One in this much of the time may go into recoveries that show the same, if races are predicted.
+    pub locks_divisor: u32,
 
     /// It gives up after this many rounds in a row without anything new.
     pub fruitless_rounds: u32,
@@ -65,6 +67,12 @@ pub struct ConfirmPolicy {
     /// for that it gets as long as everywhere else.
     pub screening_slowdown: u32,
     pub shortest_screening: Duration,
+    /// How long a recovery takes without a crash is the best of this many tries, if it is short.
+    pub undisturbed_tries: u32,
+    /// Who is to be blamed for a recovery that hangs lets it have this many times as long as without a crash, or one in
+    /// `hang_divisor` of the budget, whichever is more, but no longer than everywhere else.
+    pub hang_slowdown: u32,
+    pub hang_divisor: u32,
     /// This many images are tried before their outcomes are looked at.
     pub images_per_batch: usize,
     /// Of a pair whose images recovery has failed on this often even with nothing lost, that is asked first; and of what was not
@@ -93,8 +101,11 @@ pub struct ConfirmPolicy {
     pub runs_per_followed: u32,
     /// This many proven races are followed once more, in this many runs each.
     pub followed_again: usize,
-    /// `replay` forces a schedule this often before it gives up.
+    /// `replay` forces a schedule this often before it gives up; from `replays_by_reader` on another reader of the store will do, too.
     pub replays: usize,
+    pub replays_by_reader: usize,
+    /// If `replay` stops whoever comes to the store, it does so at this many visits of each thread.
+    pub replayed_visits: u32,
 }
 
 /// What is used. Where a value was measured, the comment says on what; the others keep a search within its budget and want a measurement.
@@ -115,6 +126,7 @@ pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     // What is predicted is proven by forced runs, and p-clht's ten locks took all of 60 s (two cores, busy).
     recorded_run_divisor: 3,
     restarts_divisor: 6,
+    locks_divisor: 4,
     fruitless_rounds: 40,
     fruitless_rounds_of_a_turn: 3,
     fruitless_rounds_after_proof: 4,
@@ -131,7 +143,11 @@ pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     threads_at_once: 24,
     // Recoveries of p-clht hang on many images, and each of them took at least 5 s.
     screening_slowdown: 10,
-    shortest_screening: Duration::from_millis(500),
+    shortest_screening: Duration::from_millis(300),
+    // One try on a busy machine took 200 ms instead of 20, and each hanging recovery 2 s.
+    undisturbed_tries: 3,
+    hang_slowdown: 50,
+    hang_divisor: 12,
     images_per_batch: 24,
     // A crash in a resize of p-clht makes recovery hang whatever is lost, and one forced run took the rest of 60 s.
     failures_of_pair: 2,
@@ -148,4 +164,7 @@ pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     runs_per_followed: 4,
     followed_again: 3,
     replays: 40,
+    // Two replays of p-clht's table swap were in vain in 40 runs: who resizes the table, and who comes by then, is chance.
+    replays_by_reader: 6,
+    replayed_visits: 4,
 };

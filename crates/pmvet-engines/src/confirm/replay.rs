@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use pmvet_events::plan::{Plan, Stall, Stop};
-use pmvet_findings::{Evidence, Outcome};
+use pmvet_findings::{Evidence, Outcome, Role};
 use pmvet_target::shutdown;
 use serde::{Deserialize, Serialize};
 
@@ -59,13 +59,14 @@ impl Schedule {
 }
 
 impl JudgedRun {
-    /// The meetings, taken out of a run, that a schedule is for.
-    pub(super) fn meetings_of(&mut self, schedule: &Schedule) -> Vec<Meeting> {
+    /// The meetings, taken out of a run, that a schedule is for; or those of its store with any reader.
+    pub(super) fn meetings_of(&mut self, schedule: &Schedule, any_reader: bool) -> Vec<Meeting> {
         let mut meetings = std::mem::take(&mut self.meetings.meetings);
         let spots = spots(&meetings, self);
         let is = |site, spot: &Instruction| spots.get(&site).is_some_and(|known| known.as_ref() == Some(spot));
         meetings.retain(|m| {
-            let loads = schedule.load.as_ref().is_none_or(|load| m.read && is(m.load.site, load));
+            let comes = |load| m.read && (is(m.load.site, load) || any_reader && !m.is_intra());
+            let loads = schedule.load.as_ref().is_none_or(comes);
             is(m.store.site, &schedule.store) && loads
         });
         meetings
@@ -81,7 +82,8 @@ pub(super) struct Forced {
 }
 
 impl Forced {
-    /// How to make a meeting happen again: the whole plan of its run, or only the writer is stopped, for this reader.
+    /// How to make a meeting happen again: the whole plan of its run, or only the writer is stopped, for this reader, or whoever comes
+    /// to the store, for all others. Which thread does what may be chance.
     pub(super) fn schedule(
         &self,
         meeting: &Meeting,
@@ -100,12 +102,26 @@ impl Forced {
         let late = fence.and_then(|fence| Some(plan(&Instruction::of(fence.site, stacks)?, fence.nth, true)));
         let early = meeting.nth.map(|nth| plan(store, nth, false));
         let whole = self.name.is_some().then(|| self.plan.clone());
-        let mut plans: Vec<Plan> = [whole.clone(), whole, late, early].into_iter().flatten().collect();
+        let stopped = [&late, &early].into_iter().flatten().filter(|_| meeting.read);
+        let all: Vec<Plan> = stopped.map(|plan| for_all(plan, self.plan.threads)).collect();
+        let mut plans: Vec<Plan> = [whole.clone(), whole, late, early].into_iter().flatten().chain(all).collect();
         if plans.is_empty() {
             plans.push(self.plan.clone());
         }
         Schedule { plans, store: store.clone(), load: meeting.read.then(|| load.clone()), timeout: self.timeout }
     }
+}
+
+/// A plan that stops one thread, for all: each is stopped there some times, until the others have done what they do.
+fn for_all(plan: &Plan, threads: u32) -> Plan {
+    let stops = |stop: &Stop| {
+        let first = stop.nth.saturating_sub(POLICY.replayed_visits / 2);
+        let visits = move |thread| (first..first + POLICY.replayed_visits).map(move |nth| (thread, nth));
+        let all = (1..=threads).flat_map(visits);
+        all.map(|(thread, nth)| Stop { thread, nth, reader: 0, reads: u32::MAX, ..Stop::default() }).collect()
+    };
+    let stall = |stall: &Stall| Stall { stops: stall.stops.first().map_or_else(Vec::new, stops), ..stall.clone() };
+    Plan { stalls: plan.stalls.iter().map(stall).collect(), ..plan.clone() }
 }
 
 /// What forcing a schedule again gave.
@@ -115,6 +131,8 @@ pub enum Again {
     Proven {
         run: usize,
         outcome: Outcome,
+        /// By another reader of the same store.
+        other_reader: bool,
     },
     /// Not in so many runs.
     NotProven {
@@ -131,6 +149,7 @@ pub fn again(
     usual: &Outcome,
 ) -> Result<Again, LabError> {
     let scratch = ScratchFolder::new(lab.folder.join("replayed"));
+    let mut undisturbed = None;
     for (nth, plan) in schedule.plans.iter().cycle().take(POLICY.replays).enumerate() {
         let _ = fs::remove_dir_all(scratch.path());
         let (recording, ending) = lab.record(plan, schedule.timeout, scratch.path(), None)?;
@@ -141,17 +160,25 @@ pub fn again(
             continue;
         }
         let mut run = JudgedRun::read(&recording, lab)?;
-        run.meetings.meetings = run.meetings_of(schedule);
+        let any_reader = nth >= POLICY.replays_by_reader;
+        run.meetings.meetings = run.meetings_of(schedule, any_reader);
+        if run.meetings.meetings.is_empty() {
+            continue;
+        }
         let mut judge = Judge::with(lab, recovery.clone(), usual.clone(), journal(scratch.path())?);
+        judge.screen_like(&run, &mut undisturbed)?;
         let mut confirmed = Confirmed::default();
         let forced = Forced { name: None, plan: plan.clone(), timeout: schedule.timeout };
         judge.judge(run, &forced, &mut confirmed)?;
-        let outcome = confirmed.findings.values().find_map(|finding| match &finding.evidence {
-            Evidence::Crash { recovery, .. } => Some(recovery.outcome.clone()),
+        let proven = confirmed.findings.values().find_map(|finding| match &finding.evidence {
+            Evidence::Crash { recovery, .. } => Some((finding, recovery.outcome.clone())),
             _ => None,
         });
-        if let Some(outcome) = outcome {
-            return Ok(Again::Proven { run: nth + 1, outcome });
+        if let Some((finding, outcome)) = proven {
+            let mut loads = finding.places.iter().filter(|place| place.role == Role::Load);
+            let load = loads.find_map(|place| Instruction::of_frame(place.stack.first()?));
+            let other_reader = schedule.load.is_some() && load != schedule.load;
+            return Ok(Again::Proven { run: nth + 1, outcome, other_reader });
         }
     }
     Ok(Again::NotProven { runs: POLICY.replays })

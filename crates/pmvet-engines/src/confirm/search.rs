@@ -1,10 +1,10 @@
 //! Predicted races are made to happen, one forced run after the other, and recovery judges each run.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pmvet_events::plan::{Plan, Stall};
-use pmvet_findings::{Evidence, Finding, Outcome, Place, Role};
+use pmvet_findings::{Evidence, Finding, Outcome, Phase, Place, Role};
 use pmvet_target::{launch, shutdown};
 
 use super::forced_runs::{ForcedRuns, MadeRun, RunOrder};
@@ -66,11 +66,17 @@ pub struct Confirmed {
     /// Why races could not be judged, if so.
     pub no_oracle: Option<String>,
     pub notes: Vec<String>,
+    /// How long what took.
+    pub phases: Vec<Phase>,
     /// Forced runs in which the target failed, or took too long and was ended, and how.
     failed: Vec<(String, String)>,
 }
 
 impl Confirmed {
+    fn took(&mut self, name: &str, since: Instant) {
+        self.phases.push(Phase { name: name.into(), seconds: since.elapsed().as_secs_f64() });
+    }
+
     /// Whether of a predicted pair that met nobody knows where the value went.
     fn any_not_followed(&self) -> bool {
         let open = |tally: &PairTally| tally.meetings > 0 && tally.followed == 0;
@@ -125,6 +131,8 @@ pub struct Confirming<'a> {
     base: JudgedRun,
     crashes: LockCrashes,
     confirmed: Confirmed,
+    /// When there must be an end of locks.
+    locks_until: Option<Instant>,
 }
 
 impl std::fmt::Debug for Confirming<'_> {
@@ -136,11 +144,16 @@ impl std::fmt::Debug for Confirming<'_> {
 impl Confirming<'_> {
     /// Makes errors of those locks that recovery cannot do with, and returns whether it did.
     pub fn held_lock(&mut self, lock: &mut HeldLock) -> Result<bool, LabError> {
-        let Self { judge, base, crashes, confirmed, .. } = self;
+        let Self { judge, base, crashes, confirmed, locks_until, .. } = self;
+        let whole = judge.deadline;
+        judge.deadline = whole.into_iter().chain(*locks_until).min();
         if confirmed.no_oracle.is_some() || judge.is_over() {
+            judge.deadline = whole;
             return Ok(false);
         }
-        judge.held_lock(lock, crashes, base, confirmed)
+        let held = judge.held_lock(lock, crashes, base, confirmed);
+        judge.deadline = whole;
+        held
     }
 
     /// Tries to prove races of these stores.
@@ -178,7 +191,10 @@ impl Confirmation<'_> {
         confirmed.no_oracle = judge.prove(&base)?.err();
         confirmed.judged_by = Some((judge.recovery.clone(), judge.usual.clone()));
         let (versions, moments) = lab::versions_at(&self.lab.recording(), &[crashes], self.lab.temporary()?)?;
-        Ok(Confirming { confirm: self, judge, base, crashes: LockCrashes { versions, moments }, confirmed })
+        let share = if self.predicted { judge.left() / POLICY.locks_divisor } else { judge.left() };
+        let locks_until = Instant::now().checked_add(share);
+        let crashes = LockCrashes { versions, moments };
+        Ok(Confirming { confirm: self, judge, base, crashes, confirmed, locks_until })
     }
 
     /// How long watched restarts may take in all, which cannot be left out but take seconds each.
@@ -206,14 +222,20 @@ impl Confirmation<'_> {
             confirmed.sync = judge.sync_variables(self.variables, &mut base, confirmed)?;
         }
         let forced = Forced { name: None, plan: self.plan(Vec::new()), timeout: self.timeout() };
+        let since = Instant::now();
         judge.judge(base, &forced, confirmed)?;
+        confirmed.took("recoveries from the recorded run", since);
         judge.deadline = whole;
+        let since = Instant::now();
         let picker = SchedulePicker::new(attempts, self.threads);
         std::thread::scope(|scope| self.explore(ForcedRuns::new(scope, self), picker, judge, confirmed))?;
+        confirmed.took("forced runs", since);
         if self.has_what_it_wants(confirmed) {
             confirmed.notes.push("what comes after the first proof: --until-finding".into());
         } else {
+            let since = Instant::now();
             self.follow(judge, confirmed)?;
+            confirmed.took("values followed", since);
         }
         if nothing_shared {
             let runs = match self.recordings {
@@ -364,7 +386,7 @@ impl Confirmation<'_> {
                     continue;
                 }
                 let mut run = JudgedRun::read(&recording, self.lab)?;
-                let meetings = run.meetings_of(schedule);
+                let meetings = run.meetings_of(schedule, false);
                 let mut stacks = run.symbols.with(&run.places);
                 let mut flows = meetings.iter().filter_map(|meeting| meeting.flow.as_ref());
                 if flows.any(|flow| super::findings::add_flow(finding, flow, u64::MAX, &mut stacks)) || judge.is_over()

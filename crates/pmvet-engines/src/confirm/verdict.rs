@@ -5,8 +5,8 @@
 pub enum RaceVerdict {
     /// Recovery fails after the act and without the store. It works with both, and if the store is lost before the act.
     Confirmed,
-    /// Recovery fails, but also if the reader had done nothing yet, and not before the store: the writer itself has gone on
-    /// before the store was persistent.
+    /// Recovery fails, but also if the reader had done nothing yet, and not before the store, nor if only earlier stores are lost: the
+    /// writer itself has gone on before the store was persistent.
     WriterAlone,
     /// Recovery fails even with nothing lost, but not if the reader had done nothing yet, neither at the load nor now: it takes back,
     /// or does not count, what the reader has acted on, as with a transaction that is not committed.
@@ -42,6 +42,9 @@ pub struct Controls {
     pub whole: RecoveryOutcome,
     /// The same, but only what other threads have stored into the same lines later is lost. Nothing: nobody has.
     pub others: Option<RecoveryOutcome>,
+    /// The same, but the store that was read is not lost, only what its thread had not persisted before. Nothing: that is nothing, or
+    /// was not asked.
+    pub beside: Option<RecoveryOutcome>,
     /// The same loss at the moment of the load, and no loss then.
     pub lost_at_load: RecoveryOutcome,
     pub at_load: RecoveryOutcome,
@@ -55,6 +58,7 @@ impl Controls {
     pub const NOT_TRIED: Self = Self {
         whole: RecoveryOutcome::NotTried,
         others: None,
+        beside: None,
         lost_at_load: RecoveryOutcome::NotTried,
         at_load: RecoveryOutcome::NotTried,
         unacted: RecoveryOutcome::NotTried,
@@ -65,13 +69,18 @@ impl Controls {
 /// Judges a crash.
 pub fn judge(crash: RecoveryOutcome, controls: Controls) -> RaceVerdict {
     use RecoveryOutcome::{Badly, NotTried, Well};
-    let Controls { whole, others, lost_at_load, at_load, unacted, before } = controls;
+    let Controls { whole, others, beside, lost_at_load, at_load, unacted, before } = controls;
     match (crash, whole, lost_at_load, before) {
         (Well, ..) => RaceVerdict::Recovered,
         _ if others == Some(Badly) => RaceVerdict::Elsewhere,
         _ if others == Some(NotTried) => RaceVerdict::Unfinished,
         (Badly, Well, Well, _) => RaceVerdict::Confirmed,
-        (Badly, Well, Badly, Well) => RaceVerdict::WriterAlone,
+        (Badly, Well, Badly, Well) => match beside {
+            // An earlier store is to blame, and not the one that was read.
+            Some(Badly) => RaceVerdict::Elsewhere,
+            Some(NotTried) => RaceVerdict::Unfinished,
+            Some(Well) | None => RaceVerdict::WriterAlone,
+        },
         (NotTried, ..) | (_, NotTried, ..) | (_, _, NotTried, _) | (.., NotTried) => RaceVerdict::Unfinished,
         (Badly, Badly, Well, _) if at_load == Well && unacted == Well => RaceVerdict::TakenBack,
         _ => RaceVerdict::Elsewhere,
@@ -85,8 +94,15 @@ mod tests {
     #[test]
     fn who_stores_into_the_same_line_later_may_be_to_blame() {
         use RecoveryOutcome::{Badly, NotTried, Well};
-        let confirmed =
-            Controls { whole: Well, others: None, lost_at_load: Well, at_load: Well, unacted: Well, before: Well };
+        let confirmed = Controls {
+            whole: Well,
+            others: None,
+            beside: None,
+            lost_at_load: Well,
+            at_load: Well,
+            unacted: Well,
+            before: Well,
+        };
         for (others, verdict) in [
             (None, RaceVerdict::Confirmed),
             (Some(Well), RaceVerdict::Confirmed),
@@ -98,10 +114,27 @@ mod tests {
     }
 
     #[test]
+    fn what_was_stored_before_may_be_to_blame() {
+        use RecoveryOutcome::{Badly, NotTried, Well};
+        let alone = Controls { whole: Well, lost_at_load: Badly, before: Well, ..Controls::NOT_TRIED };
+        for (beside, verdict) in [
+            (None, RaceVerdict::WriterAlone),
+            (Some(Well), RaceVerdict::WriterAlone),
+            (Some(Badly), RaceVerdict::Elsewhere),
+            (Some(NotTried), RaceVerdict::Unfinished),
+        ] {
+            assert_eq!(judge(Badly, Controls { beside, ..alone }), verdict);
+        }
+        // The reader's act matters: it relies on what the store stands for.
+        let acted = Controls { lost_at_load: Well, beside: Some(Badly), ..alone };
+        assert_eq!(judge(Badly, acted), RaceVerdict::Confirmed);
+    }
+
+    #[test]
     fn only_the_combination_is_a_race() {
         use RecoveryOutcome::{Badly, NotTried, Well};
         let judge = |crash, [whole, lost_at_load, at_load, unacted, before]: [RecoveryOutcome; 5]| {
-            judge(crash, Controls { whole, others: None, lost_at_load, at_load, unacted, before })
+            judge(crash, Controls { whole, others: None, beside: None, lost_at_load, at_load, unacted, before })
         };
         assert_eq!(judge(Badly, [Well, Well, NotTried, NotTried, Badly]), RaceVerdict::Confirmed);
         assert_eq!(judge(Badly, [Well, Badly, NotTried, NotTried, Well]), RaceVerdict::WriterAlone);

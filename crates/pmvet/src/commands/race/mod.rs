@@ -4,7 +4,7 @@ mod locks;
 mod replay;
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pmvet_engines::alias_coverage::Covered;
 use pmvet_engines::confirm::attempts::attempts;
@@ -18,7 +18,7 @@ use pmvet_engines::lockset::listed_locks::ListedLock;
 use pmvet_engines::lockset::restarts::Restarts;
 use pmvet_engines::lockset::{self, Edges, LocksetOptions, Unmatched};
 use pmvet_engines::race::RaceScan;
-use pmvet_findings::Coverage;
+use pmvet_findings::{Coverage, Phase};
 use pmvet_target::live_events::LiveEvents;
 use pmvet_target::sandbox::shell;
 use pmvet_target::shutdown;
@@ -200,6 +200,8 @@ impl Engine for RaceEngine {
         let mut restarts = Restarts { lab, recover: self.confirm.recover.as_deref().map(shell), most_time: None };
         let mut confirmed = None;
         let mut locks = LockFindings::default();
+        let since = Instant::now();
+        let mut lock_time = Duration::ZERO;
         if confirms && !shutdown::is_over() {
             let confirm = Confirmation {
                 lab,
@@ -221,6 +223,7 @@ impl Engine for RaceEngine {
             let prove = || {
                 let mut confirming = confirm.begin(symbols, crashes)?;
                 locks = locks::find(groups, &restarts, &paths, &mut |lock| confirming.held_lock(lock))?;
+                lock_time = since.elapsed();
                 confirming.finish(attempts)
             };
             // What was predicted is told even if it cannot be confirmed, for lack of room say.
@@ -231,7 +234,9 @@ impl Engine for RaceEngine {
             }
         } else {
             locks = locks::find(groups, &restarts, &paths, &mut |_| Ok(false))?;
+            lock_time = since.elapsed();
         }
+        let mut phases = vec![Phase { name: "locks in PM".into(), seconds: lock_time.as_secs_f64() }];
         if let Some(found) = &mut confirmed {
             if let Some((recovery, usual)) = found.judged_by.take() {
                 (info.recover, info.oracle) = (texts(&recovery.command), recovery.oracle.as_deref().map(texts));
@@ -241,6 +246,7 @@ impl Engine for RaceEngine {
             let covered = std::mem::take(&mut found.covered);
             self.explored = self.known.as_ref().map(|_| Explored { runs: found.runs, covered });
             findings.append(&mut found.sync);
+            phases.append(&mut found.phases);
             let schedules = std::mem::take(&mut found.schedules);
             folder.keep_json(Schedules::FILE, &Schedules { setup: self.setup.clone(), schedules });
         }
@@ -272,7 +278,7 @@ impl Engine for RaceEngine {
             witnesses: confirmed.map(|c| c.witnesses).unwrap_or_default(),
             coverage,
             tree: None,
-            phases: Vec::new(),
+            phases,
             complete: outcome.stats.refused == 0 && confirmed_all && !shutdown::is_over(),
             least: Exit::Ok,
         })

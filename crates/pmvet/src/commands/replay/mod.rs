@@ -97,8 +97,11 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
     let command: Vec<_> = recorded.command.iter().map(String::as_str).collect();
     println!("{}: {}", finding.rule, finding.title);
     match &again {
-        Some(Again::Proven { run, outcome }) => {
+        Some(Again::Proven { run, outcome, other_reader: false }) => {
             println!("schedule: forced again; in run {run} the threads met, and recovery {outcome}");
+        }
+        Some(Again::Proven { run, outcome, other_reader: true }) => {
+            println!("schedule: forced again; in run {run} another reader met the store, and recovery {outcome}");
         }
         Some(Again::NotProven { runs }) => {
             println!("schedule: forced again in {runs} runs, but the race did no harm in any")
