@@ -98,6 +98,7 @@ bench: ## what tracing, checking, verifying and reporting cost, compared with na
 	@scripts/bench-sandbox.sh
 	@scripts/bench-verify.sh
 	@scripts/bench-race.sh
+	@scripts/bench-race-cost.sh
 	@$(CARGO) run --quiet --release -p pmvet-report --example many_findings
 	@scripts/bench-report.py
 
