@@ -17,7 +17,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use pmvet_events::event::{Event, What};
+use pmvet_events::event::{Event, MarkerKind, What};
 use pmvet_events::ids::{FileId, ThreadId};
 use pmvet_events::plan::{Plan, Stop};
 use pmvet_events::spaces::AddressSpaces;
@@ -26,6 +26,8 @@ use crate::thread_activity::{Activity, Kernel};
 
 /// A thread that has fenced so often since it read the store has done what it will do.
 const FENCES_AFTER_READ: u32 = 2;
+/// ... or so often, if it is to answer and does not.
+const FENCES_WITHOUT_ANSWER: u32 = 8;
 /// So many reads more than were wanted, by whomever, are enough.
 const SPARE_READS: u32 = 3;
 /// So many stores by others are enough, if the plan does not say.
@@ -76,6 +78,8 @@ pub(crate) struct Director {
     stops: HashMap<(u32, ThreadId), VecDeque<Stop>>,
     /// How many stores others may make while a thread is stopped; 0 for the usual number.
     patience: u32,
+    /// Readers are to answer, too: what they have done is acknowledged then.
+    answers: bool,
     /// The numbers of the stops that threads have come to.
     reached: HashSet<u32>,
     /// How many events each thread has had.
@@ -136,6 +140,16 @@ struct Reader {
     fences: u32,
     /// The last read was in the operation that it is in.
     now: bool,
+    /// It has answered since the first of them.
+    answered: bool,
+}
+
+impl Reader {
+    /// Whether it has done what it will do with what it read. `answers`: it is to answer, too.
+    fn is_done(&self, answers: bool) -> bool {
+        let fences = if answers && !self.answered { FENCES_WITHOUT_ANSWER } else { FENCES_AFTER_READ };
+        self.fences >= fences
+    }
 }
 
 impl Stalled {
@@ -145,11 +159,11 @@ impl Stalled {
     }
 
     /// Whether those who were to read the store have done so, and what they will do then.
-    fn is_met(&self, reached: &HashSet<u32>) -> bool {
+    fn is_met(&self, reached: &HashSet<u32>, answers: bool) -> bool {
         if self.stop.until != 0 {
             return reached.contains(&self.stop.until);
         }
-        let done = |reader: &Reader| reader.fences >= FENCES_AFTER_READ;
+        let done = |reader: &Reader| reader.is_done(answers);
         let reader = ThreadId(self.stop.reader);
         let came = self.readers.get(&reader).is_some_and(|reader| reader.reads >= self.stop.reads && done(reader));
         // Others may have done what this one would have.
@@ -168,7 +182,13 @@ impl Director {
             }
         }
         stops.values_mut().for_each(|stops| stops.make_contiguous().sort_by_key(|stop| stop.nth));
-        Self { expected: plan.threads, patience: plan.patience, stops, ..Self::default() }
+        Self {
+            expected: plan.threads,
+            patience: plan.patience,
+            answers: plan.operations.is_some(),
+            stops,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn event(&mut self, event: &Event<'_>) {
@@ -217,7 +237,16 @@ impl Director {
                     }
                 }
             }
+            What::Marker { how: MarkerKind::OpEnd, .. } => self.answered(Some(thread)),
+            What::Output { .. } => self.answered(None),
             _ => {}
+        }
+    }
+
+    /// A thread has answered; or the program has, for all of them.
+    fn answered(&mut self, of: Option<ThreadId>) {
+        for (thread, reader) in self.stalled.iter_mut().flat_map(|stalled| &mut stalled.readers) {
+            reader.answered |= of.is_none_or(|of| of == *thread);
         }
     }
 
@@ -312,7 +341,7 @@ impl Director {
             let stuck = nth == 0 && now - stalled.progressed >= patience && (all_wait || spun);
             let enough = if self.patience == 0 { MAX_STORES_BY_OTHERS } else { self.patience };
             let long = now - stalled.since >= MAX_STALL_TIME || stalled.stores >= enough && !stalled.is_gate();
-            if stalled.is_met(&self.reached) || hopeless || stuck || long {
+            if stalled.is_met(&self.reached, self.answers) || hopeless || stuck || long {
                 let useless = self.useless.entry(stalled.stall).or_insert(0);
                 *useless = if stalled.readers.is_empty() && !stalled.is_gate() { *useless + 1 } else { 0 };
                 if *useless == MAX_USELESS_STALLS {

@@ -17,7 +17,7 @@ pub(crate) use self::common::{
     Color, FailOn, Made, Persistency, Recovering, Reporting, SummaryFormat, Workload, parse_time,
 };
 pub(crate) use self::crashes::{
-    CRASHED_RECOVERIES, Check, CrashAt, Durability, PATIENCE_EXECUTIONS, REORDER_STATES, Verify, Vet,
+    CRASHED_RECOVERIES, Check, CrashAt, Durability, Durable, PATIENCE_EXECUTIONS, REORDER_STATES, Verify, Vet,
 };
 pub(crate) use self::findings::{Diff, Explain, Merge, Replay, Report, Show};
 pub(crate) use self::fuzzing::{Fuzz, Then};

@@ -14,6 +14,7 @@ mod cli;
 mod commands;
 mod config;
 mod driver;
+mod durable;
 mod exit;
 mod files;
 mod isolation;

@@ -40,6 +40,9 @@ struct Program {
     /// It is a server, which has tests of its own.
     #[serde(default)]
     server: bool,
+    /// Its bug is a race, which has tests of its own.
+    #[serde(default)]
+    race: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -77,7 +80,7 @@ fn manifests() -> Vec<Manifest> {
     let folders = fs::read_dir(repository().join("zoo/durable")).unwrap().map(|entry| entry.unwrap().path());
     let read = |folder: PathBuf| toml::from_str(&fs::read_to_string(folder.join("manifest.toml")).unwrap()).unwrap();
     let mut all: Vec<Manifest> = folders.map(read).collect();
-    all.retain(|manifest| !manifest.program.server);
+    all.retain(|manifest| !manifest.program.server && !manifest.program.race);
     all.sort_by(|a, b| a.program.name.cmp(&b.program.name));
     all
 }

@@ -2,14 +2,13 @@
 //!
 //! The one place that knows two engines. Both read the events in one pass (`recorded_run`). What [`rules`](crate::rules) suspects is
 //! tried like the crashes of [`inject`](crate::inject) (`injection`), and a store that both blame is one finding. Then some of the
-//! recoveries are crashed in their turn (`recovery_crashes`). With [`durable`], contents are compared with what was promised. [`share`]
+//! recoveries are crashed in their turn (`recovery_crashes`). With `--durable`, contents are compared with what was promised. [`share`]
 //! is for runs whose crashes several machines try.
 //!
 //! A [`CrashCheck`] goes through these steps: it is [read](CrashCheck::read); contents are
 //! [expected](CrashCheck::expect_durable), if anybody asks; the recovery is [proven](CrashCheck::prove) on what the undisturbed run
 //! left; crashes are [tried](CrashCheck::run). Whoever calls it decides what to tell the user in between.
 
-pub mod durable;
 mod injection;
 mod recorded_run;
 mod recovery_crashes;
@@ -25,7 +24,6 @@ use std::time::{Duration, Instant};
 use pmvet_findings::{FailurePointTree, Finding, Outcome, Sources};
 use pmvet_model::Mode;
 
-use self::durable::{DurablePlan, OperationLog, OperationsSeen};
 use self::injection::{Injected, Injection, JOURNAL};
 use self::recorded_run::RecordedRun;
 use self::recovery_crashes::{CrashedRecoveries, RecoveryCrashes};
@@ -36,7 +34,8 @@ use crate::lab::{
     Lab, LabError, ProvenRecovery, RecoveryCommand, RecoveryPlan, TrialJournal, TrialProgress, UnprovenRecovery,
     Witness,
 };
-use crate::promises::judge::{ContentJudge, Incomparable};
+use crate::promises::durable::{DurablePlan, OperationLog, OperationsSeen, promised};
+use crate::promises::judge::{ContentJudge, DrivenCommand, Incomparable};
 use crate::promises::{Acknowledgement, Indistinct};
 use crate::transactions;
 
@@ -171,7 +170,8 @@ impl<'a> CrashCheck<'a> {
         contents: &Path,
     ) -> Result<Result<(), Indistinct>, LabError> {
         let Self { lab, recovery, run, .. } = self;
-        match durable::promised(durable, recovery, lab.workload, &run.signs, log, contents)? {
+        let recovers = DrivenCommand { command: recovery.command.clone(), driver: recovery.driver.clone() };
+        match promised(durable, recovers, lab.workload, &run.signs, log, contents)? {
             Ok((promised, how)) => {
                 run.scan.set_promises(&promised.promises);
                 (self.command.promised, self.acknowledged_by) = (Some(promised), Some(how));

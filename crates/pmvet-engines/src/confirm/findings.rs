@@ -1,7 +1,7 @@
 //! A proven race in words.
 
 use pmvet_findings::finding::CrashImage;
-use pmvet_findings::{Evidence, Finding, Place, PmRange, Role, Severity, TimelineStep, rules};
+use pmvet_findings::{Evidence, Finding, Outcome, Place, PmRange, Role, Severity, TimelineStep, rules};
 
 use super::flow::{Flow, SideEffect};
 use super::meetings::{Meeting, MeetingCrash, PmAccess};
@@ -50,7 +50,10 @@ pub fn confirmed(
         false => (Role::FailurePoint, "another thread goes on before it is persistent"),
     };
     let load = place(role, &meeting.load, label, names.stacks);
-    let label = format!("what others have done by here survives: recovery {}", tried.outcome);
+    let label = match crash.answered {
+        true => format!("the program has answered by here: recovery {}", tried.outcome),
+        false => format!("what others have done by here survives: recovery {}", tried.outcome),
+    };
     let role = if crash.fenced { Role::Fence } else { Role::FailurePoint };
     let act = place(role, &crash.act, &label, names.stacks);
     let (writer, reader) = (function_of(&store), function_of(&load));
@@ -90,7 +93,15 @@ pub fn confirmed(
         true => format!("what {reader} did stays, and what {writer} had begun does not, even if nothing is lost"),
         false => format!("what others did since the store survives, and {what} lost"),
     };
-    let acted = if crash.fenced { "fenced" } else { "stored" };
+    let acted = match (crash.answered, crash.fenced) {
+        (true, _) => "answered",
+        (false, true) => "fenced",
+        (false, false) => "stored",
+    };
+    let (rule, harm) = match &tried.outcome {
+        Outcome::Content { violation, .. } => (violation.rule().id(), violation.title()),
+        _ => (rules::PERSISTENCY_RACE.id(), "recovery fails"),
+    };
     let timeline = vec![
         step(0, "stored"),
         step(1, if meeting.read { "loaded" } else { "fenced" }),
@@ -98,9 +109,9 @@ pub fn confirmed(
         TimelineStep { what: "crash".into(), ..step(2, "") },
     ];
     let mut finding = Finding {
-        rule: rules::PERSISTENCY_RACE.id(),
+        rule,
         severity: Severity::Error,
-        title: format!("{reader} acts on what {writer} has stored but not persisted, and recovery fails"),
+        title: format!("{reader} acts on what {writer} has stored but not persisted, and {harm}"),
         expected: "A value is persistent before another thread can read it and act on it.".into(),
         happened: format!(
             "Confirmed: {stopped}{did}. If the machine fails then, {survives}: recovery {}. {else_}",

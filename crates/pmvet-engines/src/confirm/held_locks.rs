@@ -130,7 +130,7 @@ impl Judge<'_> {
         let free = run.taken.free_all(|site| takers.contains(&site));
         let patches: Vec<Vec<Patch>> = images.iter().map(|image| [image.patches, &free].concat()).collect();
         let freed: Vec<TrialImage<'_>> =
-            images.iter().zip(&patches).map(|(image, patches)| TrialImage::new(image.version, patches)).collect();
+            images.iter().zip(&patches).map(|(image, patches)| TrialImage { patches, ..*image }).collect();
         let versions = &run.meetings.versions;
         confirmed.images += self.recover(versions, &freed, self.grace())?;
         let works = |(_, image): &(usize, &TrialImage<'_>)| self.went(versions, image) == RecoveryOutcome::Well;

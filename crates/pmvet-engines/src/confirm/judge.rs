@@ -34,12 +34,15 @@ use crate::lab::{
     self, Bench, Lab, LabError, NativeStacks, PATIENCE, RecoveryCommand, StackLookup, TrialImage, TrialJournal,
     TrialPool, Tried, UsualRecovery, Witness, files, room, usual_timeout, with_paths,
 };
+use crate::promises::{OperationSigns, PromiseId};
 use crate::stacks::{Stacks, Symbols};
 
 /// A recorded run, read.
 pub(super) struct JudgedRun {
     pub(super) meetings: Meetings,
     pub(super) taken: TakenWords,
+    /// What shows which operations had begun, and which were done.
+    pub(super) signs: OperationSigns,
     covered: Covered,
     recording: Recording,
     pub(super) symbols: Symbols,
@@ -55,6 +58,10 @@ impl JudgedRun {
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
         let mut scanner = MeetingScanner::new(recording, Mode::Adr, store);
+        if lab.workload.operations.is_some() {
+            scanner = scanner.with_answers();
+        }
+        let mut signs = OperationSigns::default();
         let (mut flows, mut aliases, mut taken) = (Flows::default(), Aliases::default(), TakenWords::default());
         let mut clock = shutdown::ClockCheck::default();
         while let Some(event) = reader.next().map_err(failed)? {
@@ -65,6 +72,7 @@ impl JudgedRun {
             flows.event(&event);
             aliases.event(&event);
             taken.event(&event);
+            signs.event(&event);
             scanner.event(&event)?;
         }
         let mut meetings = scanner.finish()?;
@@ -72,37 +80,46 @@ impl JudgedRun {
         let places = reader.into_places();
         let branches = recording.branches().into_iter().collect();
         let covered = Covered { branches, ..aliases.finish(&places) };
-        Ok(Self { meetings, taken, covered, recording: recording.clone(), symbols, places })
+        Ok(Self { meetings, taken, signs, covered, recording: recording.clone(), symbols, places })
     }
 }
 
 /// A crash that may prove a race.
-struct RaceCase<'a> {
-    meeting: &'a Meeting,
-    crash: &'a MeetingCrash,
+pub(super) struct RaceCase<'a> {
+    pub(super) meeting: &'a Meeting,
+    pub(super) crash: &'a MeetingCrash,
     pair: &'a (Instruction, Instruction),
+    /// What must be there.
+    pub(super) promise: PromiseId,
+    /// The same without what the writer itself has acknowledged since the load.
+    pub(super) excused: PromiseId,
 }
 
 impl<'a> RaceCase<'a> {
     fn job(&self) -> TrialImage<'a> {
-        TrialImage::new(self.crash.version, &self.crash.patches)
+        TrialImage { version: self.crash.version, patches: &self.crash.patches, promise: self.promise }
     }
 
     /// With nothing lost.
     fn whole(&self) -> TrialImage<'a> {
-        TrialImage::new(self.crash.version, &[])
+        TrialImage { patches: &[], ..self.job() }
     }
 
     /// With only that lost which other threads have stored into the same lines later. Nothing: nobody has.
     fn others(&self) -> Option<TrialImage<'a>> {
-        let MeetingCrash { version, others, .. } = self.crash;
-        (!others.is_empty()).then_some(TrialImage::new(*version, others))
+        let others = &self.crash.others;
+        (!others.is_empty()).then_some(TrialImage { patches: others, ..self.job() })
+    }
+
+    /// With the same lost, but what the writer itself has acknowledged may be missing. Nothing: it has acknowledged nothing.
+    fn excused(&self) -> Option<TrialImage<'a>> {
+        (self.excused != self.promise).then_some(TrialImage { promise: self.excused, ..self.job() })
     }
 
     /// With only that lost which the writer had stored before. Nothing: that is nothing.
     fn beside(&self) -> Option<TrialImage<'a>> {
-        let MeetingCrash { version, beside, .. } = self.crash;
-        (!beside.is_empty()).then_some(TrialImage::new(*version, beside))
+        let beside = &self.crash.beside;
+        (!beside.is_empty()).then_some(TrialImage { patches: beside, ..self.job() })
     }
 
     /// The image that shows what is wrong.
@@ -134,7 +151,7 @@ fn in_order<'a>(meetings: &'a [(Meeting, (Instruction, Instruction))], confirmed
         let tried = confirmed.tallies.get(pair).map_or(0, |tally| tally.images);
         let nth = seen.entry((pair, meeting.load.context)).or_insert(tried);
         let mut crashes: Vec<&MeetingCrash> = meeting.crashes.iter().collect();
-        crashes.sort_by_key(|crash| !crash.fenced);
+        crashes.sort_by_key(|crash| (!crash.answered, !crash.fenced));
         for (later, crash) in crashes.into_iter().enumerate() {
             let turn = *nth + POLICY.meetings_before_second_crash * later;
             let predicted = match meeting.read {
@@ -142,7 +159,8 @@ fn in_order<'a>(meetings: &'a [(Meeting, (Instruction, Instruction))], confirmed
                 true => confirmed.predicted.contains(pair),
                 false => confirmed.predicted.iter().any(|(store, _)| *store == pair.0),
             };
-            cases.push(((!predicted, turn), RaceCase { meeting, crash, pair }));
+            let (promise, excused) = (PromiseId::NONE, PromiseId::NONE);
+            cases.push(((!predicted, turn), RaceCase { meeting, crash, pair, promise, excused }));
         }
         *nth += 1;
     }
@@ -199,9 +217,12 @@ impl RestartWatch for Overwritten {
 impl<'a> Judge<'a> {
     pub(super) fn new(confirm: &Confirmation<'a>, symbols: Symbols) -> Result<Self, LabError> {
         let (workload, wanted) = (confirm.lab.workload, confirm.wanted);
+        // What only shows the content reads no operations.
+        let plan = confirm.contents.as_ref().map(|contents| contents.plan);
+        let dump = plan.filter(|plan| !plan.recovers_first).and_then(|plan| plan.dump.clone());
         let recovery = RecoveryCommand {
-            command: workload.recovery_command(wanted.recover.as_deref()),
-            input: workload.input.clone(),
+            input: workload.input.clone().filter(|_| dump.is_none()),
+            command: dump.unwrap_or_else(|| workload.recovery_command(wanted.recover.as_deref())),
             variables: pm_variables().collect(),
             timeout: wanted.recover_timeout.unwrap_or(PATIENCE),
             oracle: wanted.oracle.as_deref().map(sandbox::shell),
@@ -246,14 +267,14 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether recovery works on what the undisturbed run left. If it does not, it cannot judge: says why.
-    pub(super) fn prove(&mut self, run: &JudgedRun) -> Result<Result<(), String>, LabError> {
+    /// Whether recovery works on what the undisturbed run left, and what it prints then. If it does not, it cannot judge: says why.
+    pub(super) fn prove(&mut self, run: &JudgedRun) -> Result<Result<Vec<u8>, String>, LabError> {
         let Meetings { versions, last, .. } = &run.meetings;
         let paths = files(versions, *last);
         self.recovery.oracle = self.recovery.oracle.take().map(|oracle| with_paths(&oracle, &paths));
         let bytes = versions.get(*last).iter().flat_map(|v| &v.files).map(|f| f.size).sum();
         self.recovery.most_bytes = room(bytes);
-        let mut undisturbed = Duration::MAX;
+        let (mut undisturbed, mut shown) = (Duration::MAX, Vec::new());
         for _ in 0..POLICY.undisturbed_tries {
             let trial = self.recovery.run(&mut Bench::default(), versions, TrialImage::new(*last, &[]), None);
             let Some(trial) = trial.map_err(|e| LabError::output("use", "the recovery", e))? else {
@@ -261,16 +282,17 @@ impl<'a> Judge<'a> {
             };
             undisturbed = undisturbed.min(trial.time);
             if trial.outcome != self.usual {
-                self.expect(undisturbed);
+                self.set_time_limits(undisturbed);
                 return Ok(Err(format!("recovery {} though nothing was lost", trial.outcome)));
             }
+            shown = trial.output;
             let is_fast = trial.time * POLICY.screening_slowdown <= POLICY.shortest_screening;
             if is_fast || trial.time >= POLICY.shortest_screening {
                 break;
             }
         }
-        self.expect(undisturbed);
-        Ok(Ok(()))
+        self.set_time_limits(undisturbed);
+        Ok(Ok(shown))
     }
 
     /// Sees how long a recovery takes on what a run left, unless that is known, and cuts those short that take much longer. The time that
@@ -289,7 +311,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Says how long a recovery takes without a crash, and with that when one hangs. What the user has said goes before.
-    pub(super) fn expect(&mut self, undisturbed: Duration) {
+    pub(super) fn set_time_limits(&mut self, undisturbed: Duration) {
         if let Some(timeout) = self.named_timeout {
             self.recovery.timeout = timeout;
             return;
@@ -355,7 +377,8 @@ impl<'a> Judge<'a> {
         if confirmed.no_oracle.is_some() {
             return Ok(());
         }
-        let cases = in_order(&meetings, confirmed);
+        let mut cases = in_order(&meetings, confirmed);
+        self.note_promises(&run.signs, &mut cases);
         let mut left = POLICY.images_per_run;
         let mut cases = cases.into_iter();
         while left > 0 && !self.is_over() {
@@ -397,7 +420,7 @@ impl<'a> Judge<'a> {
             .collect();
         // What fails is looked at even if time is just up: that is what all was done for.
         let less: Vec<TrialImage<'_>> =
-            bad.iter().flat_map(|case| [Some(case.whole()), case.others()]).flatten().collect();
+            bad.iter().flat_map(|case| [Some(case.whole()), case.others(), case.excused()]).flatten().collect();
         confirmed.images += self.recover(versions, &less, self.grace())?;
         let controls = self.controls(&bad, run, confirmed)?;
         let mut verdicts: Vec<RaceVerdict> = batch
@@ -449,7 +472,7 @@ impl<'a> Judge<'a> {
                         recording: forced.name.clone(),
                         seq: Some(crash.seq),
                         patches: proof.patches.to_vec(),
-                        promise: None,
+                        promise: self.recovery.promise(proof.promise),
                     };
                     confirmed.witnesses.insert(tried.image.clone(), witness);
                     confirmed.schedules.insert(tried.image.clone(), schedule);
@@ -532,12 +555,18 @@ impl<'a> Judge<'a> {
         for case in bad {
             let moments = (at(case.crash.control_at), at(case.meeting.store.seq));
             let (Some(load), Some(store)) = moments else { continue };
-            let lost = TrialImage::new(load, &case.crash.control);
-            let [none, before] = [load, store].map(|version| TrialImage::new(version, &[]));
-            let whole = self.went(&run.meetings.versions, &case.whole());
-            let none = Some(none).filter(|_| whole == RecoveryOutcome::Badly && case.is_of_reader(confirmed));
-            let others = case.others().map(|job| self.went(&run.meetings.versions, &job));
-            jobs.push((case.id(), (whole, others), lost, before, none));
+            let promise = self.recovery.promise_at(case.crash.control_at);
+            let lost = TrialImage { version: load, patches: &case.crash.control, promise };
+            let none = TrialImage { patches: &[], ..lost };
+            let before = self.recovery.promise_at(case.meeting.store.seq);
+            let before = TrialImage { version: store, patches: &[], promise: before };
+            let now = &run.meetings.versions;
+            let whole = self.went(now, &case.whole());
+            // A content that is wrong with nothing lost is the fault of one thread, as far as anybody knows.
+            let may_be_taken_back = whole == RecoveryOutcome::Badly && !self.misses_content(now, &case.whole());
+            let none = Some(none).filter(|_| may_be_taken_back && case.is_of_reader(confirmed));
+            let [others, excused] = [case.others(), case.excused()].map(|job| job.map(|job| self.went(now, &job)));
+            jobs.push((case.id(), (whole, others, excused), lost, before, none));
         }
         let all: Vec<TrialImage<'_>> =
             jobs.iter().flat_map(|(_, _, lost, before, none)| [*lost, *before].into_iter().chain(*none)).collect();
@@ -554,7 +583,7 @@ impl<'a> Judge<'a> {
         // Whether an earlier store is to blame is asked only if it may.
         let alone: HashSet<usize> = jobs
             .iter()
-            .filter(|(_, (whole, _), lost, ..)| {
+            .filter(|(_, (whole, ..), lost, ..)| {
                 *whole == RecoveryOutcome::Well && self.went(&versions, lost) == RecoveryOutcome::Badly
             })
             .map(|(id, ..)| *id)
@@ -567,13 +596,14 @@ impl<'a> Judge<'a> {
         let all: Vec<TrialImage<'_>> = unacted.values().chain(beside.values()).copied().collect();
         confirmed.images += self.recover(&run.meetings.versions, &all, self.grace())?;
         let went = |job: &TrialImage<'_>| self.went(&versions, job);
-        let controls = jobs.iter().map(|(id, (whole, others), lost, before, none)| {
+        let controls = jobs.iter().map(|(id, (whole, others, excused), lost, before, none)| {
             let at_load = none.as_ref().map_or(RecoveryOutcome::NotTried, went);
             let unacted =
                 unacted.get(id).map_or(RecoveryOutcome::NotTried, |job| self.went(&run.meetings.versions, job));
             let beside = beside.get(id).map(|job| self.went(&run.meetings.versions, job));
             let (lost_at_load, before) = (went(lost), went(before));
-            (*id, Controls { whole: *whole, others: *others, beside, lost_at_load, at_load, unacted, before })
+            let (whole, others, excused) = (*whole, *others, *excused);
+            (*id, Controls { whole, others, beside, lost_at_load, at_load, unacted, before, excused })
         });
         Ok(controls.collect())
     }

@@ -42,6 +42,8 @@ pub struct MeetingCrash {
     pub act: PmAccess,
     /// The act is a fence: what came before it is persistent.
     pub fenced: bool,
+    /// The act is an answer: what the reader did is acknowledged.
+    pub answered: bool,
     /// What to write over the content, without the patches, to undo all that the reader has stored since the load, if that is known.
     pub unacted: Option<Vec<Patch>>,
 }

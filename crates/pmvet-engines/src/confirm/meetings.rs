@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use pmvet_events::event::{Event, What};
+use pmvet_events::event::{Event, MarkerKind, What};
 use pmvet_events::{ContextId, SiteId, ThreadId};
 use pmvet_model::{Line, LineId, Mode, Model};
 use pmvet_target::crash::{Patch, PmReplay, Versions};
@@ -44,6 +44,8 @@ pub struct MeetingScanner {
     at_risk: Vec<Vec<AtRisk>>,
     /// Meetings whose reader has acts to come, by the reader.
     open: HashMap<ThreadId, Vec<OpenMeeting>>,
+    /// Meetings whose reader has an answer to come, by the reader. Nothing: answers do not matter.
+    unanswered: Option<HashMap<ThreadId, Vec<usize>>>,
     /// A meeting of each store that is still pending, by the store's number.
     windows: HashMap<u64, usize>,
     met: HashMap<(SiteId, SiteId), usize>,
@@ -123,6 +125,7 @@ impl MeetingScanner {
             meetings: Vec::new(),
             at_risk: Vec::new(),
             open: HashMap::new(),
+            unanswered: None,
             windows: HashMap::new(),
             met: HashMap::new(),
             met_again: HashMap::new(),
@@ -136,6 +139,11 @@ impl MeetingScanner {
             last_seq: 0,
             left_out: 0,
         }
+    }
+
+    /// The same; crashes come after answers, too.
+    pub fn with_answers(self) -> Self {
+        Self { unanswered: Some(HashMap::new()), ..self }
     }
 
     pub fn event(&mut self, event: &Event<'_>) -> Result<(), ScanError> {
@@ -166,6 +174,8 @@ impl MeetingScanner {
                 self.history.fenced(event);
                 self.act(event, None)
             }
+            What::Marker { how: MarkerKind::OpEnd, .. } => self.answer(event, Some(event.thread)),
+            What::Output { .. } => self.answer(event, None),
             _ => Ok(()),
         }
     }
@@ -268,6 +278,9 @@ impl MeetingScanner {
             open.push(OpenMeeting { meeting, close, acted: false, stores: 0, fences: 0 });
             if !intra {
                 self.windows.entry(store.seq).or_insert(meeting);
+                if let Some(unanswered) = &mut self.unanswered {
+                    unanswered.entry(event.thread).or_default().push(meeting);
+                }
             }
             let nth = self.history.nth_of(&store);
             self.meetings.push(Meeting {
@@ -347,11 +360,20 @@ impl MeetingScanner {
             let (meeting, control) = (&mut self.meetings[i], self.at_risk[i][0].control.clone());
             let act = PmAccess { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
             let (lost, control_at) = (vec![meeting.store], meeting.load.seq + 1);
-            let (fenced, unacted) = (true, None);
-            let beside = Vec::new();
-            let crash =
-                MeetingCrash { seq, version, patches, others, beside, control, control_at, lost, act, fenced, unacted };
-            meeting.crashes.push(crash);
+            meeting.crashes.push(MeetingCrash {
+                seq,
+                version,
+                patches,
+                others,
+                beside: Vec::new(),
+                control,
+                control_at,
+                lost,
+                act,
+                fenced: true,
+                answered: false,
+                unacted: None,
+            });
         }
         Ok(())
     }
@@ -439,6 +461,7 @@ impl MeetingScanner {
             lost: stores.iter().map(|store| store.end).collect(),
             act,
             fenced: true,
+            answered: false,
             unacted: None,
         };
         self.fenced_by(event, first.end.seq, writer);
@@ -486,36 +509,22 @@ impl MeetingScanner {
             let (line, offset, len) = place.unwrap_or((meeting.store.line, 0, 0));
             let Event { seq, thread, site, context, .. } = *event;
             let act = PmAccess { thread, site, context, seq, line, offset, len };
-            let read = left.iter().take_while(|at| at.end.seq == meeting.store.seq).count();
-            // The store that was read, and then everything.
-            for lost in [&left[..read], &left[if read == left.len() { read } else { 0 }..]] {
-                let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| LossPatches::of(model, line, i));
-                let LossPatches { patches, others } = lost.iter().filter_map(at).collect();
-                let is_read = |at: &&&AtRisk| at.end.seq == meeting.store.seq;
-                let LossPatches { patches: beside, .. } = lost.iter().skip_while(is_read).filter_map(at).collect();
-                if patches.is_empty() {
-                    continue;
-                }
+            for Loss { patches, others, beside, control, lost } in losses(model, &meeting.store, &left) {
                 let (version, _) = self.versions.take(&mut self.replay)?;
-                let control = lost.iter().flat_map(|at| at.control.iter().cloned()).collect();
-                let lost = lost.iter().map(|at| at.end).collect();
-                let control_at = meeting.load.seq + 1;
-                let unacted = self.undo.since(thread, meeting.load.seq);
-                let seq = seq + 1;
-                let crash = MeetingCrash {
-                    seq,
+                meeting.crashes.push(MeetingCrash {
+                    seq: seq + 1,
                     version,
                     patches,
                     others,
                     beside,
                     control,
-                    control_at,
+                    control_at: meeting.load.seq + 1,
                     lost,
                     act,
                     fenced,
-                    unacted,
-                };
-                meeting.crashes.push(crash);
+                    answered: false,
+                    unacted: self.undo.since(thread, meeting.load.seq),
+                });
             }
         }
         open.retain(|open| open.fences < MOST_FENCES);
@@ -523,6 +532,66 @@ impl MeetingScanner {
         self.undo.forget(event.thread, oldest);
         Ok(())
     }
+
+    /// The program has answered, or one thread of it: what if the machine fails now, and nobody has made persistent what the answer
+    /// rests on?
+    fn answer(&mut self, event: &Event<'_>, of: Option<ThreadId>) -> Result<(), ScanError> {
+        let Some(unanswered) = &mut self.unanswered else { return Ok(()) };
+        let waiting: Vec<usize> = match of {
+            Some(thread) => unanswered.remove(&thread).unwrap_or_default(),
+            None => std::mem::take(unanswered).into_values().flatten().collect(),
+        };
+        let Event { seq, thread, site, context, .. } = *event;
+        for i in waiting {
+            let (meeting, model) = (&mut self.meetings[i], &self.model);
+            let left: Vec<&AtRisk> = self.at_risk[i].iter().filter(|at| pending(model, &at.end).is_some()).collect();
+            let act = PmAccess { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
+            for Loss { patches, others, beside, control, lost } in losses(model, &meeting.store, &left) {
+                let (version, _) = self.versions.take(&mut self.replay)?;
+                meeting.crashes.push(MeetingCrash {
+                    seq: seq + 1,
+                    version,
+                    patches,
+                    others,
+                    beside,
+                    control,
+                    control_at: meeting.load.seq + 1,
+                    lost,
+                    act,
+                    fenced: false,
+                    answered: true,
+                    unacted: None,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A loss at one moment.
+struct Loss {
+    patches: Vec<Patch>,
+    others: Vec<Patch>,
+    /// Without the store that was read.
+    beside: Vec<Patch>,
+    control: Vec<Patch>,
+    lost: Vec<PmAccess>,
+}
+
+/// What may be lost of stores that are pending still: the one that was read, and then everything.
+fn losses(model: &Model, store: &PmAccess, left: &[&AtRisk]) -> Vec<Loss> {
+    let read = left.iter().take_while(|at| at.end.seq == store.seq).count();
+    let loss = |lost: &[&AtRisk]| {
+        let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| LossPatches::of(model, line, i));
+        let LossPatches { patches, others } = lost.iter().filter_map(at).collect();
+        let earlier = lost.iter().skip_while(|at| at.end.seq == store.seq);
+        let LossPatches { patches: beside, .. } = earlier.filter_map(at).collect();
+        let control = lost.iter().flat_map(|at| at.control.iter().cloned()).collect();
+        let lost = lost.iter().map(|at| at.end).collect();
+        Loss { patches, others, beside, control, lost }
+    };
+    let all = [&left[..read], &left[if read == left.len() { read } else { 0 }..]];
+    all.into_iter().map(loss).filter(|loss| !loss.patches.is_empty()).collect()
 }
 
 /// The line of a store and its place among the pending stores there, if it is still pending.

@@ -99,7 +99,8 @@ fn caveat(tally: Option<&PairTally>, confirmed: &Confirmed) -> String {
         Some((all, 0)) => format!(" Recovery overwrites all {all} bytes that depend on it."),
         Some((all, left)) if confirmed.has_oracle => {
             format!(
-                " Of {all} bytes that depend on it, recovery leaves {left} as they are, and the oracle accepts them."
+                " Of {all} bytes that depend on it, recovery leaves {left} as they are, and {} accepts them.",
+                if confirmed.operations.is_some() { "the comparison of contents" } else { "the oracle" }
             )
         }
         Some((all, left)) => {

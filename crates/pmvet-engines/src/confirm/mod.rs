@@ -13,6 +13,7 @@
 //!   a forced run; `forced_runs` — several of them under way; [`search`] — one after the other, as long as there is time.
 //! * [`judge`] — recoveries on the images of a run; [`merge`] — predictions and proofs put together; [`replay`] — a schedule that proved
 //!   a race, forced again; `sync_crashes` — crashes after updates of declared variables.
+//! * [`contents`] — with `--durable`, what was acknowledged by the moment of a crash.
 //! * [`verdict`] — what recoveries make of one pair of instructions.
 //! * [`taint`], [`flow`] — where the value goes that was read too early.
 //! * [`overwritten`] — whether recovery undoes what was made of it.
@@ -30,12 +31,16 @@
 //! * With the store that was read, all that its thread had stored before and not persisted may be lost. Who relies on a flag
 //!   relies on what the flag stands for.
 //!
+//! * A side effect through output is an error where it can be seen as one: with `--durable`, an answer is an act, and a crash after it
+//!   must leave what was acknowledged. Contents that are wrong with nothing lost are left to `check`.
+//!
 //! What it misses: acts that only a third thread makes, stores that the workload does not reach.
 
 pub mod allowed;
 pub mod attempts;
 mod chains;
 pub mod changes;
+pub mod contents;
 pub mod fences;
 pub mod findings;
 pub mod flow;

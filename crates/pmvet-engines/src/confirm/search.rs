@@ -7,6 +7,7 @@ use pmvet_events::plan::{Plan, Stall};
 use pmvet_findings::{Evidence, Finding, Outcome, Phase, Place, Role};
 use pmvet_target::{launch, shutdown};
 
+use super::contents::{ComparedContents, NotCompared};
 use super::forced_runs::{ForcedRuns, MadeRun, RunOrder};
 use super::held_locks::{HeldLock, LockCrashes};
 use super::instruction::Instruction;
@@ -17,6 +18,8 @@ use super::schedule_picker::{Attempt, RunPlan, SchedulePicker};
 use super::sync_variables::Variables;
 use crate::alias_coverage::Covered;
 use crate::lab::{self, Lab, LabError, RecoveryCommand, Witness};
+use crate::promises::Acknowledgement;
+use crate::promises::durable::OperationsSeen;
 use crate::stacks::Symbols;
 
 /// What became of a pair of instructions, over all runs.
@@ -63,6 +66,8 @@ pub struct Confirmed {
     pub judged_by: Option<(RecoveryCommand, Outcome)>,
     /// Somebody beside recovery looks at what it leaves.
     pub has_oracle: bool,
+    /// How operations were told apart, if contents were compared.
+    pub operations: Option<OperationsSeen>,
     /// Why races could not be judged, if so.
     pub no_oracle: Option<String>,
     pub notes: Vec<String>,
@@ -122,6 +127,8 @@ pub struct Confirmation<'a> {
     pub recordings: u32,
     /// Synchronisation variables that the configuration declares.
     pub variables: &'a Variables,
+    /// With `--durable`: what was acknowledged must be there.
+    pub contents: Option<ComparedContents<'a>>,
 }
 
 /// A confirmation under way: locks first, which take no forced runs, then races.
@@ -133,6 +140,7 @@ pub struct Confirming<'a> {
     confirmed: Confirmed,
     /// When there must be an end of locks.
     locks_until: Option<Instant>,
+    acknowledged_by: Option<Acknowledgement>,
 }
 
 impl std::fmt::Debug for Confirming<'_> {
@@ -158,8 +166,9 @@ impl Confirming<'_> {
 
     /// Tries to prove races of these stores.
     pub fn finish(self, attempts: Vec<Attempt>) -> Result<Confirmed, LabError> {
-        let Self { confirm, mut judge, base, mut confirmed, .. } = self;
+        let Self { confirm, mut judge, base, mut confirmed, acknowledged_by, .. } = self;
         confirm.prove_races(attempts, &mut judge, base, &mut confirmed)?;
+        confirmed.operations = acknowledged_by.and_then(|how| judge.operations_seen(how));
         Ok(confirmed)
     }
 }
@@ -182,19 +191,34 @@ impl Confirmation<'_> {
 
     /// Sees whether recovery can judge. `symbols`: what is known of the program's files; `crashes`: the moments of all crashes that leave
     /// locks held.
-    pub fn begin(&self, symbols: Symbols, crashes: Vec<u64>) -> Result<Confirming<'_>, LabError> {
-        let mut confirmed = Confirmed { has_oracle: self.wanted.oracle.is_some(), ..Confirmed::default() };
+    pub fn begin(&self, symbols: Symbols, crashes: Vec<u64>) -> Result<Result<Confirming<'_>, NotCompared>, LabError> {
+        let has_oracle = self.wanted.oracle.is_some() || self.contents.is_some();
+        let mut confirmed = Confirmed { has_oracle, ..Confirmed::default() };
         confirmed.covered = self.wanted.news_beyond.clone().unwrap_or_default();
         let mut judge = Judge::new(self, symbols)?;
         let mut base = JudgedRun::read(&self.lab.recording(), self.lab)?;
         judge.lend_symbols(&mut base);
-        confirmed.no_oracle = judge.prove(&base)?.err();
+        let mut acknowledged_by = None;
+        if let Some(contents) = &self.contents {
+            match judge.expect_contents(contents, &base)? {
+                Ok(how) => acknowledged_by = Some(how),
+                Err(why) => return Ok(Err(NotCompared::Indistinct(why))),
+            }
+        }
+        match judge.prove(&base)? {
+            Ok(shown) => {
+                if let Err(why) = judge.calibrate(&shown)? {
+                    return Ok(Err(NotCompared::Incomparable(why)));
+                }
+            }
+            Err(why) => confirmed.no_oracle = Some(why),
+        }
         confirmed.judged_by = Some((judge.recovery.clone(), judge.usual.clone()));
         let (versions, moments) = lab::versions_at(&self.lab.recording(), &[crashes], self.lab.temporary()?)?;
         let share = if self.predicted { judge.left() / POLICY.locks_divisor } else { judge.left() };
         let locks_until = Instant::now().checked_add(share);
         let crashes = LockCrashes { versions, moments };
-        Ok(Confirming { confirm: self, judge, base, crashes, confirmed, locks_until })
+        Ok(Ok(Confirming { confirm: self, judge, base, crashes, confirmed, locks_until, acknowledged_by }))
     }
 
     /// How long watched restarts may take in all, which cannot be left out but take seconds each.

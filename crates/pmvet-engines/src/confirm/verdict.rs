@@ -6,7 +6,7 @@ pub enum RaceVerdict {
     /// Recovery fails after the act and without the store. It works with both, and if the store is lost before the act.
     Confirmed,
     /// Recovery fails, but also if the reader had done nothing yet, and not before the store, nor if only earlier stores are lost: the
-    /// writer itself has gone on before the store was persistent.
+    /// writer itself has gone on before the store was persistent. Or all that is missing was acknowledged by the writer itself.
     WriterAlone,
     /// Recovery fails even with nothing lost, but not if the reader had done nothing yet, neither at the load nor now: it takes back,
     /// or does not count, what the reader has acted on, as with a transaction that is not committed.
@@ -52,6 +52,8 @@ pub struct Controls {
     pub unacted: RecoveryOutcome,
     /// A crash just before the store.
     pub before: RecoveryOutcome,
+    /// The same crash, if what the writer has acknowledged since the load may be missing. Nothing: it has acknowledged nothing.
+    pub excused: Option<RecoveryOutcome>,
 }
 
 impl Controls {
@@ -63,18 +65,23 @@ impl Controls {
         at_load: RecoveryOutcome::NotTried,
         unacted: RecoveryOutcome::NotTried,
         before: RecoveryOutcome::NotTried,
+        excused: None,
     };
 }
 
 /// Judges a crash.
 pub fn judge(crash: RecoveryOutcome, controls: Controls) -> RaceVerdict {
     use RecoveryOutcome::{Badly, NotTried, Well};
-    let Controls { whole, others, beside, lost_at_load, at_load, unacted, before } = controls;
+    let Controls { whole, others, beside, lost_at_load, at_load, unacted, before, excused } = controls;
     match (crash, whole, lost_at_load, before) {
         (Well, ..) => RaceVerdict::Recovered,
         _ if others == Some(Badly) => RaceVerdict::Elsewhere,
         _ if others == Some(NotTried) => RaceVerdict::Unfinished,
-        (Badly, Well, Well, _) => RaceVerdict::Confirmed,
+        (Badly, Well, Well, _) => match excused {
+            Some(Well) => RaceVerdict::WriterAlone,
+            Some(NotTried) => RaceVerdict::Unfinished,
+            Some(Badly) | None => RaceVerdict::Confirmed,
+        },
         (Badly, Well, Badly, Well) => match beside {
             // An earlier store is to blame, and not the one that was read.
             Some(Badly) => RaceVerdict::Elsewhere,
@@ -94,15 +101,7 @@ mod tests {
     #[test]
     fn who_stores_into_the_same_line_later_may_be_to_blame() {
         use RecoveryOutcome::{Badly, NotTried, Well};
-        let confirmed = Controls {
-            whole: Well,
-            others: None,
-            beside: None,
-            lost_at_load: Well,
-            at_load: Well,
-            unacted: Well,
-            before: Well,
-        };
+        let confirmed = Controls { whole: Well, lost_at_load: Well, ..Controls::NOT_TRIED };
         for (others, verdict) in [
             (None, RaceVerdict::Confirmed),
             (Some(Well), RaceVerdict::Confirmed),
@@ -131,10 +130,25 @@ mod tests {
     }
 
     #[test]
+    fn what_only_the_writer_has_acknowledged_is_its_own_fault() {
+        use RecoveryOutcome::{Badly, NotTried, Well};
+        for (excused, verdict) in [
+            (None, RaceVerdict::Confirmed),
+            (Some(Badly), RaceVerdict::Confirmed),
+            (Some(Well), RaceVerdict::WriterAlone),
+            (Some(NotTried), RaceVerdict::Unfinished),
+        ] {
+            let controls = Controls { whole: Well, lost_at_load: Well, excused, ..Controls::NOT_TRIED };
+            assert_eq!(judge(Badly, controls), verdict);
+        }
+    }
+
+    #[test]
     fn only_the_combination_is_a_race() {
         use RecoveryOutcome::{Badly, NotTried, Well};
         let judge = |crash, [whole, lost_at_load, at_load, unacted, before]: [RecoveryOutcome; 5]| {
-            judge(crash, Controls { whole, others: None, beside: None, lost_at_load, at_load, unacted, before })
+            let controls = Controls { whole, lost_at_load, at_load, unacted, before, ..Controls::NOT_TRIED };
+            judge(crash, controls)
         };
         assert_eq!(judge(Badly, [Well, Well, NotTried, NotTried, Badly]), RaceVerdict::Confirmed);
         assert_eq!(judge(Badly, [Well, Badly, NotTried, NotTried, Well]), RaceVerdict::WriterAlone);

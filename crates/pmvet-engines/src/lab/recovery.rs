@@ -14,7 +14,7 @@ use pmvet_target::sandbox::{self, Capture, Output, Overlay, RawFrame, SandboxedE
 
 use super::pool::TrialImage;
 use crate::promises::judge::{ContentJudge, ContentVerdict, DUMP_OUTPUT};
-use crate::promises::{PromiseId, Promises};
+use crate::promises::{Promise, PromiseId, Promises};
 
 /// A recovery that is only to be seen to work may take this long.
 pub const PATIENCE: Duration = Duration::from_secs(600);
@@ -166,6 +166,11 @@ impl RecoveryCommand {
         self.promised.as_ref().map_or(PromiseId::NONE, |promised| promised.promises.at(seq))
     }
 
+    /// One of these promises, to be kept for a replay.
+    pub fn promise(&self, id: PromiseId) -> Option<Promise> {
+        self.promised.as_ref()?.promises.get(id).cloned()
+    }
+
     /// Looks at what was recovered. Nothing if pmvet was asked to stop.
     fn look(
         &self,
@@ -190,7 +195,7 @@ impl RecoveryCommand {
         }
         let Some(promise) = promised.promises.get(promise) else { return Ok(Some(trial)) };
         let shown = String::from_utf8_lossy(&trial.output);
-        let mut verdict = promised.judge.judge(promise, &shown)?;
+        let mut verdict = promised.judge.judge(promise, promised.promises.spans(), &shown)?;
         if let ContentVerdict::Broken(_) = verdict
             && promised.judge.dump.is_none()
             && self.driver.is_none()
@@ -203,7 +208,7 @@ impl RecoveryCommand {
             if outcome == (Outcome::Exit { status: 0 })
                 && let Some(rest) = promised.judge.without_messages(&shown, &String::from_utf8_lossy(&again.output))
             {
-                verdict = promised.judge.judge(promise, &rest)?;
+                verdict = promised.judge.judge(promise, promised.promises.spans(), &rest)?;
             }
         }
         match verdict {

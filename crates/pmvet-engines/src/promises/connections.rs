@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use pmvet_events::ThreadId;
 use pmvet_target::sandbox::requests::Request;
 
-use super::{Acknowledgement, Indistinct, OperationSigns, Promise, Promises, Sign};
+use super::{Acknowledgement, Indistinct, OperationSigns, OperationSpan, Promise, Promises, Sign};
 
 /// The operations of a server in one run.
 #[derive(Debug)]
@@ -20,8 +20,6 @@ pub struct RequestedOperations {
     pub texts: Vec<String>,
     /// These may be several operations in a row, which cannot be told apart.
     pub several: BTreeSet<u32>,
-    /// From when to when each was under way.
-    pub spans: Vec<(u64, u64)>,
     pub promises: Promises,
     pub how: Acknowledgement,
 }
@@ -147,7 +145,7 @@ impl OperationSigns {
         }
         operations.sort_by_key(|operation| (operation.acknowledged.unwrap_or(u64::MAX), operation.read));
         let texts: Vec<String> = operations.iter().map(|operation| text(&operation.request.bytes)).collect();
-        let (promises, how) = if marked {
+        let (mut promises, how) = if marked {
             let lines: Vec<&str> = texts.iter().map(String::as_str).collect();
             let readers: Vec<ThreadId> = operations.iter().map(|operation| operation.reader).collect();
             (self.by_markers(&lines, &readers)?, Acknowledgement::Marker)
@@ -157,9 +155,11 @@ impl OperationSigns {
             (by_replies(&operations), how)
         };
         let several = (0..).zip(&operations).filter(|(_, operation)| operation.several).map(|(i, _)| i).collect();
-        let spans = operations.iter().map(|o| (o.read, o.acknowledged.unwrap_or(u64::MAX))).collect();
+        let ended = |operation: &Operation| operation.acknowledged.unwrap_or(u64::MAX);
+        let span = |o: &Operation| OperationSpan { began: o.read, ended: ended(o), thread: None };
+        promises.spans = operations.iter().map(span).collect();
         let requests = operations.into_iter().map(|operation| operation.request).collect();
-        Ok(RequestedOperations { requests, texts, several, spans, promises, how })
+        Ok(RequestedOperations { requests, texts, several, promises, how })
     }
 
     /// Connections, in the order of their first request.
@@ -284,7 +284,8 @@ mod tests {
         assert_eq!(operations.how, Acknowledgement::Reply);
         assert_eq!(at(&operations, 5), (vec![], vec![0, 1]));
         assert_eq!(at(&operations, 6), (vec![0], vec![1]));
-        assert_eq!(operations.spans, [(4, 5), (3, 6)]);
+        let spans: Vec<_> = operations.promises.spans.iter().map(|span| (span.began, span.ended)).collect();
+        assert_eq!(spans, [(4, 5), (3, 6)]);
         assert_eq!(at(&operations, 8), (vec![0, 1], vec![]));
         assert_eq!(operations.requests[1].connection, 0);
     }

@@ -18,8 +18,8 @@ use pmvet_target::sandbox::{self, Capture, Output, Overlay, SandboxedEnd, Sandbo
 use pmvet_target::{Workload, sparse};
 use serde::{Deserialize, Serialize};
 
-use super::Promise;
 use super::content::{self, Content, ContentMask, Step};
+use super::{OperationSpan, Promise};
 use crate::json_lines::JournalLines;
 
 /// How much of a content is read. More than that is compared by its end.
@@ -62,7 +62,7 @@ pub enum OperationSource {
 }
 
 /// A command, and who talks to it if it is a server.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct DrivenCommand {
     pub command: Vec<OsString>,
     pub driver: Option<Arc<Driver>>,
@@ -224,8 +224,6 @@ pub struct ContentJudge {
     operations: Vec<String>,
     /// These may be several operations in a row: what they leave half way is not known.
     several: BTreeSet<u32>,
-    /// From when to when each was under way, if they may overlap.
-    spans: Vec<(u64, u64)>,
     pub rules: ContentRules,
     mask: RwLock<ContentMask>,
     /// Shows the content of a recovered image, if the recovery itself does not.
@@ -255,7 +253,6 @@ impl ContentJudge {
         Ok(Self {
             operations,
             several: BTreeSet::new(),
-            spans: Vec::new(),
             rules,
             mask,
             dump,
@@ -267,10 +264,9 @@ impl ContentJudge {
         })
     }
 
-    /// The same for requests to a server. Some may be `several` in a row, and their `spans` may overlap.
-    pub fn of_requests(mut self, several: BTreeSet<u32>, spans: Vec<(u64, u64)>) -> Self {
-        (self.several, self.spans) = (several, spans);
-        self
+    /// The same, where some operations may be `several` in a row.
+    pub fn with_several(self, several: BTreeSet<u32>) -> Self {
+        Self { several, ..self }
     }
 
     /// Learns what differs between runs without a crash. `recorded` is what the image shows that the recorded run left, if that is to be
@@ -359,8 +355,8 @@ impl ContentJudge {
         (!messages.is_empty()).then(|| rest.map(|line| format!("{line}\n")).collect())
     }
 
-    /// Whether this is a content that the promise allows.
-    pub fn judge(&self, promise: &Promise, found: &str) -> io::Result<ContentVerdict> {
+    /// Whether this is a content that the promise allows. `spans`: when operations were under way, if several may have been at a time.
+    pub fn judge(&self, promise: &Promise, spans: &[OperationSpan], found: &str) -> io::Result<ContentVerdict> {
         let found = self.content(found);
         let mut is_sure = !promise.groups().any(|group| group.len() > COMBINED)
             && !promise.open.iter().any(|operation| self.several.contains(operation));
@@ -378,7 +374,7 @@ impl ContentJudge {
         }
         let broken = match is_sure {
             true => match self.broken(promise, &found)? {
-                Some((outcome, names)) => Some(outcome).filter(|_| self.is_order_known(promise, &names)),
+                Some((outcome, names)) => Some(outcome).filter(|_| self.is_order_known(promise, spans, &names)),
                 None => return Ok(ContentVerdict::Unknown),
             },
             false => None,
@@ -403,21 +399,17 @@ impl ContentJudge {
     }
 
     /// Whether it is known which of the operations on the things with these names came last.
-    fn is_order_known(&self, promise: &Promise, names: &[String]) -> bool {
+    fn is_order_known(&self, promise: &Promise, spans: &[OperationSpan], names: &[String]) -> bool {
+        let span = |operation: u32| spans.get(operation as usize);
+        let overlap = |one, other| span(one).zip(span(other)).is_some_and(|(one, other)| one.overlaps(other));
         let acknowledged = promise.acknowledged();
         names.iter().all(|name| {
             let is_about = |o: &&u32| self.operations.get(**o as usize).is_some_and(|line| content::names(line, name));
             let about: Vec<u32> = acknowledged.iter().chain(&promise.open).filter(is_about).copied().collect();
             let last = acknowledged.iter().rfind(is_about);
             let mut recent = last.into_iter().chain(promise.open.iter().filter(is_about));
-            recent.all(|&one| about.iter().all(|&other| one == other || !self.overlap(one, other)))
+            recent.all(|&one| about.iter().all(|&other| one == other || !overlap(one, other)))
         })
-    }
-
-    /// Whether two operations were under way at the same time.
-    fn overlap(&self, one: u32, other: u32) -> bool {
-        let span = |operation: u32| self.spans.get(operation as usize);
-        span(one).zip(span(other)).is_some_and(|(one, other)| one.0 < other.1 && other.0 < one.1)
     }
 
     /// What is wrong, and what it is about, by name; nothing if pmvet was asked to stop.
@@ -594,10 +586,10 @@ mod tests {
         let promise = Promise { done: 1, open: vec![1, 2], ..Promise::default() };
         let (judge, _folder) = judge(ContentRules::default());
         for kept in ["1 a\n", "1 a\n2 b\n", "1 a\n3 c\n", "1 a\n2 b\n3 c\n"] {
-            assert_eq!(judge.judge(&promise, kept).unwrap(), ContentVerdict::Kept, "{kept}");
+            assert_eq!(judge.judge(&promise, &[], kept).unwrap(), ContentVerdict::Kept, "{kept}");
         }
-        assert_eq!(judge.judge(&promise, "").unwrap(), lost("put 1 a"));
-        assert!(matches!(judge.judge(&promise, "2 b\n").unwrap(), ContentVerdict::Broken(_)));
+        assert_eq!(judge.judge(&promise, &[], "").unwrap(), lost("put 1 a"));
+        assert!(matches!(judge.judge(&promise, &[], "2 b\n").unwrap(), ContentVerdict::Broken(_)));
     }
 
     #[test]
@@ -617,7 +609,7 @@ mod tests {
         known.iter().for_each(|(set, content)| judge.keep(key(set), content).unwrap());
         let promise = Promise { done: 2, open: vec![2, 3], ..Promise::default() };
         for found in ["1 x\n2 b\n3 c\n", "1 x\n2 b\n", "1 a\n2 y\n"] {
-            let verdict = judge.judge(&promise, found).unwrap();
+            let verdict = judge.judge(&promise, &[], found).unwrap();
             let ContentVerdict::Broken(Outcome::Content { violation, operation, .. }) = verdict else {
                 panic!("{found}: {verdict:?}")
             };
@@ -630,9 +622,9 @@ mod tests {
         let (judge, _folder) = judge(ContentRules::default());
         let promise = Promise { open: vec![0, 1, 2], in_order: vec![2], ..Promise::default() };
         for kept in ["", "1 a\n", "2 b\n", "1 a\n2 b\n", "1 a\n2 b\n3 c\n"] {
-            assert_eq!(judge.judge(&promise, kept).unwrap(), ContentVerdict::Kept, "{kept}");
+            assert_eq!(judge.judge(&promise, &[], kept).unwrap(), ContentVerdict::Kept, "{kept}");
         }
-        assert!(matches!(judge.judge(&promise, "1 a\n3 c\n").unwrap(), ContentVerdict::Broken(_)));
+        assert!(matches!(judge.judge(&promise, &[], "1 a\n3 c\n").unwrap(), ContentVerdict::Broken(_)));
         let promise = Promise { open: (0..50).collect(), in_order: (1..50).collect(), ..Promise::default() };
         assert_eq!(judge.candidates(&promise).len(), 51, "nothing, and the first ones");
     }
@@ -650,7 +642,7 @@ mod tests {
     fn with_too_many_under_way_nothing_is_said() {
         let (judge, _folder) = judge(ContentRules::default());
         let promise = Promise { open: (0..3).chain([0; COMBINED]).collect(), ..Promise::default() };
-        assert_eq!(judge.judge(&promise, "nonsense").unwrap(), ContentVerdict::Kept);
+        assert_eq!(judge.judge(&promise, &[], "nonsense").unwrap(), ContentVerdict::Kept);
         assert_eq!(judge.not_judged(), 1);
     }
 
@@ -659,9 +651,9 @@ mod tests {
         let promise = Promise { done: 2, ..Promise::default() };
         let (judge, _folder) = judge(ContentRules { buffered: true, sort: false });
         for kept in ["", "1 a\n", "1 a\n2 b\n"] {
-            assert_eq!(judge.judge(&promise, kept).unwrap(), ContentVerdict::Kept, "{kept}");
+            assert_eq!(judge.judge(&promise, &[], kept).unwrap(), ContentVerdict::Kept, "{kept}");
         }
-        assert!(matches!(judge.judge(&promise, "2 b\n").unwrap(), ContentVerdict::Broken(_)), "no prefix");
+        assert!(matches!(judge.judge(&promise, &[], "2 b\n").unwrap(), ContentVerdict::Broken(_)), "no prefix");
     }
 
     #[test]
@@ -670,7 +662,8 @@ mod tests {
         let judged = |spans: [(u64, u64); 3], found| {
             let (mut judge, _folder) = judge(ContentRules::default());
             judge.operations[1] = "put 1 b".into();
-            judge.of_requests(BTreeSet::new(), spans.into()).judge(&promise, found).unwrap()
+            let spans = spans.map(|(began, ended)| OperationSpan { began, ended, thread: None });
+            judge.judge(&promise, &spans, found).unwrap()
         };
         let wrong = "1 x\n2 b\n3 c\n";
         assert!(matches!(judged([(1, 2), (3, 4), (5, 6)], wrong), ContentVerdict::Broken(_)));

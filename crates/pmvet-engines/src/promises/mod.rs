@@ -3,7 +3,7 @@
 //! The user's operations are lines of input, or the requests of a server's clients ([`connections`]). One that was answered is *acknowledged*: after a crash its effect must be there. One that
 //! has begun and was not answered may be there as a whole, or not at all. [`Promises`] says which operations are which at each moment of a
 //! recorded run. A [`judge`] runs the program natively on the operations that may have happened, and compares the [`content`] that it
-//! leaves with what a recovered crash image holds.
+//! leaves with what a recovered crash image holds. [`durable`] puts the two together for a run.
 //!
 //! After Witcher (Fu, Kim, Shree, Won, Chen, Lee and Huang, SOSP 2021), section 4, which compares what is answered after a crash with two
 //! executions, with the operation under way and without it. Deviations: the user names a command that shows the whole content, several
@@ -11,6 +11,7 @@
 
 pub mod connections;
 pub mod content;
+pub mod durable;
 pub mod judge;
 
 use std::collections::{BTreeSet, HashMap};
@@ -114,12 +115,33 @@ pub enum Indistinct {
     TooManyRequests,
 }
 
+/// When an operation was under way, by the numbers of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OperationSpan {
+    began: u64,
+    /// When it was acknowledged.
+    ended: u64,
+    /// Who did it, if that is known.
+    thread: Option<ThreadId>,
+}
+
+impl OperationSpan {
+    /// Of an operation that has not begun.
+    const NEVER: Self = Self { began: u64::MAX, ended: u64::MAX, thread: None };
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.began < other.ended && other.began < self.ended
+    }
+}
+
 /// The promises of a run, by moment.
 #[derive(Debug, Clone, Default)]
 pub struct Promises {
     promises: HashMap<PromiseId, Promise>,
     /// From the event with this number on; in order.
     since: Vec<(u64, PromiseId)>,
+    /// When each operation was under way, if several may have been at a time.
+    spans: Vec<OperationSpan>,
 }
 
 impl Promises {
@@ -132,7 +154,8 @@ impl Promises {
 
     /// The same at every moment: during the recovery from a crash nothing is promised or kept.
     pub fn fixed(&self, id: PromiseId) -> Self {
-        self.get(id).cloned().map(Self::only).unwrap_or_default()
+        let only = self.get(id).cloned().map(Self::only).unwrap_or_default();
+        Self { spans: self.spans.clone(), ..only }
     }
 
     /// What is promised if the crash comes before the event with this number.
@@ -143,6 +166,27 @@ impl Promises {
 
     pub fn get(&self, id: PromiseId) -> Option<&Promise> {
         self.promises.get(&id)
+    }
+
+    /// When each operation was under way, if several may have been at a time.
+    pub fn spans(&self) -> &[OperationSpan] {
+        &self.spans
+    }
+
+    /// A promise without what a thread has acknowledged after this event: that may be there, or not.
+    pub fn without_thread(&mut self, id: PromiseId, thread: ThreadId, since: u64) -> PromiseId {
+        let Some(promise) = self.promises.get(&id) else { return id };
+        let is_late =
+            |o: &u32| self.spans.get(*o as usize).is_some_and(|span| span.thread == Some(thread) && span.ended > since);
+        let (late, done): (BTreeSet<u32>, BTreeSet<u32>) = promise.acknowledged().into_iter().partition(is_late);
+        if late.is_empty() {
+            return id;
+        }
+        let open = late.into_iter().chain(promise.open.iter().copied()).collect();
+        let weaker = Promise::from_operations(&done, &open);
+        let id = weaker.id();
+        self.promises.entry(id).or_insert(weaker);
+        id
     }
 
     fn push(&mut self, seq: u64, promise: Promise) {
@@ -313,8 +357,10 @@ impl OperationSigns {
         let one_by_one = self.workers.len() == 1;
         let (mut in_order, mut is_new) = (BTreeSet::new(), false);
         promises.push(0, Promise::default());
+        let mut spans = vec![OperationSpan::NEVER; lines.len()];
         let mut has_read = false;
         for (seq, _, sign) in &self.signs {
+            let before = (begun, done);
             match sign {
                 Sign::Read { len, after_persist } => {
                     has_read = true;
@@ -339,9 +385,14 @@ impl OperationSigns {
                 }
                 _ => continue,
             }
+            spans[before.0 as usize..begun as usize].iter_mut().for_each(|span| span.began = *seq);
+            spans[before.1 as usize..done as usize].iter_mut().for_each(|span| span.ended = *seq);
             let open = (done..begun).collect();
             let in_order = in_order.range(done..begun).copied().collect();
             promises.push(*seq, Promise { done, open, in_order, ..Promise::default() });
+        }
+        if !one_by_one {
+            promises.spans = spans;
         }
         promises
     }
@@ -356,7 +407,7 @@ impl OperationSigns {
         let mut running: HashMap<ThreadId, Vec<u32>> = HashMap::new();
         let mut done: BTreeSet<u32> = BTreeSet::new();
         let mut open: BTreeSet<u32> = BTreeSet::new();
-        let mut promises = Promises::default();
+        let mut promises = Promises { spans: vec![OperationSpan::NEVER; lines.len()], ..Promises::default() };
         promises.push(0, Promise::default());
         for (seq, thread, sign) in &self.signs {
             match sign {
@@ -370,12 +421,15 @@ impl OperationSigns {
                     };
                     left.remove(&operation);
                     open.insert(operation);
+                    let span = &mut promises.spans[operation as usize];
+                    (span.began, span.thread) = (*seq, Some(*thread));
                     running.entry(*thread).or_default().push(operation);
                 }
                 Sign::End => {
                     let Some(operation) = running.entry(*thread).or_default().pop() else { continue };
                     open.remove(&operation);
                     done.insert(operation);
+                    promises.spans[operation as usize].ended = *seq;
                 }
                 _ => continue,
             }
@@ -509,6 +563,11 @@ mod tests {
         assert_eq!(at(&promises, 5), (0, vec![2], vec![0]));
         assert_eq!(at(&promises, 6), (0, vec![2], vec![0, 1]), "no text: the next line");
         assert_eq!(at(&promises, 7), (1, vec![2], vec![1]));
+        let mut weaker = promises.clone();
+        let id = weaker.without_thread(promises.at(7), ThreadId(3), 3);
+        assert_eq!(weaker.get(id).unwrap(), &Promise { more: vec![2], open: vec![0, 1], ..Promise::default() });
+        let before = promises.at(5);
+        assert_eq!(weaker.without_thread(before, ThreadId(3), 3), before, "it has acknowledged nothing yet");
         let unknown = [mark(1, MarkerKind::OpBegin, "put 9 z")];
         assert_eq!(signs(&unknown).promises(LINES).unwrap_err(), Indistinct::Markers(1, 3));
     }

@@ -15,9 +15,10 @@ pub(crate) const CRASHED_RECOVERIES: u32 = 6;
 /// Executions after one crash before `verify` leaves out choices that seem to make no difference: its default, and what `vet` does.
 pub(crate) const PATIENCE_EXECUTIONS: u64 = 1000;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Durability {
     /// Nothing: each is there after the crash
+    #[default]
     Strict,
     /// Lose the last ones: what is left is the content after some operation
     Buffered,
@@ -29,6 +30,28 @@ pub(crate) enum CrashAt {
     Persist,
     /// Before every store, too
     Store,
+}
+
+/// How contents are compared with what was acknowledged.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Durable {
+    /// Ask of each crash whether the operations that were acknowledged by then are still there. Operations are the lines of
+    /// standard input; the program may also read them from a file, which @@ stands for in its arguments. Those of a server are
+    /// what its --client asks
+    #[arg(long, requires = "shows", conflicts_with = "in_place")]
+    pub(crate) durable: bool,
+
+    /// For --durable: prints what the recovered files hold, a line for each thing
+    #[arg(long, value_name = "CMD", requires = "durable", group = "shows")]
+    pub(crate) dump: Option<String>,
+
+    /// The order of the dump's lines means nothing
+    #[arg(long, requires = "durable")]
+    pub(crate) dump_sort: bool,
+
+    /// What a crash may do to acknowledged operations
+    #[arg(long, value_enum, default_value_t, requires = "durable")]
+    pub(crate) durability: Durability,
 }
 
 #[derive(Debug, Args)]
@@ -43,15 +66,8 @@ pub(crate) struct Check {
     #[arg(long, value_name = "CMD", requires = "client")]
     pub(crate) recover_client: Option<String>,
 
-    /// Ask of each crash whether the operations that were acknowledged by then are still there. Operations are the lines of
-    /// standard input; the program may also read them from a file, which @@ stands for in its arguments. Those of a server are
-    /// what its --client asks
-    #[arg(long, requires = "shows", conflicts_with = "in_place")]
-    pub(crate) durable: bool,
-
-    /// For --durable: prints what the recovered files hold, a line for each thing
-    #[arg(long, value_name = "CMD", requires = "durable", group = "shows")]
-    pub(crate) dump: Option<String>,
+    #[command(flatten)]
+    pub(crate) durable: Durable,
 
     /// For --durable and a server: prints what the recovered server holds, a line for each thing, by asking it
     #[arg(
@@ -63,14 +79,6 @@ pub(crate) struct Check {
         conflicts_with = "recover_client"
     )]
     pub(crate) dump_client: Option<String>,
-
-    /// The order of the dump's lines means nothing
-    #[arg(long, requires = "durable")]
-    pub(crate) dump_sort: bool,
-
-    /// What a crash may do to acknowledged operations
-    #[arg(long, value_enum, default_value_t = Durability::Strict, requires = "durable")]
-    pub(crate) durability: Durability,
 
     /// Where crashes are tried
     #[arg(long, value_enum, default_value_t = CrashAt::Persist)]

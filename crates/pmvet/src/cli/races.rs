@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::common::{Reporting, Workload, parse_time};
+use super::crashes::Durable;
 
 #[derive(Debug, Args)]
 pub(crate) struct Race {
@@ -13,6 +14,9 @@ pub(crate) struct Race {
 
     #[command(flatten)]
     pub(crate) confirm: Confirm,
+
+    #[command(flatten)]
+    pub(crate) durable: Durable,
 
     /// Do without one of the choices that docs/race.md describes; may be given several times
     #[arg(long, value_enum, value_name = "CHOICE", action = ArgAction::Append)]

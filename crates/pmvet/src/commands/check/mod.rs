@@ -1,6 +1,5 @@
 //! `pmvet check`: one recorded run, rules on its events, and recovery from a crash at every failure point.
 
-pub(crate) mod durable;
 mod settings;
 mod shares;
 mod stats;
@@ -18,6 +17,7 @@ use crate::budget;
 use crate::cli;
 use crate::config::Config;
 use crate::driver::{self, Engine, EngineReport, Job, Needs, NoReport, RecordOnly, Resumable, Session};
+use crate::durable;
 use crate::exit::{Error, Exit};
 use crate::progress::ProgressReport;
 use crate::recovery;

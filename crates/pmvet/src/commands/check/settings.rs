@@ -9,8 +9,8 @@ use pmvet_engines::lab::RecoveryPlan;
 use pmvet_target::Workload;
 use pmvet_target::sandbox::driver::Driver;
 
-use super::durable::DurableSettings;
 use crate::cli::{self, CrashAt};
+use crate::durable::DurableSettings;
 use crate::exit::Error;
 use crate::recovery::{self, Identity, Recovering};
 use crate::workload;
@@ -114,7 +114,7 @@ impl CheckSettings {
                     states => Some(Reorder { states: states as usize, all: arguments.reorder }),
                 },
             },
-            recovering: match &arguments.dump {
+            recovering: match &arguments.durable.dump {
                 // What looks at the files recovers them, unless a server does.
                 Some(dump) if workload.client.is_none() => {
                     Recovering::new(&arguments.recovering, workload)?.or_by(dump)
@@ -127,11 +127,16 @@ impl CheckSettings {
             sample: arguments.sample.map(|n| n as usize),
             shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
             alone: true,
-            durable: DurableSettings::new(arguments),
+            durable: DurableSettings::new(
+                &arguments.durable,
+                arguments.recovering.recover.is_some() || workload.client.is_some(),
+            ),
             driver: match arguments.dump_client.as_deref().or(arguments.recover_client.as_deref()) {
                 Some(client) => workload::driver(workload, Some(client))?,
                 // Nothing is asked of a server that is only to recover.
-                None if arguments.durable && workload.client.is_some() => workload::driver(workload, Some("true"))?,
+                None if arguments.durable.durable && workload.client.is_some() => {
+                    workload::driver(workload, Some("true"))?
+                }
                 None => None,
             },
         })

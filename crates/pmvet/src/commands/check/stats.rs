@@ -3,14 +3,15 @@
 use std::time::Instant;
 
 use pmvet_engines::check::Checked;
-use pmvet_engines::check::durable::OperationsSeen;
+use pmvet_engines::promises::durable::OperationsSeen;
 use pmvet_findings::{Coverage, Phase};
 use pmvet_target::shutdown;
 use serde::Serialize;
 
+use super::OTHER_SHARDS;
 use super::settings::CheckSettings;
-use super::{OTHER_SHARDS, durable};
 use crate::budget;
+use crate::durable;
 use crate::run_folder::RunInfo;
 use crate::system;
 
@@ -105,8 +106,7 @@ impl CheckStats {
         }
         coverage.count("crash images", self.images as u64, None);
         if let Some(seen) = &self.operations {
-            coverage.count(durable::counted(seen.acknowledged_by), seen.operations as u64, None);
-            coverage.count("contents compared with", seen.contents as u64, None);
+            durable::count(seen, &mut coverage);
         }
         if settings.reorders() {
             coverage.count("reordered crash images", self.reordered_images as u64, None);
@@ -119,15 +119,10 @@ impl CheckStats {
         } else {
             budget::note(&mut coverage);
         }
-        let mut not = |text: String| coverage.not_covered.push(text);
         if let Some(seen) = &self.operations {
-            if seen.not_judged > 0 {
-                not(format!("{} crash images with too many operations under way", seen.not_judged));
-            }
-            for line in &seen.masked {
-                not(format!("what the dump shows as `{line}`, which differs between runs without a crash"));
-            }
+            durable::note(seen, &mut coverage);
         }
+        let mut not = |text: String| coverage.not_covered.push(text);
         if !settings.reorders() {
             not("crashes in which lines were written back in another order".into());
         } else if self.reordered_images_left > 0 {

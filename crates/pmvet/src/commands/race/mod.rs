@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use pmvet_engines::alias_coverage::Covered;
 use pmvet_engines::confirm::attempts::attempts;
+use pmvet_engines::confirm::contents::{ComparedContents, NotCompared};
 use pmvet_engines::confirm::merge;
 use pmvet_engines::confirm::replay::Schedules;
 use pmvet_engines::confirm::search::{Confirmation, Wanted};
 use pmvet_engines::confirm::sync_names::Declared;
 use pmvet_engines::confirm::sync_variables::{Updates, Variables};
-use pmvet_engines::lab::Lab;
+use pmvet_engines::lab::{Lab, LabError};
 use pmvet_engines::lockset::listed_locks::ListedLock;
 use pmvet_engines::lockset::restarts::Restarts;
 use pmvet_engines::lockset::{self, Edges, LocksetOptions, Unmatched};
@@ -30,6 +31,7 @@ use crate::budget;
 use crate::cli::{self, RaceSwitch};
 use crate::config::{self, Config};
 use crate::driver::{self, Engine, EngineReport, Job, Needs, NoReport, Session};
+use crate::durable::{self, DurableSettings};
 use crate::exit::{Error, Exit};
 use crate::recovery::one_at_a_time;
 use crate::reporting;
@@ -52,10 +54,22 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     if arguments.confirm.confirm && arguments.workload.in_place {
         return Err(Error::Usage("--confirm runs the target many times, which --in-place does not allow".into()));
     }
+    if arguments.durable.durable && !arguments.confirm.confirm {
+        return Err(Error::Usage(
+            "--durable looks at what is left after a crash, which `race` makes with --confirm only".into(),
+        ));
+    }
+    if arguments.durable.durable && arguments.workload.client.is_some() {
+        return Err(Error::Usage(
+            "--durable: `race --confirm` does not compare the contents of servers; `check --durable` does".into(),
+        ));
+    }
     one_at_a_time(arguments.workload.client.as_deref(), arguments.confirm.jobs)?;
     let config = Config::load(arguments.workload.config.as_deref())?;
     let options = options(arguments, &config.race);
-    let mut races = RaceEngine::new(arguments.confirm.clone(), options, &arguments.workload, &config);
+    let durable = DurableSettings::new(&arguments.durable, arguments.confirm.recover.is_some());
+    let races = RaceEngine::new(arguments.confirm.clone(), options, &arguments.workload, &config);
+    let mut races = RaceEngine { durable, ..races };
     let job = Job {
         workload: &arguments.workload,
         reporting: &arguments.reporting,
@@ -73,6 +87,8 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
 pub(super) struct RaceEngine {
     confirm: cli::Confirm,
     options: LocksetOptions,
+    /// Whether crashes must leave what was promised.
+    durable: Option<DurableSettings>,
     setup: Option<String>,
     /// Places of synchronisation variables that the configuration declares.
     watched: Vec<u64>,
@@ -91,6 +107,7 @@ impl RaceEngine {
         Self {
             confirm,
             options,
+            durable: None,
             setup: workload.setup.clone(),
             watched,
             threads_only: false,
@@ -138,7 +155,7 @@ impl Engine for RaceEngine {
 
     fn needs(&self) -> Needs {
         Needs {
-            operations: false,
+            operations: self.durable.is_some(),
             loads: true,
             races: true,
             // What is forced later depends on what overlaps here.
@@ -203,6 +220,12 @@ impl Engine for RaceEngine {
         let since = Instant::now();
         let mut lock_time = Duration::ZERO;
         if confirms && !shutdown::is_over() {
+            let plan = self.durable.as_ref().map(DurableSettings::plan);
+            let contents_file = folder.file(durable::CONTENTS);
+            let compared = |plan| -> Result<_, Error> {
+                let operations = durable::kept_lines(folder)?;
+                Ok(ComparedContents { plan, operations, journal: &contents_file })
+            };
             let confirm = Confirmation {
                 lab,
                 wanted: &wanted(&self.confirm, self.known.clone()),
@@ -213,6 +236,7 @@ impl Engine for RaceEngine {
                 stores: analysed.stores,
                 recordings: *recordings,
                 variables: &variables,
+                contents: plan.as_ref().map(compared).transpose()?,
             };
             let races = analysed.outcome.races.iter();
             let predicted: Vec<_> = races.map(|race| (race.store.site, race.load.site)).collect();
@@ -221,14 +245,19 @@ impl Engine for RaceEngine {
             restarts.most_time = Some(confirm.restarts_time());
             let crashes = groups.iter().flatten().map(|(lock, _)| lock.crash_at).collect();
             let prove = || {
-                let mut confirming = confirm.begin(symbols, crashes)?;
+                let mut confirming = match confirm.begin(symbols, crashes)? {
+                    Ok(confirming) => confirming,
+                    Err(why) => return Ok(Err(why)),
+                };
                 locks = locks::find(groups, &restarts, &paths, &mut |lock| confirming.held_lock(lock))?;
                 lock_time = since.elapsed();
-                confirming.finish(attempts)
+                confirming.finish(attempts).map(Ok)
             };
             // What was predicted is told even if it cannot be confirmed, for lack of room say.
-            match prove().map_err(Error::from) {
-                Ok(found) => confirmed = Some(found),
+            match prove().map_err(|error: LabError| Error::from(error)) {
+                Ok(Ok(found)) => confirmed = Some(found),
+                Ok(Err(NotCompared::Indistinct(why))) => return Err(NoReport::Exit(durable::indistinct(why))),
+                Ok(Err(NotCompared::Incomparable(why))) => return Err(NoReport::Exit(durable::incomparable(why))),
                 Err(error) if error.exit() == Exit::Internal => drop(folder.kept(Err(error))),
                 Err(error) => return Err(error.into()),
             }
@@ -241,6 +270,7 @@ impl Engine for RaceEngine {
             if let Some((recovery, usual)) = found.judged_by.take() {
                 (info.recover, info.oracle) = (texts(&recovery.command), recovery.oracle.as_deref().map(texts));
                 (info.usual, info.timeout) = (Some(usual), Some(recovery.timeout));
+                info.durable = recovery.promised.as_ref().map(|promised| durable::describe(&promised.judge));
             }
             findings = merge::merge(findings, found);
             let covered = std::mem::take(&mut found.covered);
@@ -261,7 +291,13 @@ impl Engine for RaceEngine {
             coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
         }
         match &confirmed {
-            Some(confirmed) => merge::cover(confirmed, &mut coverage),
+            Some(confirmed) => {
+                merge::cover(confirmed, &mut coverage);
+                if let Some(seen) = &confirmed.operations {
+                    durable::count(seen, &mut coverage);
+                    durable::note(seen, &mut coverage);
+                }
+            }
             None if analysed.threads < 2 => coverage.not_covered.push("races between threads: only one ran".into()),
             None => {
                 if !config.sync_variables.is_empty() {

@@ -5,9 +5,11 @@ use std::io;
 
 use pmvet_engines::confirm::replay::{self, Again, Schedules};
 use pmvet_engines::lab::{Lab, RecoveryCommand};
+use pmvet_engines::promises::Promise;
 use pmvet_findings::Outcome;
 use pmvet_target::install::Install;
 
+use crate::durable;
 use crate::exit::Error;
 use crate::run_folder::{RunFolder, RunInfo, words};
 use crate::workload;
@@ -18,6 +20,7 @@ pub(crate) fn again(
     image: &str,
     info: &RunInfo,
     recovery: &RecoveryCommand,
+    promise: Option<&Promise>,
 ) -> Result<Option<Again>, Error> {
     let Some(all) = read(folder)? else { return Ok(None) };
     let Some(schedule) = all.schedules.get(image) else { return Ok(None) };
@@ -28,9 +31,16 @@ pub(crate) fn again(
     {
         return Ok(Some(Again::Interrupted));
     }
+    let mut recovery = recovery.clone();
+    if let (Some(kept), Some(promise)) = (&info.durable, promise) {
+        let input = folder.file("input");
+        workload::known_input(&mut workload, &input);
+        workload::follow_operations(&mut workload, &input)?;
+        recovery.promised = Some(durable::again_by(&workload, &recovery.command, kept, promise, folder)?);
+    }
     let lab = Lab { workload: &workload, install: &install, folder: &folder.path };
     let usual = info.usual.clone().unwrap_or(Outcome::Exit { status: 0 });
-    Ok(Some(replay::again(lab, schedule, recovery, &usual)?))
+    Ok(Some(replay::again(lab, schedule, &recovery, &usual)?))
 }
 
 /// The schedules of a run, if it has any.

@@ -18,8 +18,9 @@ use pmvet_target::recording::Recording;
 use pmvet_target::sandbox::{Capture, Overlay};
 use pmvet_target::sparse;
 
-use super::{check, race};
+use super::race;
 use crate::cli;
+use crate::durable;
 use crate::exit::{Error, Exit};
 use crate::isolation;
 use crate::reporting;
@@ -59,7 +60,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
     let store = MappedFile::new(folder.temporary().map_err(|e| failed("make", "a temporary file", e))?);
     let (versions, version) = version_at(&recording, witness.seq, store)?;
     let promised = match (&info.durable, &witness.promise) {
-        (Some(durable), Some(promise)) => Some(check::durable::again(durable, promise, &folder)?),
+        (Some(kept), Some(promise)) => Some(durable::again(kept, promise, &folder)?),
         _ => None,
     };
     let promise = promised.as_ref().map_or(PromiseId::NONE, |promised| promised.promises.at(u64::MAX));
@@ -86,7 +87,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         driver: info.server.as_ref().map(|server| server.driver().map(Arc::new)).transpose()?,
         promised,
     };
-    let again = race::again(&folder, &image.hash, &info, &recovery)?;
+    let again = race::again(&folder, &image.hash, &info, &recovery, witness.promise.as_ref())?;
     if again == Some(Again::Interrupted) {
         return Ok(Exit::Interrupted);
     }

@@ -3,11 +3,14 @@
 use std::ffi::OsString;
 
 use pmvet_engines::check::CrashCheck;
-use pmvet_engines::check::durable::{DurablePlan, KeptComparison, OperationLog, promised_again};
 use pmvet_engines::lab::Promised;
+use pmvet_engines::promises::durable::{
+    DurablePlan, KeptComparison, OperationLog, OperationsSeen, promised_again, promised_by,
+};
 use pmvet_engines::promises::judge::{ContentJudge, ContentRules, Incomparable};
 use pmvet_engines::promises::{Acknowledgement, Indistinct, Promise, operations};
 use pmvet_events::plan::OperationsFrom;
+use pmvet_findings::Coverage;
 use pmvet_target::{Workload, sandbox};
 
 use crate::budget;
@@ -23,7 +26,7 @@ const REQUESTS: &str = "requests.json";
 
 /// What the command line says about it.
 #[derive(Debug, Clone)]
-pub(super) struct DurableSettings {
+pub(crate) struct DurableSettings {
     /// Shows what the files hold. Nothing: whoever talks to the recovered server does.
     dump: Option<Vec<OsString>>,
     /// A recovery that the user named, or a server, runs before the dump.
@@ -33,20 +36,29 @@ pub(super) struct DurableSettings {
 }
 
 impl DurableSettings {
-    pub(super) fn new(arguments: &cli::Check) -> Option<Self> {
+    /// `recovers`: something that is not the dump recovers the files.
+    pub(crate) fn new(arguments: &cli::Durable, recovers: bool) -> Option<Self> {
         let dump = arguments.dump.as_deref().map(sandbox::shell);
-        let is_server = arguments.workload.client.is_some();
         arguments.durable.then(|| Self {
-            recovers_first: dump.is_some() && (arguments.recovering.recover.is_some() || is_server),
+            recovers_first: dump.is_some() && recovers,
             dump,
             sort: arguments.dump_sort,
             buffered: arguments.durability == Durability::Buffered,
         })
     }
+
+    /// What the engines are to compare.
+    pub(crate) fn plan(&self) -> DurablePlan {
+        DurablePlan {
+            dump: self.dump.clone(),
+            recovers_first: self.recovers_first,
+            rules: ContentRules { sort: self.sort, buffered: self.buffered },
+        }
+    }
 }
 
 /// Lets crashes be judged by what the recorded run promised. If that cannot be told, how pmvet ends.
-pub(super) fn expect(
+pub(crate) fn expect(
     settings: &DurableSettings,
     check: &mut CrashCheck<'_>,
     workload: &Workload,
@@ -59,12 +71,7 @@ pub(super) fn expect(
         Some(server) => OperationLog::Requests { server, client_done },
         None => OperationLog::Lines(kept_lines(folder)?),
     };
-    let plan = DurablePlan {
-        dump: settings.dump.clone(),
-        recovers_first: settings.recovers_first,
-        rules: ContentRules { sort: settings.sort, buffered: settings.buffered },
-    };
-    if let Err(why) = check.expect_durable(&plan, log, &folder.file(CONTENTS))? {
+    if let Err(why) = check.expect_durable(&settings.plan(), log, &folder.file(CONTENTS))? {
         return Ok(Some(indistinct(why)));
     }
     if is_server && let Some(judge) = check.content_judge() {
@@ -73,8 +80,25 @@ pub(super) fn expect(
     Ok(None)
 }
 
+/// Tells how a run was cut into operations.
+pub(crate) fn count(seen: &OperationsSeen, coverage: &mut Coverage) {
+    coverage.count(counted(seen.acknowledged_by), seen.operations as u64, None);
+    coverage.count("contents compared with", seen.contents as u64, None);
+}
+
+/// Tells what could not be compared.
+pub(crate) fn note(seen: &OperationsSeen, coverage: &mut Coverage) {
+    let mut not = |text: String| coverage.not_covered.push(text);
+    if seen.not_judged > 0 {
+        not(format!("{} crash images with too many operations under way", seen.not_judged));
+    }
+    for line in &seen.masked {
+        not(format!("what the dump shows as `{line}`, which differs between runs without a crash"));
+    }
+}
+
 /// What operations are called: how it is known that one was acknowledged.
-pub(super) fn counted(acknowledged_by: Acknowledgement) -> &'static str {
+fn counted(acknowledged_by: Acknowledgement) -> &'static str {
     match acknowledged_by {
         Acknowledgement::Answer => "operations (acknowledged by an answer each)",
         Acknowledgement::Output => "operations (acknowledged by the next output)",
@@ -86,7 +110,7 @@ pub(super) fn counted(acknowledged_by: Acknowledgement) -> &'static str {
 }
 
 /// The operations that the run has kept: a server's requests, or the lines of its input.
-fn kept_lines(folder: &RunFolder) -> Result<Vec<String>, Error> {
+pub(crate) fn kept_lines(folder: &RunFolder) -> Result<Vec<String>, Error> {
     let failed = |e| failed("read", "the operations", e);
     if let Ok(requests) = std::fs::read(folder.file(REQUESTS)) {
         return serde_json::from_slice(&requests).map_err(|e| failed(e.into()));
@@ -96,19 +120,33 @@ fn kept_lines(folder: &RunFolder) -> Result<Vec<String>, Error> {
 }
 
 /// What a replay needs to know.
-pub(super) fn describe(judge: &ContentJudge) -> DurableInfo {
+pub(crate) fn describe(judge: &ContentJudge) -> DurableInfo {
     DurableInfo { dump: judge.dump.as_deref().map(texts), rules: judge.rules, mask: judge.mask().clone() }
 }
 
 /// Judges a crash image of an earlier run again, by the contents that the run has kept.
 pub(crate) fn again(info: &DurableInfo, promise: &Promise, folder: &RunFolder) -> Result<Promised, Error> {
+    Ok(promised_again(kept(info, folder)?, promise, &folder.file(CONTENTS))?)
+}
+
+/// The same for other runs of a workload that recovers by this command.
+pub(crate) fn again_by(
+    workload: &Workload,
+    recovery: &[OsString],
+    info: &DurableInfo,
+    promise: &Promise,
+    folder: &RunFolder,
+) -> Result<Promised, Error> {
+    Ok(promised_by(workload, recovery.to_vec(), kept(info, folder)?, promise, &folder.file(CONTENTS))?)
+}
+
+fn kept(info: &DurableInfo, folder: &RunFolder) -> Result<KeptComparison, Error> {
     let DurableInfo { dump, rules, mask } = info.clone();
-    let kept = KeptComparison { dump: dump.as_deref().map(words), rules, mask, lines: kept_lines(folder)? };
-    Ok(promised_again(kept, promise, &folder.file(CONTENTS))?)
+    Ok(KeptComparison { dump: dump.as_deref().map(words), rules, mask, lines: kept_lines(folder)? })
 }
 
 /// What to say if operations cannot be told apart.
-fn indistinct(why: Indistinct) -> Exit {
+pub(crate) fn indistinct(why: Indistinct) -> Exit {
     // Markers say when an operation begins and ends, not what it is.
     let mut can_be_marked = true;
     let why = match why {
@@ -144,7 +182,7 @@ fn indistinct(why: Indistinct) -> Exit {
 }
 
 /// What to say if contents cannot be compared, and how pmvet ends.
-pub(super) fn incomparable(why: Incomparable) -> Exit {
+pub(crate) fn incomparable(why: Incomparable) -> Exit {
     let (text, lines) = match why {
         Incomparable::Interrupted => {
             return budget::did_not_end("the first dumps").unwrap_or(Exit::Interrupted);

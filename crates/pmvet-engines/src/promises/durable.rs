@@ -8,11 +8,11 @@ use pmvet_events::plan::OperationsFrom;
 use pmvet_target::Workload;
 use pmvet_target::sandbox::driver::Driver;
 
-use crate::lab::{LabError, PATIENCE, Promised, RecoveryPlan};
-use crate::promises::connections::RequestedOperations;
-use crate::promises::content::ContentMask;
-use crate::promises::judge::{ContentJudge, ContentRules, DrivenCommand, OperationSource, ReferenceRuns};
-use crate::promises::{Acknowledgement, Indistinct, OperationSigns, Promise, Promises};
+use super::connections::RequestedOperations;
+use super::content::ContentMask;
+use super::judge::{ContentJudge, ContentRules, DrivenCommand, OperationSource, ReferenceRuns};
+use super::{Acknowledgement, Indistinct, OperationSigns, Promise, Promises};
+use crate::lab::{LabError, PATIENCE, Promised};
 
 /// How contents are shown and compared.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ pub struct OperationsSeen {
 }
 
 impl OperationsSeen {
-    pub(super) fn new(acknowledged_by: Acknowledgement, judge: &ContentJudge) -> Self {
+    pub(crate) fn new(acknowledged_by: Acknowledgement, judge: &ContentJudge) -> Self {
         Self {
             operations: judge.operations().len(),
             acknowledged_by,
@@ -59,19 +59,19 @@ impl OperationsSeen {
     }
 }
 
-/// What the recorded run promised. `journal` is where contents are kept.
-pub(super) fn promised(
+/// What the recorded run promised. `recovery` is how it recovers; `journal` is where contents are kept.
+pub(crate) fn promised(
     plan: &DurablePlan,
-    recovery: &RecoveryPlan,
+    recovery: DrivenCommand,
     workload: &Workload,
     signs: &OperationSigns,
     log: OperationLog,
     journal: &Path,
 ) -> Result<Result<(Promised, Acknowledgement), Indistinct>, LabError> {
-    let (source, lines, unclear, told) = match log {
+    let (source, lines, several, told) = match log {
         OperationLog::Requests { server, client_done } => match signs.requested(client_done) {
-            Ok(RequestedOperations { requests, texts, several, spans, promises, how }) => {
-                (OperationSource::Requests(requests, server), texts, (several, spans), (promises, how))
+            Ok(RequestedOperations { requests, texts, several, promises, how }) => {
+                (OperationSource::Requests(requests, server), texts, several, (promises, how))
             }
             Err(why) => return Ok(Err(why)),
         },
@@ -80,27 +80,37 @@ pub(super) fn promised(
                 Ok(told) => told,
                 Err(why) => return Ok(Err(why)),
             };
-            let source = match &workload.operations {
-                Some(OperationsFrom::File(path)) => OperationSource::File(path.clone()),
-                _ => OperationSource::Input,
-            };
-            (source, lines, Default::default(), told)
+            (line_source(workload), lines, Default::default(), told)
         }
     };
     let (promises, how) = told;
-    let shows = |dump: &[OsString]| DrivenCommand { command: dump.to_vec(), driver: None };
-    let recovers = || DrivenCommand { command: recovery.command.clone(), driver: recovery.driver.clone() };
-    let (first, last) = match &plan.dump {
-        Some(dump) if plan.recovers_first => (Some(recovers()), shows(dump)),
-        Some(dump) => (None, shows(dump)),
-        None => (None, recovers()),
-    };
-    let references = ReferenceRuns::new(workload, source, first, last, PATIENCE);
+    let references = plan.references(recovery, workload, source);
     let dump = plan.dump.clone().filter(|_| plan.recovers_first);
     let judge = ContentJudge::new(lines, plan.rules, ContentMask::default(), dump, Some(references), journal)
         .map_err(|source| LabError::Journal { path: journal.into(), source })?
-        .of_requests(unclear.0, unclear.1);
+        .with_several(several);
     Ok(Ok((Promised { promises: Arc::new(promises), judge: Arc::new(judge) }, how)))
+}
+
+/// Where a program that is no server reads its operations.
+fn line_source(workload: &Workload) -> OperationSource {
+    match &workload.operations {
+        Some(OperationsFrom::File(path)) => OperationSource::File(path.clone()),
+        _ => OperationSource::Input,
+    }
+}
+
+impl DurablePlan {
+    /// Native runs of a workload that recovers by this command.
+    fn references(&self, recovery: DrivenCommand, workload: &Workload, source: OperationSource) -> ReferenceRuns {
+        let shows = |dump: &[OsString]| DrivenCommand { command: dump.to_vec(), driver: None };
+        let (first, last) = match &self.dump {
+            Some(dump) if self.recovers_first => (Some(recovery), shows(dump)),
+            Some(dump) => (None, shows(dump)),
+            None => (None, recovery),
+        };
+        ReferenceRuns::new(workload, source, first, last, PATIENCE)
+    }
 }
 
 /// How contents of an earlier run were compared.
@@ -116,8 +126,31 @@ pub struct KeptComparison {
 
 /// Asks of a crash image whether it keeps this promise of an earlier run, by the contents in that run's `journal`.
 pub fn promised_again(kept: KeptComparison, promise: &Promise, journal: &Path) -> Result<Promised, LabError> {
+    again(kept, promise, None, journal)
+}
+
+/// The same, for other runs of this workload, too: what the journal does not know is found by native runs. `recovery` is how it recovers.
+pub fn promised_by(
+    workload: &Workload,
+    recovery: Vec<OsString>,
+    kept: KeptComparison,
+    promise: &Promise,
+    journal: &Path,
+) -> Result<Promised, LabError> {
+    let plan = DurablePlan { recovers_first: kept.dump.is_some(), dump: kept.dump.clone(), rules: kept.rules };
+    let recovery = DrivenCommand { command: recovery, driver: None };
+    let references = plan.references(recovery, workload, line_source(workload));
+    again(kept, promise, Some(references), journal)
+}
+
+fn again(
+    kept: KeptComparison,
+    promise: &Promise,
+    references: Option<ReferenceRuns>,
+    journal: &Path,
+) -> Result<Promised, LabError> {
     let KeptComparison { dump, rules, mask, lines } = kept;
-    let judge = ContentJudge::new(lines, rules, mask, dump, None, journal)
+    let judge = ContentJudge::new(lines, rules, mask, dump, references, journal)
         .map_err(|source| LabError::Journal { path: journal.into(), source })?;
     Ok(Promised { promises: Arc::new(Promises::only(promise.clone())), judge: Arc::new(judge) })
 }
