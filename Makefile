@@ -39,7 +39,7 @@ export PMVET_REQUIRE_BROWSER = 1
 export PMVET_REQUIRE_XMLLINT = 1
 export INSTA_UPDATE = no
 ALONE := stops transparency
-LONG := check_pmdk check_zoo durable_zoo durable_server durable_races check_libpmemobj nothing_touched documents vet denied_calls check_races nothing_lost scatter
+LONG := check_pmdk check_zoo durable_zoo durable_server durable_races durable_pmdk check_libpmemobj nothing_touched documents vet denied_calls check_races nothing_lost scatter
 # Those that need a goal of their own to be prepared.
 APART := slurm
 REST := $(filter-out $(ALONE) $(LONG) $(APART),$(patsubst crates/pmvet/tests/%.rs,%,$(wildcard crates/pmvet/tests/*.rs)))
@@ -85,7 +85,7 @@ $(TARGET)/tools/bin/mdbook:
 soak: ## the image check on every program, 20 times each, and the slow tests
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory build zoo pmdk
-	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images --test check_pmdk --test check_zoo --test check_libpmemobj --test check_races --test durable_zoo --test durable_server --test durable_races
+	PMVET_SOAK=20 $(CARGO) test --release -p pmvet --test images --test check_pmdk --test check_zoo --test check_libpmemobj --test check_races --test durable_zoo --test durable_server --test durable_races --test durable_pmdk
 	$(CARGO) test --release -p pmvet --test 'check*' --test 'verify*' --test 'race*' --test 'fuzz*' --test stops --test nothing_touched --test init_programs -- --ignored --nocapture
 	$(CARGO) test --release -p pmvet-engines --lib fuzz -- --ignored --nocapture
 
