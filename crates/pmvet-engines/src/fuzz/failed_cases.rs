@@ -132,7 +132,7 @@ mod tests {
     fn end(function: &str, signal: i32) -> NativeEnd {
         let frame = Frame { function: Some(function.into()), ..Frame::default() };
         let outcome = Outcome::Signal { signal, name: format!("SIG{signal}") };
-        NativeEnd { outcome, stack: vec![frame].into(), output: String::new(), seconds: 0.1 }
+        NativeEnd { outcome, stack: vec![frame], output: String::new(), seconds: 0.1 }
     }
 
     #[test]

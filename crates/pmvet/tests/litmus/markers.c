@@ -28,6 +28,11 @@ main(int argc, char **argv)
 	VALGRIND_PMC_EMIT_LOG("note"); //~ marker log 0 note
 	valgrind_log("valgrind.BEGIN");
 	//~ marker begin 0 valgrind
+	/* A store just before it, and a program that does not need rax any more: it is read all the same. */
+	uint64_t last[6] = {0x50560005, 0, 0, (uint64_t)"last"}, *at = last;
+	__asm__ volatile("movb $2, 0x1(%[p]); rolq $3, %%rdi; rolq $13, %%rdi; rolq $61, %%rdi; rolq $51, %%rdi; xchgq %%rbx, %%rbx; xorl %%eax, %%eax" : "+a"(at) : [p] "r"(p), "d"(0) : "cc", "memory");
+	//~ store 0x1 1 02
+	//~ marker log 0 last
 	/* An unknown request, and the same exchange without the rotations: nothing. */
 	uint64_t words[6] = {0x50560000 + 77};
 	__asm__ volatile("rolq $3, %%rdi; rolq $13, %%rdi; rolq $61, %%rdi; rolq $51, %%rdi; xchgq %%rbx, %%rbx" :: "a"(words), "d"(0) : "cc", "memory");
