@@ -200,7 +200,7 @@ pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Findin
 /// one of its line is fatal: the rule says more than the crash. What recovery needs was not meant to be volatile. Returns the others.
 pub fn prove_suspicions(suspected: &mut Vec<Finding>, found: Vec<Finding>) -> Vec<Finding> {
     let line = |place: &Place| Cause::new(place, ANY_OUTCOME);
-    let mut left = Vec::new();
+    let (mut left, mut proven) = (Vec::new(), HashSet::new());
     for finding in found {
         let lost = match &finding.evidence {
             Evidence::Crash { image, .. } => &image.lost[..],
@@ -211,8 +211,14 @@ pub fn prove_suspicions(suspected: &mut Vec<Finding>, found: Vec<Finding>) -> Ve
         let is_about = |suspicion: &Finding, rule: &rules::Rule| {
             blamed.is_some() && suspicion.rule == rule.id() && suspicion.places.first().and_then(line) == blamed
         };
+        if blamed.as_ref().is_some_and(|blamed| proven.contains(blamed)) {
+            continue;
+        }
         match suspected.iter_mut().find(|suspicion| is_about(suspicion, rules::UNPERSISTED_STORE)) {
-            Some(suspicion) => prove(suspicion, finding),
+            Some(suspicion) => {
+                prove(suspicion, finding);
+                proven.extend(blamed);
+            }
             None => {
                 suspected.retain(|suspicion| !is_about(suspicion, rules::TRANSIENT_DATA));
                 left.push(finding);
@@ -228,6 +234,9 @@ fn prove(suspicion: &mut Finding, crash: Finding) {
         suspicion.severity = Severity::Error;
         suspicion.caveat = None;
         suspicion.happened.push_str(&format!(" If a crash loses it, recovery {}.", recovery.outcome));
+        if let Outcome::Content { violation, .. } = &recovery.outcome {
+            suspicion.rule = violation.rule().id();
+        }
         suspicion.evidence = crash.evidence;
     }
 }

@@ -145,12 +145,10 @@ mod tests {
         failed.add(&case("c"), Some(&crash), end("get", 11));
         failed.add(&case("d"), None, end("put", 11));
         let findings = failed.into_findings();
-        let mut shown: Vec<(&str, &str, u64)> =
-            findings.iter().map(|f| (f.rule.0.as_ref(), f.title.as_str(), f.count)).collect();
+        let mut shown: Vec<(&str, u64)> = findings.iter().map(|f| (f.rule.0.as_ref(), f.count)).collect();
         shown.sort_unstable();
-        assert_eq!(shown.len(), 3, "{shown:?}");
-        assert_eq!((shown[0].0, shown[0].2), (rules::FAILING_CASE.id, 2), "{shown:?}");
-        assert_eq!(shown[2].0, rules::RECOVERY_FAILURE.id, "{shown:?}");
+        let (case, recovery) = (rules::FAILING_CASE.id, rules::RECOVERY_FAILURE.id);
+        assert_eq!(shown, [(case, 1), (case, 2), (recovery, 1)]);
         assert!(findings.iter().any(|f| f.happened.contains("a crash before fence 3 of an earlier run")));
     }
 }
