@@ -5,43 +5,15 @@
 #   REAL=DIR  the folder with bin/ and workloads/ of TurboHash, P-ART and clevel hashing (docs/race-real-programs.md). Without it
 #             programs of the zoo stand in for them.
 
-set -euo pipefail
-export LC_ALL=C PMEM_IS_PMEM_FORCE=1
-
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/bench-race-common.sh"
+export PMEM_IS_PMEM_FORCE=1
 root=$PWD
-pmvet=$PWD/target/release/pmvet
-files=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-bench.XXXXXX")
-pools=$(mktemp -d /dev/shm/pmvet-bench.XXXXXX)
-trap 'rm -rf "$files" "$pools"' EXIT
-trap 'exit 130' INT TERM HUP
 TIMEFORMAT='%U %S'
 
-# cpu COMMAND...: its processor time, children included, on a fresh pool; its largest resident memory in KiB goes to $files/memory.
+# cpu COMMAND...: its processor time, children included.
 cpu() {
-	rm -f "$pools"/*
-	local status=0
-	{ time watched "$@"; } 2>"$files/time" || status=$?
-	if [ "$status" -gt 1 ]; then
-		echo "bench-race-cost.sh: $* failed with $status: $(tail -n 5 "$files/output")" >&2
-		exit 1
-	fi
+	{ time watched "$@"; } 2>"$files/time" || { cat "$files/time" >&2 && exit 1; }
 	tail -n 1 "$files/time" | awk '{ printf "%.3f\n", $1 + $2 }'
-}
-
-# watched COMMAND...: runs it, and looks at its memory now and then.
-watched() {
-	local process status=0
-	"$@" >"$files/output" 2>&1 </dev/null &
-	process=$!
-	echo 0 >"$files/memory"
-	while sleep 0.1; do
-		awk '/^VmHWM/ { print $2 }' "/proc/$process/status" >"$files/now" 2>/dev/null || break
-		[ ! -s "$files/now" ] || cp "$files/now" "$files/memory"
-	done &
-	wait "$process" || status=$?
-	wait
-	return "$status"
 }
 
 # row NAME COMMAND...
@@ -69,8 +41,7 @@ if [ -n "${REAL:-}" ]; then
 	row clevel bin/clevel "$pools/pool" workloads/load_1000.txt workloads/run_1000.txt 8
 else
 	for program in cl_hash bptree slab_kv; do
-		config=()
-		[ -e "zoo/$program/pmvet.toml" ] && config=(--config "zoo/$program/pmvet.toml")
+		config_of "$program"
 		row "$program" "target/zoo/$program/clean" "$pools/pool" -n 1000 -t 8
 	done
 	config=()

@@ -25,7 +25,7 @@ pub enum BaselineError {
 }
 
 impl Baseline {
-    pub fn of<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Self {
+    pub fn from_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Self {
         let entry = |f: &Finding| (f.fingerprint.clone(), format!("{}: {}", f.rule, f.title));
         let baseline = findings.into_iter().filter(|f| !f.fingerprint.is_empty()).map(entry).collect();
         Baseline { version: VERSION, baseline }
@@ -45,10 +45,10 @@ impl Baseline {
             };
         }
         if let Ok(run) = serde_json::from_str::<Exported>(text) {
-            return Ok(Baseline::of(&run.findings));
+            return Ok(Baseline::from_findings(&run.findings));
         }
         let findings: Result<Vec<_>, _> = jsonl::read(text.as_bytes()).collect();
-        Ok(Baseline::of(&findings.map_err(BaselineError::NotABaseline)?))
+        Ok(Baseline::from_findings(&findings.map_err(BaselineError::NotABaseline)?))
     }
 
     pub fn to_json(&self) -> serde_json::Result<String> {

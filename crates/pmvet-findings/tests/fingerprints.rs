@@ -16,7 +16,7 @@ fn at(source: &str, function: &str, text: &str, nth: usize) -> Finding {
     finding(rules::UNPERSISTED_STORE, vec![place(Role::Store, stack)])
 }
 
-fn of(source: &str, function: &str, text: &str, nth: usize) -> String {
+fn fingerprint_of(source: &str, function: &str, text: &str, nth: usize) -> String {
     fingerprint(&at(source, function, text, nth), source)
 }
 
@@ -28,11 +28,15 @@ fn lines_may_shift() {
     let other_function =
         SOURCE.replace("static void\npush", "static void\nearlier(void)\n{\n\tpersist(node);\n}\n\nstatic void\npush");
     for (text, nth) in [("node->next =", 0), ("persist(node)", 0), ("persist(node)", 1), ("list->head = node", 0)] {
-        let expected = of(SOURCE, "push", text, nth);
-        assert_eq!(of(&license, "push", text, nth), expected, "lines at the top");
-        assert_eq!(of(&debug, "push", text, nth), expected, "a line in the function");
+        let expected = fingerprint_of(SOURCE, "push", text, nth);
+        assert_eq!(fingerprint_of(&license, "push", text, nth), expected, "lines at the top");
+        assert_eq!(fingerprint_of(&debug, "push", text, nth), expected, "a line in the function");
         let more = usize::from(text.starts_with("persist"));
-        assert_eq!(of(&other_function, "push", text, nth + more), expected, "the same line in another function");
+        assert_eq!(
+            fingerprint_of(&other_function, "push", text, nth + more),
+            expected,
+            "the same line in another function"
+        );
         let stack = vec![frame("push", line(&indented, text, nth)), frame("main", line(&indented, " push(list", 0))];
         let finding = finding(rules::UNPERSISTED_STORE, vec![place(Role::Store, stack)]);
         assert_eq!(fingerprint(&finding, &indented), expected, "another indentation");
@@ -43,8 +47,8 @@ fn lines_may_shift() {
 fn two_bugs_in_one_function_differ() {
     let places =
         [("node->next =", 0), ("persist(node)", 0), ("persist(node)", 1), ("list->head = node", 0), ("list->count", 0)];
-    let mut all: Vec<String> = places.iter().map(|(text, nth)| of(SOURCE, "push", text, *nth)).collect();
-    all.push(of(SOURCE, "pop", "persist(node)", 2));
+    let mut all: Vec<String> = places.iter().map(|(text, nth)| fingerprint_of(SOURCE, "push", text, *nth)).collect();
+    all.push(fingerprint_of(SOURCE, "pop", "persist(node)", 2));
     all.sort();
     let count = all.len();
     all.dedup();

@@ -113,7 +113,7 @@ fn suppressions_hide_and_are_counted() {
 #[test]
 fn a_baseline_leaves_only_what_is_new() {
     let findings = findings();
-    let baseline = Baseline::of(&findings[..2]);
+    let baseline = Baseline::from_findings(&findings[..2]);
     assert_eq!(Baseline::parse(&baseline.to_json().unwrap()).unwrap(), baseline);
     let known = baseline.known(&findings);
     let run = Run { findings: findings.clone(), known, ..Run::default() };

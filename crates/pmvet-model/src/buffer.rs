@@ -34,7 +34,7 @@ impl Buffers {
     }
 
     /// Empties the buffer of a thread into the empty `into`, whose room it gets in exchange.
-    pub(crate) fn take(&mut self, thread: ThreadId, into: &mut Vec<SlotRef>) {
+    pub(crate) fn drain_into(&mut self, thread: ThreadId, into: &mut Vec<SlotRef>) {
         if let Some(buffer) = self.threads.get_mut(thread.0 as usize) {
             std::mem::swap(buffer, into);
         }

@@ -185,7 +185,7 @@ impl Model {
 
     fn fence(&mut self, event: &Event<'_>, watch: &mut impl LineWatch) {
         let mut raised = 0;
-        self.buffers.take(event.thread, &mut self.fencing);
+        self.buffers.drain_into(event.thread, &mut self.fencing);
         for at in self.fencing.drain(..) {
             let Some(upto) = self.lines.resolve(at).and_then(|line| line.take_flush(event.thread)) else { continue };
             raised += usize::from(persist(&mut self.lines, at.slot, upto, Persisted::Flush, watch));

@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 
 use pmvet_engines::check::CrashCheck;
-use pmvet_engines::lab::Promised;
+use pmvet_engines::lab::{Lab, Promised};
 use pmvet_engines::promises::durable::{
     DurablePlan, KeptComparison, OperationLog, OperationsSeen, promised_again, promised_by,
 };
 use pmvet_engines::promises::judge::{ContentJudge, ContentRules, Incomparable};
+use pmvet_engines::promises::questions::Questions;
 use pmvet_engines::promises::{Acknowledgement, Indistinct, Promise, operations};
 use pmvet_events::plan::OperationsFrom;
 use pmvet_findings::Coverage;
@@ -18,17 +19,23 @@ use crate::cli::{self, Durability};
 use crate::exit::{Error, Exit};
 use crate::recovery::failed;
 use crate::run_folder::{DurableInfo, RunFolder, texts, words};
+use crate::shell_words;
 
 /// In the folder of a run: contents that operations lead to.
 pub(crate) const CONTENTS: &str = "contents.jsonl";
 /// The same: what the clients of a server asked.
 const REQUESTS: &str = "requests.json";
+/// The same: what a recovered program is asked that has no dump.
+const QUESTIONS: &str = "questions";
 
 /// What the command line says about it.
 #[derive(Debug, Clone)]
 pub(crate) struct DurableSettings {
-    /// Shows what the files hold. Nothing: whoever talks to the recovered server does.
+    /// Shows what the files hold. Nothing: whoever talks to the recovered server does, or the program itself.
     dump: Option<Vec<OsString>>,
+    /// The program itself is asked. What, its run will show.
+    asks: bool,
+    asked: Vec<String>,
     /// A recovery that the user named, or a server, runs before the dump.
     recovers_first: bool,
     sort: bool,
@@ -36,12 +43,15 @@ pub(crate) struct DurableSettings {
 }
 
 impl DurableSettings {
-    /// `recovers`: something that is not the dump recovers the files.
-    pub(crate) fn new(arguments: &cli::Durable, recovers: bool) -> Option<Self> {
+    /// `recovers`: something that is not the dump recovers the files. `is_server`: and it is a server.
+    pub(crate) fn new(arguments: &cli::Durable, recovers: bool, is_server: bool) -> Option<Self> {
         let dump = arguments.dump.as_deref().map(sandbox::shell);
+        let asks = dump.is_none() && !is_server;
         arguments.durable.then(|| Self {
-            recovers_first: dump.is_some() && recovers,
+            recovers_first: (dump.is_some() || asks) && recovers,
             dump,
+            asks,
+            asked: Vec::new(),
             sort: arguments.dump_sort,
             buffered: arguments.durability == Durability::Buffered,
         })
@@ -51,9 +61,51 @@ impl DurableSettings {
     pub(crate) fn plan(&self) -> DurablePlan {
         DurablePlan {
             dump: self.dump.clone(),
+            asked: self.asked.clone(),
             recovers_first: self.recovers_first,
             rules: ContentRules { sort: self.sort, buffered: self.buffered },
         }
+    }
+
+    /// Finds out by the recorded run what to ask the program, if nothing else shows what the files hold. The command that does, for a
+    /// shell, or how pmvet ends if there is nothing to ask.
+    pub(crate) fn find_questions(
+        &mut self,
+        lab: Lab<'_>,
+        folder: &RunFolder,
+    ) -> Result<Result<Option<String>, Exit>, Error> {
+        if !self.asks {
+            return Ok(Ok(None));
+        }
+        let Questions { lines, .. } = match Questions::of_run(lab, &kept_lines(folder)?)? {
+            Ok(questions) => questions,
+            Err(why) => return Ok(Err(indistinct(why))),
+        };
+        if lines.is_empty() {
+            eprintln!(
+                "pmvet: nothing was analysed: no operation of the input only looks, so there is nothing to ask the recovered program. Add \
+                 operations that show what was stored, or name a command that does: --dump"
+            );
+            return Ok(Err(Exit::NothingAnalysed));
+        }
+        folder.write(QUESTIONS, lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes())?;
+        let file = folder.file(QUESTIONS).canonicalize().map_err(|e| failed("find", "the questions", e))?;
+        let program = lab.workload.recovery_command(None);
+        let words = program.iter().map(|word| word.to_str()).chain([file.to_str()]).collect::<Option<Vec<_>>>();
+        let Some((file, program)) = words.as_deref().and_then(<[_]>::split_last) else {
+            return Err(Error::Usage(
+                "--durable: the program's arguments are no text; name a command with --dump".into(),
+            ));
+        };
+        let (program, file) = (shell_words::shown(program), shell_words::quoted(file));
+        let line = match &lab.workload.operations {
+            Some(OperationsFrom::File(path)) => {
+                format!("cp {file} {} && {program}", shell_words::quoted(&path.to_string_lossy()))
+            }
+            _ => format!("{program} < {file}"),
+        };
+        (self.dump, self.asked) = (Some(sandbox::shell(&line)), lines);
+        Ok(Ok(Some(line)))
     }
 }
 
@@ -92,6 +144,10 @@ pub(crate) fn note(seen: &OperationsSeen, coverage: &mut Coverage) {
     if seen.not_judged > 0 {
         not(format!("{} crash images with too many operations under way", seen.not_judged));
     }
+    if seen.questions > 0 {
+        let asked = format!("{} questions of the input were asked again", seen.questions);
+        not(format!("what answers do not show: {asked}, since there is no --dump"));
+    }
     for line in &seen.masked {
         not(format!("what the dump shows as `{line}`, which differs between runs without a crash"));
     }
@@ -121,7 +177,8 @@ pub(crate) fn kept_lines(folder: &RunFolder) -> Result<Vec<String>, Error> {
 
 /// What a replay needs to know.
 pub(crate) fn describe(judge: &ContentJudge) -> DurableInfo {
-    DurableInfo { dump: judge.dump.as_deref().map(texts), rules: judge.rules, mask: judge.mask().clone() }
+    let (dump, asked) = (judge.dump.as_deref().map(texts), judge.asked.clone());
+    DurableInfo { dump, asked, rules: judge.rules, mask: judge.mask().clone() }
 }
 
 /// Judges a crash image of an earlier run again, by the contents that the run has kept.
@@ -141,8 +198,8 @@ pub(crate) fn again_by(
 }
 
 fn kept(info: &DurableInfo, folder: &RunFolder) -> Result<KeptComparison, Error> {
-    let DurableInfo { dump, rules, mask } = info.clone();
-    Ok(KeptComparison { dump: dump.as_deref().map(words), rules, mask, lines: kept_lines(folder)? })
+    let DurableInfo { dump, asked, rules, mask } = info.clone();
+    Ok(KeptComparison { dump: dump.as_deref().map(words), asked, rules, mask, lines: kept_lines(folder)? })
 }
 
 /// What to say if operations cannot be told apart.

@@ -27,6 +27,7 @@ mod recovery;
 mod reporting;
 mod retention;
 mod run_folder;
+mod shell_words;
 mod summary;
 mod system;
 mod trend;

@@ -109,11 +109,10 @@ impl Recovering {
         })
     }
 
-    /// The same; by this command if the user named none.
-    pub(crate) fn or_by(mut self, line: &str) -> Self {
+    /// Lets this command, which shows what the files hold, recover them, too, if the user named none.
+    pub(crate) fn recover_by(&mut self, dump: &str) {
         self.looks = self.recover.is_none();
-        self.recover.get_or_insert_with(|| line.into());
-        self
+        self.recover.get_or_insert_with(|| dump.into());
     }
 
     /// What the user named, or the program once more.

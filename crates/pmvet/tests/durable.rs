@@ -22,6 +22,18 @@ fn check(place: &Place, modes: &[&str], more: &[&str], arguments: &[&str]) -> Ch
     place.check(&options, &command).input(OPERATIONS).run()
 }
 
+/// The same without a dump: the program has to be asked.
+fn check_by_questions(place: &Place, modes: &[&str], more: &[&str], input: &[u8], file: &[&str]) -> Checked {
+    let program = compile("tests/check_support/promises.c", "check-promises", &["-mclwb"]);
+    let pool = place.pool();
+    let mut command = vec![program.to_str().unwrap()];
+    command.extend(modes);
+    command.push(pool.to_str().unwrap());
+    command.extend(file);
+    let options: Vec<&str> = ["--durable"].into_iter().chain(more.iter().copied()).collect();
+    place.check(&options, &command).input(input).run()
+}
+
 /// The words of all output, however the lines are broken.
 fn words(checked: &Checked) -> String {
     format!("{} {}", checked.stdout, checked.stderr).split_whitespace().collect::<Vec<_>>().join(" ")
@@ -77,6 +89,44 @@ fn operations_may_come_from_a_file() {
     check(&place, &[], &[], &["@@"]).expect(CLEAN, &[]);
     let place = Place::new();
     check(&place, &["late"], &[], &["@@"]).expect(FOUND, &[]);
+}
+
+const WITH_QUESTIONS: &[u8] = b"put 1 10\nget 1\nput 2 20\ndel 1\nput 3 30\nget 5\nput 2 21\nput 4 40\n";
+
+#[test]
+fn a_program_without_a_dump_is_asked_what_its_input_asks() {
+    let _turn = turn();
+    for file in [&[][..], &["@@"]] {
+        let checked = check_by_questions(&Place::new(), &[], &[], WITH_QUESTIONS, file);
+        assert_eq!(checked.code, Some(CLEAN), "{}", checked.text());
+        assert!(words(&checked).contains("5 questions of the input were asked again"), "{}", checked.text());
+        let place = Place::new();
+        let checked = check_by_questions(&place, &["late"], &[], WITH_QUESTIONS, file);
+        let [error] = checked.errors().collect::<Vec<_>>()[..] else { panic!("{}", checked.text()) };
+        let Evidence::Crash { recovery, .. } = &error.evidence else { panic!("{error:?}") };
+        let Outcome::Content { violation, difference, .. } = &recovery.outcome else { panic!("{recovery:?}") };
+        assert_eq!(*violation, Violation::Lost, "{}", checked.text());
+        assert!(difference[0].starts_with("- get("), "{difference:?}");
+        place.replays(error).unwrap();
+    }
+}
+
+#[test]
+fn a_recovery_may_come_before_the_questions() {
+    let _turn = turn();
+    let recover = ["--recover", "true"];
+    check_by_questions(&Place::new(), &[], &recover, WITH_QUESTIONS, &[]).expect(CLEAN, &[]);
+    check_by_questions(&Place::new(), &["late"], &recover, WITH_QUESTIONS, &[]).expect(FOUND, &[]);
+    check_by_questions(&Place::new(), &["marked"], &[], WITH_QUESTIONS, &[]).expect(CLEAN, &[]);
+}
+
+#[test]
+fn without_a_dump_and_without_questions_nothing_is_analysed() {
+    let _turn = turn();
+    let checked = check_by_questions(&Place::new(), &[], &[], OPERATIONS, &[]);
+    assert_eq!(checked.code, Some(NOTHING), "{}", checked.text());
+    let text = words(&checked);
+    assert!(text.contains("no operation of the input only looks") && text.contains("--dump"), "{text}");
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn find_in_each(
         losses.iter().zip(&images).flat_map(|(loss, all)| all.iter().flat_map(|images| images.jobs(loss))).collect();
     pool.run(&jobs, journal, &())?;
     let copes =
-        |job: TrialImage<'_>| journal.get(&job.image(pool.versions)).is_some_and(|tried| tried.outcome == *pool.usual);
+        |job: TrialImage<'_>| journal.get(&job.name(pool.versions)).is_some_and(|tried| tried.outcome == *pool.usual);
     let decisive = |((loss, candidates), images): ((&FatalLoss<'_>, &Vec<Candidate>), &Vec<Images>)| {
         let rescuing = candidates.iter().zip(images).filter(|(_, images)| images.jobs(loss).all(copes));
         let rescuing: Vec<PmStore> = rescuing.map(|(candidate, _)| candidate.store).collect();

@@ -216,7 +216,7 @@ pub fn prove_suspicions(suspected: &mut Vec<Finding>, found: Vec<Finding>) -> Ve
         }
         match suspected.iter_mut().find(|suspicion| is_about(suspicion, rules::UNPERSISTED_STORE)) {
             Some(suspicion) => {
-                prove(suspicion, finding);
+                prove(suspicion, finding.evidence);
                 proven.extend(blamed);
             }
             None => {
@@ -228,16 +228,16 @@ pub fn prove_suspicions(suspected: &mut Vec<Finding>, found: Vec<Finding>) -> Ve
     left
 }
 
-/// Makes an error of a suspicion that a crash confirms, unless it is one already.
-fn prove(suspicion: &mut Finding, crash: Finding) {
-    if let (Evidence::Trace { .. }, Evidence::Crash { recovery, .. }) = (&suspicion.evidence, &crash.evidence) {
+/// Makes an error of a suspicion about a lost store that a crash confirms, unless it is one already.
+pub fn prove(suspicion: &mut Finding, crash: Evidence) {
+    if let (Evidence::Trace { .. }, Evidence::Crash { recovery, .. }) = (&suspicion.evidence, &crash) {
         suspicion.severity = Severity::Error;
         suspicion.caveat = None;
         suspicion.happened.push_str(&format!(" If a crash loses it, recovery {}.", recovery.outcome));
         if let Outcome::Content { violation, .. } = &recovery.outcome {
             suspicion.rule = violation.rule().id();
         }
-        suspicion.evidence = crash.evidence;
+        suspicion.evidence = crash;
     }
 }
 

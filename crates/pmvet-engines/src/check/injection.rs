@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use pmvet_findings::{Evidence, Finding, Outcome, Severity, Sources, rules};
+use pmvet_findings::{Evidence, Finding, Outcome, Sources, rules};
 use pmvet_target::crash::Patch;
 
 use super::CheckPlan;
@@ -274,7 +274,7 @@ impl<'a> Injection<'a> {
         let mut fatal: HashMap<u64, &Tried> = HashMap::new();
         for (i, patches) in lost {
             let image = scan.end_with(patches);
-            if let Some(tried) = self.failure(&image.image(&scan.versions), journal) {
+            if let Some(tried) = self.failure(&image.name(&scan.versions), journal) {
                 fatal.entry(self.run.raw.findings[*i].place.seq).or_insert(tried);
                 witnesses.insert(tried.image.clone(), self.witness(None, &image));
             }
@@ -293,15 +293,9 @@ impl<'a> Injection<'a> {
                 && let Evidence::Trace { timeline } = &mut finding.evidence
             {
                 let timeline = std::mem::take(timeline);
-                finding.severity = Severity::Error;
-                finding.caveat = None;
                 proven.insert(finding.places[0].seq);
-                if let Outcome::Content { violation, .. } = &tried.outcome {
-                    finding.rule = violation.rule().id();
-                }
-                finding.happened.push_str(&format!(" If a crash loses it, recovery {}.", tried.outcome));
-                finding.evidence =
-                    self.run.with_names(|names| findings::witnessed(tried, setting, scan, timeline, names));
+                let crash = self.run.with_names(|names| findings::witnessed(tried, setting, scan, timeline, names));
+                causes::prove(&mut finding, crash);
             }
             all.push(finding);
         }
@@ -322,7 +316,7 @@ impl<'a> Injection<'a> {
     /// The name of the image of a reordered crash.
     fn image_of(&self, state: &ReorderedState) -> String {
         let scan = &self.run.scan;
-        scan.points[state.point].image_with(&state.patches).image(&scan.versions)
+        scan.points[state.point].image_with(&state.patches).name(&scan.versions)
     }
 
     /// The recovery from the image of this name, if it was tried and fails.

@@ -1,7 +1,7 @@
 //! A check of one recorded run: the rules and fault injection together, as `pmvet check` and `vet` have them.
 //!
-//! The one place that knows two engines. Both read the events in one pass (`recorded_run`). What [`rules`](crate::rules) suspects is
-//! tried like the crashes of [`inject`](crate::inject) (`injection`), and a store that both blame is one finding. Then some of the
+//! Both engines read the events in one pass (`recorded_run`). What [`rules`](crate::rules) suspects is tried like the crashes of
+//! [`inject`](crate::inject) (`injection`), and a store that both blame is one finding. Then some of the
 //! recoveries are crashed in their turn (`recovery_crashes`). With `--durable`, contents are compared with what was promised. [`share`]
 //! is for runs whose crashes several machines try.
 //!

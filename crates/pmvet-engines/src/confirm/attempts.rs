@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use pmvet_events::SiteId;
 
@@ -16,10 +17,13 @@ use crate::stacks::Stacks;
 /// reported, so there may be many.
 pub fn attempts(predicted: &[(SiteId, SiteId)], shared: &[SharedStore], stacks: &mut dyn Stacks) -> Vec<Attempt> {
     let mut spots: HashMap<SiteId, Option<Instruction>> = HashMap::new();
-    let mut spot = |site| spots.entry(site).or_insert_with(|| Instruction::of(site, stacks)).clone();
+    let mut spot = |site| spots.entry(site).or_insert_with(|| Instruction::at(site, stacks)).clone();
     let pairs: BTreeSet<(Instruction, Instruction)> =
         predicted.iter().filter_map(|&(store, load)| Some((spot(store)?, spot(load)?))).collect();
-    let stores: BTreeSet<&Instruction> = pairs.iter().map(|(store, _)| store).collect();
+    let mut loads: HashMap<&Instruction, Vec<Instruction>> = HashMap::new();
+    pairs.iter().for_each(|(store, load)| loads.entry(store).or_default().push(load.clone()));
+    let loads: HashMap<&Instruction, Arc<[Instruction]>> =
+        loads.into_iter().map(|(store, loads)| (store, loads.into())).collect();
     let mut attempts = Vec::new();
     for shared in shared {
         let stop = |nth: Nth, at: Instruction| Arrival { at, nth: nth.nth };
@@ -28,7 +32,8 @@ pub fn attempts(predicted: &[(SiteId, SiteId)], shared: &[SharedStore], stacks: 
             (stop(shared.store, at), shared.fence.and_then(|fence| Some(stop(fence, spot(fence.site)?))));
         let attempt = |reader, load: Instruction, path, reads, (sees_change, similarity)| {
             let pair = (store.at.clone(), load);
-            let (store_is, pair_is) = (stores.contains(&store.at), pairs.contains(&pair));
+            let predicted_loads = loads.get(&store.at).cloned().unwrap_or_default();
+            let (store_is, pair_is) = (!predicted_loads.is_empty(), pairs.contains(&pair));
             let promise = Prospect { store: store_is, pair: pair_is, sees_change, similarity };
             Attempt {
                 thread: shared.thread,
@@ -36,6 +41,7 @@ pub fn attempts(predicted: &[(SiteId, SiteId)], shared: &[SharedStore], stacks: 
                 end: end.clone(),
                 reader,
                 load: pair.1,
+                predicted_loads,
                 path,
                 reads,
                 seq: shared.seq,

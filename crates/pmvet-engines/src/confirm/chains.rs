@@ -92,7 +92,7 @@ impl Chains {
 
     /// Takes an attempt in, if it agrees with the others, and says where threads stop for it; `end` is where the writer does after
     /// its store.
-    pub(super) fn take(
+    pub(super) fn add(
         &mut self,
         attempt: &Attempt,
         chain: &Chain,
@@ -135,6 +135,8 @@ impl Chains {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use pmvet_events::ContextId;
 
     use super::super::schedule_picker::Prospect;
@@ -162,6 +164,7 @@ mod tests {
             end: Some(stop(2, store)),
             reader: ThreadId(reader),
             load: Instruction { module: "m".into(), offset: 20 },
+            predicted_loads: Arc::default(),
             path: ContextId(1),
             reads: 1,
             seq: 1,
@@ -171,14 +174,14 @@ mod tests {
         }
     }
 
-    fn take(chains: &mut Chains, attempt: &Attempt) -> Option<Vec<(Instruction, plan::Stop)>> {
-        chains.take(attempt, attempt.change.as_ref()?, attempt.end.as_ref()?)
+    fn add(chains: &mut Chains, attempt: &Attempt) -> Option<Vec<(Instruction, plan::Stop)>> {
+        chains.add(attempt, attempt.change.as_ref()?, attempt.end.as_ref()?)
     }
 
     #[test]
     fn each_stop_waits_for_the_next_one() {
         let mut chains = Chains::default();
-        let stops = take(&mut chains, &attempt(2, 50, 3, 20)).unwrap();
+        let stops = add(&mut chains, &attempt(2, 50, 3, 20)).unwrap();
         let mut steps = Vec::new();
         let mut next = stops.iter().find(|(_, stop)| stop.number == 0);
         while let Some((at, stop)) = next {
@@ -193,7 +196,7 @@ mod tests {
     fn chains_agree_on_an_order() {
         let mut chains = Chains::default();
         let mut fits =
-            |writer, store, reader, between| take(&mut chains, &attempt(writer, store, reader, between)).is_some();
+            |writer, store, reader, between| add(&mut chains, &attempt(writer, store, reader, between)).is_some();
         assert!(fits(2, 50, 3, 20));
         // At the same time, in the wrong order, and in the wrong order by way of a third thread.
         assert!(!fits(2, 50, 3, 20));

@@ -77,7 +77,7 @@ impl Judge<'_> {
 
     /// What is missing on an image that the recovery itself is content with.
     pub(super) fn misses_content(&self, versions: &Versions, image: &TrialImage<'_>) -> bool {
-        let tried = self.journal.get(&image.image(versions));
+        let tried = self.journal.get(&image.name(versions));
         tried.is_some_and(|tried| matches!(tried.outcome, Outcome::Content { .. }))
     }
 }

@@ -18,6 +18,8 @@ pub struct Proof {
     /// The writer was stopped after its store.
     pub forced: bool,
     pub verdict: RaceVerdict,
+    /// Locks that stay held after a crash were freed first.
+    pub frees_locks: bool,
 }
 
 /// A race, and the recovery that fails because of it.
@@ -74,6 +76,10 @@ pub fn confirmed(
         ),
         _ => format!("It works if nothing is lost, and if the same is lost before {reader} goes on."),
     };
+    let free = match how.frees_locks {
+        true => " Locks that stay held after a crash are a finding of their own, and free in these images.",
+        false => "",
+    };
     let native = names.natives.stack(&tried.stack);
     let mut places = vec![store, load, act];
     places.extend(stacks::recovery_place(&native, &tried.outcome));
@@ -114,7 +120,7 @@ pub fn confirmed(
         title: format!("{reader} acts on what {writer} has stored but not persisted, and {harm}"),
         expected: "A value is persistent before another thread can read it and act on it.".into(),
         happened: format!(
-            "Confirmed: {stopped}{did}. If the machine fails then, {survives}: recovery {}. {else_}",
+            "Confirmed: {stopped}{did}. If the machine fails then, {survives}: recovery {}. {else_}{free}",
             tried.outcome
         ),
         fix: match taken_back {

@@ -1,7 +1,7 @@
 //! Forced runs, made while earlier ones are judged: most of its time a run waits, for stopped threads and for those that it keeps
 //! in step.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
@@ -12,6 +12,7 @@ use pmvet_target::launch::Ending;
 use pmvet_target::recording::Recording;
 use pmvet_target::shutdown;
 
+use super::instruction::Instruction;
 use super::judge::JudgedRun;
 use super::policy::POLICY;
 use super::search::Confirmation;
@@ -21,6 +22,8 @@ use crate::lab::LabError;
 pub(super) struct RunOrder {
     pub(super) name: String,
     pub(super) plan: Plan,
+    /// The stores that it is for, if that is only a few.
+    pub(super) about: BTreeSet<Instruction>,
     /// It is ended then.
     pub(super) time: Duration,
 }

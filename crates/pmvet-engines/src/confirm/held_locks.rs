@@ -104,37 +104,25 @@ impl Judge<'_> {
             return Ok(false);
         }
         let setting = self.setting();
-        let Some(tried) = self.journal.get(&held.image(versions)) else { return Ok(false) };
+        let Some(tried) = self.journal.get(&held.name(versions)) else { return Ok(false) };
         findings::lock_left_held(&mut lock.finding, lock.crash_at, tried, &setting, &mut self.natives);
         let witness = Witness { recording: None, seq: Some(lock.crash_at), patches: Vec::new(), promise: None };
         confirmed.witnesses.insert(tried.image.clone(), witness);
-        self.held_locks.extend(Instruction::of(lock.site, &mut run.symbols.with(&run.places)));
+        self.held_locks.extend(Instruction::at(lock.site, &mut run.symbols.with(&run.places)));
         Ok(true)
     }
 
-    /// Of crash images on which recovery fails those on which it works once the locks that stay held are free, by their position.
-    pub(super) fn fail_by_held_locks(
-        &mut self,
-        images: &[TrialImage<'_>],
-        run: &mut JudgedRun,
-        confirmed: &mut Confirmed,
-    ) -> Result<BTreeSet<usize>, LabError> {
-        if self.held_locks.is_empty() || images.is_empty() {
-            return Ok(BTreeSet::new());
+    /// What frees all locks of a run that are known to stay held.
+    pub(super) fn free_locks(&self, run: &mut JudgedRun) -> Vec<Patch> {
+        if self.held_locks.is_empty() {
+            return Vec::new();
         }
         let mut stacks = run.symbols.with(&run.places);
         let sites = run.taken.words.keys().copied();
         let takers: BTreeSet<SiteId> = sites
-            .filter(|&site| Instruction::of(site, &mut stacks).is_some_and(|at| self.held_locks.contains(&at)))
+            .filter(|&site| Instruction::at(site, &mut stacks).is_some_and(|at| self.held_locks.contains(&at)))
             .collect();
-        let free = run.taken.free_all(|site| takers.contains(&site));
-        let patches: Vec<Vec<Patch>> = images.iter().map(|image| [image.patches, &free].concat()).collect();
-        let freed: Vec<TrialImage<'_>> =
-            images.iter().zip(&patches).map(|(image, patches)| TrialImage { patches, ..*image }).collect();
-        let versions = &run.meetings.versions;
-        confirmed.images += self.recover(versions, &freed, self.grace())?;
-        let works = |(_, image): &(usize, &TrialImage<'_>)| self.went(versions, image) == RecoveryOutcome::Well;
-        Ok(freed.iter().enumerate().filter(works).map(|(i, _)| i).collect())
+        run.taken.free_all(|site| takers.contains(&site))
     }
 }
 

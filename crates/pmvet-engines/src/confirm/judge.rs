@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use pmvet_events::file::Definitions;
 use pmvet_events::{ContextId, Event, SiteId};
-use pmvet_findings::Outcome;
+use pmvet_findings::{Evidence, Outcome, Role, Stack};
 use pmvet_model::Mode;
 use pmvet_target::crash::{Patch, VersionId, Versions};
 use pmvet_target::launch::pm_variables;
@@ -35,7 +35,7 @@ use crate::lab::{
     TrialPool, Tried, UsualRecovery, Witness, files, room, usual_timeout, with_paths,
 };
 use crate::promises::{OperationSigns, PromiseId};
-use crate::stacks::{Stacks, Symbols};
+use crate::stacks::{Stacks, Symbols, user_frame};
 
 /// A recorded run, read.
 pub(super) struct JudgedRun {
@@ -93,6 +93,8 @@ pub(super) struct RaceCase<'a> {
     pub(super) promise: PromiseId,
     /// The same without what the writer itself has acknowledged since the load.
     pub(super) excused: PromiseId,
+    /// What frees locks that are known to stay held. All images of the case have them free.
+    free: &'a [Patch],
 }
 
 impl<'a> RaceCase<'a> {
@@ -102,7 +104,7 @@ impl<'a> RaceCase<'a> {
 
     /// With nothing lost.
     fn whole(&self) -> TrialImage<'a> {
-        TrialImage { patches: &[], ..self.job() }
+        TrialImage { patches: self.free, ..self.job() }
     }
 
     /// With only that lost which other threads have stored into the same lines later. Nothing: nobody has.
@@ -139,9 +141,14 @@ impl<'a> RaceCase<'a> {
     }
 }
 
-/// All crashes in the order in which they are tried: predicted pairs first, readers that see a change first, fences before single
+/// All crashes in the order in which they are tried: predicted pairs first, and of those what the run is `about`, readers that see a change first, fences before single
 /// stores, and all pairs in turn, with all call paths to the load.
-fn in_order<'a>(meetings: &'a [(Meeting, (Instruction, Instruction))], confirmed: &Confirmed) -> Vec<RaceCase<'a>> {
+fn in_order<'a>(
+    meetings: &'a [(Meeting, (Instruction, Instruction))],
+    free: &'a [Patch],
+    about: &BTreeSet<Instruction>,
+    confirmed: &Confirmed,
+) -> Vec<RaceCase<'a>> {
     let mut order: Vec<usize> = (0..meetings.len()).collect();
     order.sort_by_key(|&i| (!meetings[i].0.sees_change, Reverse(meetings[i].0.acts)));
     let mut seen: HashMap<(&(Instruction, Instruction), ContextId), usize> = HashMap::new();
@@ -160,7 +167,8 @@ fn in_order<'a>(meetings: &'a [(Meeting, (Instruction, Instruction))], confirmed
                 false => confirmed.predicted.iter().any(|(store, _)| *store == pair.0),
             };
             let (promise, excused) = (PromiseId::NONE, PromiseId::NONE);
-            cases.push(((!predicted, turn), RaceCase { meeting, crash, pair, promise, excused }));
+            let turn = (!about.contains(&pair.0), turn);
+            cases.push(((!predicted, turn), RaceCase { meeting, crash, pair, promise, excused, free }));
         }
         *nth += 1;
     }
@@ -175,10 +183,34 @@ pub(super) fn spots(meetings: &[Meeting], run: &mut JudgedRun) -> HashMap<SiteId
     let mut spots: HashMap<SiteId, Option<Instruction>> = HashMap::new();
     let mut stacks = run.symbols.with(&run.places);
     for site in meetings.iter().flat_map(|meeting| [meeting.store.site, meeting.load.site]) {
-        spots.entry(site).or_insert_with(|| Instruction::of(site, &mut stacks));
+        spots.entry(site).or_insert_with(|| Instruction::at(site, &mut stacks));
     }
     spots
 }
+
+/// Where a recovery hangs or is killed: the same place is the same bug.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct FailurePlace {
+    how: String,
+    functions: Vec<String>,
+}
+
+impl FailurePlace {
+    /// Nothing if that is not known, or if it has ended by itself, for whichever reason.
+    fn new(outcome: &Outcome, stack: &Stack) -> Option<Self> {
+        let how = match outcome {
+            Outcome::Hang { .. } => "hang".to_owned(),
+            Outcome::Signal { name, .. } => name.clone(),
+            _ => return None,
+        };
+        let own = stack.iter().skip(user_frame(stack)?);
+        let functions: Vec<String> = own.filter_map(|frame| frame.function.clone()).take(FAILING_CALLS).collect();
+        (!functions.is_empty()).then_some(Self { how, functions })
+    }
+}
+
+/// How many calls tell failures apart.
+const FAILING_CALLS: usize = 2;
 
 /// Lets recoveries judge.
 pub(super) struct Judge<'a> {
@@ -198,6 +230,8 @@ pub(super) struct Judge<'a> {
     symbols: Option<Symbols>,
     /// How often recovery has failed on images of each pair even with nothing lost.
     fails_anyway: HashMap<(Instruction, Instruction), usize>,
+    /// Where recovery fails with nothing lost.
+    other_failures: HashSet<FailurePlace>,
     /// Who takes locks that are known to stay held.
     pub(super) held_locks: BTreeSet<Instruction>,
     /// To see what a recovery does. Nothing: that is not wanted.
@@ -241,7 +275,7 @@ impl<'a> Judge<'a> {
             budget: Some(confirm.budget()),
             named_timeout: wanted.recover_timeout,
             symbols: Some(symbols),
-            restart: Some(Restart { lab: confirm.lab, timeout: PATIENCE }),
+            restart: Some(Restart { lab: confirm.lab, timeout: PATIENCE, deadline: None }),
             ..Self::with(confirm.lab, recovery, Outcome::Exit { status: 0 }, journal)
         })
     }
@@ -262,6 +296,7 @@ impl<'a> Judge<'a> {
             natives,
             symbols: None,
             fails_anyway: HashMap::new(),
+            other_failures: HashSet::new(),
             held_locks: BTreeSet::new(),
             restart: None,
         }
@@ -377,7 +412,10 @@ impl<'a> Judge<'a> {
         if confirmed.no_oracle.is_some() {
             return Ok(());
         }
-        let mut cases = in_order(&meetings, confirmed);
+        // One bug must not hide another.
+        let free = self.free_locks(run);
+        meetings.iter_mut().flat_map(|(meeting, _)| &mut meeting.crashes).for_each(|crash| crash.add_to_all(&free));
+        let mut cases = in_order(&meetings, &free, &forced.about, confirmed);
         self.note_promises(&run.signs, &mut cases);
         let mut left = POLICY.images_per_run;
         let mut cases = cases.into_iter();
@@ -423,7 +461,7 @@ impl<'a> Judge<'a> {
             bad.iter().flat_map(|case| [Some(case.whole()), case.others(), case.excused()]).flatten().collect();
         confirmed.images += self.recover(versions, &less, self.grace())?;
         let controls = self.controls(&bad, run, confirmed)?;
-        let mut verdicts: Vec<RaceVerdict> = batch
+        let verdicts: Vec<RaceVerdict> = batch
             .iter()
             .map(|case| {
                 let controls = controls.get(&case.id()).copied().unwrap_or(Controls::NOT_TRIED);
@@ -434,14 +472,13 @@ impl<'a> Judge<'a> {
             })
             .collect();
         for (case, _) in batch.iter().zip(&verdicts).filter(|(_, verdict)| **verdict == RaceVerdict::Elsewhere) {
-            if self.went(&run.meetings.versions, &case.whole()) == RecoveryOutcome::Badly {
+            let whole = &case.whole();
+            if self.went(&run.meetings.versions, whole) == RecoveryOutcome::Badly {
                 *self.fails_anyway.entry(case.pair.clone()).or_default() += 1;
+                let tried = self.journal.get(&whole.name(&run.meetings.versions));
+                let stack = tried.map(|tried| (&tried.outcome, self.natives.stack(&tried.stack)));
+                self.other_failures.extend(stack.and_then(|(outcome, stack)| FailurePlace::new(outcome, &stack)));
             }
-        }
-        let proven: Vec<usize> = (0..batch.len()).filter(|&i| verdicts[i].is_proven()).collect();
-        let images: Vec<TrialImage<'_>> = proven.iter().map(|&i| batch[i].proof(verdicts[i])).collect();
-        for i in self.fail_by_held_locks(&images, run, confirmed)? {
-            verdicts[proven[i]] = RaceVerdict::Elsewhere;
         }
         for (case, verdict) in batch.iter().zip(verdicts) {
             let versions = &run.meetings.versions;
@@ -460,12 +497,13 @@ impl<'a> Judge<'a> {
                     if confirmed.findings.contains_key(&case.pair.0) || !self.still_fails(versions, &proof)? {
                         continue;
                     }
-                    let Some(tried) = self.journal.get(&proof.image(versions)) else { continue };
+                    let Some(tried) = self.journal.get(&proof.name(versions)) else { continue };
                     let setting = self.setting();
                     let RaceCase { meeting, crash, .. } = case;
                     let mut stacks = run.symbols.with(&run.places);
-                    let how = Proof { forced: forced.name.is_some(), verdict };
-                    let schedule = forced.schedule(meeting, case.pair, &run.meetings.fences, &mut stacks);
+                    let how = Proof { forced: forced.name.is_some(), verdict, frees_locks: !case.free.is_empty() };
+                    let schedule =
+                        forced.schedule(meeting, case.pair, &run.meetings.fences, &self.held_locks, &mut stacks);
                     let mut names = StackLookup { stacks: &mut stacks, natives: &mut self.natives };
                     let finding = findings::confirmed(meeting, crash, tried, how, &setting, &mut names);
                     let witness = Witness {
@@ -508,12 +546,27 @@ impl<'a> Judge<'a> {
         Ok(doubtful.iter().filter(fails).map(|case| case.id()).collect())
     }
 
+    /// Recovery fails in the same place with nothing lost: that is another bug, however a race has led there.
+    pub(super) fn drop_other_failures(&self, confirmed: &mut Confirmed) {
+        confirmed.findings.retain(|_, finding| {
+            let Evidence::Crash { recovery, .. } = &finding.evidence else { return true };
+            let place = finding.places.iter().find(|place| place.role == Role::Recovery);
+            let failure = place.and_then(|place| FailurePlace::new(&recovery.outcome, &place.stack));
+            failure.is_none_or(|failure| !self.other_failures.contains(&failure))
+        });
+    }
+
+    /// How to see what a recovery does, while there is time.
+    fn restart(&self) -> Option<Restart<'a>> {
+        self.restart.map(|restart| Restart { deadline: self.grace(), ..restart })
+    }
+
     /// How many bytes of a crash image depend on the value that is lost there, and how many of those recovery leaves as they are.
     /// Nothing if none are known, or time is up.
     fn survivors(&self, case: &RaceCase<'_>, run: &JudgedRun) -> Result<Option<(usize, usize)>, LabError> {
         let effects = case.meeting.flow.iter().flat_map(|flow| &flow.effects);
         let stores: Vec<_> = effects.filter(|e| !e.output && e.end.seq < case.crash.seq).map(|e| e.end).collect();
-        let Some(restart) = self.restart.as_ref().filter(|_| !stores.is_empty() && !self.is_over()) else {
+        let Some(restart) = self.restart().filter(|_| !stores.is_empty() && !self.is_over()) else {
             return Ok(None);
         };
         let ranges = stores.iter().map(|end| (run.symbols.path(end.line.file), end.offset, end.len));
@@ -531,7 +584,7 @@ impl<'a> Judge<'a> {
         run: &JudgedRun,
         image: (&Versions, VersionId, &[Patch]),
     ) -> Result<Option<u64>, LabError> {
-        let Some(restart) = &self.restart else { return Ok(None) };
+        let Some(restart) = self.restart() else { return Ok(None) };
         let mut watch = Restarted::new(&run.symbols.path(update.end.line.file), variable, update);
         let ended = restart.run(Some(&self.recovery.command), image, &mut watch)?;
         Ok(ended.filter(|_| !shutdown::is_over()).and_then(|_| watch.kept()))
@@ -557,9 +610,9 @@ impl<'a> Judge<'a> {
             let (Some(load), Some(store)) = moments else { continue };
             let promise = self.recovery.promise_at(case.crash.control_at);
             let lost = TrialImage { version: load, patches: &case.crash.control, promise };
-            let none = TrialImage { patches: &[], ..lost };
+            let none = TrialImage { patches: case.free, ..lost };
             let before = self.recovery.promise_at(case.meeting.store.seq);
-            let before = TrialImage { version: store, patches: &[], promise: before };
+            let before = TrialImage { version: store, patches: case.free, promise: before };
             let now = &run.meetings.versions;
             let whole = self.went(now, &case.whole());
             // A content that is wrong with nothing lost is the fault of one thread, as far as anybody knows.
@@ -652,7 +705,7 @@ impl<'a> Judge<'a> {
 
     /// Whether recovery fails on an image even if it gets all the time that it may take.
     pub(super) fn still_fails(&mut self, versions: &Versions, image: &TrialImage<'_>) -> Result<bool, LabError> {
-        let name = image.image(versions);
+        let name = image.name(versions);
         let tried = self.journal.get(&name).filter(|tried| matches!(tried.outcome, Outcome::Hang { .. }));
         if tried.is_some() && self.screening.is_some() {
             let failed = |e| LabError::output("use", "a recovery", e);
@@ -666,7 +719,7 @@ impl<'a> Judge<'a> {
     }
 
     pub(super) fn went(&self, versions: &Versions, job: &TrialImage<'_>) -> RecoveryOutcome {
-        match self.journal.get(&job.image(versions)) {
+        match self.journal.get(&job.name(versions)) {
             Some(tried) if tried.outcome == self.usual => RecoveryOutcome::Well,
             Some(_) => RecoveryOutcome::Badly,
             None => RecoveryOutcome::NotTried,

@@ -48,6 +48,15 @@ pub struct MeetingCrash {
     pub unacted: Option<Vec<Patch>>,
 }
 
+impl MeetingCrash {
+    /// Writes something over all images of the crash.
+    pub(super) fn add_to_all(&mut self, patches: &[Patch]) {
+        let optional = [&mut self.others, &mut self.beside].into_iter().filter(|images| !images.is_empty());
+        let images = optional.chain([&mut self.patches, &mut self.control]).chain(&mut self.unacted);
+        images.for_each(|image| image.extend_from_slice(patches));
+    }
+}
+
 /// A thread read what another, or itself, had stored, before it was persistent; or went on meanwhile without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meeting {

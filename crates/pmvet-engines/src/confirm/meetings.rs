@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use pmvet_events::event::{Event, MarkerKind, What};
 use pmvet_events::{ContextId, SiteId, ThreadId};
 use pmvet_model::{Line, LineId, Mode, Model};
-use pmvet_target::crash::{Patch, PmReplay, Versions};
+use pmvet_target::crash::{Patch, PmReplay, VersionId, Versions};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
 
@@ -74,8 +74,8 @@ struct LossPatches {
 }
 
 impl LossPatches {
-    /// Of one of a line's stores.
-    fn of(model: &Model, line: &Line, index: usize) -> Self {
+    /// Without one of the stores of a line, and what came there later.
+    fn without(model: &Model, line: &Line, index: usize) -> Self {
         let thread = line.stores()[index].thread;
         let other = (index..line.stores().len()).find(|&i| line.stores()[i].thread != thread);
         Self {
@@ -181,7 +181,7 @@ impl MeetingScanner {
     }
 
     pub fn finish(mut self) -> Result<Meetings, ScanError> {
-        let (last, _) = self.versions.take(&mut self.replay)?;
+        let (last, _) = self.versions.snapshot(&mut self.replay)?;
         let Self { versions, mut meetings, fences, left_out, .. } = self;
         meetings.retain(|meeting| !meeting.crashes.is_empty());
         Ok(Meetings { versions, meetings, fences, last, left_out })
@@ -335,7 +335,7 @@ impl MeetingScanner {
         }
         let lost = |(&seq, &i): (&u64, &usize)| {
             let (line, index) = pending(&self.model, &self.meetings[i].store)?;
-            Some((seq, LossPatches::of(&self.model, line, index)))
+            Some((seq, LossPatches::without(&self.model, line, index)))
         };
         self.windows.iter().filter_map(lost).collect()
     }
@@ -356,7 +356,7 @@ impl MeetingScanner {
             if patches.is_empty() {
                 continue;
             }
-            let (version, _) = self.versions.take(&mut self.replay)?;
+            let (version, _) = self.versions.snapshot(&mut self.replay)?;
             let (meeting, control) = (&mut self.meetings[i], self.at_risk[i][0].control.clone());
             let act = PmAccess { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
             let (lost, control_at) = (vec![meeting.store], meeting.load.seq + 1);
@@ -410,7 +410,7 @@ impl MeetingScanner {
             let known = first.entry(thread).or_default();
             let new = known.len() < MOST_AT_RISK && known.iter().all(|(known, _)| known.end.line != store.end.line);
             if new && store.others < self.history.others(thread) {
-                known.push((*store, LossPatches::of(&self.model, line, index)));
+                known.push((*store, LossPatches::without(&self.model, line, index)));
             }
         };
         for store in self.history.stores_by(event.thread) {
@@ -448,7 +448,7 @@ impl MeetingScanner {
             return Ok(());
         }
         *met += 1;
-        let (version, _) = self.versions.take(&mut self.replay)?;
+        let (version, _) = self.versions.snapshot(&mut self.replay)?;
         let last = self.history.stores_by(writer).last();
         let crash = MeetingCrash {
             seq: event.seq,
@@ -509,22 +509,10 @@ impl MeetingScanner {
             let (line, offset, len) = place.unwrap_or((meeting.store.line, 0, 0));
             let Event { seq, thread, site, context, .. } = *event;
             let act = PmAccess { thread, site, context, seq, line, offset, len };
-            for Loss { patches, others, beside, control, lost } in losses(model, &meeting.store, &left) {
-                let (version, _) = self.versions.take(&mut self.replay)?;
-                meeting.crashes.push(MeetingCrash {
-                    seq: seq + 1,
-                    version,
-                    patches,
-                    others,
-                    beside,
-                    control,
-                    control_at: meeting.load.seq + 1,
-                    lost,
-                    act,
-                    fenced,
-                    answered: false,
-                    unacted: self.undo.since(thread, meeting.load.seq),
-                });
+            for loss in losses(model, &meeting.store, &left) {
+                let (version, _) = self.versions.snapshot(&mut self.replay)?;
+                let unacted = self.undo.since(thread, meeting.load.seq);
+                meeting.crashes.push(MeetingCrash { fenced, unacted, ..loss.after(act, &meeting.load, version) });
             }
         }
         open.retain(|open| open.fences < MOST_FENCES);
@@ -546,22 +534,9 @@ impl MeetingScanner {
             let (meeting, model) = (&mut self.meetings[i], &self.model);
             let left: Vec<&AtRisk> = self.at_risk[i].iter().filter(|at| pending(model, &at.end).is_some()).collect();
             let act = PmAccess { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
-            for Loss { patches, others, beside, control, lost } in losses(model, &meeting.store, &left) {
-                let (version, _) = self.versions.take(&mut self.replay)?;
-                meeting.crashes.push(MeetingCrash {
-                    seq: seq + 1,
-                    version,
-                    patches,
-                    others,
-                    beside,
-                    control,
-                    control_at: meeting.load.seq + 1,
-                    lost,
-                    act,
-                    fenced: false,
-                    answered: true,
-                    unacted: None,
-                });
+            for loss in losses(model, &meeting.store, &left) {
+                let (version, _) = self.versions.snapshot(&mut self.replay)?;
+                meeting.crashes.push(MeetingCrash { answered: true, ..loss.after(act, &meeting.load, version) });
             }
         }
         Ok(())
@@ -578,11 +553,34 @@ struct Loss {
     lost: Vec<PmAccess>,
 }
 
+impl Loss {
+    /// The crash that loses it just after an act of the reader.
+    fn after(self, act: PmAccess, load: &PmAccess, version: VersionId) -> MeetingCrash {
+        let Self { patches, others, beside, control, lost } = self;
+        let (seq, control_at) = (act.seq + 1, load.seq + 1);
+        let (fenced, answered, unacted) = (false, false, None);
+        MeetingCrash {
+            seq,
+            version,
+            patches,
+            others,
+            beside,
+            control,
+            control_at,
+            lost,
+            act,
+            fenced,
+            answered,
+            unacted,
+        }
+    }
+}
+
 /// What may be lost of stores that are pending still: the one that was read, and then everything.
 fn losses(model: &Model, store: &PmAccess, left: &[&AtRisk]) -> Vec<Loss> {
     let read = left.iter().take_while(|at| at.end.seq == store.seq).count();
     let loss = |lost: &[&AtRisk]| {
-        let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| LossPatches::of(model, line, i));
+        let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| LossPatches::without(model, line, i));
         let LossPatches { patches, others } = lost.iter().filter_map(at).collect();
         let earlier = lost.iter().skip_while(|at| at.end.seq == store.seq);
         let LossPatches { patches: beside, .. } = earlier.filter_map(at).collect();

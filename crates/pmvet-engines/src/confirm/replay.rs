@@ -3,7 +3,7 @@
 //! The plan of a forced run says where threads stop and whom they wait for; the rest is left to the machine. So the same plan
 //! gives the same meeting mostly, not always, and is tried some times.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use super::instruction::Instruction;
 use super::judge::{Judge, JudgedRun, journal, spots};
 use super::meeting::Meeting;
 use super::policy::POLICY;
+use super::schedule_picker::stops_of_anyone;
 use super::search::Confirmed;
 use super::shared::Nth;
 use crate::lab::{Lab, LabError, RecoveryCommand};
@@ -44,6 +45,9 @@ pub struct Schedule {
     /// Nothing: nobody reads the store, and it does not matter who goes on.
     load: Option<Instruction>,
     timeout: Duration,
+    /// Who takes locks that stay held, and are free in the image.
+    #[serde(default)]
+    held_locks: BTreeSet<Instruction>,
 }
 
 impl Schedule {
@@ -78,6 +82,8 @@ pub(super) struct Forced {
     /// Nothing: the recorded run, in which nobody was stopped.
     pub(super) name: Option<String>,
     pub(super) plan: Plan,
+    /// The stores that it is for, if that is only a few.
+    pub(super) about: BTreeSet<Instruction>,
     pub(super) timeout: Duration,
 }
 
@@ -89,6 +95,7 @@ impl Forced {
         meeting: &Meeting,
         (store, load): &(Instruction, Instruction),
         fences: &HashMap<u64, Nth>,
+        held_locks: &BTreeSet<Instruction>,
         stacks: &mut dyn Stacks,
     ) -> Schedule {
         let plan = |at: &Instruction, nth: u32, before: bool| {
@@ -99,7 +106,7 @@ impl Forced {
             Plan { stalls: vec![stall], delays: false, in_step: true, ..self.plan.clone() }
         };
         let fence = fences.get(&meeting.store.seq);
-        let late = fence.and_then(|fence| Some(plan(&Instruction::of(fence.site, stacks)?, fence.nth, true)));
+        let late = fence.and_then(|fence| Some(plan(&Instruction::at(fence.site, stacks)?, fence.nth, true)));
         let early = meeting.nth.map(|nth| plan(store, nth, false));
         let whole = self.name.is_some().then(|| self.plan.clone());
         let stopped = [&late, &early].into_iter().flatten().filter(|_| meeting.read);
@@ -108,17 +115,21 @@ impl Forced {
         if plans.is_empty() {
             plans.push(self.plan.clone());
         }
-        Schedule { plans, store: store.clone(), load: meeting.read.then(|| load.clone()), timeout: self.timeout }
+        Schedule {
+            plans,
+            store: store.clone(),
+            load: meeting.read.then(|| load.clone()),
+            timeout: self.timeout,
+            held_locks: held_locks.clone(),
+        }
     }
 }
 
 /// A plan that stops one thread, for all: each is stopped there some times, until the others have done what they do.
 fn for_all(plan: &Plan, threads: u32) -> Plan {
     let stops = |stop: &Stop| {
-        let first = stop.nth.saturating_sub(POLICY.replayed_visits / 2);
-        let visits = move |thread| (first..first + POLICY.replayed_visits).map(move |nth| (thread, nth));
-        let all = (1..=threads).flat_map(visits);
-        all.map(|(thread, nth)| Stop { thread, nth, reader: 0, reads: u32::MAX, ..Stop::default() }).collect()
+        let first = stop.nth.saturating_sub(POLICY.visits_of_anyone / 2);
+        stops_of_anyone(threads, first..first + POLICY.visits_of_anyone)
     };
     let stall = |stall: &Stall| Stall { stops: stall.stops.first().map_or_else(Vec::new, stops), ..stall.clone() };
     Plan { stalls: plan.stalls.iter().map(stall).collect(), ..plan.clone() }
@@ -166,9 +177,11 @@ pub fn again(
             continue;
         }
         let mut judge = Judge::with(lab, recovery.clone(), usual.clone(), journal(scratch.path())?);
+        judge.held_locks.clone_from(&schedule.held_locks);
         judge.screen_like(&run, &mut undisturbed)?;
         let mut confirmed = Confirmed::default();
-        let forced = Forced { name: None, plan: plan.clone(), timeout: schedule.timeout };
+        let (plan, about) = (plan.clone(), BTreeSet::from([schedule.store.clone()]));
+        let forced = Forced { name: None, plan, about, timeout: schedule.timeout };
         judge.judge(run, &forced, &mut confirmed)?;
         let proven = confirmed.findings.values().find_map(|finding| match &finding.evidence {
             Evidence::Crash { recovery, .. } => Some((finding, recovery.outcome.clone())),

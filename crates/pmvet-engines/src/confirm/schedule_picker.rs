@@ -6,6 +6,8 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
 
 use pmvet_events::plan::{self, MAX_STALLS, Stall};
 use pmvet_events::{ContextId, ThreadId};
@@ -33,6 +35,9 @@ enum Wait {
     Long,
     /// Until a reader has come who sees a change. The two threads wait for each other to that end.
     Change,
+    /// As long, but whoever comes to the store is stopped. Of what happens a few times in a run, such as the resize of a table, it may be
+    /// chance which thread does it.
+    Anyone,
 }
 
 impl Way {
@@ -42,17 +47,23 @@ impl Way {
 
     /// Where an attempt counts how often it was made in this way.
     fn index(self) -> usize {
-        usize::from(self.late) * 3 + self.wait as usize
+        usize::from(self.late) * WAITS + self.wait as usize
     }
 }
 
+/// How many kinds of [`Wait`] there are.
+const WAITS: usize = 4;
+
 /// The ways of runs, in turn.
-const WAYS: [Way; 8] = [
+const WAYS: [Way; 11] = [
+    Way::new(true, Wait::Anyone, true),
     Way::new(true, Wait::Short, true),
     Way::new(true, Wait::Change, true),
+    Way::new(true, Wait::Anyone, true),
     Way::new(true, Wait::Short, false),
     Way::new(true, Wait::Long, true),
     Way::new(true, Wait::Change, true),
+    Way::new(true, Wait::Anyone, true),
     Way::new(false, Wait::Short, true),
     Way::new(true, Wait::Long, false),
     Way::new(true, Wait::Change, true),
@@ -85,6 +96,8 @@ pub struct Attempt {
     pub end: Option<Arrival>,
     pub reader: ThreadId,
     pub load: Instruction,
+    /// All that may read the store too early, as predicted.
+    pub predicted_loads: Arc<[Instruction]>,
     /// The call path to the load.
     pub path: ContextId,
     /// In how many of its operations the reader reads the store up to the load that is of interest.
@@ -104,17 +117,20 @@ pub(super) struct RunPlan {
     pub(super) stalls: Vec<Stall>,
     /// The threads that are not stopped are kept in step. That is of no use, and takes time, where threads wait for each other.
     pub(super) in_step: bool,
+    /// The stores that it is for, if that is only a few.
+    pub(super) about: BTreeSet<Instruction>,
 }
 
 /// Chooses for one run after the other.
 pub(super) struct SchedulePicker {
     attempts: Vec<Attempt>,
     /// How often each was tried in each way.
-    tried: Vec<[u8; 6]>,
+    tried: Vec<[u8; 2 * WAITS]>,
     /// How often each two instructions were tried, the second of them on each call path: what leads there makes the difference.
     pairs: HashMap<(Instruction, Instruction, ContextId), usize>,
     /// How many threads may be stopped at a time.
     most: usize,
+    threads: u32,
     /// The number of the last event of the recorded run that counts.
     last: u64,
     runs: usize,
@@ -123,11 +139,12 @@ pub(super) struct SchedulePicker {
 impl SchedulePicker {
     pub(super) fn new(attempts: Vec<Attempt>, threads: u32) -> Self {
         Self {
-            tried: vec![[0; 6]; attempts.len()],
+            tried: vec![[0; 2 * WAITS]; attempts.len()],
             last: attempts.iter().map(|attempt| attempt.until).max().unwrap_or(0),
             attempts,
             pairs: HashMap::new(),
             most: (threads / POLICY.threads_per_stop).max(1) as usize,
+            threads,
             runs: 0,
         }
     }
@@ -141,7 +158,64 @@ impl SchedulePicker {
         let first = self.runs;
         self.runs += 1;
         let ways = (first..first + WAYS.len()).map(|run| WAYS[run % WAYS.len()]);
-        ways.map(|way| self.choose(way, &open)).find(|choice| !choice.stalls.is_empty()).unwrap_or_default()
+        let mut choices = ways.map(|way| match way.wait {
+            Wait::Anyone => self.stop_anyone(way, &open),
+            _ => self.choose(way, &open),
+        });
+        choices.find(|choice| !choice.stalls.is_empty()).unwrap_or_default()
+    }
+
+    /// Stops whoever comes to a store that happens rarely, and lets a reader wait for that before it reads: by then it may be too late for
+    /// one that others would have to let go on.
+    fn stop_anyone(&mut self, way: Way, open: &impl Fn(&Attempt) -> bool) -> RunPlan {
+        let mut stores: BTreeMap<&Instruction, RareStore<'_>> = BTreeMap::new();
+        for (attempt, tried) in self.attempts.iter().zip(&self.tried) {
+            let fits = attempt.change.is_none() && attempt.promise.store == way.predicted && open(attempt);
+            if let Some(stop) = attempt.stop(way.late).filter(|_| fits) {
+                let store = stores.entry(&attempt.store.at).or_default();
+                store.tried = store.tried.max(tried[way.index()]);
+                store.visits.insert((attempt.thread, attempt.store.nth));
+                store.stops.insert(&stop.at);
+                store.loads = &attempt.predicted_loads;
+                store.readers.insert(attempt.reader);
+            }
+        }
+        stores.retain(|_, store| store.tried < POLICY.tries_per_way && store.visits.len() <= POLICY.few_visits);
+        let mut order: Vec<(&Instruction, RareStore<'_>)> = stores.into_iter().collect();
+        order.sort_by_key(|(_, store)| store.turn());
+        let (mut stalls, mut chosen) = (BTreeMap::<Instruction, Vec<plan::Stop>>::new(), BTreeSet::new());
+        let mut waiting = BTreeSet::new();
+        for (at, store) in order {
+            let Some((reader, nth)) = store.next_reader(&waiting) else { continue };
+            if waiting.len() == self.most {
+                break;
+            }
+            if stalls.len() + store.stops.len() + store.loads.len() > MAX_STALLS {
+                break;
+            }
+            waiting.insert(reader);
+            chosen.insert(at.clone());
+            let number = waiting.len() as u32;
+            for stop in store.stops {
+                let others = stops_of_anyone(self.threads, 0..POLICY.visits_of_anyone);
+                let others = others.into_iter().filter(|stop| stop.thread != reader.0);
+                stalls.entry(stop.clone()).or_default().extend(others.map(|stop| plan::Stop { number, ..stop }));
+            }
+            for load in store.loads {
+                let gate = plan::Stop { thread: reader.0, nth, until: number, ..plan::Stop::default() };
+                stalls.entry(load.clone()).or_default().push(gate);
+            }
+        }
+        for (attempt, tried) in self.attempts.iter().zip(&mut self.tried) {
+            tried[way.index()] += u8::from(chosen.contains(&attempt.store.at));
+        }
+        let stall = |(at, stops): (Instruction, Vec<plan::Stop>)| Stall {
+            module: at.module,
+            offset: at.offset,
+            before: way.late,
+            stops,
+        };
+        RunPlan { stalls: stalls.into_iter().map(stall).collect(), in_step: true, about: chosen }
     }
 
     fn choose(&mut self, way: Way, open: &impl Fn(&Attempt) -> bool) -> RunPlan {
@@ -180,7 +254,7 @@ impl SchedulePicker {
             let attempt = &self.attempts[i];
             let Some(stop) = attempt.stop(way.late) else { continue };
             if let Some(chain) = &attempt.change {
-                let Some(stops) = chains.take(attempt, chain, stop) else { continue };
+                let Some(stops) = chains.add(attempt, chain, stop) else { continue };
                 let new: BTreeSet<&Instruction> =
                     stops.iter().map(|(at, _)| at).filter(|at| !stalls.contains_key(*at)).collect();
                 if stalls.len() + new.len() > MAX_STALLS {
@@ -189,13 +263,13 @@ impl SchedulePicker {
                 stops.into_iter().for_each(|(at, stop)| stalls.entry(at).or_default().push(stop));
             } else {
                 let room = stalls.len() < MAX_STALLS || stalls.contains_key(&stop.at);
-                if !room || !taken.take(attempt, way.wait) {
+                if !room || !taken.add(attempt, way.wait) {
                     continue;
                 }
                 let (thread, nth) = (attempt.thread.0, stop.nth);
                 let (reader, reads) = match way.wait {
                     Wait::Long => (0, u32::MAX),
-                    Wait::Short | Wait::Change => (attempt.reader.0, attempt.reads),
+                    Wait::Short | Wait::Change | Wait::Anyone => (attempt.reader.0, attempt.reads),
                 };
                 let stop_there = plan::Stop { thread, nth, reader, reads, ..plan::Stop::default() };
                 stalls.entry(stop.at.clone()).or_default().push(stop_there);
@@ -214,8 +288,42 @@ impl SchedulePicker {
             before: way.late,
             stops,
         };
-        RunPlan { stalls: stalls.into_iter().map(stall).collect(), in_step: way.wait != Wait::Change }
+        let (stalls, in_step) = (stalls.into_iter().map(stall).collect(), way.wait != Wait::Change);
+        RunPlan { stalls, in_step, about: BTreeSet::new() }
     }
+}
+
+/// A store that happens a few times in a run.
+#[derive(Debug, Default)]
+struct RareStore<'a> {
+    tried: u8,
+    visits: BTreeSet<(ThreadId, u32)>,
+    /// Where its threads stop.
+    stops: BTreeSet<&'a Instruction>,
+    /// What reads it, as predicted.
+    loads: &'a [Instruction],
+    readers: BTreeSet<ThreadId>,
+}
+
+impl RareStore<'_> {
+    /// The first have their turn first: each as often as many places read it.
+    fn turn(&self) -> Reverse<usize> {
+        Reverse(1000 * self.loads.len() / (usize::from(self.tried) + 1))
+    }
+
+    /// Who waits for it, and at which visit to each load: all readers in turn, from the start, then later. Some wait already.
+    fn next_reader(&self, waiting: &BTreeSet<ThreadId>) -> Option<(ThreadId, u32)> {
+        let (tried, readers) = (usize::from(self.tried), self.readers.len());
+        let mut in_turn = self.readers.iter().cycle().skip(tried).take(readers);
+        let reader = in_turn.find(|reader| !waiting.contains(reader))?;
+        Some((*reader, (tried / readers) as u32 * POLICY.visits_of_anyone))
+    }
+}
+
+/// Stops each thread at some of its visits, until the others have done what they do.
+pub(super) fn stops_of_anyone(threads: u32, visits: Range<u32>) -> Vec<plan::Stop> {
+    let all = (1..=threads).flat_map(|thread| visits.clone().map(move |nth| (thread, nth)));
+    all.map(|(thread, nth)| plan::Stop { thread, nth, reader: 0, reads: u32::MAX, ..plan::Stop::default() }).collect()
 }
 
 /// What a run does already.
@@ -240,7 +348,7 @@ struct StopSpan {
 impl Taken {
     /// Takes an attempt in, if it can be made beside the others: its reader runs while it waits, and few threads are stopped at a
     /// time.
-    fn take(&mut self, attempt: &Attempt, wait: Wait) -> bool {
+    fn add(&mut self, attempt: &Attempt, wait: Wait) -> bool {
         let Attempt { thread, reader, seq, until, .. } = *attempt;
         let until = if wait == Wait::Long { until.max(seq + self.length) } else { until };
         let (from, until) = (seq, until + POLICY.reader_slack_events);
@@ -285,6 +393,7 @@ mod tests {
             end: Some(stop(11)),
             reader: ThreadId(reader),
             load: spot(20),
+            predicted_loads: Arc::new([spot(20)]),
             path: ContextId(1),
             reads: 1,
             seq,
@@ -332,7 +441,9 @@ mod tests {
         let mut picker = SchedulePicker::new(attempts, 2);
         assert!(picker.any_predicted(|_| true));
         // Some runs are for what was not predicted.
-        for way in WAYS.iter().cycle().take(2 * WAYS.len()).filter(|way| way.wait != Wait::Change) {
+        for way in
+            WAYS.iter().cycle().take(2 * WAYS.len()).filter(|way| !matches!(way.wait, Wait::Change | Wait::Anyone))
+        {
             let stalls = picker.choose(*way, &|_| true).stalls;
             assert_eq!(stops(&stalls)[0].1 == 0, way.predicted, "{way:?}");
         }
@@ -345,6 +456,31 @@ mod tests {
         let runs: Vec<_> = (0..WAYS.len()).map(|_| picker.next(|_| true).stalls).collect();
         assert!(runs.iter().filter(|stalls| long(stalls)).all(|stalls| stops(stalls) == [(2, 0)]));
         assert!(runs.iter().any(|stalls| long(stalls)));
+    }
+
+    #[test]
+    fn what_happens_a_few_times_stops_whoever_does_it() {
+        let mut rare = attempt(2, 3, 0, 100, 120);
+        (rare.promise.store, rare.promise.pair, rare.store.at.offset) = (true, true, 9);
+        let often = (0..100).map(|nth| {
+            let end = Arrival { at: Instruction { module: "m".into(), offset: 12 }, nth };
+            let promise = Prospect { store: true, pair: true, ..PROSPECT };
+            Attempt { promise, end: Some(end), ..attempt(3, 2, nth, 100, 120) }
+        });
+        let mut picker = SchedulePicker::new(often.chain([rare]).collect(), 3);
+        let way = Way::new(true, Wait::Anyone, true);
+        for round in 0..u32::from(POLICY.tries_per_way) {
+            let stalls = picker.stop_anyone(way, &|_| true).stalls;
+            let [store, load] = &stalls[..] else { panic!("{stalls:?}") };
+            assert_eq!((store.offset, load.offset), (11, 20));
+            let visits = |thread| (0..POLICY.visits_of_anyone).map(move |nth| (thread, nth));
+            assert_eq!(stops(&stalls[..1]), visits(1).chain(visits(2)).collect::<Vec<_>>(), "all but the reader");
+            let gate =
+                plan::Stop { thread: 3, nth: round * POLICY.visits_of_anyone, until: 1, ..plan::Stop::default() };
+            assert_eq!(load.stops, [gate]);
+            assert!(store.stops.iter().all(|stop| stop.number == 1));
+        }
+        assert_eq!(picker.stop_anyone(way, &|_| true).stalls, [], "that was often enough");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Predicted races are made to happen, one forced run after the other, and recovery judges each run.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use pmvet_events::plan::{Plan, Stall};
@@ -120,6 +120,8 @@ pub struct Confirmation<'a> {
     /// How long everything took before, and whether it has given predicted races.
     pub before: Duration,
     pub predicted: bool,
+    /// Whether there is anything to force.
+    pub forces: bool,
     /// How many threads and stores the recorded run had.
     pub threads: u32,
     pub stores: u64,
@@ -215,7 +217,7 @@ impl Confirmation<'_> {
         }
         confirmed.judged_by = Some((judge.recovery.clone(), judge.usual.clone()));
         let (versions, moments) = lab::versions_at(&self.lab.recording(), &[crashes], self.lab.temporary()?)?;
-        let share = if self.predicted { judge.left() / POLICY.locks_divisor } else { judge.left() };
+        let share = if self.forces { judge.left() / POLICY.locks_divisor } else { judge.left() };
         let locks_until = Instant::now().checked_add(share);
         let crashes = LockCrashes { versions, moments };
         Ok(Ok(Confirming { confirm: self, judge, base, crashes, confirmed, locks_until, acknowledged_by }))
@@ -237,15 +239,16 @@ impl Confirmation<'_> {
         let nothing_shared = attempts.is_empty();
         let pairs = attempts.iter().filter(|attempt| attempt.promise.pair);
         confirmed.predicted = pairs.map(|attempt| (attempt.store.at.clone(), attempt.load.clone())).collect();
-        // Predicted races want runs of their own, for which the recorded one has to leave time.
+        // Races want runs of their own, for which the recorded one has to leave time.
         let whole = judge.deadline;
-        if !confirmed.predicted.is_empty() {
+        if !nothing_shared {
             judge.end_within(judge.left() / POLICY.recorded_run_divisor);
         }
         if confirmed.no_oracle.is_none() && !self.variables.all.is_empty() {
             confirmed.sync = judge.sync_variables(self.variables, &mut base, confirmed)?;
         }
-        let forced = Forced { name: None, plan: self.plan(Vec::new()), timeout: self.timeout() };
+        let plan = self.plan(Vec::new());
+        let forced = Forced { name: None, plan, about: BTreeSet::new(), timeout: self.timeout() };
         let since = Instant::now();
         judge.judge(base, &forced, confirmed)?;
         confirmed.took("recoveries from the recorded run", since);
@@ -254,6 +257,7 @@ impl Confirmation<'_> {
         let picker = SchedulePicker::new(attempts, self.threads);
         std::thread::scope(|scope| self.explore(ForcedRuns::new(scope, self), picker, judge, confirmed))?;
         confirmed.took("forced runs", since);
+        judge.drop_other_failures(confirmed);
         if self.has_what_it_wants(confirmed) {
             confirmed.notes.push("what comes after the first proof: --until-finding".into());
         } else {
@@ -324,7 +328,7 @@ impl Confirmation<'_> {
                 return Ok(());
             }
             while begun < self.wanted.rounds && forced_runs.has_room() {
-                let RunPlan { stalls, in_step } = picker.next(open);
+                let RunPlan { stalls, in_step, about } = picker.next(open);
                 if stalls.is_empty() && !self.wanted.delay_injection {
                     break;
                 }
@@ -336,16 +340,16 @@ impl Confirmation<'_> {
                     && confirmed.any_not_followed();
                 plan.follow = if follows { POLICY.followed_instructions } else { 0 };
                 let time = self.timeout().min(judge.left().max(POLICY.shortest_run));
-                forced_runs.begin(RunOrder { name: format!("forced-{begun}"), plan, time });
+                forced_runs.begin(RunOrder { name: format!("forced-{begun}"), plan, about, time });
             }
             let Some(made) = forced_runs.next()? else { return Ok(()) };
-            let news = self.take(made, judge, confirmed)?;
+            let news = self.judge_made(made, judge, confirmed)?;
             fruitless = if news { 0 } else { fruitless + 1 };
         }
     }
 
     /// Judges a forced run. Whether anything new was seen.
-    fn take(&self, made: MadeRun, judge: &mut Judge<'_>, confirmed: &mut Confirmed) -> Result<bool, LabError> {
+    fn judge_made(&self, made: MadeRun, judge: &mut Judge<'_>, confirmed: &mut Confirmed) -> Result<bool, LabError> {
         let MadeRun { order, recording, ending, run } = made;
         if shutdown::is_over() {
             recording.remove();
@@ -377,7 +381,8 @@ impl Confirmation<'_> {
             (confirmed.findings.len(), met)
         };
         let before = known(confirmed);
-        let forced = Forced { name: Some(order.name), plan: order.plan, timeout: self.timeout() };
+        let RunOrder { name, plan, about, .. } = order;
+        let forced = Forced { name: Some(name), plan, about, timeout: self.timeout() };
         // Other runs are to come.
         let whole = judge.deadline;
         judge.end_within((judge.left() / POLICY.judged_run_divisor).max(POLICY.shortest_judged_run));

@@ -77,7 +77,7 @@ impl Judge<'_> {
                 },
                 _ => continue,
             };
-            let Some(tried) = self.journal.get(&held.image(&versions)) else { continue };
+            let Some(tried) = self.journal.get(&held.name(&versions)) else { continue };
             let setting = self.setting();
             let mut stacks = run.symbols.with(&run.places);
             let mut names = StackLookup { stacks: &mut stacks, natives: &mut self.natives };

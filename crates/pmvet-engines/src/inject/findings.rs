@@ -24,7 +24,7 @@ const NAMED: usize = 8;
 
 /// The verdict on each failure point.
 pub fn verdicts(scan: &FailurePointScan, journal: &TrialJournal, usual: &Outcome) -> Vec<PointVerdict> {
-    let verdict = |point: &FailurePoint| match journal.get(&point.image().image(&scan.versions)) {
+    let verdict = |point: &FailurePoint| match journal.get(&point.image().name(&scan.versions)) {
         Some(tried) if tried.outcome == *usual => PointVerdict::Good,
         Some(_) => PointVerdict::Bad,
         None => PointVerdict::NotTried,
@@ -34,7 +34,7 @@ pub fn verdicts(scan: &FailurePointScan, journal: &TrialJournal, usual: &Outcome
 
 /// Windows of failing points, and what the recovery did at the first point of each.
 pub fn failures<'a>(scan: &FailurePointScan, journal: &'a TrialJournal, usual: &Outcome) -> Vec<(Window, &'a Tried)> {
-    let tried = |point: usize| journal.get(&scan.points[point].image().image(&scan.versions));
+    let tried = |point: usize| journal.get(&scan.points[point].image().name(&scan.versions));
     let mode = |point: usize| tried(point).filter(|t| t.outcome != *usual).map(|t| FailureMode::from(&t.outcome));
     let windows = windows(&verdicts(scan, journal, usual)).into_iter().flat_map(|window| window.by_mode(mode));
     windows.filter_map(|window| Some((window, tried(window.first)?))).collect()
@@ -52,7 +52,7 @@ pub fn prolongs_a_window(
     let Some(previous) = state.point.checked_sub(1).map(|point| &scan.points[point]) else { return false };
     let fails_alike =
         |tried: &Tried| tried.outcome != *usual && FailureMode::from(&tried.outcome) == FailureMode::from(outcome);
-    journal.get(&previous.image().image(&scan.versions)).is_some_and(fails_alike)
+    journal.get(&previous.image().name(&scan.versions)).is_some_and(fails_alike)
         && state.lost.iter().any(|lost| lost.seq >= previous.seq)
 }
 

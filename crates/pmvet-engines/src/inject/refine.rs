@@ -79,7 +79,7 @@ pub fn narrow(
         let is_bad = |moment: u64, mode: FailureMode| {
             let at = found.partition_point(|(m, _)| *m < moment);
             let (_, version) = found.get(at).filter(|(m, _)| *m == moment)?;
-            let tried = journal.get(&image(moment, *version).image(&versions))?;
+            let tried = journal.get(&image(moment, *version).name(&versions))?;
             Some(tried.outcome != *campaign.usual && FailureMode::from(&tried.outcome) == mode)
         };
         let before: Vec<TurningPoint> = spans.to_vec();

@@ -170,7 +170,7 @@ impl FailurePointScanner {
         // As of now: the event may be another answer.
         let (follows_answer, answers) = (self.points.follows_answer(), self.points.answers);
         if self.points.is_point(event, places) {
-            let (version, _) = self.versions.take(&mut self.replay)?;
+            let (version, _) = self.versions.snapshot(&mut self.replay)?;
             let Event { seq, thread, site, context, .. } = *event;
             self.found.push(FailurePoint { seq, thread, site, context, version, promise: PromiseId::NONE });
             if let Some(reorder) = self.plan.reorder {
@@ -235,7 +235,7 @@ impl FailurePointScanner {
     }
 
     pub fn finish(mut self) -> Result<FailurePointScan, ScanError> {
-        let (last, _) = self.versions.take(&mut self.replay)?;
+        let (last, _) = self.versions.snapshot(&mut self.replay)?;
         let all = self.plan.reorder.is_none_or(|reorder| reorder.all);
         let unlikely = if all { 0 } else { self.keep_likely_states() };
         Ok(FailurePointScan {

@@ -60,13 +60,13 @@ pub fn versions_at(
             continue;
         }
         while let Some(moment) = next.next_if(|moment| *moment <= event.seq) {
-            found.push((moment, versions.take(&mut replay)?.0));
+            found.push((moment, versions.snapshot(&mut replay)?.0));
         }
         replay.apply(&event)?;
     }
     // What is left comes after the last event.
     for moment in next {
-        found.push((moment, versions.take(&mut replay)?.0));
+        found.push((moment, versions.snapshot(&mut replay)?.0));
     }
     Ok((versions, found))
 }

@@ -29,8 +29,8 @@ impl<'a> TrialImage<'a> {
         Self { version, patches, promise: PromiseId::NONE }
     }
 
-    /// Of the whole image, and of what it must show: the same image has the same name in every run.
-    pub fn image(&self, versions: &Versions) -> String {
+    /// Names the whole image, and what it must show: the same image has the same name in every run.
+    pub fn name(&self, versions: &Versions) -> String {
         let mut hash = Xxh3::new();
         hash.update(&versions.get(self.version).map_or(0, |v| v.hash).to_le_bytes());
         for patch in self.patches {
@@ -81,7 +81,7 @@ impl TrialPool<'_> {
         journal: &mut TrialJournal,
         progress: &dyn TrialProgress,
     ) -> io::Result<TrialCounts> {
-        let named: Vec<(String, &TrialImage<'_>)> = jobs.iter().map(|job| (job.image(self.versions), job)).collect();
+        let named: Vec<(String, &TrialImage<'_>)> = jobs.iter().map(|job| (job.name(self.versions), job)).collect();
         let mut open: Vec<&(String, &TrialImage<'_>)> = Vec::new();
         let mut names = std::collections::HashSet::new();
         for job in &named {

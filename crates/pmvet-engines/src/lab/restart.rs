@@ -22,10 +22,13 @@ const QUIET: Duration = Duration::from_millis(700);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How to restart.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Restart<'a> {
     pub lab: Lab<'a>,
+    /// What takes longer hangs.
     pub timeout: Duration,
+    /// There is no time for it after this: what has not ended by then tells nothing.
+    pub deadline: Option<Instant>,
 }
 
 /// Looks at the events of a restart.
@@ -41,7 +44,7 @@ pub trait RestartWatch {
 
 impl Restart<'_> {
     /// Runs the workload, or another command, on a version of PM with some bytes changed. Whether it ended well; nothing if that is not
-    /// known: it cannot be run on private files, pmvet was told to stop, or events were lost.
+    /// known: it cannot be run on private files, its time was up, pmvet was told to stop, or events were lost.
     pub fn run(
         &self,
         command: Option<&[OsString]>,
@@ -64,21 +67,27 @@ impl Restart<'_> {
         let spins_since = Mutex::new(None);
         let (running, ended) = mpsc::channel::<()>();
         let ended = std::thread::scope(|scope| {
-            scope.spawn(|| end_if_quiet(&spins_since, &cancel, ended));
+            scope.spawn(|| self.end_early(&spins_since, &cancel, ended));
             let ended = launch_target(&how, self.lab.install, &mut Watched { watch, spins_since: &spins_since });
             drop(running);
             ended
         });
-        ended_well(ended, watch.is_decided(), stopped_by().is_some())
+        ended_well(ended, watch.is_decided(), stopped_by().is_some() || self.is_late())
     }
-}
 
-/// Ends a restart in which a thread spins and nothing else happens. `ended`: has no sender any more once it is over.
-fn end_if_quiet(spins_since: &Mutex<Option<Instant>>, cancel: &AtomicBool, ended: Receiver<()>) {
-    while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-        let since = *spins_since.lock().unwrap_or_else(PoisonError::into_inner);
-        if since.is_some_and(|since| since.elapsed() >= QUIET) {
-            cancel.store(true, Ordering::Relaxed);
+    /// There is no time for it any more.
+    pub fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    /// Ends a restart in which a thread spins and nothing else happens, or that has no time any more. `ended`: has no sender any more once
+    /// it is over.
+    fn end_early(&self, spins_since: &Mutex<Option<Instant>>, cancel: &AtomicBool, ended: Receiver<()>) {
+        while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            let since = *spins_since.lock().unwrap_or_else(PoisonError::into_inner);
+            if since.is_some_and(|since| since.elapsed() >= QUIET) || self.is_late() {
+                cancel.store(true, Ordering::Relaxed);
+            }
         }
     }
 }

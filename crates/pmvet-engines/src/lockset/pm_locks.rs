@@ -88,8 +88,8 @@ pub struct Aftermath {
     looked: bool,
     /// Looks at the lock since anything was stored.
     in_vain: u32,
-    /// How often each thread has looked at the lock with nothing else in between.
-    rows: FastMap<ThreadId, u32>,
+    /// Where each thread has looked last, and how often with nothing else in between.
+    rows: FastMap<ThreadId, (u64, u32)>,
 }
 
 /// Who has looked this often, while nobody has stored anything, spins.
@@ -124,21 +124,21 @@ impl Aftermath {
         self.freed || self.waits_for_ever()
     }
 
-    /// A thread looks at the lock and does nothing else. If nothing comes any more, not from others either, it waits for ever.
+    /// A thread looks at a word, be it of this lock or of another that the crash left held, and does nothing else. If nothing comes any
+    /// more, not from others either, it waits for ever.
     pub fn is_spinning(&self) -> bool {
-        !self.freed && self.rows.values().any(|&looks| looks >= SPINS_IN_A_ROW)
+        !self.freed && self.rows.values().any(|&(_, looks)| looks >= SPINS_IN_A_ROW)
     }
 
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
-        let looks = match event.what {
-            What::Load { addr, size } => self.hits(event.thread, addr, size.into()),
-            What::Rmw { addr, new, stored: false, .. } => self.hits(event.thread, addr, new.len() as u64),
-            _ => false,
-        };
-        match looks {
-            true => *self.rows.entry(event.thread).or_default() += 1,
-            false => drop(self.rows.remove(&event.thread)),
+        match event.what {
+            What::Load { addr, .. } | What::Rmw { addr, stored: false, .. } => {
+                let (last, looks) = self.rows.entry(event.thread).or_default();
+                *looks = if *last == addr { *looks + 1 } else { 1 };
+                *last = addr;
+            }
+            _ => drop(self.rows.remove(&event.thread)),
         }
         match event.what {
             What::Store { .. } | What::Rmw { stored: true, .. } => self.in_vain = 0,

@@ -51,7 +51,7 @@ struct CodePlace(Vec<CodeLine>);
 
 impl CodePlace {
     /// `callers`: how many of the calls around the line belong to it.
-    fn of(stack: &Stack, callers: usize) -> Self {
+    fn in_stack(stack: &Stack, callers: usize) -> Self {
         let own = user_frame(stack).unwrap_or(0);
         let outer = stack.iter().skip(own + 1).filter(|frame| frame.is_user()).take(callers);
         let place = |frame: &Frame| {
@@ -82,9 +82,9 @@ pub(super) fn group<'a>(races: &'a [PredictedRace], stacks: &mut dyn Stacks) -> 
     let mut groups: Vec<RaceGroup<'a>> = Vec::new();
     for (race, ends) in resolved {
         let callers = usize::from(left_to_caller.contains(&path(race)));
-        let place = CodePlace::of(&ends.store, callers);
+        let place = CodePlace::in_stack(&ends.store, callers);
         let paths = BTreeSet::from([words(&ends.store)]);
-        let load = (CodePlace::of(&ends.load, 0), BTreeSet::from([words(&ends.load)]));
+        let load = (CodePlace::in_stack(&ends.load, 0), BTreeSet::from([words(&ends.load)]));
         let reader = RaceReader { place: load.0, race, ends, count: race.count, paths: load.1 };
         match groups.iter_mut().find(|known| known.place == place) {
             Some(known) => known.join(paths, reader),

@@ -14,8 +14,10 @@ use super::pm_locks::{Aftermath, Afterwards, LockLeftHeld};
 use crate::lab::restart::{Restart, RestartWatch};
 use crate::lab::{self, Lab, LabError};
 
-/// A restart that hangs on a lock is given up after this time.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A restart hangs on a lock if it takes so many times as long as the recorded run, and a second; never more than ten.
+const SLOWDOWN: u32 = 4;
+const SLACK: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// Restarts the program from crashes that leave a lock held.
 #[derive(Debug)]
@@ -23,7 +25,9 @@ pub struct Restarts<'a> {
     pub lab: Lab<'a>,
     /// What runs after a crash before the program does. Nothing: the program itself.
     pub recover: Option<Vec<OsString>>,
-    /// None is begun after this time.
+    /// How long the recorded run took.
+    pub traced: Duration,
+    /// How long they may take together.
     pub most_time: Option<Duration>,
 }
 
@@ -46,15 +50,17 @@ impl Restarts<'_> {
             .iter()
             .map(|group| group.iter().map(|lock| (lock, paths.get(&lock.word.file), at(lock))).collect())
             .collect();
-        let until = self.most_time.and_then(|time| Instant::now().checked_add(time));
+        let deadline = self.most_time.and_then(|time| Instant::now().checked_add(time));
+        let timeout = (self.traced * SLOWDOWN + SLACK).min(LONGEST);
+        let restart = Restart { lab: self.lab, timeout, deadline };
         let next = AtomicUsize::new(0);
         let work = || {
             let mut done = Vec::new();
             while let Some(group) = tries.get(next.fetch_add(1, Ordering::Relaxed)) {
                 for (lock, path, version) in group {
-                    let in_time = !shutdown::is_over() && until.is_none_or(|until| Instant::now() < until);
+                    let in_time = !shutdown::is_over() && !restart.is_late();
                     let known = path.zip(*version).filter(|_| in_time);
-                    let tried = known.map(|(path, version)| self.restart(lock, path, &versions, version));
+                    let tried = known.map(|(path, version)| self.restart(restart, lock, path, (&versions, version)));
                     let outcome = tried.transpose()?.flatten();
                     done.push((*lock, outcome));
                     if outcome == Some(Afterwards::LeftHeld) {
@@ -87,12 +93,11 @@ impl Restarts<'_> {
 
     fn restart(
         &self,
+        restart: Restart<'_>,
         lock: &LockLeftHeld,
         path: &Path,
-        versions: &Versions,
-        version: VersionId,
+        (versions, version): (&Versions, VersionId),
     ) -> Result<Option<Afterwards>, LabError> {
-        let restart = Restart { lab: self.lab, timeout: PATIENCE };
         let run = |command: Option<&[OsString]>| {
             let mut aftermath = Aftermath::new(lock, path);
             let ended_well = restart.run(command, (versions, version, &[]), &mut aftermath)?;

@@ -248,7 +248,7 @@ impl KnownLocks {
         let id = self.enter(key, place, true);
         let lock = &mut self.locks[id as usize];
         lock.shared |= mode == HoldMode::Shared;
-        lock.word.take(change, HoldMode::Exclusive);
+        lock.word.note_taken(change, HoldMode::Exclusive);
         id
     }
 
@@ -310,7 +310,7 @@ impl KnownLocks {
         let counts_up = c.new == c.old.wrapping_add(1);
         let mode = if counts_up { HoldMode::Counted } else { HoldMode::Exclusive };
         if word.serving.is_some() && counts_up {
-            word.take(c, HoldMode::Exclusive);
+            word.note_taken(c, HoldMode::Exclusive);
             return LockStep::Acquire { lock, mode: HoldMode::Exclusive, instead_of: None };
         }
         let Some(first) = word.holders.first().copied() else {
@@ -323,18 +323,18 @@ impl KnownLocks {
             if !word.is_lock() {
                 word.free = c.old;
             }
-            word.take(c, mode);
+            word.note_taken(c, mode);
             return LockStep::Acquire { lock, mode, instead_of: None };
         };
         if counts_up && word.holders.iter().all(|h| h.mode == HoldMode::Counted) && c.old != word.free {
-            word.take(c, HoldMode::Counted);
+            word.note_taken(c, HoldMode::Counted);
             return LockStep::Acquire { lock, mode: HoldMode::Counted, instead_of: None };
         }
         if c.old == word.free {
             // It was given back in a way that no event shows.
             word.holders.clear();
             word.returned += 1;
-            word.take(c, mode);
+            word.note_taken(c, mode);
             return LockStep::Acquire { lock, mode, instead_of: Some(first.thread) };
         }
         if c.new == word.free {
@@ -346,7 +346,7 @@ impl KnownLocks {
             // instruction comes next that takes other locks.
             if c.old == first.put && (word.moved_on > 0 || takes) {
                 word.turn(c.old);
-                word.take(c, mode);
+                word.note_taken(c, mode);
                 return LockStep::Acquire { lock, mode, instead_of: Some(first.thread) };
             }
             // Once might be the mark of a waiter, but a waiter does not give the lock back.
@@ -381,7 +381,7 @@ impl KnownLocks {
             if word.returned + word.moved_on == 0 {
                 word.mistook();
             }
-            word.take(change, HoldMode::Exclusive);
+            word.note_taken(change, HoldMode::Exclusive);
             return LockStep::Acquire { lock, mode: HoldMode::Exclusive, instead_of: Some(holder.thread) };
         }
         let counted = holder.mode == HoldMode::Counted;
@@ -576,7 +576,7 @@ impl Lock {
 }
 
 impl Word {
-    fn take(&mut self, c: WordChange, mode: HoldMode) {
+    fn note_taken(&mut self, c: WordChange, mode: HoldMode) {
         self.acquired += 1;
         self.tried_at(c.site);
         if self.taken.len() < MAX_TAKEN && !self.taken.contains(&(c.site, c.context)) {

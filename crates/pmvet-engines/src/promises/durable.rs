@@ -19,6 +19,8 @@ use crate::lab::{LabError, PATIENCE, Promised};
 pub struct DurablePlan {
     /// Shows what the files hold. Nothing: the recovery does, or whoever talks to the recovered server.
     pub dump: Option<Vec<OsString>>,
+    /// The questions that the dump answers, if that is how it shows what they hold.
+    pub asked: Vec<String>,
     /// A recovery runs before the dump.
     pub recovers_first: bool,
     pub rules: ContentRules,
@@ -43,6 +45,8 @@ pub struct OperationsSeen {
     pub contents: usize,
     /// Crash images with too many operations under way.
     pub not_judged: usize,
+    /// How many questions show a content, if that is how it is shown.
+    pub questions: usize,
     /// Lines of the dump that differ between runs without a crash.
     pub masked: Vec<String>,
 }
@@ -54,6 +58,7 @@ impl OperationsSeen {
             acknowledged_by,
             contents: judge.contents(),
             not_judged: judge.not_judged(),
+            questions: judge.asked.len(),
             masked: judge.mask().masked(),
         }
     }
@@ -88,7 +93,8 @@ pub(crate) fn promised(
     let dump = plan.dump.clone().filter(|_| plan.recovers_first);
     let judge = ContentJudge::new(lines, plan.rules, ContentMask::default(), dump, Some(references), journal)
         .map_err(|source| LabError::Journal { path: journal.into(), source })?
-        .with_several(several);
+        .with_several(several)
+        .with_asked(plan.asked.clone());
     Ok(Ok((Promised { promises: Arc::new(promises), judge: Arc::new(judge) }, how)))
 }
 
@@ -118,6 +124,8 @@ impl DurablePlan {
 pub struct KeptComparison {
     /// Shows the content of a recovered image, if the recovery itself does not.
     pub dump: Option<Vec<OsString>>,
+    /// The questions that it answers, if that is how it shows the content.
+    pub asked: Vec<String>,
     pub rules: ContentRules,
     pub mask: ContentMask,
     /// The operations of the run.
@@ -137,7 +145,8 @@ pub fn promised_by(
     promise: &Promise,
     journal: &Path,
 ) -> Result<Promised, LabError> {
-    let plan = DurablePlan { recovers_first: kept.dump.is_some(), dump: kept.dump.clone(), rules: kept.rules };
+    let (dump, asked, rules) = (kept.dump.clone(), kept.asked.clone(), kept.rules);
+    let plan = DurablePlan { recovers_first: dump.is_some(), dump, asked, rules };
     let recovery = DrivenCommand { command: recovery, driver: None };
     let references = plan.references(recovery, workload, line_source(workload));
     again(kept, promise, Some(references), journal)
@@ -149,8 +158,9 @@ fn again(
     references: Option<ReferenceRuns>,
     journal: &Path,
 ) -> Result<Promised, LabError> {
-    let KeptComparison { dump, rules, mask, lines } = kept;
+    let KeptComparison { dump, asked, rules, mask, lines } = kept;
     let judge = ContentJudge::new(lines, rules, mask, dump, references, journal)
-        .map_err(|source| LabError::Journal { path: journal.into(), source })?;
+        .map_err(|source| LabError::Journal { path: journal.into(), source })?
+        .with_asked(asked);
     Ok(Promised { promises: Arc::new(Promises::only(promise.clone())), judge: Arc::new(judge) })
 }

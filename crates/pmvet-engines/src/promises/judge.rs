@@ -1,5 +1,6 @@
 //! Whether a recovered image holds what was promised.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,6 +20,7 @@ use pmvet_target::{Workload, sparse};
 use serde::{Deserialize, Serialize};
 
 use super::content::{self, Content, ContentMask, Step};
+use super::questions::Questions;
 use super::{OperationSpan, Promise};
 use crate::json_lines::JournalLines;
 
@@ -228,6 +230,8 @@ pub struct ContentJudge {
     mask: RwLock<ContentMask>,
     /// Shows the content of a recovered image, if the recovery itself does not.
     pub dump: Option<Vec<OsString>>,
+    /// The questions that it answers, if that is how it shows the content.
+    pub asked: Vec<String>,
     /// Nothing: only what the journal knows.
     references: Option<ReferenceRuns>,
     known: Mutex<(HashMap<String, Arc<str>>, JournalLines)>,
@@ -256,6 +260,7 @@ impl ContentJudge {
             rules,
             mask,
             dump,
+            asked: Vec::new(),
             references,
             known: Mutex::new((known, lines)),
             under_way: Mutex::default(),
@@ -267,6 +272,11 @@ impl ContentJudge {
     /// The same, where some operations may be `several` in a row.
     pub fn with_several(self, several: BTreeSet<u32>) -> Self {
         Self { several, ..self }
+    }
+
+    /// The same, where contents are answers to questions.
+    pub fn with_asked(self, asked: Vec<String>) -> Self {
+        Self { asked, ..self }
     }
 
     /// Learns what differs between runs without a crash. `recorded` is what the image shows that the recorded run left, if that is to be
@@ -290,7 +300,7 @@ impl ContentJudge {
                 {
                     // Time goes by between the two, too.
                     let mut mask = self.mask().clone();
-                    mask.learn(&first, &again);
+                    mask.learn(&self.told(&first), &self.told(&again));
                     if mask.masked().iter().any(|line| !line.contains('*')) {
                         return Ok(Err(Incomparable::ChangedByRestart(lines)));
                     }
@@ -317,7 +327,8 @@ impl ContentJudge {
     }
 
     fn learn(&self, first: &str, second: &str) {
-        self.mask.write().unwrap_or_else(|e| e.into_inner()).learn(first, second);
+        let (first, second) = (self.told(first), self.told(second));
+        self.mask.write().unwrap_or_else(|e| e.into_inner()).learn(&first, &second);
     }
 
     /// How many contents are known.
@@ -331,7 +342,12 @@ impl ContentJudge {
     }
 
     fn content(&self, text: &str) -> Content {
-        Content::new(text, &self.mask(), self.rules.sort)
+        Content::new(&self.told(text), &self.mask(), self.rules.sort)
+    }
+
+    /// What a dump says; with the questions, if there were any.
+    fn told<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        Questions::answers(&self.asked, self.known(&key(&[])).as_deref(), text)
     }
 
     fn differ(&self, expected: &str, found: &str) -> Option<Vec<String>> {
@@ -342,13 +358,14 @@ impl ContentJudge {
     /// What a recovery shows that is the dump, too, without what it says about recovering: lines that it shows no more when it is run
     /// again, and that no content has. Nothing if there are none.
     pub fn without_messages(&self, shown: &str, shown_again: &str) -> Option<String> {
-        let (first, again) = (self.content(shown), self.content(shown_again));
+        let plain = |text: &str| Content::new(text, &self.mask(), self.rules.sort);
+        let (first, again) = (plain(shown), plain(shown_again));
         let mut messages = first.lines_not_in(&again);
         for content in self.known.lock().unwrap_or_else(|e| e.into_inner()).0.values() {
             if messages.is_empty() {
                 return None;
             }
-            let content = self.content(content);
+            let content = plain(content);
             messages.retain(|line| !content.lines().any(|other| other == *line));
         }
         let rest = first.lines().filter(|line| !messages.contains(line));

@@ -13,6 +13,7 @@ pub mod connections;
 pub mod content;
 pub mod durable;
 pub mod judge;
+pub mod questions;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -201,9 +202,10 @@ impl Promises {
 /// Something that begins or ends an operation.
 #[derive(Debug, Clone)]
 enum Sign {
-    /// `after_persist`: since the last read, the program has made something persistent.
+    /// Since the last read, the program has changed something in PM, or made something persistent.
     Read {
         len: u64,
+        after_change: bool,
         after_persist: bool,
     },
     Wrote {
@@ -212,7 +214,10 @@ enum Sign {
     Begin {
         text: String,
     },
-    End,
+    /// Whether its thread has changed something in PM since the operation began.
+    End {
+        changed: bool,
+    },
     Accepted {
         connection: u32,
         address: String,
@@ -238,6 +243,8 @@ pub struct OperationSigns {
     first_change: Option<u64>,
     /// Which threads read the input, or changed PM after some of it was read.
     workers: BTreeSet<ThreadId>,
+    /// Which of them have changed PM since they last began an operation by a marker.
+    changed_by: BTreeSet<ThreadId>,
     since_read: PersistSteps,
     /// How many bytes of requests it has.
     request_bytes: usize,
@@ -259,12 +266,18 @@ impl OperationSigns {
         let sign = match event.what {
             What::Input { len } => {
                 self.workers.insert(event.thread);
-                let after_persist = std::mem::take(&mut self.since_read) == PersistSteps::Persistent;
-                Sign::Read { len, after_persist }
+                let steps = std::mem::take(&mut self.since_read);
+                let (after_change, after_persist) = (steps >= PersistSteps::Stored, steps == PersistSteps::Persistent);
+                Sign::Read { len, after_change, after_persist }
             }
             What::Output { lines, .. } => Sign::Wrote { lines },
-            What::Marker { how: MarkerKind::OpBegin, text, .. } => Sign::Begin { text: text.into() },
-            What::Marker { how: MarkerKind::OpEnd, .. } => Sign::End,
+            What::Marker { how: MarkerKind::OpBegin, text, .. } => {
+                self.changed_by.remove(&event.thread);
+                Sign::Begin { text: text.into() }
+            }
+            What::Marker { how: MarkerKind::OpEnd, .. } => {
+                Sign::End { changed: self.changed_by.contains(&event.thread) }
+            }
             What::Connection { connection, address } => Sign::Accepted { connection, address: address.into() },
             What::Request { connection, data } => {
                 self.request_bytes += data.len();
@@ -298,6 +311,7 @@ impl OperationSigns {
         if changes {
             self.first_change.get_or_insert(event.seq);
             self.workers.insert(event.thread);
+            self.changed_by.insert(event.thread);
         }
     }
 
@@ -340,15 +354,7 @@ impl OperationSigns {
     }
 
     fn by_reads(&self, lines: &[&str], how: Acknowledgement) -> Promises {
-        // Where each line ends; the last may lack its end.
-        let ends: Vec<u64> = lines
-            .iter()
-            .scan(0, |at, line| {
-                *at += line.len() as u64 + 1;
-                Some(*at)
-            })
-            .collect();
-        let begun_by = |bytes: u64| ends.partition_point(|&end| end <= bytes.saturating_add(1)) as u32;
+        let ends = line_ends(lines);
         let mut promises = Promises::default();
         let (mut bytes, mut answers) = (0, 0);
         let (mut begun, mut done) = (0, 0);
@@ -362,14 +368,14 @@ impl OperationSigns {
         for (seq, _, sign) in &self.signs {
             let before = (begun, done);
             match sign {
-                Sign::Read { len, after_persist } => {
+                Sign::Read { len, after_persist, .. } => {
                     has_read = true;
                     is_new |= *after_persist;
                     if how == Acknowledgement::NextRead {
                         done = begun;
                     }
                     bytes += len;
-                    let next = begun_by(bytes).max(begun);
+                    let next = begun_by(&ends, bytes).max(begun);
                     if next > begun && std::mem::take(&mut is_new) && one_by_one {
                         in_order.insert(begun);
                     }
@@ -425,7 +431,7 @@ impl OperationSigns {
                     (span.began, span.thread) = (*seq, Some(*thread));
                     running.entry(*thread).or_default().push(operation);
                 }
-                Sign::End => {
+                Sign::End { .. } => {
                     let Some(operation) = running.entry(*thread).or_default().pop() else { continue };
                     open.remove(&operation);
                     done.insert(operation);
@@ -437,6 +443,20 @@ impl OperationSigns {
         }
         Ok(promises)
     }
+}
+
+/// Where each line ends; the last may lack its end.
+fn line_ends(lines: &[&str]) -> Vec<u64> {
+    let end = |at: &mut u64, line: &&str| {
+        *at += line.len() as u64 + 1;
+        Some(*at)
+    };
+    lines.iter().scan(0, end).collect()
+}
+
+/// How many lines have begun when so many bytes were read.
+fn begun_by(ends: &[u64], bytes: u64) -> u32 {
+    ends.partition_point(|&end| end <= bytes.saturating_add(1)) as u32
 }
 
 /// The operations of an input: its lines.

@@ -127,7 +127,7 @@ impl CrashScanner {
     }
 
     fn crash(&mut self, moment: CrashMoment) -> io::Result<VersionId> {
-        let (version, _) = self.versions.take(&mut self.replay)?;
+        let (version, _) = self.versions.snapshot(&mut self.replay)?;
         let lines = self.pending.lines(&self.model);
         let certain = self.versions.get(version).map_or(0, |version| version.hash);
         let identity = crash::identity(certain, &lines);

@@ -235,7 +235,7 @@ impl<'a> Verification<'a> {
             done.doubtful = 0;
         }
         let decisive = self.decisive_stores(&done, usual)?;
-        let image = |version: VersionId, patches: &[Patch]| TrialImage::new(version, patches).image(&scan.versions);
+        let image = |version: VersionId, patches: &[Patch]| TrialImage::new(version, patches).name(&scan.versions);
         let setting = SearchSetting {
             recovery: self.command.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
             usual: usual.clone(),

@@ -124,7 +124,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    pub(super) fn of(what: &What<'_>) -> Self {
+    pub(super) fn new(what: &What<'_>) -> Self {
         let (op, how, size) = match *what {
             What::Store { value, how, .. } => (op::STORE, how as u8, value.len() as u64),
             What::Load { size, .. } => (op::LOAD, 0, u64::from(size)),
@@ -290,11 +290,11 @@ impl<'a> Input<'a> {
             return Ok(u64::from_le_bytes(*eight) & u64::MAX.checked_shr(unused).unwrap_or(0));
         }
         let mut eight = [0; 8];
-        eight[..len].copy_from_slice(self.take(len as u64)?);
+        eight[..len].copy_from_slice(self.next_bytes(len as u64)?);
         Ok(u64::from_le_bytes(eight))
     }
 
-    pub(super) fn take(&mut self, len: u64) -> Result<&'a [u8], Damage> {
+    pub(super) fn next_bytes(&mut self, len: u64) -> Result<&'a [u8], Damage> {
         let rest = self.bytes.get(self.at..).ok_or(SHORT)?;
         let taken = usize::try_from(len).ok().and_then(|len| rest.get(..len)).ok_or(SHORT)?;
         self.at += taken.len();
@@ -303,7 +303,7 @@ impl<'a> Input<'a> {
 
     pub(super) fn counted(&mut self) -> Result<&'a [u8], Damage> {
         let len = self.varint()?;
-        self.take(len)
+        self.next_bytes(len)
     }
 
     pub(super) fn path(&mut self) -> Result<&'a Path, Damage> {

@@ -293,7 +293,7 @@ fn value<'a>(
 ) -> Result<&'a [u8], Damage> {
     if size > NUMBER as u64 {
         return match code {
-            0 => input.take(size),
+            0 => input.next_bytes(size),
             1 => usize::try_from(size).ok().and_then(|size| ZEROS.get(..size)).ok_or("a value of zeros is too large"),
             _ => Err("an unknown form of value"),
         };

@@ -64,7 +64,7 @@ impl Encoder {
     }
 
     pub(super) fn event(&mut self, out: &mut Vec<u8>, event: &Event<'_>, places: &dyn Places) {
-        let shape = Shape::of(&event.what);
+        let shape = Shape::new(&event.what);
         let mut head = 0;
 
         let thread = self.thread(out, event.thread);

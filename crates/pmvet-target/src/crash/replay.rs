@@ -59,7 +59,7 @@ impl Dirty {
         self.pages.extend(first..=last);
     }
 
-    pub(super) fn take(&mut self) -> BTreeSet<u64> {
+    pub(super) fn drain(&mut self) -> BTreeSet<u64> {
         self.last = None;
         std::mem::take(&mut self.pages)
     }

@@ -94,10 +94,10 @@ impl Versions {
     }
 
     /// The version that the files are in right now. Says whether it is a new one.
-    pub fn take(&mut self, replay: &mut PmReplay) -> io::Result<(VersionId, bool)> {
+    pub fn snapshot(&mut self, replay: &mut PmReplay) -> io::Result<(VersionId, bool)> {
         for image in replay.images_mut() {
             let bytes = image.content.bytes();
-            for index in image.dirty.take() {
+            for index in image.dirty.drain() {
                 let page = self.pages.entry((image.state.file, index)).or_default();
                 let hash = page_hash(image.state.file, index, page_bytes(bytes, index));
                 self.sum = self.sum.wrapping_sub(page.hash).wrapping_add(hash);

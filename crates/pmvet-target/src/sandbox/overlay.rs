@@ -461,14 +461,14 @@ impl Overlay {
     }
 
     fn rename_here(&mut self, from: &Path, to: &Path, flags: u64, exchanged: bool) -> Result<Answer, Answer> {
-        let moved = self.take(from)?;
+        let moved = self.private_file(from)?;
         if flags & u64::from(libc::RENAME_NOREPLACE) != 0 && self.exists(to) {
             return Err(Answer::Error(libc::EEXIST));
         }
         if self.find(to).is_none() && to.symlink_metadata().is_ok_and(|m| !m.is_file()) {
             return Err(Answer::Refused);
         }
-        let other = if exchanged { Entry::Present(self.take(to)?) } else { Entry::Deleted };
+        let other = if exchanged { Entry::Present(self.private_file(to)?) } else { Entry::Deleted };
         self.entries.insert(from.into(), other);
         self.entries.insert(to.into(), Entry::Present(moved));
         Ok(Answer::Done)
@@ -598,7 +598,7 @@ impl Overlay {
         }
     }
 
-    fn take(&mut self, path: &Path) -> Result<Arc<File>, Answer> {
+    fn private_file(&mut self, path: &Path) -> Result<Arc<File>, Answer> {
         if self.find(path).is_none() && !self.metadata(path).is_ok_and(|found| found.is_file()) {
             let missing = self.metadata(path).is_err();
             return Err(if missing { Answer::Error(libc::ENOENT) } else { Answer::Refused });

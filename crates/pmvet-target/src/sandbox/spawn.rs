@@ -92,7 +92,7 @@ impl Spawn<'_> {
         if let Some(view) = self.view {
             return view.spawner().start(&prepared);
         }
-        let spawner = Spawner::take()?;
+        let spawner = Spawner::idle_or_fresh()?;
         let result = spawner.start(&prepared);
         spawner.give_back();
         result
@@ -126,7 +126,7 @@ static IDLE: Mutex<Vec<Spawner>> = Mutex::new(Vec::new());
 const STACK: usize = 1 << 18;
 
 impl Spawner {
-    fn take() -> io::Result<Self> {
+    fn idle_or_fresh() -> io::Result<Self> {
         let idle = IDLE.lock().unwrap_or_else(|e| e.into_inner()).pop();
         match idle {
             Some(spawner) => Ok(spawner),

@@ -62,7 +62,7 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    pub(super) fn of(path: &Path) -> Option<Self> {
+    pub(super) fn read(path: &Path) -> Option<Self> {
         std::fs::metadata(path).ok().map(|data| Stamp::from(&data))
     }
 

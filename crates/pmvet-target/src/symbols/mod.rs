@@ -75,7 +75,7 @@ impl Symbolizer {
     ///
     /// The file is read later, and only if it is still the same by then.
     pub fn add_module(&mut self, id: ModuleId, base: u64, path: &Path) {
-        self.announce(id, Announced { base, path: Arc::from(path), stamp: Stamp::of(path) });
+        self.announce(id, Announced { base, path: Arc::from(path), stamp: Stamp::read(path) });
     }
 
     fn announce(&mut self, id: ModuleId, announced: Announced) {

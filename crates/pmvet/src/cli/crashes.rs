@@ -38,11 +38,12 @@ pub(crate) struct Durable {
     /// Ask of each crash whether the operations that were acknowledged by then are still there. Operations are the lines of
     /// standard input; the program may also read them from a file, which @@ stands for in its arguments. Those of a server are
     /// what its --client asks
-    #[arg(long, requires = "shows", conflicts_with = "in_place")]
+    #[arg(long, conflicts_with = "in_place")]
     pub(crate) durable: bool,
 
-    /// For --durable: prints what the recovered files hold, a line for each thing
-    #[arg(long, value_name = "CMD", requires = "durable", group = "shows")]
+    /// For --durable: prints what the recovered files hold, a line for each thing [default: the program itself is asked once
+    /// more what the input asks, as far as that changes nothing]
+    #[arg(long, value_name = "CMD", requires = "durable")]
     pub(crate) dump: Option<String>,
 
     /// The order of the dump's lines means nothing
@@ -75,8 +76,7 @@ pub(crate) struct Check {
         value_name = "CMD",
         requires = "durable",
         requires = "client",
-        group = "shows",
-        conflicts_with = "recover_client"
+        conflicts_with_all = ["recover_client", "dump"]
     )]
     pub(crate) dump_client: Option<String>,
 

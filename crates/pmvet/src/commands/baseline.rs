@@ -80,7 +80,7 @@ fn update(how: &BaselineFile, no_new: bool) -> Result<Exit, Error> {
 
 fn of_run(how: &BaselineFile) -> Result<(RunFolder, Baseline), Error> {
     let folder = RunFolder::open(&how.made.runs, how.made.run.as_deref())?;
-    let baseline = Baseline::of(&folder.findings()?);
+    let baseline = Baseline::from_findings(&folder.findings()?);
     Ok((folder, baseline))
 }
 

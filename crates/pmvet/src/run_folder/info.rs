@@ -84,6 +84,9 @@ impl RunInfo {
 pub(crate) struct DurableInfo {
     /// Shows the content of a recovered image, if the recovery itself does not.
     pub(crate) dump: Option<Vec<Text>>,
+    /// The questions that it answers, if that is how it shows the content.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) asked: Vec<String>,
     pub(crate) rules: ContentRules,
     pub(crate) mask: ContentMask,
 }

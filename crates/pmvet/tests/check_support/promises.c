@@ -1,6 +1,6 @@
 /*
- * promises [MODE...] POOL [FILE]: operations `put K V` and `del K`, a line each, on a table in PM; K is 0 to 7. They come from standard
- * input, or from FILE.
+ * promises [MODE...] POOL [FILE]: operations `put K V`, `del K` and `get K`, a line each, on a table in PM; K is 0 to 7. They come from
+ * standard input, or from FILE.
  * promises [MODE...] POOL dump: what the table holds.
  *
  * Modes:
@@ -61,6 +61,12 @@ static void operation(const char *line)
 	unsigned key = 0, value = 0;
 	int puts_it = sscanf(line, "put %u %u", &key, &value) == 2;
 
+	if (sscanf(line, "get %u", &key) == 1) {
+		uint64_t found = pool->slots[key % KEYS].value;
+
+		printf(found ? "%lu\n" : "none\n", found);
+		return;
+	}
 	if (!puts_it && sscanf(line, "del %u", &key) != 1)
 		exit(2);
 	struct slot *slot = &pool->slots[key % KEYS];

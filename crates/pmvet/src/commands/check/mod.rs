@@ -79,11 +79,16 @@ impl Engine for CheckEngine {
     }
 
     fn run(&mut self, session: &mut Session) -> Result<EngineReport, NoReport> {
-        let (settings, quiet, stats_file) = (&self.settings, session.quiet, session.stats_file("check"));
+        let (quiet, stats_file) = (session.quiet, session.stats_file("check"));
         let Session { workload, folder, info, install, config, started, .. } = session;
+        let lab = Lab { workload, install, folder: &folder.path };
+        if let Err(exit) = self.settings.settle(lab, folder)? {
+            return Err(NoReport::Exit(exit));
+        }
+        self.describe(workload, info);
+        let settings = &self.settings;
         let plan = settings.plan();
         let recovery_plan = settings.recovery_plan(workload);
-        let lab = Lab { workload, install, folder: &folder.path };
         let mut check = CrashCheck::read(lab, &plan, &recovery_plan)?;
         if !check.is_whole() {
             return Err(NoReport::Exit(budget::not_analysed().unwrap_or(Exit::Interrupted)));

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use pmvet_engines::check::CheckPlan;
 use pmvet_engines::inject::{AUTOMATIC_VISITS, Granularity, InjectionPlan, Reorder};
-use pmvet_engines::lab::RecoveryPlan;
+use pmvet_engines::lab::{Lab, RecoveryPlan};
 use pmvet_target::Workload;
 use pmvet_target::sandbox::driver::Driver;
 
 use crate::cli::{self, CrashAt};
 use crate::durable::DurableSettings;
-use crate::exit::Error;
+use crate::exit::{Error, Exit};
 use crate::recovery::{self, Identity, Recovering};
+use crate::run_folder::RunFolder;
 use crate::workload;
 
 #[derive(Debug, Clone)]
@@ -60,6 +61,16 @@ impl CheckSettings {
         self.recovering.natively(workload, driver)
     }
 
+    /// Finds out by the recorded run what is left open, with `--durable` and no dump. Otherwise, how pmvet ends.
+    pub(super) fn settle(&mut self, lab: Lab<'_>, folder: &RunFolder) -> Result<Result<(), Exit>, Error> {
+        let Some(durable) = &mut self.durable else { return Ok(Ok(())) };
+        Ok(durable.find_questions(lab, folder)?.map(|asking| {
+            if let Some(line) = asking {
+                self.recovering.recover_by(&line);
+            }
+        }))
+    }
+
     /// The defaults, with all reorderings, as `vet` wants them.
     pub(crate) fn with_reorderings(arguments: &cli::Vet) -> Result<Self, Error> {
         Ok(Self {
@@ -102,6 +113,12 @@ impl CheckSettings {
 
     pub(super) fn new(arguments: &cli::Check) -> Result<Self, Error> {
         let workload = &arguments.workload;
+        let is_shown = arguments.durable.dump.is_some() || arguments.dump_client.is_some();
+        if arguments.durable.durable && workload.client.is_some() && !is_shown {
+            return Err(Error::Usage(
+                "--durable: what shows the content of a recovered server? --dump-client asks it, --dump reads its files".into(),
+            ));
+        }
         Ok(Self {
             plan: InjectionPlan {
                 at: match arguments.at {
@@ -117,7 +134,9 @@ impl CheckSettings {
             recovering: match &arguments.durable.dump {
                 // What looks at the files recovers them, unless a server does.
                 Some(dump) if workload.client.is_none() => {
-                    Recovering::new(&arguments.recovering, workload)?.or_by(dump)
+                    let mut recovering = Recovering::new(&arguments.recovering, workload)?;
+                    recovering.recover_by(dump);
+                    recovering
                 }
                 _ => Recovering::new(&arguments.recovering, workload)?,
             },
@@ -130,6 +149,7 @@ impl CheckSettings {
             durable: DurableSettings::new(
                 &arguments.durable,
                 arguments.recovering.recover.is_some() || workload.client.is_some(),
+                workload.client.is_some(),
             ),
             driver: match arguments.dump_client.as_deref().or(arguments.recover_client.as_deref()) {
                 Some(client) => workload::driver(workload, Some(client))?,

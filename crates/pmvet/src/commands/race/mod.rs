@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     one_at_a_time(arguments.workload.client.as_deref(), arguments.confirm.jobs)?;
     let config = Config::load(arguments.workload.config.as_deref())?;
     let options = options(arguments, &config.race);
-    let durable = DurableSettings::new(&arguments.durable, arguments.confirm.recover.is_some());
+    let durable = DurableSettings::new(&arguments.durable, arguments.confirm.recover.is_some(), false);
     let races = RaceEngine::new(arguments.confirm.clone(), options, &arguments.workload, &config);
     let mut races = RaceEngine { durable, ..races };
     let job = Job {
@@ -214,33 +214,41 @@ impl Engine for RaceEngine {
         let groups = lockset::findings::held_locks(&outcome.held, &mut stacks, &sources);
         let files = outcome.held.iter().map(|lock| lock.word.file);
         let paths: HashMap<_, _> = files.map(|file| (file, analysed.symbols.path(file))).collect();
-        let mut restarts = Restarts { lab, recover: self.confirm.recover.as_deref().map(shell), most_time: None };
+        let traced = Duration::from_secs_f64(info.traced_seconds.unwrap_or_default());
+        let mut restarts =
+            Restarts { lab, recover: self.confirm.recover.as_deref().map(shell), traced, most_time: None };
         let mut confirmed = None;
         let mut locks = LockFindings::default();
         let since = Instant::now();
         let mut lock_time = Duration::ZERO;
         if confirms && !shutdown::is_over() {
+            if let Some(durable) = &mut self.durable
+                && let Err(exit) = durable.find_questions(lab, folder)?
+            {
+                return Err(NoReport::Exit(exit));
+            }
             let plan = self.durable.as_ref().map(DurableSettings::plan);
             let contents_file = folder.file(durable::CONTENTS);
             let compared = |plan| -> Result<_, Error> {
                 let operations = durable::kept_lines(folder)?;
                 Ok(ComparedContents { plan, operations, journal: &contents_file })
             };
+            let races = analysed.outcome.races.iter();
+            let predicted: Vec<_> = races.map(|race| (race.store.site, race.load.site)).collect();
+            let attempts = attempts(&predicted, &analysed.shared, &mut analysed.symbols.with(&analysed.places));
             let confirm = Confirmation {
                 lab,
                 wanted: &wanted(&self.confirm, self.known.clone()),
-                traced: Duration::from_secs_f64(info.traced_seconds.unwrap_or_default()),
+                traced,
                 before: started.elapsed(),
                 predicted: !analysed.outcome.races.is_empty(),
+                forces: !attempts.is_empty(),
                 threads: analysed.threads,
                 stores: analysed.stores,
                 recordings: *recordings,
                 variables: &variables,
                 contents: plan.as_ref().map(compared).transpose()?,
             };
-            let races = analysed.outcome.races.iter();
-            let predicted: Vec<_> = races.map(|race| (race.store.site, race.load.site)).collect();
-            let attempts = attempts(&predicted, &analysed.shared, &mut analysed.symbols.with(&analysed.places));
             let symbols = std::mem::take(&mut analysed.symbols);
             restarts.most_time = Some(confirm.restarts_time());
             let crashes = groups.iter().flatten().map(|(lock, _)| lock.crash_at).collect();

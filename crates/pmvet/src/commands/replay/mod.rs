@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
     };
     let promise = promised.as_ref().map_or(PromiseId::NONE, |promised| promised.promises.at(u64::MAX));
     let job = TrialImage { version, patches: &witness.patches, promise };
-    if job.image(&versions) != image.hash {
+    if job.name(&versions) != image.hash {
         return Err(Error::Run("the crash image cannot be made again: the run's recording has changed".into()));
     }
     if let Some(path) = &arguments.keep_image {

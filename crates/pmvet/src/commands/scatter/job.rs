@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::shared::{ScatteredWork, SharedFolder};
 use crate::exit::Error;
+use crate::shell_words::quoted;
 
 /// How often a task that was killed is put back into the queue.
 const MOST_RESTARTS: u32 = 3;
@@ -98,31 +99,5 @@ fn write_yaml(value: &serde_json::Value, depth: usize, text: &mut String) {
             }
         }
         plain => text.push_str(&format!("{indent}{plain}\n")),
-    }
-}
-
-/// A word as a shell reads it back.
-pub(super) fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.into(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
-}
-
-pub(super) fn shown(words: &[String]) -> String {
-    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_survive_a_shell() {
-        assert_eq!(quoted("/a/b-1.sh"), "/a/b-1.sh");
-        assert_eq!(quoted("a b"), "'a b'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-        assert_eq!(quoted(""), "''");
     }
 }

@@ -21,6 +21,7 @@ use crate::config;
 use crate::exit::{Error, Exit};
 use crate::recovery::failed;
 use crate::run_folder::{RunFolder, Text, texts};
+use crate::shell_words;
 use crate::workload::InTime;
 
 pub(crate) fn run(arguments: &cli::Scatter) -> Result<Exit, Error> {
@@ -54,7 +55,7 @@ pub(crate) fn run(arguments: &cli::Scatter) -> Result<Exit, Error> {
         return Ok(Exit::Ok);
     }
     if arguments.dry_run {
-        println!("{}", job::shown(&submission(arguments, &shared)));
+        println!("{}", shell_words::shown(&submission(arguments, &shared)));
         return Ok(Exit::Ok);
     }
     submit(arguments, &shared)
@@ -148,12 +149,12 @@ fn submission(arguments: &cli::Scatter, shared: &SharedFolder) -> Vec<String> {
 fn submit(arguments: &cli::Scatter, shared: &SharedFolder) -> Result<Exit, Error> {
     let words = submission(arguments, shared);
     let advice =
-        format!("the recording is kept; submit it with `{}`, or run the tasks another way", job::shown(&words));
+        format!("the recording is kept; submit it with `{}`, or run the tasks another way", shell_words::shown(&words));
     let sbatch = Process::new(&words[0]).args(&words[1..]).stdin(Stdio::null()).status();
     match sbatch {
         Ok(status) if status.success() => {
             if !arguments.quiet {
-                let shared = job::quoted(&shared.text());
+                let shared = shell_words::quoted(&shared.text());
                 eprintln!("pmvet: `pmvet gather {shared}` waits for the tasks and joins what they find");
             }
             Ok(Exit::Ok)
