@@ -90,19 +90,22 @@ impl DurableSettings {
         }
         folder.write(QUESTIONS, lines.iter().map(|line| format!("{line}\n")).collect::<String>().as_bytes())?;
         let file = folder.file(QUESTIONS).canonicalize().map_err(|e| failed("find", "the questions", e))?;
-        let program = lab.workload.recovery_command(None);
+        let mut program = lab.workload.recovery_command(None);
+        let from_file = match &lab.workload.operations {
+            Some(OperationsFrom::File(path)) => program.iter_mut().find(|word| *word == path.as_os_str()),
+            _ => None,
+        };
+        let reads_file = from_file.map(|word| *word = file.clone().into()).is_some();
         let words = program.iter().map(|word| word.to_str()).chain([file.to_str()]).collect::<Option<Vec<_>>>();
         let Some((file, program)) = words.as_deref().and_then(<[_]>::split_last) else {
             return Err(Error::Usage(
                 "--durable: the program's arguments are no text; name a command with --dump".into(),
             ));
         };
-        let (program, file) = (shell_words::shown(program), shell_words::quoted(file));
-        let line = match &lab.workload.operations {
-            Some(OperationsFrom::File(path)) => {
-                format!("cp {file} {} && {program}", shell_words::quoted(&path.to_string_lossy()))
-            }
-            _ => format!("{program} < {file}"),
+        let program = shell_words::shown(program);
+        let line = match reads_file {
+            true => program,
+            false => format!("{program} < {}", shell_words::quoted(file)),
         };
         (self.dump, self.asked) = (Some(sandbox::shell(&line)), lines);
         Ok(Ok(Some(line)))
