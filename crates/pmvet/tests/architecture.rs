@@ -62,6 +62,7 @@ const ENTRANCES: &[(&str, &[&str])] = &[
             "judge::ContentRules",
             "judge::Incomparable",
             "operations",
+            "questions::Questions",
         ],
     ),
     ("race", &["RaceScan"]),
