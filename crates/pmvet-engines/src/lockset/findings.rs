@@ -164,9 +164,8 @@ fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWord
         expected: "A value is persistent before another thread can read it and act on it.".into(),
         happened: format!(
             "{writer} stores a value, and {reader} reads it in another thread. {cause} If the machine fails in between, \
-             what the reader did may survive while the value it relied on is lost.{}{}",
-            group.others(1 + others.len()),
-            if_rare(group.count())
+             what the reader did may survive while the value it relied on is lost.{}",
+            group.others(1 + others.len())
         ),
         fix,
         caveat: Some(caveat.into()),
@@ -175,20 +174,6 @@ fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWord
         fingerprint: String::new(),
         replay: None,
     })
-}
-
-/// What was seen no more often than this in a run, another run may not show.
-const RARE: u64 = 8;
-
-/// Says that it is chance whether a run shows a race, if so.
-fn if_rare(seen: u64) -> String {
-    let times = match seen {
-        1 => "once".to_owned(),
-        2 => "twice".into(),
-        3..=RARE => format!("{seen} times"),
-        _ => return String::new(),
-    };
-    format!(" That was seen {times} in this run, by chance: another run may not show it.")
 }
 
 /// Places that read to show in full. Those beyond are only named.
