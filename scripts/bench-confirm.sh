@@ -4,16 +4,8 @@
 #
 #   CAP=SECONDS  how long one bug may take (default 600)
 
-set -euo pipefail
-export LC_ALL=C
-
-cd "$(dirname "$0")/.."
-pmvet=$PWD/target/release/pmvet
+. "$(dirname "$0")/bench-common.sh"
 cap=${CAP:-600}
-files=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-bench.XXXXXX")
-pools=$(mktemp -d /dev/shm/pmvet-bench.XXXXXX)
-trap 'rm -rf "$files" "$pools"' EXIT
-trap 'exit 130' INT TERM HUP
 
 # The paper's bug, its type, the zoo's counterpart, how it shows, its workload. It shows as an error with a crash image; as a race that
 # recovery copes with (the paper's "candidate"); or as a target that does not end.

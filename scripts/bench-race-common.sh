@@ -1,14 +1,6 @@
 # What bench-race.sh and bench-race-cost.sh share; they source it.
 
-set -euo pipefail
-export LC_ALL=C
-
-cd "$(dirname "$0")/.."
-pmvet=$PWD/target/release/pmvet
-files=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-bench.XXXXXX")
-pools=$(mktemp -d /dev/shm/pmvet-bench.XXXXXX)
-trap 'rm -rf "$files" "$pools"' EXIT
-trap 'exit 130' INT TERM HUP
+. "$(dirname "$0")/bench-common.sh"
 
 # watched COMMAND...: runs it on a fresh pool, and says so if it fails. Leaves its output in $files/output, its largest resident
 # memory in KiB in $files/memory, and the time of its end in $ended.

@@ -5,16 +5,8 @@
 #   ROUNDS=N      how often each is run; the median counts (default 5)
 #   BEFORE=PATH   another build of pmvet to compare with
 
-set -euo pipefail
-export LC_ALL=C
-
-cd "$(dirname "$0")/.."
-pmvet=$PWD/target/release/pmvet
+. "$(dirname "$0")/bench-common.sh"
 rounds=${ROUNDS:-5}
-files=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-bench.XXXXXX")
-pools=$(mktemp -d /dev/shm/pmvet-bench.XXXXXX)
-trap 'rm -rf "$files" "$pools"' EXIT
-trap 'exit 130' INT TERM HUP
 export PMEM_IS_PMEM_FORCE=1
 
 sh targets/pmdk/gen.sh mapcli-mixed 300 >"$files/map"

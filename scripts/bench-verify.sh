@@ -4,15 +4,7 @@
 #
 #   OPS="N .."  operations of the workloads (default "20 40 80"; the start of the fork server counts, a fifth of a second or so)
 
-set -euo pipefail
-export LC_ALL=C
-
-cd "$(dirname "$0")/.."
-pmvet=$PWD/target/release/pmvet
-files=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-bench.XXXXXX")
-pools=$(mktemp -d /dev/shm/pmvet-bench.XXXXXX)
-trap 'rm -rf "$files" "$pools"' EXIT
-trap 'exit 130' INT TERM HUP
+. "$(dirname "$0")/bench-common.sh"
 export PMEM_IS_PMEM_FORCE=1
 
 stat_of() { sed -n "s/^ *\"$1\": *\"*\([^\",]*\)\"*,*$/\1/p" "$files/runs/latest/stats.json"; }
