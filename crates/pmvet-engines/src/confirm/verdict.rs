@@ -20,13 +20,6 @@ pub enum RaceVerdict {
     Unfinished,
 }
 
-impl RaceVerdict {
-    /// Something is wrong, and this is what.
-    pub fn is_proven(self) -> bool {
-        matches!(self, RaceVerdict::Confirmed | RaceVerdict::WriterAlone | RaceVerdict::TakenBack)
-    }
-}
-
 /// How a recovery went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecoveryOutcome {

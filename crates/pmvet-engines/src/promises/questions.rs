@@ -20,8 +20,6 @@ pub struct Questions {
     pub lines: Vec<String>,
     /// Their verbs.
     pub verbs: Vec<String>,
-    /// How many more there would be.
-    pub left_out: usize,
 }
 
 impl Questions {
@@ -66,9 +64,8 @@ impl Questions {
             let about = names.iter().filter(|_| names_one).map(|name| format!("{verb} {name}"));
             asked.extend(own.into_iter().map(str::to_owned).chain(about).filter(|line| known.insert(line.clone())));
         }
-        let left_out = asked.len().saturating_sub(MOST_QUESTIONS);
         asked.truncate(MOST_QUESTIONS);
-        Self { lines: asked, verbs, left_out }
+        Self { lines: asked, verbs }
     }
 
     /// What an answer to each of these questions says, a line each, without what is the same when nothing was done (`at_first`). As it is if
