@@ -2,13 +2,12 @@
 //!
 //! `PMVET_SCREENSHOTS=folder` keeps pictures of the page, light and dark, narrow and wide.
 
-mod browser;
 mod common;
 
 use std::{fs, path::PathBuf};
 
-use browser::{Browser, Size, Theme};
 use pmvet_findings::{Run, Sources};
+use pmvet_fixtures::browser::{Browser, Size, Theme};
 use pmvet_report::{
     Exporter,
     html::{EarlierRun, Html},

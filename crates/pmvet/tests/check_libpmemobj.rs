@@ -3,20 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::path::Path;
 
-use check_support::zoo::{Bug, Manifest, blamed, manifests, marked};
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, finish, make, one_of_each, turn};
 use pmvet_findings::{Finding, Severity};
+use pmvet_fixtures::zoo::{Bug, Manifest, blamed, manifests, marked};
+use pmvet_fixtures::{CLEAN, CheckedRun, FOUND, TestPlace, both_cores, finish, make, one_of_each, turn};
 
 fn libpmemobj() -> Vec<Manifest> {
     manifests().into_iter().filter(Manifest::uses_libpmemobj).collect()
 }
 
 /// Checks a variant on a new pool.
-fn check(place: &Place, program: &Path, workload: &[String]) -> Checked {
+fn check(place: &TestPlace, program: &Path, workload: &[String]) -> CheckedRun {
     let pool = place.pool();
     // That a pool can be made anew is not what these tests are about.
     let setup = format!("{} {} -n 0", program.display(), pool.display());
@@ -38,7 +36,7 @@ fn rules(bug: &Bug) -> &'static [&'static str] {
 }
 
 /// What is wrong with what was found, if anything.
-fn judge(manifest: &Manifest, bug: &Bug, checked: &Checked) -> Result<(), String> {
+fn judge(manifest: &Manifest, bug: &Bug, checked: &CheckedRun) -> Result<(), String> {
     let [finding] = &checked.findings[..] else {
         return Err(format!("{} findings, not one", checked.findings.len()));
     };
@@ -79,7 +77,7 @@ fn every_bug_is_one_finding_with_its_fix() {
     assert!(all.len() >= 20, "only {} bugs", all.len());
     let trials = one_of_each(all, |(manifest, bug)| (&manifest.program.name, &bug.class));
     both_cores(&trials, |(manifest, bug)| {
-        let place = Place::new();
+        let place = TestPlace::new();
         let program = &manifest.program;
         let variant = zoo.join(&program.name).join(format!("bug-{}", bug.id));
         let workload = bug.workload.as_ref().unwrap_or(&program.workload);
@@ -99,7 +97,7 @@ fn clean_variants_are_clean() {
     let zoo = make("zoo", "zoo");
     let manifests = libpmemobj();
     both_cores(&manifests, |manifest| {
-        let place = Place::new();
+        let place = TestPlace::new();
         let program = &manifest.program;
         let checked = check(&place, &zoo.join(&program.name).join("clean"), &program.workload);
         match checked.code == Some(CLEAN) && checked.findings.is_empty() {
@@ -119,12 +117,12 @@ fn to_all_engines_together_it_is_one_error() {
     both_cores(&cases, |(name, bug)| {
         let manifest = manifests.iter().find(|manifest| manifest.program.name == *name).unwrap();
         let bug = manifest.bug.iter().find(|known| known.id == *bug).unwrap();
-        let place = Place::new();
+        let place = TestPlace::new();
         let variant = zoo.join(name).join(format!("bug-{}", bug.id));
         let setup = format!("{} {} -n 0", variant.display(), place.pool().display());
         let mut command = place.pmvet(&["vet", "--quiet", "--setup", &setup]);
         command.args(place.pm()).arg("--").arg(&variant).arg(place.pool()).args(bug.workload.iter().flatten());
-        let vetted = Checked::new(&place, &finish(command, None).expect("pmvet hangs"));
+        let vetted = CheckedRun::new(&place, &finish(command, None).expect("pmvet hangs"));
         let errors: Vec<&Finding> = vetted.errors().collect();
         match errors[..] {
             [error] if marked(manifest, bug.id).contains(&blamed(error)) && error.rule.0 == "tx-store-not-added" => {

@@ -6,15 +6,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, is_soak, line, make, one_of_each, repository, turn};
 use pmvet_findings::Finding;
+use pmvet_fixtures::{
+    CLEAN, CheckedRun, FOUND, TestPlace, both_cores, is_soak, line, make, one_of_each, repository, turn,
+};
 use serde::Deserialize;
 
 /// What an error is about, and why it is right.
@@ -94,7 +94,7 @@ fn quoted(words: &[String]) -> String {
 }
 
 impl Workload {
-    fn check(&self, place: &Place, bin: &Path, jobs: u32) -> Checked {
+    fn check(&self, place: &TestPlace, bin: &Path, jobs: u32) -> CheckedRun {
         let path = |path: &Path| path.to_str().unwrap().to_owned();
         let input = place.pools().join("input");
         if let Some(generator) = &self.make_input {
@@ -143,7 +143,7 @@ impl Workload {
 
     /// Checks it; every error must be expected, must replay, and every expected one must be there.
     fn judge(&self, bin: &Path, expected: &[&str]) -> Result<(), String> {
-        let place = Place::new();
+        let place = TestPlace::new();
         let checked = self.check(&place, bin, 1);
         let wrong = |what: String| Err(format!("--- {}: {what}\n{}", self.name, checked.text()));
         let is = |error: &Finding, title: &str| error.title.contains(title);
@@ -233,7 +233,7 @@ fn a_crash_inside_the_creation_of_a_pool() {
 fn it_is_explained() {
     let _turn = turn();
     let bin = make("targets/pmdk", "pmdk");
-    let place = Place::new();
+    let place = TestPlace::new();
     let checked = creations()[0].check(&place, &bin, 1);
     let error = checked.errors().next().unwrap();
     assert_eq!(error.title, "recovery fails after a crash in `main`, inside `pmemobj_create`");
@@ -300,7 +300,7 @@ fn errors_on_pools_made_beforehand_are_judged() {
 fn a_pool_may_be_several_files() {
     let _turn = turn();
     let bin = make("targets/pmdk", "pmdk");
-    let place = Place::new();
+    let place = TestPlace::new();
     let part = |n: u32| format!("8M {}\n", place.pools().join(format!("part-{n}")).display());
     fs::write(place.pool(), format!("PMEMPOOLSET\n{}{}", part(0), part(1))).unwrap();
     let workload = Workload {

@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use check_support::zoo::{Manifest, manifests};
-use check_support::{CLEAN, FOUND, Place, USAGE, both_cores, finish, make, program, repository, turn};
 use pmvet_findings::{Finding, Role, Severity, jsonl};
+use pmvet_fixtures::zoo::{Manifest, manifests};
+use pmvet_fixtures::{CLEAN, FOUND, TestPlace, USAGE, both_cores, finish, make, program, repository, turn};
 
 /// Program, variant, arguments.
 type Case = (String, String, Vec<String>);
@@ -23,7 +21,7 @@ const MORE_ROUNDS: &[&str] = &["--budget", "90s"];
 
 /// Runs it; returns the exit code, the errors among the findings, and what was printed.
 fn confirm(
-    place: &Place,
+    place: &TestPlace,
     (program, variant, arguments): &Case,
     options: &[&str],
 ) -> (Option<i32>, Vec<Finding>, String) {
@@ -35,7 +33,7 @@ fn confirm(
 }
 
 fn confirm_program(
-    place: &Place,
+    place: &TestPlace,
     program: &Path,
     arguments: &[String],
     options: &[&str],
@@ -54,7 +52,7 @@ fn confirm_program(
 }
 
 fn proven(case: &Case, options: &[&str]) -> Result<(), String> {
-    let place = Place::new();
+    let place = TestPlace::new();
     let (code, errors, printed) = confirm(&place, case, options);
     if code != Some(FOUND) || errors.is_empty() {
         return Err(format!("{case:?}: {code:?}, nothing proven\n{printed}"));
@@ -65,7 +63,7 @@ fn proven(case: &Case, options: &[&str]) -> Result<(), String> {
 }
 
 fn harmless(case: &Case, options: &[&str]) -> Result<(), String> {
-    let place = Place::new();
+    let place = TestPlace::new();
     match confirm(&place, case, options) {
         (Some(CLEAN), errors, _) if errors.is_empty() => Ok(()),
         (code, errors, printed) => Err(format!("{case:?}: {code:?}, {} errors\n{printed}", errors.len())),
@@ -79,7 +77,7 @@ fn case(program: &str, variant: &str, arguments: &str) -> Case {
 #[test]
 fn a_race_is_proven_and_replays() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let (code, errors, printed) = confirm(&place, &case("bptree", "bug-1", "-n 600 -t 4"), ROUNDS);
     assert_eq!(code, Some(FOUND), "{printed}");
     errors.iter().try_for_each(|finding| place.replays(finding)).unwrap();
@@ -90,7 +88,7 @@ fn a_race_is_proven_and_replays() {
 #[test]
 fn a_durable_side_effect_is_shown() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let (code, errors, printed) = confirm_program(&place, &program("copies"), &[], ROUNDS, &[]);
     assert_eq!((code, errors.len()), (Some(FOUND), 1), "{printed}");
     place.replays(&errors[0]).unwrap();
@@ -104,7 +102,7 @@ fn a_durable_side_effect_is_shown() {
 #[test]
 fn a_declared_variable_must_be_as_at_the_start_after_recovery() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let config = place.pools().join("variables.toml");
     let variable = |name: &str| format!("[[sync]]\nvariable = \"{name}\"\n");
     std::fs::write(&config, variable("bucket.lock") + &variable("pm->resize_lock")).unwrap();
@@ -122,7 +120,7 @@ fn a_declared_variable_must_be_as_at_the_start_after_recovery() {
 #[test]
 fn variables_are_known_by_what_the_program_calls_them() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let config = place.pools().join("variables.toml");
     let options = ["--budget", "5m", "--rounds", "0", "--config", config.to_str().unwrap()];
     std::fs::write(&config, "[[sync]]\nvariable = \"struct pool.resize_lock\"\noffset = 0\n").unwrap();
@@ -160,7 +158,7 @@ fn who_acts_on_what_a_transaction_may_take_back_is_caught() {
     let _turn = turn();
     let source = repository().join("crates/pmvet/tests/races/dirty.c");
     for (flag, expected) in [("-DBUG", FOUND), ("-DCLEAN", CLEAN)] {
-        let place = Place::new();
+        let place = TestPlace::new();
         let program = place.pools().join("dirty");
         let gcc = Command::new("gcc").args(["-O1", "-g", "-pthread", flag, "-o"]).arg(&program).arg(&source).status();
         assert!(gcc.unwrap().success());
@@ -176,7 +174,7 @@ fn who_acts_on_what_a_transaction_may_take_back_is_caught() {
 #[test]
 fn a_lock_left_held_is_proven() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let (code, errors, printed) = confirm(&place, &case("cl_hash", "bug-7", "-n 200 -t 4"), ROUNDS);
     let rules: Vec<&str> = errors.iter().map(|error| error.rule.0.as_str()).collect();
     assert_eq!((code, &rules[..]), (Some(FOUND), &["lock-in-pm"][..]), "{printed}");
@@ -193,7 +191,7 @@ fn a_clean_program_has_no_proven_race() {
 #[test]
 fn a_race_that_recovery_copes_with_is_benign() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let (code, errors, printed) = confirm(&place, &case("atomic_hash", "bug-19", "-n 400 -t 4"), ROUNDS);
     assert_eq!((code, errors.len()), (Some(CLEAN), 0), "{printed}");
     assert!(printed.contains("Benign (recovered)"), "{printed}");
@@ -203,7 +201,7 @@ fn a_race_that_recovery_copes_with_is_benign() {
 #[test]
 fn a_program_that_hangs_is_given_up_when_the_budget_ends() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let zoo = make("zoo", "zoo");
     let mut command = place.pmvet(&["race", "--confirm", "--quiet", "--budget", "2s"]);
     command.args(place.pm());
@@ -217,7 +215,7 @@ fn a_program_that_hangs_is_given_up_when_the_budget_ends() {
 
 #[test]
 fn confirming_needs_private_files() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let output = place.pmvet(&["race", "--confirm", "--in-place", "--", "/bin/true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(USAGE));
 }

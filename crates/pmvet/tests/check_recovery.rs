@@ -1,41 +1,39 @@
 //! Recoveries that misbehave do no harm and are reported rightly; and the ways to say what recovery is.
 //!
-//! The program is `check_support/pair.c`: a crash between its two stores leaves two numbers unequal.
+//! The program is `programs/pair.c`: a crash between its two stores leaves two numbers unequal.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
-
-mod check_support;
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use check_support::{
-    CLEAN, Checked, FAILS_BY_ITSELF, FOUND, Linked, Place, USAGE, Untouched, both_cores, compile, pair, turn,
-};
 use pmvet_findings::{Evidence, Recovery, Severity};
+use pmvet_fixtures::{
+    CLEAN, CheckedRun, FAILS_BY_ITSELF, FOUND, Linked, TestPlace, USAGE, Untouched, both_cores, compile, pair, turn,
+};
 
 /// Makes a pool with both numbers at `n`.
-fn make_pool(place: &Place, n: u64) -> Untouched {
+fn make_pool(place: &TestPlace, n: u64) -> Untouched {
     let made = Command::new(pair(Linked::Dynamic)).arg("run").arg(place.pool()).arg(n.to_string()).status().unwrap();
     assert!(made.success());
     Untouched::new(&place.pool())
 }
 
 /// `pair WAY POOL REST`, as a line for the shell.
-fn line(place: &Place, way: &str, rest: &str) -> String {
+fn line(place: &TestPlace, way: &str, rest: &str) -> String {
     format!("{} {way} {} {rest}", pair(Linked::Dynamic).display(), place.pool().display())
 }
 
 /// Checks two rounds of the workload.
-fn check(place: &Place, options: &[&str]) -> Checked {
+fn check(place: &TestPlace, options: &[&str]) -> CheckedRun {
     let pool = place.pool();
     place.check(options, &[pair(Linked::Dynamic).to_str().unwrap(), "run", pool.to_str().unwrap(), "2"]).run()
 }
 
 /// What recovery did, of the only error.
 #[track_caller]
-fn recovery(checked: &Checked) -> &Recovery {
+fn recovery(checked: &CheckedRun) -> &Recovery {
     let errors: Vec<_> = checked.errors().collect();
     assert_eq!(errors.len(), 1, "{}", checked.text());
     match &errors[0].evidence {
@@ -68,7 +66,7 @@ const fn manner(way: &'static str, says: Option<&'static str>, inside: Option<&'
 }
 
 fn behaves(manner: &Manner) -> Result<(), String> {
-    let place = Place::new();
+    let place = TestPlace::new();
     let pool = make_pool(&place, 5);
     let recover = line(&place, manner.way, manner.rest);
     let checked = check(&place, &["-j1", "--recover-timeout", manner.timeout, "--recover", &recover]);
@@ -142,7 +140,7 @@ fn only_the_end_of_a_gigabyte_is_kept() {
 
 /// A recovery that prints so many MiB.
 fn prints(mib: &str) {
-    let place = Place::new();
+    let place = TestPlace::new();
     let pool = make_pool(&place, 5);
     let checked = check(&place, &["-j2", "--recover-timeout", "300s", "--recover", &line(&place, "print", mib)]);
     checked.expect(FOUND, &[]);
@@ -160,7 +158,7 @@ fn prints(mib: &str) {
 
 #[test]
 fn the_story_of_a_crash() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let pool = make_pool(&place, 5);
     let checked = check(&place, &["-j1", "--recover", &line(&place, "strict", "")]);
     pool.assert();
@@ -177,14 +175,14 @@ fn the_story_of_a_crash() {
 #[test]
 fn data_that_is_never_flushed() {
     let _turn = turn();
-    let program = compile("tests/check_support/unflushed.c", "unflushed", &[]);
+    let program = compile("tests/programs/unflushed.c", "unflushed", &[]);
     let cases = [
         ("one-line", "unpersisted-store", Severity::Warning),
         ("log", "unpersisted-store", Severity::Error),
         ("scratch", "unpersisted-store", Severity::Warning),
     ];
     both_cores(&cases, |(way, rule, severity)| {
-        let place = Place::new();
+        let place = TestPlace::new();
         let checked = place.check(&[], &[program.to_str().unwrap(), way, place.pool().to_str().unwrap()]).run();
         let found: Vec<_> = checked.findings.iter().map(|f| (f.rule.0.as_str(), f.severity)).collect();
         if found != [(*rule, *severity)] {
@@ -196,7 +194,7 @@ fn data_that_is_never_flushed() {
 
 #[test]
 fn the_same_command_line_again() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let pool = place.pool();
     let command = [pair(Linked::Dynamic).to_str().unwrap().to_owned(), "input".into(), pool.to_str().unwrap().into()];
     // Without its input the recovery would fail with no fault injected.
@@ -210,7 +208,7 @@ fn the_same_command_line_again() {
 
 #[test]
 fn static_programs() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let (program, pool) = (pair(Linked::Static), place.pool());
     let kept = make_pool(&place, 5);
     let recover = format!("{} strict {}", program.display(), pool.display());
@@ -227,7 +225,7 @@ fn static_programs() {
 
 #[test]
 fn lines_for_the_shell() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let pool = make_pool(&place, 5);
     let strict = line(&place, "strict", "");
     for recover in [
@@ -247,7 +245,7 @@ fn lines_for_the_shell() {
 
 #[test]
 fn an_oracle() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let pool = make_pool(&place, 5);
     let oracle = format!("{} strict", pair(Linked::Dynamic).display());
     let (nothing, repairs) = (line(&place, "volatile", ""), line(&place, "lenient", ""));
@@ -266,7 +264,7 @@ fn an_oracle() {
 
 #[test]
 fn a_recovery_that_never_works() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let pool = make_pool(&place, 5);
     let checked = check(&place, &["-j2", "--recover", &line(&place, "never", "")]);
     checked.expect(FAILS_BY_ITSELF, &["recovery fails", "nothing was injected", "status 1", "--recover"]);
@@ -279,7 +277,7 @@ fn a_recovery_that_never_works() {
 
 #[test]
 fn files_made_beforehand() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let setup = line(&place, "run", "7");
     let checked = check(&place, &["-j2", "--recover", &line(&place, "strict", ""), "--setup", &setup]);
     checked.expect(FOUND, &[]);
@@ -298,7 +296,7 @@ fn files_made_beforehand() {
 
 #[test]
 fn the_files_themselves() {
-    let place = Place::new();
+    let place = TestPlace::new();
     make_pool(&place, 5);
     let checked = check(&place, &["-j2", "--in-place", "--recover", &line(&place, "pwrite", "")]);
     checked.expect(CLEAN, &[]);

@@ -3,20 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use check_support::{
-    CLEAN, Check, Checked, FAILS_BY_ITSELF, FOUND, INCOMPLETE, INTERRUPTED, Linked, NOTHING, Place, USAGE, Untouched,
-    finish, make, pair, turn, wait_until,
+use pmvet_fixtures::{
+    CLEAN, Check, CheckedRun, FAILS_BY_ITSELF, FOUND, INCOMPLETE, INTERRUPTED, Linked, NOTHING, TestPlace, USAGE,
+    Untouched, finish, make, pair, turn, wait_until,
 };
 
 /// A program with a bug, on a pool that exists beforehand.
 struct Subject {
-    place: Place,
+    place: TestPlace,
     program: PathBuf,
     input: Option<Vec<u8>>,
     arguments: Vec<String>,
@@ -31,7 +29,7 @@ impl Subject {
     }
 
     fn new(program: PathBuf, input: Option<Vec<u8>>, arguments: impl Fn(&Path) -> Vec<String>) -> Self {
-        let place = Place::new();
+        let place = TestPlace::new();
         let arguments = arguments(&place.pool());
         let mut command = Command::new(&program);
         command.args(&arguments).env("PMEM_IS_PMEM_FORCE", "1").stdin(Stdio::null());
@@ -147,7 +145,7 @@ fn killed_at_many_moments() {
 #[ignore = "many runs of a check; for `make soak`"]
 fn a_pmdk_program_killed_at_many_moments() {
     let _turn = turn();
-    let generator = check_support::repository().join("targets/pmdk/gen.sh");
+    let generator = pmvet_fixtures::repository().join("targets/pmdk/gen.sh");
     let input = Command::new(generator).args(["mapcli-mixed", "40"]).output().unwrap().stdout;
     let program = make("targets/pmdk", "pmdk").join("mapcli");
     let arguments = |pool: &Path| vec!["hashmap_atomic".into(), pool.to_str().unwrap().into(), "42".into()];
@@ -185,7 +183,7 @@ fn interrupted_and_resumed() {
                 return None;
             }
             running.signal(signal);
-            let stopped = Checked::new(&subject.place, &running.end());
+            let stopped = CheckedRun::new(&subject.place, &running.end());
             Some(stopped).filter(|stopped| stopped.code != Some(FOUND))
         });
         stopped.expect("a run that is interrupted").expect(INTERRUPTED, &["interrupted", "--resume"]);
@@ -204,7 +202,7 @@ fn interrupted_and_resumed() {
 
 #[test]
 fn a_run_resumes_with_its_own_command_line_only() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let (program, pool) = (pair(Linked::Dynamic), place.pool());
     let command =
         |n: &str| [program.to_str().unwrap().to_owned(), "run".into(), pool.to_str().unwrap().into(), n.into()];
@@ -252,7 +250,7 @@ fn what_replay_takes() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(USAGE) && text.contains(words), "{id}: {text}");
     }
-    let output = Place::new().replay("1");
+    let output = TestPlace::new().replay("1");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(USAGE) && text.contains("no run"), "{text}");
     subject.assert_unharmed();
@@ -262,7 +260,7 @@ fn what_replay_takes() {
 
 #[test]
 fn what_cannot_be_checked() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let (program, pool) = (pair(Linked::Dynamic), place.pool());
     let (program, pool) = (program.to_str().unwrap(), pool.to_str().unwrap());
     place.check(&[], &["/bin/true"]).run().expect(NOTHING, &["nothing was analysed", "--pm"]);
@@ -278,7 +276,7 @@ fn what_cannot_be_checked() {
 
 #[test]
 fn wrong_usage() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let (program, pool) = (pair(Linked::Dynamic), place.pool());
     let command = [program.to_str().unwrap(), "run", pool.to_str().unwrap()];
     let cases: &[(&[&str], &str)] = &[
@@ -307,7 +305,7 @@ fn wrong_usage() {
 
 #[test]
 fn a_budget_that_ends_early() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let (program, pool) = (pair(Linked::Dynamic), place.pool());
     let command = [program.to_str().unwrap(), "run", pool.to_str().unwrap(), "2"];
     let recover = format!("{} strict {}", program.display(), pool.display());

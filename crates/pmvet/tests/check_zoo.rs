@@ -4,17 +4,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use check_support::zoo::{Bug, Elsewhere, Manifest, Program, is_at_its_line, manifests};
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, make, turn};
 use pmvet_findings::{Finding, Severity};
+use pmvet_fixtures::zoo::{Bug, Elsewhere, Manifest, ZooProgram, is_at_its_line, manifests};
+use pmvet_fixtures::{CLEAN, CheckedRun, FOUND, TestPlace, both_cores, make, turn};
 
 /// Checks a variant of a program on a new pool, with that many recoveries crashed; or as many as are by default.
-fn check(place: &Place, program: &Path, workload: &[String], reorder: bool, recoveries: Option<&str>) -> Checked {
+fn check(
+    place: &TestPlace,
+    program: &Path,
+    workload: &[String],
+    reorder: bool,
+    recoveries: Option<&str>,
+) -> CheckedRun {
     let pool = place.pool();
     let mut command = vec![program.to_str().unwrap(), pool.to_str().unwrap()];
     command.extend(workload.iter().map(String::as_str));
@@ -92,7 +96,7 @@ fn every_sequential_bug_is_found_by_its_engines() {
     assert!(programs.len() >= 8, "only {programs:?}");
 
     both_cores(&trials, |trial| {
-        let place = Place::new();
+        let place = TestPlace::new();
         let program = &trial.manifest.program;
         let variant = zoo.join(&program.name).join(format!("bug-{}", trial.bug.id));
         let workload = trial.bug.workload.as_ref().unwrap_or(&program.workload);
@@ -128,7 +132,7 @@ fn kinds(trial: &Trial<'_>) -> &'static [&'static str] {
 }
 
 /// What is missing for every engine to have found the bug, if anything.
-fn found(trial: &Trial<'_>, checked: &Checked) -> Result<(), String> {
+fn found(trial: &Trial<'_>, checked: &CheckedRun) -> Result<(), String> {
     let bug = trial.bug;
     if bug.engine("inject") || trial.reorder {
         if checked.code != Some(FOUND) {
@@ -152,8 +156,8 @@ fn clean_variants_are_clean() {
     let manifests = plain();
     let trials: Vec<(&Manifest, bool)> = manifests.iter().flat_map(|m| [(m, false), (m, true)]).collect();
     both_cores(&trials, |(manifest, reorder)| {
-        let place = Place::new();
-        let Program { name, workload, .. } = &manifest.program;
+        let place = TestPlace::new();
+        let ZooProgram { name, workload, .. } = &manifest.program;
         let checked = check(&place, &zoo.join(name).join("clean"), workload, *reorder, None);
         if checked.code != Some(CLEAN) || checked.errors().chain(checked.warnings()).next().is_some() {
             return Err(format!("--- {name}, reordered: {reorder}: {}", checked.text()));
@@ -174,7 +178,7 @@ fn one_bug_is_one_error_whatever_the_order_of_write_back() {
     let zoo = make("zoo", "zoo");
     let bugs = [("undo_btree", 1), ("undo_btree", 2), ("undo_btree", 3), ("plist", 3), ("cl_hash", 10)];
     both_cores(&bugs, |(program, bug)| {
-        let place = Place::new();
+        let place = TestPlace::new();
         let variant = zoo.join(program).join(format!("bug-{bug}"));
         let checked = check(&place, &variant, &["-n".into(), "50".into()], true, Some("0"));
         match (checked.errors().count(), checked.warnings().count()) {

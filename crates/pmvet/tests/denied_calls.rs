@@ -3,15 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-mod files_support;
-
 use std::ffi::OsStr;
 use std::fmt;
 use std::process::{Command, Output, Stdio};
 
-use check_support::{CLEAN, FOUND, PMVET, Place, both_cores, finish, make, program, turn};
-use files_support::snapshot::Snapshot;
+use pmvet_fixtures::files::snapshot::Snapshot;
+use pmvet_fixtures::{CLEAN, FOUND, TestPlace, both_cores, finish, make, program, turn};
+
+const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
 
 const CALLS: [&str; 25] = [
     "ptrace",
@@ -73,7 +72,7 @@ impl fmt::Display for Denial {
 
 impl Denial {
     /// `pmvet WORDS`, in which the call fails with this error.
-    fn run<S: AsRef<OsStr>>(self, place: &Place, words: &[S]) -> Output {
+    fn run<S: AsRef<OsStr>>(self, place: &TestPlace, words: &[S]) -> Output {
         let mut command = Command::new(program("denied"));
         command.args([self.call, self.error, PMVET]).args(words).current_dir(place.work()).stdin(Stdio::null());
         command.env("TMPDIR", place.work()).env_remove("PMVET_SANDBOX");
@@ -88,7 +87,7 @@ fn text(output: &Output) -> String {
 
 /// Says what is wrong with a check that has to do without the call.
 fn check(denial: Denial) -> Result<bool, String> {
-    let place = Place::new();
+    let place = TestPlace::new();
     let target = make("zoo", "zoo").join("undo_btree/bug-3");
     let arguments = [place.pool().into_os_string(), "-n".into(), "50".into()];
     let made = Command::new(&target).args(&arguments).stdin(Stdio::null()).output().unwrap();
@@ -116,7 +115,7 @@ fn check(denial: Denial) -> Result<bool, String> {
 
 /// Says what is wrong with `pmvet doctor`, given whether a check works.
 fn doctor(denial: Denial, works: bool) -> Result<(), String> {
-    let place = Place::new();
+    let place = TestPlace::new();
     let output = denial.run(&place, &["doctor", "--color", "never"]);
     let shown = String::from_utf8_lossy(&output.stdout);
     let failures: Vec<&str> = shown.lines().filter(|line| line.starts_with("FAIL")).collect();

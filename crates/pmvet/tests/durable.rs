@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
-use check_support::{CLEAN, Checked, FAILS_BY_ITSELF, FOUND, NOTHING, Place, USAGE, compile, turn};
 use pmvet_findings::{Evidence, Outcome, Violation};
+use pmvet_fixtures::{CLEAN, CheckedRun, FAILS_BY_ITSELF, FOUND, NOTHING, TestPlace, USAGE, compile, turn};
 
 const OPERATIONS: &[u8] = b"put 1 10\nput 2 20\ndel 1\nput 3 30\nput 2 21\nput 4 40\n";
 
 /// Checks the program in some of its modes. `more` are further options.
-fn check(place: &Place, modes: &[&str], more: &[&str], arguments: &[&str]) -> Checked {
-    let program = compile("tests/check_support/promises.c", "check-promises", &["-mclwb"]);
+fn check(place: &TestPlace, modes: &[&str], more: &[&str], arguments: &[&str]) -> CheckedRun {
+    let program = compile("tests/programs/promises.c", "check-promises", &["-mclwb"]);
     let pool = place.pool();
     let mut command = vec![program.to_str().unwrap()];
     command.extend(modes);
@@ -23,8 +21,8 @@ fn check(place: &Place, modes: &[&str], more: &[&str], arguments: &[&str]) -> Ch
 }
 
 /// The same without a dump: the program has to be asked.
-fn check_by_questions(place: &Place, modes: &[&str], more: &[&str], input: &[u8], file: &[&str]) -> Checked {
-    let program = compile("tests/check_support/promises.c", "check-promises", &["-mclwb"]);
+fn check_by_questions(place: &TestPlace, modes: &[&str], more: &[&str], input: &[u8], file: &[&str]) -> CheckedRun {
+    let program = compile("tests/programs/promises.c", "check-promises", &["-mclwb"]);
     let pool = place.pool();
     let mut command = vec![program.to_str().unwrap()];
     command.extend(modes);
@@ -35,7 +33,7 @@ fn check_by_questions(place: &Place, modes: &[&str], more: &[&str], input: &[u8]
 }
 
 /// The words of all output, however the lines are broken.
-fn words(checked: &Checked) -> String {
+fn words(checked: &CheckedRun) -> String {
     format!("{} {}", checked.stdout, checked.stderr).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -49,7 +47,7 @@ fn what_is_acknowledged_is_there() {
         (&["batch"], "the next output"),
         (&["uptime"], "an answer each"),
     ] {
-        let place = Place::new();
+        let place = TestPlace::new();
         let checked = check(&place, modes, &[], &[]);
         assert_eq!(checked.code, Some(CLEAN), "{modes:?}: {}", checked.text());
         let text = words(&checked);
@@ -64,7 +62,7 @@ fn what_is_acknowledged_is_there() {
 fn an_answer_before_the_flush_loses_data() {
     let _turn = turn();
     for modes in [&["late"][..], &["late", "marked"]] {
-        let place = Place::new();
+        let place = TestPlace::new();
         let checked = check(&place, modes, &[], &[]);
         // Marked operations end after the flush, whatever was printed before.
         if modes.contains(&"marked") {
@@ -85,9 +83,9 @@ fn an_answer_before_the_flush_loses_data() {
 #[test]
 fn operations_may_come_from_a_file() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     check(&place, &[], &[], &["@@"]).expect(CLEAN, &[]);
-    let place = Place::new();
+    let place = TestPlace::new();
     check(&place, &["late"], &[], &["@@"]).expect(FOUND, &[]);
 }
 
@@ -97,10 +95,10 @@ const WITH_QUESTIONS: &[u8] = b"put 1 10\nget 1\nput 2 20\ndel 1\nput 3 30\nget 
 fn a_program_without_a_dump_is_asked_what_its_input_asks() {
     let _turn = turn();
     for file in [&[][..], &["@@"]] {
-        let checked = check_by_questions(&Place::new(), &[], &[], WITH_QUESTIONS, file);
+        let checked = check_by_questions(&TestPlace::new(), &[], &[], WITH_QUESTIONS, file);
         assert_eq!(checked.code, Some(CLEAN), "{}", checked.text());
         assert!(words(&checked).contains("5 questions of the input were asked again"), "{}", checked.text());
-        let place = Place::new();
+        let place = TestPlace::new();
         let checked = check_by_questions(&place, &["late"], &[], WITH_QUESTIONS, file);
         let [error] = checked.errors().collect::<Vec<_>>()[..] else { panic!("{}", checked.text()) };
         let Evidence::Crash { recovery, .. } = &error.evidence else { panic!("{error:?}") };
@@ -115,15 +113,15 @@ fn a_program_without_a_dump_is_asked_what_its_input_asks() {
 fn a_recovery_may_come_before_the_questions() {
     let _turn = turn();
     let recover = ["--recover", "true"];
-    check_by_questions(&Place::new(), &[], &recover, WITH_QUESTIONS, &[]).expect(CLEAN, &[]);
-    check_by_questions(&Place::new(), &["late"], &recover, WITH_QUESTIONS, &[]).expect(FOUND, &[]);
-    check_by_questions(&Place::new(), &["marked"], &[], WITH_QUESTIONS, &[]).expect(CLEAN, &[]);
+    check_by_questions(&TestPlace::new(), &[], &recover, WITH_QUESTIONS, &[]).expect(CLEAN, &[]);
+    check_by_questions(&TestPlace::new(), &["late"], &recover, WITH_QUESTIONS, &[]).expect(FOUND, &[]);
+    check_by_questions(&TestPlace::new(), &["marked"], &[], WITH_QUESTIONS, &[]).expect(CLEAN, &[]);
 }
 
 #[test]
 fn without_a_dump_and_without_questions_nothing_is_analysed() {
     let _turn = turn();
-    let checked = check_by_questions(&Place::new(), &[], &[], OPERATIONS, &[]);
+    let checked = check_by_questions(&TestPlace::new(), &[], &[], OPERATIONS, &[]);
     assert_eq!(checked.code, Some(NOTHING), "{}", checked.text());
     let text = words(&checked);
     assert!(text.contains("no operation of the input only looks") && text.contains("--dump"), "{text}");
@@ -132,7 +130,7 @@ fn without_a_dump_and_without_questions_nothing_is_analysed() {
 #[test]
 fn operations_that_cannot_be_told_apart_are_said_to_be_so() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let checked = check(&place, &["whole"], &[], &[]);
     assert_eq!(checked.code, Some(NOTHING), "{}", checked.text());
     let text = words(&checked);
@@ -142,14 +140,14 @@ fn operations_that_cannot_be_told_apart_are_said_to_be_so() {
 #[test]
 fn buffered_programs_may_lose_what_came_last() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     check(&place, &["late"], &["--durability", "buffered"], &[]).expect(CLEAN, &[]);
 }
 
 #[test]
 fn what_differs_without_a_crash_is_masked_and_said() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let checked = check(&place, &["uptime", "late"], &[], &[]);
     assert_eq!(checked.errors().count(), 1, "{}", checked.text());
     assert!(words(&checked).contains("what the dump shows as `now: *`"), "{}", checked.text());
@@ -158,16 +156,16 @@ fn what_differs_without_a_crash_is_masked_and_said() {
 #[test]
 fn what_a_recovery_says_once_is_no_content() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     check(&place, &["repairs"], &[], &[]).expect(CLEAN, &[]);
-    let place = Place::new();
+    let place = TestPlace::new();
     check(&place, &["repairs", "late"], &[], &[]).expect(FOUND, &[]);
 }
 
 #[test]
 fn a_dump_that_changes_the_content_is_no_oracle() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let checked = check(&place, &["restarts"], &[], &[]);
     assert_eq!(checked.code, Some(FAILS_BY_ITSELF), "{}", checked.text());
     assert!(words(&checked).contains("shows another content when it is run again"), "{}", checked.text());
@@ -176,8 +174,8 @@ fn a_dump_that_changes_the_content_is_no_oracle() {
 #[test]
 fn a_dump_needs_operations() {
     let _turn = turn();
-    let place = Place::new();
-    let program = compile("tests/check_support/promises.c", "check-promises", &["-mclwb"]);
+    let place = TestPlace::new();
+    let program = compile("tests/programs/promises.c", "check-promises", &["-mclwb"]);
     let pool = place.pool();
     let command = [program.to_str().unwrap(), pool.to_str().unwrap()];
     let dump = format!("{} dump", command.join(" "));

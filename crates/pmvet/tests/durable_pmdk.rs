@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
-use check_support::{CLEAN, Place, both_cores, make, one_of_each, turn};
+use pmvet_fixtures::{CLEAN, TestPlace, both_cores, make, one_of_each, turn};
 
 /// `mapcli`'s ctree dies of a second key, with or without pmvet.
 const OPERATIONS: &[u8] = b"i 1\np\nr 1\np\ni 3\np\n";
@@ -18,7 +16,7 @@ fn maps_keep_what_they_acknowledge() {
     let _turn = turn();
     let mapcli = make("targets/pmdk", "pmdk").join("mapcli");
     both_cores(&one_of_each(MAPS, |map| map.starts_with("hashmap")), |map| {
-        let place = Place::new();
+        let place = TestPlace::new();
         let pool = place.pool();
         let command = [mapcli.to_str().unwrap(), map, pool.to_str().unwrap(), "1"];
         let program = command.join(" ");

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::Path;
 
-use check_support::zoo::marked_in;
-use check_support::{CLEAN, FOUND, Place, USAGE, is_soak, make, repository, turn};
 use pmvet_findings::{Evidence, Finding, Outcome, Severity, Violation, jsonl};
+use pmvet_fixtures::zoo::marked_in;
+use pmvet_fixtures::{CLEAN, FOUND, TestPlace, USAGE, is_soak, make, repository, turn};
 
 /// Runs of the clean variant, in `make soak` and otherwise: each is interleaved in its own way.
 const CLEAN_RUNS: [usize; 2] = [20, 2];
@@ -25,7 +23,7 @@ fn operations() -> String {
     manifest["program"]["ops"].as_str().unwrap().trim_start().to_owned()
 }
 
-fn command(place: &Place, variant: &Path, durable: bool) -> (Option<i32>, Vec<Finding>, String) {
+fn command(place: &TestPlace, variant: &Path, durable: bool) -> (Option<i32>, Vec<Finding>, String) {
     let pool = place.pool();
     let operations_file = place.work().join("operations");
     fs::write(&operations_file, operations()).unwrap();
@@ -52,7 +50,7 @@ fn command(place: &Place, variant: &Path, durable: bool) -> (Option<i32>, Vec<Fi
 fn a_key_that_a_race_loses_is_proven_and_replays() {
     let _turn = turn();
     let variant = make("zoo", "zoo").join("durable/annex/bug-1");
-    let place = Place::new();
+    let place = TestPlace::new();
     let (code, errors, printed) = command(&place, &variant, true);
     assert_eq!((code, errors.len()), (Some(FOUND), 1), "{printed}");
     let error = &errors[0];
@@ -73,7 +71,7 @@ fn a_key_that_a_race_loses_is_proven_and_replays() {
 fn recovery_alone_does_not_see_it() {
     let _turn = turn();
     let variant = make("zoo", "zoo").join("durable/annex/bug-1");
-    let place = Place::new();
+    let place = TestPlace::new();
     let (code, errors, printed) = command(&place, &variant, false);
     assert!(code != Some(FOUND) || errors.is_empty(), "{printed}");
 }
@@ -83,7 +81,7 @@ fn the_clean_variant_keeps_what_it_acknowledges() {
     let _turn = turn();
     let variant = make("zoo", "zoo").join("durable/annex/clean");
     for _ in 0..CLEAN_RUNS[usize::from(!is_soak())] {
-        let place = Place::new();
+        let place = TestPlace::new();
         let (code, errors, printed) = command(&place, &variant, true);
         assert!(code == Some(CLEAN) && errors.is_empty(), "{code:?}\n{printed}");
     }
@@ -91,7 +89,7 @@ fn the_clean_variant_keeps_what_it_acknowledges() {
 
 #[test]
 fn contents_are_compared_after_crashes_only() {
-    let place = Place::new();
+    let place = TestPlace::new();
     for (options, message) in [
         (&["--durable", "--dump", "true"][..], "with --confirm only"),
         (&["--confirm", "--durable", "--dump", "true", "--client", "true", "--ready-when", "port:1"], "of servers"),

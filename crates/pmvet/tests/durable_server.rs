@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use check_support::zoo::{blamed, marked_in};
-use check_support::{
-    CLEAN, Checked, FAILS_BY_ITSELF, FOUND, NOTHING, Place, USAGE, both_cores, compile, make, repository, turn,
+use pmvet_fixtures::zoo::{blamed, marked_in};
+use pmvet_fixtures::{
+    CLEAN, CheckedRun, FAILS_BY_ITSELF, FOUND, NOTHING, TestPlace, USAGE, both_cores, compile, make, repository, turn,
 };
 use serde::Deserialize;
 
@@ -50,7 +48,7 @@ fn name() -> String {
 }
 
 /// Checks a variant of the server. `more` are further options; they have `PROGRAM` and `ADDRESS` for what these are.
-fn check(place: &Place, variant: &str, requests: &str, more: &[&str]) -> Checked {
+fn check(place: &TestPlace, variant: &str, requests: &str, more: &[&str]) -> CheckedRun {
     let program = make("zoo", "zoo").join("durable/pantry").join(variant);
     let (program, address) = (program.to_str().unwrap(), name());
     fs::write(place.pools().join("requests"), requests).unwrap();
@@ -65,7 +63,7 @@ fn check(place: &Place, variant: &str, requests: &str, more: &[&str]) -> Checked
 const DUMP: &[&str] = &["--dump-client", "PROGRAM list ADDRESS"];
 
 /// The words of all output, however the lines are broken.
-fn words(checked: &Checked) -> String {
+fn words(checked: &CheckedRun) -> String {
     format!("{} {}", checked.stdout, checked.stderr).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -77,7 +75,7 @@ fn every_bug_is_found_as_what_it_is() {
     // What is under way on another connection may make it look like something else.
     let one_connection: String = manifest.program.ops.lines().map(|line| format!("0{}\n", &line[1..])).collect();
     both_cores(&manifest.bug, |bug| {
-        let place = Place::new();
+        let place = TestPlace::new();
         let variant = format!("bug-{}", bug.id);
         let several = check(&place, &variant, &manifest.program.ops, DUMP);
         if several.code != Some(FOUND) || !several.errors().all(|error| error.rule.0.starts_with("durable-")) {
@@ -110,7 +108,7 @@ fn a_server_that_keeps_its_word_has_no_finding() {
     let _turn = turn();
     let manifest = manifest();
     both_cores(&[(); CLEAN_RUNS], |()| {
-        let place = Place::new();
+        let place = TestPlace::new();
         let checked = check(&place, "clean", &manifest.program.ops, DUMP);
         let text = words(&checked);
         let is_clean = checked.code == Some(CLEAN) && checked.findings.is_empty();
@@ -124,8 +122,8 @@ fn a_server_that_keeps_its_word_has_no_finding() {
 // ---- Ways to ask and to reply
 
 /// Checks the server of `talk.c` in some of its modes, whose client does this. `more` are further options.
-fn talk(place: &Place, modes: &[&str], client: &str, more: &[&str]) -> Checked {
-    let program = compile("tests/check_support/talk.c", "check-talk", &["-mclwb"]);
+fn talk(place: &TestPlace, modes: &[&str], client: &str, more: &[&str]) -> CheckedRun {
+    let program = compile("tests/programs/talk.c", "check-talk", &["-mclwb"]);
     let (program, name, pool) = (program.to_str().unwrap(), name(), place.pool());
     let fill = |text: &str| {
         let text = text.replace("TALK", program).replace("NAME", &name);
@@ -157,7 +155,7 @@ fn requests_and_replies_may_have_several_lines() {
         (&["marked", "mute"], "tell NAME 'put 1 10' 'put 2 20' 'put 1 11'", "acknowledged by PMVET_OP_END"),
     ];
     for (modes, client, how) in cases {
-        let place = Place::new();
+        let place = TestPlace::new();
         let checked = talk(&place, modes, client, LIST);
         assert_eq!(checked.code, Some(CLEAN), "{modes:?}: {}", checked.text());
         assert!(words(&checked).contains(how), "{modes:?}: {}", checked.text());
@@ -174,8 +172,8 @@ fn requests_and_replies_may_have_several_lines() {
 fn a_server_that_has_ended_may_be_looked_at_by_its_files() {
     let _turn = turn();
     let dump = ["--dump", "TALK dump POOL"];
-    talk(&Place::new(), &[], ASK, &dump).expect(CLEAN, &[]);
-    let place = Place::new();
+    talk(&TestPlace::new(), &[], ASK, &dump).expect(CLEAN, &[]);
+    let place = TestPlace::new();
     let late = talk(&place, &["late"], ASK, &dump);
     late.expect(FOUND, &[]);
     place.replays(late.errors().next().unwrap()).unwrap();
@@ -185,7 +183,7 @@ fn a_server_that_has_ended_may_be_looked_at_by_its_files() {
 fn what_stops_the_server_is_no_operation() {
     let _turn = turn();
     let stop = [LIST, &["--stop", "TALK ask NAME shutdown"]].concat();
-    let checked = talk(&Place::new(), &[], ASK, &stop);
+    let checked = talk(&TestPlace::new(), &[], ASK, &stop);
     checked.expect(CLEAN, &[]);
     assert!(words(&checked).contains("3 requests ("), "{}", checked.text());
 }
@@ -197,7 +195,7 @@ fn what_cannot_be_told_apart_is_not_analysed() {
         (&["raw"][..], "ask NAME 'put 1 10.' 'put 2 20.'", "no lines of text"),
         (&["mute"], "tell NAME 'put 1 10' 'put 2 20'", "replies to nothing"),
     ] {
-        let checked = talk(&Place::new(), modes, client, LIST);
+        let checked = talk(&TestPlace::new(), modes, client, LIST);
         checked.expect(NOTHING, &[]);
         assert!(words(&checked).contains(why) && words(&checked).contains("PMVET_OP_BEGIN"), "{}", checked.text());
     }
@@ -206,7 +204,7 @@ fn what_cannot_be_told_apart_is_not_analysed() {
 #[test]
 fn the_command_line_says_how_the_content_is_seen() {
     let _turn = turn();
-    talk(&Place::new(), &[], ASK, &[]).expect(USAGE, &[]);
-    talk(&Place::new(), &[], ASK, &["--dump", "true", "--dump-client", "true"]).expect(USAGE, &[]);
-    talk(&Place::new(), &[], ASK, &["--dump-client", "false"]).expect(FAILS_BY_ITSELF, &[]);
+    talk(&TestPlace::new(), &[], ASK, &[]).expect(USAGE, &[]);
+    talk(&TestPlace::new(), &[], ASK, &["--dump", "true", "--dump-client", "true"]).expect(USAGE, &[]);
+    talk(&TestPlace::new(), &[], ASK, &["--dump-client", "false"]).expect(FAILS_BY_ITSELF, &[]);
 }

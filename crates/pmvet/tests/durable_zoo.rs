@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-use check_support::zoo::{blamed, marked_in};
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, is_soak, make, one_of_each, repository, turn};
 use pmvet_findings::Frame;
+use pmvet_fixtures::zoo::{blamed, marked_in};
+use pmvet_fixtures::{CLEAN, CheckedRun, FOUND, TestPlace, both_cores, is_soak, make, one_of_each, repository, turn};
 use serde::Deserialize;
 
 /// Runs of a clean program that has threads, in `make soak` and otherwise: each is interleaved in its own way.
@@ -94,8 +92,8 @@ enum Look {
     Content,
 }
 
-fn check(program: &Program, variant: &str, ops: &str, look: Look) -> Checked {
-    let place = Place::new();
+fn check(program: &Program, variant: &str, ops: &str, look: Look) -> CheckedRun {
+    let place = TestPlace::new();
     let variant = make("zoo", "zoo").join("durable").join(&program.name).join(variant);
     let command = [variant.to_str().unwrap(), place.pool().to_str().unwrap()].map(str::to_owned);
     // The other core has a check of its own.
@@ -131,7 +129,7 @@ fn every_bug_is_one_error_of_its_class() {
     });
 }
 
-fn is_found(manifest: &Manifest, bug: &Bug, checked: &Checked) -> Result<(), String> {
+fn is_found(manifest: &Manifest, bug: &Bug, checked: &CheckedRun) -> Result<(), String> {
     if checked.code != Some(FOUND) {
         return Err("not found".into());
     }

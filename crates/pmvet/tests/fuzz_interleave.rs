@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
-use check_support::{CLEAN, Checked, FOUND, Place, finish, on_awkward_programs, program, turn, wait_until};
+use pmvet_fixtures::{CLEAN, CheckedRun, FOUND, TestPlace, finish, on_awkward_programs, program, turn, wait_until};
 
 /// All by one thread, which does no harm.
 const SEED: &str = "0 1\n0 2\n0 1\n0 2\n";
@@ -15,11 +13,11 @@ const OPERATIONS: &str = "operations = ['{thread} {errand}']\n[parameters]\n\
                           thread = { min = 0, max = 1 }\nerrand = { min = 1, max = 2 }\n";
 
 /// Bounded by turns, not by time: a busy machine gives the same result.
-fn explore(place: &Place, options: &[&str], arguments: &[&str]) -> Checked {
-    Checked::new(place, &finish(campaign(place, options, arguments), None).expect("pmvet hangs"))
+fn explore(place: &TestPlace, options: &[&str], arguments: &[&str]) -> CheckedRun {
+    CheckedRun::new(place, &finish(campaign(place, options, arguments), None).expect("pmvet hangs"))
 }
 
-fn campaign(place: &Place, options: &[&str], arguments: &[&str]) -> Command {
+fn campaign(place: &TestPlace, options: &[&str], arguments: &[&str]) -> Command {
     let program = program("errands");
     let (seed, operations) = (place.work().join("seed"), place.work().join("ops.toml"));
     std::fs::write(&seed, SEED).unwrap();
@@ -34,7 +32,7 @@ fn campaign(place: &Place, options: &[&str], arguments: &[&str]) -> Command {
 #[test]
 fn operations_are_given_to_other_threads_until_a_race_is_proven() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let found = explore(&place, &["--executions", "40", "--until-finding"], &[]);
     assert_eq!(found.code, Some(FOUND), "{}", found.text());
     let errors: Vec<_> = found.errors().collect();
@@ -46,7 +44,7 @@ fn operations_are_given_to_other_threads_until_a_race_is_proven() {
 #[test]
 fn a_campaign_that_is_killed_loses_nothing_that_it_had_kept() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let mut command = campaign(&place, &["--executions", "40"], &["locked"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let corpus = place.work().join(".pmvet/fuzz/errands/interleave");
@@ -73,7 +71,7 @@ fn a_campaign_that_is_killed_loses_nothing_that_it_had_kept() {
 #[test]
 fn nothing_is_proven_of_a_program_with_a_lock() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let found = explore(&place, &["--executions", "4"], &["locked"]);
     assert_eq!((found.code, found.errors().count()), (Some(CLEAN), 0), "{}", found.text());
     assert!(found.stdout.contains("4 turns") || found.stderr.contains("4 turns"), "{}", found.text());
@@ -92,7 +90,7 @@ fn a_campaign_ends_whatever_the_program_does() {
 #[test]
 fn delays_can_take_the_place_of_schedules() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let found = explore(&place, &["--executions", "1", "--delay-injection"], &["locked"]);
     assert_eq!(found.code, Some(CLEAN), "{}", found.text());
     let runs = "1 turns, 8 forced runs";
@@ -101,7 +99,7 @@ fn delays_can_take_the_place_of_schedules() {
 
 #[test]
 fn a_program_that_cannot_be_run_or_has_no_pm_is_said() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let run = |program: &str| {
         let mut command =
             place.pmvet(&["fuzz", "--interleave", "--quiet", "--budget", "1m", "--executions", "2", "--"]);

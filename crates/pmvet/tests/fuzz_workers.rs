@@ -2,8 +2,6 @@
 //! not do is in the campaign's report.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use pmvet_findings::{Evidence, Finding};
 
-use check_support::{Checked, FOUND, INCOMPLETE, Place, compile, finish, program, turn, wait_until};
+use pmvet_fixtures::{CheckedRun, FOUND, INCOMPLETE, TestPlace, compile, finish, program, turn, wait_until};
 
 fn shelf() -> PathBuf {
     compile("tests/fuzz/shelf.c", "shelf", &[])
@@ -22,15 +20,15 @@ fn moody() -> PathBuf {
 }
 
 /// A campaign that starts from one input.
-fn fuzz(place: &Place, seed: &str, options: &[&str], target: &[&OsStr]) -> Checked {
+fn fuzz(place: &TestPlace, seed: &str, options: &[&str], target: &[&OsStr]) -> CheckedRun {
     fs::write(place.work().join("seed"), seed).unwrap();
     let mut command = place.pmvet(&["fuzz", "--quiet", "--seeds", "seed", "--corpus", "corpus", "--timeout", "30s"]);
     command.args(options).arg("--").args(target).stdin(Stdio::null());
-    Checked::new(place, &finish(command, None).expect("pmvet hangs"))
+    CheckedRun::new(place, &finish(command, None).expect("pmvet hangs"))
 }
 
 /// What the report of the newest run says that it did not cover.
-fn not_covered(place: &Place) -> String {
+fn not_covered(place: &TestPlace) -> String {
     let report: serde_json::Value =
         serde_json::from_slice(&fs::read(place.run().join("report.json")).unwrap()).unwrap();
     report["coverage"]["not_covered"].as_array().unwrap().iter().map(|line| format!("{line}\n")).collect()
@@ -40,7 +38,7 @@ fn not_covered(place: &Place) -> String {
 #[test]
 fn what_a_check_finds_on_a_test_case_is_reported_and_replays() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let pool = place.work().canonicalize().unwrap().join("my.pool");
     fs::write(place.work().join("my.toml"), format!("[target]\npm = [{:?}]\n", pool.display().to_string())).unwrap();
     let options = ["--then", "check", "--config", "my.toml", "--budget", "20s"];
@@ -59,7 +57,7 @@ fn what_a_check_finds_on_a_test_case_is_reported_and_replays() {
 #[test]
 fn a_check_that_cannot_be_made_and_a_call_that_was_refused_are_said() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let options = ["--then", "check", "--budget", "20s"];
     let found = fuzz(&place, "add\nask\nfail\n", &options, &[moody().as_os_str(), place.pool().as_os_str()]);
     let shown = not_covered(&place) + &found.text();
@@ -79,7 +77,7 @@ fn worker_of(campaign: u32) -> Option<u32> {
 #[test]
 fn a_campaign_outlives_its_worker_and_says_so() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     fs::write(place.work().join("seed"), "0 1\n0 2\n").unwrap();
     let mut command = place.pmvet(&["fuzz", "--interleave", "--executions", "8", "--budget", "5m", "--seeds", "seed"]);
     command.args(place.pm()).arg("--").arg(program("errands")).arg(place.pool()).arg("locked");
@@ -103,10 +101,10 @@ fn a_campaign_outlives_its_worker_and_says_so() {
 /// Nothing can be set up: that is the user's mistake, and is told once.
 #[test]
 fn a_set_up_that_fails_ends_the_campaign() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let mut command = place.pmvet(&["fuzz", "--interleave", "--executions", "3", "--setup", "echo no luck; exit 9"]);
     command.args(place.pm()).arg("--").arg(program("errands")).arg(place.pool()).arg("locked");
-    let found = Checked::new(&place, &finish(command, None).expect("pmvet hangs"));
-    assert_eq!(found.code, Some(check_support::USAGE), "{}", found.text());
+    let found = CheckedRun::new(&place, &finish(command, None).expect("pmvet hangs"));
+    assert_eq!(found.code, Some(pmvet_fixtures::USAGE), "{}", found.text());
     assert!(found.stderr.contains("--setup: the command ended with exit status 9\nno luck"), "{}", found.text());
 }

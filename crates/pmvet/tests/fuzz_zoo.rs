@@ -2,14 +2,12 @@
 //! manifest says that they need a deep input or a crash image. Takes minutes: `make soak`.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use check_support::repository;
-use check_support::zoo::{Bug, Manifest, manifests};
+use pmvet_fixtures::repository;
+use pmvet_fixtures::zoo::{Bug, Manifest, manifests};
 
 /// Fuzzes a variant of a program until there is a finding. Returns pmvet's exit code and what it says.
 fn fuzz(program: &str, variant: &str, fail_on: &str, budget: Duration) -> (Option<i32>, String) {

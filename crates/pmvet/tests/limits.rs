@@ -1,16 +1,13 @@
 //! Long plans, many threads, and a machine that does not let pmvet do what it needs: it works, or says why not.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
-#![allow(dead_code, reason = "the support serves other tests as well")]
-
-mod support;
 
 use std::fmt::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use support::{compile, pm_dir};
+use pmvet_fixtures::tracing::{compile, pm_dir};
 
 fn zoo(program: &str) -> PathBuf {
     let executable = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/zoo").join(program);

@@ -2,16 +2,13 @@
 //! program's own text; this file adds what no single line shows: orders between threads, stacks, determinism.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod litmus_support;
-mod support;
-
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-use litmus_support::{Litmus, check, check_with, render_all};
-use support::{Event, Traced, Tracing};
+use pmvet_fixtures::litmus::{Litmus, check, check_with, render_all};
+use pmvet_fixtures::tracing::{self, JsonEvent, TracedRun, Tracing};
 
 /// One test per program whose comments say it all.
 macro_rules! programs {
@@ -51,7 +48,7 @@ programs! {
 }
 
 /// Compiles and runs a program once, without loads, and checks its comments.
-fn checked(name: &str) -> Traced {
+fn checked(name: &str) -> TracedRun {
     let litmus = Litmus::compile(name).unwrap();
     let traced = litmus.run(&Tracing::default(), &[]);
     litmus.check(&traced, false);
@@ -59,12 +56,12 @@ fn checked(name: &str) -> Traced {
 }
 
 /// The numbers of all events of a kind, by one thread.
-fn numbers(traced: &Traced, thread: u32, kind: &str) -> Vec<u64> {
+fn numbers(traced: &TracedRun, thread: u32, kind: &str) -> Vec<u64> {
     traced.events.iter().filter(|e| e.thread == thread && e.kind == kind).map(|e| e.seq).collect()
 }
 
 /// The first and last number of a thread, its start and end included.
-fn life(traced: &Traced, thread: u32) -> (u64, u64) {
+fn life(traced: &TracedRun, thread: u32) -> (u64, u64) {
     let of: Vec<u64> = traced.events.iter().filter(|e| e.thread == thread).map(|e| e.seq).collect();
     (*of.first().unwrap(), *of.last().unwrap())
 }
@@ -120,7 +117,7 @@ fn thread_by_clone() {
 }
 
 /// Thread 1 waits, thread 2 takes the mutex meanwhile.
-fn check_wait(traced: &Traced, wait: usize) {
+fn check_wait(traced: &TracedRun, wait: usize) {
     let waits = numbers(traced, 1, "cond-wait")[wait];
     let woken = numbers(traced, 1, "cond-woken")[wait];
     let between = |kind: &str| {
@@ -172,7 +169,7 @@ fn locks_of_the_configuration() {
     check_with("userlock.c", &Tracing { config: Some(config), ..Tracing::default() });
     // Without it they are ordinary functions.
     let traced = Litmus::compile("userlock.c").unwrap().run(&Tracing::default(), &[]);
-    let called = |e: &&Event| e.stack.iter().any(|f| f.function.as_deref().is_some_and(|f| f.starts_with("my_")));
+    let called = |e: &&JsonEvent| e.stack.iter().any(|f| f.function.as_deref().is_some_and(|f| f.starts_with("my_")));
     let locks = traced.events.iter().filter(|e| e.lock.is_some()).find(called);
     assert!(locks.is_none(), "{locks:?}");
 }
@@ -180,10 +177,10 @@ fn locks_of_the_configuration() {
 #[test]
 fn recursion() {
     let traced = Litmus::compile("recursion.c").unwrap().run(&Tracing::default(), &[]);
-    let stores: Vec<&Event> = traced.events.iter().filter(|e| e.kind == "store").collect();
+    let stores: Vec<&JsonEvent> = traced.events.iter().filter(|e| e.kind == "store").collect();
     // The innermost call, six others on their way back, main.
     assert_eq!(stores.len(), 8);
-    let frames = |e: &Event, name: &str| e.stack.iter().filter(|f| f.function.as_deref() == Some(name)).count();
+    let frames = |e: &JsonEvent, name: &str| e.stack.iter().filter(|f| f.function.as_deref() == Some(name)).count();
     assert_eq!((frames(stores[0], "deeper"), frames(stores[0], "main")), (3000, 1));
     for (store, left) in stores[1..7].iter().zip((500..=3000).step_by(500)) {
         assert_eq!((store.offset, number(&store.value)), (Some(8), left as u64));
@@ -274,7 +271,7 @@ fn racing_processes() {
 #[test]
 fn deterministic_runs_are_alike() {
     let litmus = Litmus::compile("varying.c").unwrap();
-    let pools = support::pm_dir();
+    let pools = tracing::pm_dir();
     let how = Tracing { deterministic: true, ..Tracing::default() };
     let runs = [litmus.run_in(pools.path(), &how, &[]), litmus.run_in(pools.path(), &how, &[])];
     for run in &runs {
@@ -283,14 +280,14 @@ fn deterministic_runs_are_alike() {
     assert_same(&runs);
     // Not because nothing varies: without the option the stored bytes differ.
     let free = litmus.run_in(pools.path(), &Tracing::default(), &[]);
-    let stores = |run: &Traced| render_all(&run.events, &["store"]);
+    let stores = |run: &TracedRun| render_all(&run.events, &["store"]);
     assert_ne!(stores(&runs[0]), stores(&free));
     assert_eq!(runs[0].events.iter().filter(|e| e.kind == "sfence").count(), 15);
 }
 
 /// Process and thread numbers of the kernel, and inodes, are the host's; all else must be equal.
-fn assert_same(runs: &[Traced; 2]) {
-    let lines = |run: &Traced| -> Vec<String> {
+fn assert_same(runs: &[TracedRun; 2]) {
+    let lines = |run: &TracedRun| -> Vec<String> {
         let mut threads = Vec::new();
         let mut without_host = |line: &str| {
             let mut event: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).unwrap();
@@ -317,7 +314,7 @@ fn assert_same(runs: &[Traced; 2]) {
 
 #[test]
 fn deterministic_runs_of_a_pmdk_program_are_alike() {
-    let scratch = support::plain_dir();
+    let scratch = tracing::plain_dir();
     let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../targets/pmdk");
     let program = scratch.path().join("mapcli");
     let mut make = Command::new("make");
@@ -329,7 +326,7 @@ fn deterministic_runs_of_a_pmdk_program_are_alike() {
     }
     let input = scratch.path().join("input");
     std::fs::write(&input, (0..50).map(|i| format!("i {}\n", i * 7919 % 1000)).collect::<String>() + "p\nq\n").unwrap();
-    let pools = support::pm_dir();
+    let pools = tracing::pm_dir();
     let how = Tracing { deterministic: true, no_stacks: true, ..Tracing::default() };
     let pool = pools.path().join("pool");
     // A shell, for the input: the command line is a plain list of words.
@@ -337,7 +334,7 @@ fn deterministic_runs_of_a_pmdk_program_are_alike() {
     let run = || {
         let _ = std::fs::remove_file(&pool);
         let command = ["/bin/sh", "-c", script.as_str()].map(OsStr::new);
-        let traced = support::trace(&how, &command, scratch.path());
+        let traced = tracing::trace(&how, &command, scratch.path());
         assert_eq!(traced.code, Some(0), "{}", traced.stderr);
         traced
     };
@@ -380,14 +377,14 @@ fn header_in_every_dialect() {
             return number - 5;
         }
     "#;
-    let scratch = support::plain_dir();
+    let scratch = tracing::plain_dir();
     let program = scratch.path().join("program");
     for (name, dialects) in [("a.c", &["-std=c89", "-std=gnu17"][..]), ("a.cc", &["-std=c++98", "-std=c++20"])] {
         let source = scratch.path().join(name);
         std::fs::write(&source, PROGRAM).unwrap();
         for dialect in dialects {
             for more in ["-O0", "-O2", "-DPMVET_DISABLE"] {
-                support::compile(&source, &[dialect, more, "-pedantic", "-Wextra", "-Werror"], &program);
+                tracing::compile(&source, &[dialect, more, "-pedantic", "-Wextra", "-Werror"], &program);
                 // Outside pmvet the markers do nothing.
                 assert!(Command::new(&program).status().unwrap().success(), "{name} {dialect} {more}");
             }

@@ -2,22 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use check_support::{CLEAN, Checked, FOUND, PMVET, Place, USAGE, both_cores, finish, make, turn};
+use pmvet_fixtures::{CLEAN, CheckedRun, FOUND, TestPlace, USAGE, both_cores, finish, make, turn};
 use serde_json::Value;
+
+const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
 
 const INTERNAL: i32 = 70;
 
 // ---- A full disk
 
 /// Records a run on a disk of its own, fills the disk, and lets the run go on. Returns nothing where a disk cannot be mounted.
-fn on_a_full_disk(place: &Place, program: &str, export: &str) -> Option<Checked> {
+fn on_a_full_disk(place: &TestPlace, program: &str, export: &str) -> Option<CheckedRun> {
     let disk = place.work().join("disk");
     fs::create_dir(&disk).unwrap();
     let program = make("zoo", "zoo").join(program);
@@ -44,7 +44,7 @@ fn on_a_full_disk(place: &Place, program: &str, export: &str) -> Option<Checked>
     if !is_mounted {
         eprintln!("not tested: {}", String::from_utf8_lossy(&output.stderr));
     }
-    is_mounted.then(|| Checked::new(place, &output))
+    is_mounted.then(|| CheckedRun::new(place, &output))
 }
 
 fn is_root(process: fs::Metadata) -> bool {
@@ -54,7 +54,7 @@ fn is_root(process: fs::Metadata) -> bool {
 
 #[test]
 fn findings_are_shown_on_a_full_disk() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let Some(found) = on_a_full_disk(&place, "plist/bug-3", "out.json") else { return };
     let said = format!("{}{}", found.stdout, found.stderr);
     found.expect(
@@ -68,7 +68,7 @@ fn findings_are_shown_on_a_full_disk() {
 
 #[test]
 fn a_clean_run_that_cannot_be_kept_is_no_success() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let Some(clean) = on_a_full_disk(&place, "plist/clean", "out.json") else { return };
     clean.expect(INTERNAL, &["No space left on device", "not kept as a whole"]);
     assert!(clean.stdout.contains("pmvet: no findings in"), "{}{}", clean.stdout, clean.stderr);
@@ -76,7 +76,7 @@ fn a_clean_run_that_cannot_be_kept_is_no_success() {
 
 #[test]
 fn an_export_that_fails_hides_no_finding() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let (program, pool) = (make("zoo", "zoo").join("plist/bug-3"), place.pool());
     let command = [program.to_str().unwrap(), pool.to_str().unwrap(), "-n", "40"];
     fs::write(place.work().join("old.html"), "old").unwrap();
@@ -101,14 +101,14 @@ fn counters(run: &Path) -> BTreeMap<String, u64> {
 }
 
 /// Fingerprints, with how often each was seen.
-fn counts(checked: &Checked) -> BTreeMap<String, (String, u64)> {
+fn counts(checked: &CheckedRun) -> BTreeMap<String, (String, u64)> {
     let all = checked.findings.iter();
     all.map(|f| (format!("{} {}", f.rule, f.fingerprint), (f.title.clone(), f.count))).collect()
 }
 
 /// Makes a run, then its shards, and joins them. Says what differs.
 fn joined_equals_whole((bug, options, shards): &(&str, &[&str], u32)) -> Result<(), String> {
-    let place = Place::new();
+    let place = TestPlace::new();
     let (program, pool) = (make("zoo", "zoo").join(bug), place.pool());
     let command = [program.to_str().unwrap(), pool.to_str().unwrap(), "-n", "40"];
     let whole = place.check(options, &command).run();
@@ -124,7 +124,7 @@ fn joined_equals_whole((bug, options, shards): &(&str, &[&str], u32)) -> Result<
     let mut words = vec!["merge".to_owned()];
     words.extend(names);
     let output = finish(place.pmvet(&words), None).unwrap();
-    let joined = Checked::new(&place, &output);
+    let joined = CheckedRun::new(&place, &output);
     let text = format!("{bug} {options:?} in {shards}: {}{}", joined.text(), joined.stdout);
     if joined.code != Some(FOUND) || counts(&joined) != counts(&whole) {
         return Err(format!("{text}\nbut the whole:\n{:#?}\nand joined\n{:#?}", counts(&whole), counts(&joined)));
@@ -150,7 +150,7 @@ fn shards_together_find_what_one_run_finds() {
 
 #[test]
 fn what_cannot_be_joined() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let (program, pool) = (make("zoo", "zoo").join("plist/bug-3"), place.pool());
     let command = [program.to_str().unwrap(), pool.to_str().unwrap(), "-n", "40"];
     let shard = |part: &str, runs: &str| {
@@ -159,7 +159,7 @@ fn what_cannot_be_joined() {
     shard("1/2", "one");
     shard("1/2", "two");
     let merge =
-        |words: &[&str]| Checked::new(&place, &finish(place.pmvet(&[&["merge"], words].concat()), None).unwrap());
+        |words: &[&str]| CheckedRun::new(&place, &finish(place.pmvet(&[&["merge"], words].concat()), None).unwrap());
     merge(&["one", "nowhere"]).expect(USAGE, &["`nowhere` is neither a run"]);
     merge(&["one", "./one"]).expect(USAGE, &["named twice"]);
     merge(&["one", "two"]).expect(USAGE, &["shard 1/2 is named twice"]);

@@ -9,15 +9,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-mod files_support;
-
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-use check_support::{PMVET, both_cores, program, turn};
-use files_support::{Backend, Case, ENGINES, Engine, Ground, Grounds, ROLES, operations, user_words};
+use pmvet_fixtures::files::{Backend, ENGINES, Engine, FileCase, Ground, Grounds, ROLES, operations, user_words};
+use pmvet_fixtures::{both_cores, program, turn};
+
+const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
 
 /// A disk, and a file system in memory where every mapped file is PM by its path.
 const DISK: &str = env!("CARGO_TARGET_TMPDIR");
@@ -26,8 +25,8 @@ const MEMORY: &str = "/dev/shm";
 /// A user that owns nothing on this machine.
 const NOBODY: u32 = 65_534;
 
-fn cases(backend: Backend, engines: &[Engine], operation: &str) -> Vec<Case> {
-    let case = |engine, role| Case { backend, engine, role, operation: operation.into() };
+fn cases(backend: Backend, engines: &[Engine], operation: &str) -> Vec<FileCase> {
+    let case = |engine, role| FileCase { backend, engine, role, operation: operation.into() };
     engines.iter().flat_map(|engine| ROLES.map(|role| case(*engine, role))).collect()
 }
 
@@ -45,7 +44,7 @@ fn is_possible(backend: Backend) -> bool {
 }
 
 fn namespaces(user: Option<u32>) -> bool {
-    files_support::as_user(user, &program("denied")).arg("--probe").status().unwrap().success()
+    pmvet_fixtures::files::as_user(user, &program("denied")).arg("--probe").status().unwrap().success()
 }
 
 fn is_root() -> bool {
@@ -55,7 +54,7 @@ fn is_root() -> bool {
 
 /// Whether a user can run what was built here. Says so if not.
 fn is_reachable(user: u32) -> bool {
-    let pmvet = files_support::as_user(Some(user), Path::new(PMVET)).arg("--version").output();
+    let pmvet = pmvet_fixtures::files::as_user(Some(user), Path::new(PMVET)).arg("--version").output();
     let reachable = pmvet.is_ok_and(|output| output.status.success());
     if !reachable {
         eprintln!("not tested: other users have no access to {PMVET}");
@@ -64,10 +63,10 @@ fn is_reachable(user: u32) -> bool {
 }
 
 /// Runs the cases, each on its own files below this folder, and names all that went wrong.
-fn all_pass(below: &str, user: Option<u32>, before: &[OsString], cases: &[Case]) {
+fn all_pass(below: &str, user: Option<u32>, before: &[OsString], cases: &[FileCase]) {
     let _turn = turn();
     let grounds = Grounds::new(Path::new(below), user);
-    let run = |case: &Case, ground: &Ground| {
+    let run = |case: &FileCase, ground: &Ground| {
         if ground.leaves_out(case) {
             return Ok(());
         }
@@ -150,8 +149,8 @@ fn a_missing_effect_is_noticed() {
 #[test]
 fn a_change_is_noticed() {
     let ground = Ground::new(Path::new(DISK), None);
-    let snapshot = files_support::snapshot::Snapshot::new(ground.files());
-    let status = Command::new(files_support::fileops())
+    let snapshot = pmvet_fixtures::files::snapshot::Snapshot::new(ground.files());
+    let status = Command::new(pmvet_fixtures::files::fileops())
         .args([ground.pool(), ground.folder()])
         .arg("all")
         .env("FILEOPS_SKIP", "by_mount")
@@ -161,9 +160,9 @@ fn a_change_is_noticed() {
         .status();
     assert!(status.unwrap().success());
     let case = &cases(Backend::Any, &[Engine::Check], "all")[0];
-    let changes = files_support::changes(case, &snapshot);
+    let changes = pmvet_fixtures::files::changes(case, &snapshot);
     for operation in operations().keys().filter(|name| *name != "by_mount") {
-        let start = format!("{}: ", Case { operation: operation.clone(), ..case.clone() });
+        let start = format!("{}: ", FileCase { operation: operation.clone(), ..case.clone() });
         let noticed = changes.iter().any(|line| line.starts_with(&start));
         assert!(noticed || operations()[operation].optional, "nobody notices {operation}:\n{}", changes.join("\n"));
     }

@@ -1,16 +1,13 @@
 //! PM files whose names are not UTF-8 are traced, checked and shown like any other.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
-#![allow(dead_code, reason = "the support serves other tests as well")]
-
-mod support;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use support::compile;
+use pmvet_fixtures::tracing::compile;
 
 /// A folder that is no PM, and in it a pool that only `--pm` makes PM.
 struct Place(tempfile::TempDir);

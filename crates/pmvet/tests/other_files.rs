@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use check_support::{CLEAN, Checked, FAILS_BY_ITSELF, FOUND, Linked, PMVET, Place, finish, pair, program};
 use pmvet_findings::Evidence;
+use pmvet_fixtures::{CLEAN, CheckedRun, FAILS_BY_ITSELF, FOUND, Linked, TestPlace, finish, pair, program};
+
+const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
 
 /// Every other file that a recovery may depend on: made, changed, moved, removed, linked.
 const CHANGES: &str = "mkdir -p state/deep && echo made > state/deep/mark && echo changed >> known && mv old new && \
@@ -29,7 +29,7 @@ fn has_views() -> bool {
     found
 }
 
-fn prepare(place: &Place) {
+fn prepare(place: &TestPlace) {
     for name in ["known", "old", "gone"] {
         fs::write(place.work().join(name), "real\n").unwrap();
     }
@@ -45,7 +45,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// The statuses that recoveries ended with, of all errors.
-fn outcomes(checked: &Checked) -> Vec<String> {
+fn outcomes(checked: &CheckedRun) -> Vec<String> {
     let outcome = |evidence: &Evidence| match evidence {
         Evidence::Crash { recovery, .. } => recovery.outcome.to_string(),
         other => format!("{other:?}"),
@@ -58,7 +58,7 @@ fn a_recovery_finds_what_the_run_left() {
     if !has_views() {
         return;
     }
-    let place = Place::new();
+    let place = TestPlace::new();
     prepare(&place);
     let (pair, pool) = (pair(Linked::Dynamic), place.pool());
     let (pair, pool) = (pair.display(), pool.display());
@@ -82,7 +82,7 @@ fn a_recovery_finds_what_the_run_left() {
 
 #[test]
 fn outputs_that_are_wanted() {
-    let place = Place::new();
+    let place = TestPlace::new();
     fs::write(place.work().join("known.txt"), "real\n").unwrap();
     let (pair, pool) = (pair(Linked::Dynamic), place.pool());
     let (pair, pool) = (pair.display(), pool.display());
@@ -104,7 +104,7 @@ fn a_debugger_gets_the_image_and_private_files() {
     if !has_views() {
         return;
     }
-    let place = Place::new();
+    let place = TestPlace::new();
     prepare(&place);
     let (pair, pool) = (pair(Linked::Dynamic), place.pool());
     let (pair, pool) = (pair.display(), pool.display());
@@ -123,7 +123,7 @@ fn a_debugger_gets_the_image_and_private_files() {
     assert_eq!(names(place.work()), ["folder", "gone", "known", "old"]);
 }
 
-fn finish_with(place: &Place, words: &[&str], path: &str) -> String {
+fn finish_with(place: &TestPlace, words: &[&str], path: &str) -> String {
     let mut command = place.pmvet(words);
     command.env("PATH", path);
     let output = finish(command, None).expect("pmvet hangs");
@@ -136,7 +136,7 @@ fn a_server_and_its_client_share_private_files() {
     if !has_views() {
         return;
     }
-    let place = Place::new();
+    let place = TestPlace::new();
     let (counter, pool) = (program("counter"), place.pool());
     let client = format!("{} ask socket 2", counter.display());
     let command = [counter.to_str().unwrap(), "serve", pool.to_str().unwrap(), "socket"];
@@ -155,7 +155,7 @@ fn who_of_server_and_client_fails_is_said() {
     if !has_views() {
         return;
     }
-    let place = Place::new();
+    let place = TestPlace::new();
     let (counter, pool) = (program("counter"), place.pool());
     let command = [counter.to_str().unwrap(), "serve", pool.to_str().unwrap(), "socket"];
     for (client, said) in [
@@ -170,7 +170,7 @@ fn who_of_server_and_client_fails_is_said() {
 
 #[test]
 fn a_user_namespace_is_refused_and_said() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let pool = place.pool();
     let line = format!("unshare -r true || exec {} {}", program("unfenced").display(), pool.display());
     let checked = place.check(&[], &["sh", "-c", &line]).run();

@@ -6,14 +6,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-#[path = "../../pmvet-report/tests/browser/mod.rs"]
-mod browser;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
-use browser::{Browser, Theme};
+use pmvet_fixtures::browser::{Browser, Theme};
 use xxhash_rust::xxh3::xxh3_64;
 
 const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
@@ -108,7 +105,7 @@ fn reports_of_real_runs_look_right_and_the_book_shows_them() {
         let page = here.join("report.html");
         let text = fs::read_to_string(&page).unwrap();
         for size in [(1280, 900), (800, 900)] {
-            browser.results(&text, include_str!("../../pmvet-report/tests/browser/look.js"), size);
+            browser.results(&text, include_str!("look.js"), size);
         }
         frame = frame_of(&text);
         let run: serde_json::Value = serde_json::from_slice(&fs::read(here.join("report.json")).unwrap()).unwrap();

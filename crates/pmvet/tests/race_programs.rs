@@ -3,21 +3,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::path::Path;
 
 use pmvet_findings::{Evidence, Finding};
 
-use check_support::{CLEAN, Checked, Place, both_cores, finish, on_awkward_programs, program, turn};
+use pmvet_fixtures::{CLEAN, CheckedRun, TestPlace, both_cores, finish, on_awkward_programs, program, turn};
 
-fn race(program: &Path, arguments: &[&str]) -> Checked {
-    let place = Place::new();
+fn race(program: &Path, arguments: &[&str]) -> CheckedRun {
+    let place = TestPlace::new();
     let mut command = place.pmvet(&["race", "--quiet"]);
     command.args(place.pm());
     command.arg("--").arg(program).arg(place.pool()).args(arguments);
     let output = finish(command, None).expect("pmvet hangs");
-    Checked::new(&place, &output)
+    CheckedRun::new(&place, &output)
 }
 
 #[test]
@@ -96,11 +94,11 @@ fn confirming_ends_whatever_the_program_does() {
 fn signals_do_no_harm_while_threads_start() {
     let _turn = turn();
     both_cores(&[(); 100], |()| {
-        let place = Place::new();
+        let place = TestPlace::new();
         let mut command = place.pmvet(&["race", "--quiet"]);
         command.args(place.pm());
         command.arg("--").arg(program("awkward")).arg(place.pool()).arg("signals");
-        let found = Checked::new(&place, &finish(command, None).expect("pmvet hangs"));
+        let found = CheckedRun::new(&place, &finish(command, None).expect("pmvet hangs"));
         if found.code == Some(CLEAN) { Ok(()) } else { Err(found.text()) }
     });
 }
@@ -108,7 +106,7 @@ fn signals_do_no_harm_while_threads_start() {
 #[test]
 fn what_is_no_lock_can_be_said() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let crowd = program("crowd");
     std::fs::write(place.work().join("deny.toml"), "[race]\ndeny-lock = [\"with_spin_lock\", \"with_spin_lok\"]\n")
         .unwrap();
@@ -116,7 +114,7 @@ fn what_is_no_lock_can_be_said() {
     let mut command = place.pmvet(&["race", "--config", config.to_str().unwrap()]);
     command.args(place.pm());
     command.arg("--").arg(&crowd).arg(place.pool()).arg("spin");
-    let denied = Checked::new(&place, &finish(command, None).expect("pmvet hangs"));
+    let denied = CheckedRun::new(&place, &finish(command, None).expect("pmvet hangs"));
     assert!(denied.warnings().next().is_some(), "{}", denied.text());
     assert!(denied.stderr.contains("deny-lock `with_spin_lok` changed nothing"), "{}", denied.stderr);
     assert!(!denied.stderr.contains("`with_spin_lock` changed nothing"), "{}", denied.stderr);

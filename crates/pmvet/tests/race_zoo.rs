@@ -4,12 +4,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::collections::BTreeSet;
 
-use check_support::zoo::{Bug, Elsewhere, Manifest, is_at_its_line, manifests};
-use check_support::{CLEAN, Checked, Place, both_cores, finish, make, turn};
+use pmvet_fixtures::zoo::{Bug, Elsewhere, Manifest, is_at_its_line, manifests};
+use pmvet_fixtures::{CLEAN, CheckedRun, TestPlace, both_cores, finish, make, turn};
 
 fn rule(bug: &Bug) -> &'static str {
     if bug.class == "lock-left-held" { "lock-in-pm" } else { "persistency-race" }
@@ -39,8 +37,8 @@ fn workload(bug: &Bug) -> &[String] {
 }
 
 /// One run of a variant, on a new pool.
-fn race(manifest: &Manifest, variant: &str, workload: &[String]) -> Checked {
-    let (place, zoo) = (Place::new(), make("zoo", "zoo"));
+fn race(manifest: &Manifest, variant: &str, workload: &[String]) -> CheckedRun {
+    let (place, zoo) = (TestPlace::new(), make("zoo", "zoo"));
     let mut command = place.pmvet(&["race", "--quiet"]);
     command.args(place.pm());
     let config = manifest.folder.join("pmvet.toml");
@@ -49,7 +47,7 @@ fn race(manifest: &Manifest, variant: &str, workload: &[String]) -> Checked {
     }
     command.arg("--").arg(zoo.join(&manifest.program.name).join(variant)).arg(place.pool()).args(workload);
     let output = finish(command, None).expect("pmvet hangs");
-    Checked::new(&place, &output)
+    CheckedRun::new(&place, &output)
 }
 
 fn is_found(manifest: &Manifest, bug: &Bug) -> Result<(), String> {

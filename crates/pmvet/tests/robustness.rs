@@ -1,10 +1,6 @@
 //! Bad input and bad ends: a clear message, the documented exit code, no process and no file left behind, no panic.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
-#![allow(dead_code, reason = "the harness serves other tests as well")]
-
-#[path = "programs/harness.rs"]
-mod harness;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use harness::{DEADLINE, PMVET, build, command, ended, run, traced};
+use pmvet_fixtures::native::{DEADLINE, build, command, ended, run, traced};
+
+const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
 
 /// A folder for each test: pmvet runs in it and has its temporary files in it, PM files lie beside it.
 struct Place {

@@ -2,25 +2,24 @@
 //! with Slurm.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-mod scatter_support;
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
-use check_support::{
-    CLEAN, Checked, FOUND, INCOMPLETE, INTERRUPTED, NOTHING, PMVET, Place, USAGE, both_cores, compile, finish, make,
+use pmvet_fixtures::scatter::{SharedWork, cases_of, counters, counts, gather, lost_cases, run_task, scatter};
+use pmvet_fixtures::{
+    CLEAN, CheckedRun, FOUND, INCOMPLETE, INTERRUPTED, NOTHING, TestPlace, USAGE, both_cores, compile, finish, make,
     turn, wait_until,
 };
-use scatter_support::{Share, cases_of, counters, counts, gather, lost_cases, scatter};
+
+const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
 
 const INTERNAL: i32 = 70;
 
 // ---- The same as on one machine
 
 /// Starts a task and kills it when it has noted something it did. Says whether that was before its end.
-fn kill_under_way(place: &Place, shared: &str, task: u32, journal: &str) -> bool {
+fn kill_under_way(place: &TestPlace, shared: &str, task: u32, journal: &str) -> bool {
     let mut child = place.pmvet(&["scatter", "--shared", shared, "--task", &task.to_string()]);
     let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let folder = place.work().join(shared).join(format!("tasks/{task}"));
@@ -31,14 +30,14 @@ fn kill_under_way(place: &Place, shared: &str, task: u32, journal: &str) -> bool
     !folder.join("task.json").exists()
 }
 
-fn same_as_one_machine(share: &Share) -> Result<(), String> {
-    let place = Place::new();
+fn same_as_one_machine(share: &SharedWork) -> Result<(), String> {
+    let place = TestPlace::new();
     let whole = share.on_one_machine(&place);
     let expected = counters(&place.run());
     share.scatter(&place, &["--dry-run"]).expect(CLEAN, &[]);
     let was_killed = kill_under_way(&place, "shared", 2, share.journal());
     for task in 1..=share.tasks {
-        let ended = scatter_support::run_task(&place, "shared", task);
+        let ended = run_task(&place, "shared", task);
         assert!(ended.success(), "{share:?} task {task}: {ended}");
     }
     let log = fs::read_to_string(place.work().join("shared/tasks/2/log")).unwrap();
@@ -58,12 +57,12 @@ fn same_as_one_machine(share: &Share) -> Result<(), String> {
 fn many_machines_find_what_one_finds() {
     let _turn = turn();
     let shares = [
-        Share::new("check", "undo_btree/bug-3", 4),
-        Share::new("check", "plist/bug-3", 3),
-        Share::new("verify", "undo_btree/bug-3", 4),
-        Share::new("verify", "plist/bug-3", 3),
+        SharedWork::new("check", "undo_btree/bug-3", 4),
+        SharedWork::new("check", "plist/bug-3", 3),
+        SharedWork::new("verify", "undo_btree/bug-3", 4),
+        SharedWork::new("verify", "plist/bug-3", 3),
         // More tasks than there is work for some of them.
-        Share::new("verify", "plist/clean", 28),
+        SharedWork::new("verify", "plist/clean", 28),
     ];
     both_cores(&shares, same_as_one_machine);
 }
@@ -71,14 +70,14 @@ fn many_machines_find_what_one_finds() {
 #[test]
 fn test_cases_of_all_campaigns_are_joined_and_none_is_lost() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let shelf = compile("tests/fuzz/shelf.c", "shelf", &[]);
     let mut command = place.pmvet(&["scatter", "--engine", "fuzz", "-n", "4", "--shared", "shared", "--dry-run", "--"]);
     command.args(["--executions", "300", "--timeout", "30s"]).args(place.pm());
     command.arg("--").arg(shelf).arg(place.pool()).arg("@@");
-    Checked::new(&place, &finish(command, Some(b"add 1\ndel 1\n")).unwrap()).expect(CLEAN, &[]);
+    CheckedRun::new(&place, &finish(command, Some(b"add 1\ndel 1\n")).unwrap()).expect(CLEAN, &[]);
     for task in 1..=4 {
-        assert!(scatter_support::run_task(&place, "shared", task).success());
+        assert!(run_task(&place, "shared", task).success());
     }
     let joined = gather(&place, &["shared"]);
     joined.expect(FOUND, &[]);
@@ -95,8 +94,8 @@ fn test_cases_of_all_campaigns_are_joined_and_none_is_lost() {
 
 #[test]
 fn the_manifest_is_an_indexed_job() {
-    let place = Place::new();
-    let share = Share::new("check", "plist/bug-3", 200);
+    let place = TestPlace::new();
+    let share = SharedWork::new("check", "plist/bug-3", 200);
     let printed = share.scatter(&place, &["--kubernetes", "--image", "registry/pmvet: \"x\"", "--claim", "pm"]);
     printed.expect(CLEAN, &[]);
     let manifest: serde_yaml_ng::Value = serde_yaml_ng::from_str(&printed.stdout).unwrap();
@@ -126,7 +125,7 @@ fn the_manifest_is_an_indexed_job() {
 
 #[test]
 fn wrong_usage_is_said_and_leaves_nothing() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let program = make("zoo", "zoo").join("plist/bug-3");
     let program = program.to_str().unwrap();
     fs::create_dir(place.work().join("full")).unwrap();
@@ -157,24 +156,24 @@ fn wrong_usage_is_said_and_leaves_nothing() {
 
 #[test]
 fn a_job_that_cannot_be_submitted_is_kept() {
-    let place = Place::new();
+    let place = TestPlace::new();
     let mut command = place.pmvet(&["scatter", "--engine", "check", "-n", "2", "--shared", "shared", "--"]);
     command.args(place.pm()).arg("--").arg(make("zoo", "zoo").join("plist/bug-3")).arg(place.pool());
     command.args(["-n", "8"]).env("PATH", "/nowhere");
-    let refused = Checked::new(&place, &finish(command, None).unwrap());
+    let refused = CheckedRun::new(&place, &finish(command, None).unwrap());
     refused.expect(USAGE, &["sbatch cannot be run", "the recording is kept; submit it with `sbatch "]);
-    assert!(scatter_support::run_task(&place, "shared", 1).success());
+    assert!(run_task(&place, "shared", 1).success());
 }
 
 #[test]
 fn tasks_that_are_missing_or_damaged_are_said() {
-    let place = Place::new();
-    let share = Share::new("check", "plist/bug-3", 3);
+    let place = TestPlace::new();
+    let share = SharedWork::new("check", "plist/bug-3", 3);
     share.scatter(&place, &["--dry-run"]).expect(CLEAN, &[]);
     gather(&place, &["shared", "--no-wait"]).expect(NOTHING, &["0 of 3 tasks done", "task 1 of 3 has not begun"]);
     scatter(&place, &["--shared", "shared", "--task", "4"]).expect(USAGE, &["4 of 3 tasks; write 1 to 3"]);
     for task in 1..=3 {
-        assert!(scatter_support::run_task(&place, "shared", task).success());
+        assert!(run_task(&place, "shared", task).success());
     }
     let whole = gather(&place, &["shared"]);
     whole.expect(FOUND, &["3 of 3 tasks done"]);
@@ -189,7 +188,7 @@ fn tasks_that_are_missing_or_damaged_are_said() {
     // As the message says: they are done again.
     fs::remove_dir_all(tasks.join("1")).unwrap();
     for task in 1..=2 {
-        assert!(scatter_support::run_task(&place, "shared", task).success());
+        assert!(run_task(&place, "shared", task).success());
     }
     let again = gather(&place, &["shared"]);
     assert_eq!((again.code, counts(&again)), (whole.code, counts(&whole)));
@@ -197,29 +196,29 @@ fn tasks_that_are_missing_or_damaged_are_said() {
 
 #[test]
 fn a_clean_result_that_lacks_a_task_is_incomplete() {
-    let place = Place::new();
+    let place = TestPlace::new();
     for (engine, shared) in [("check", "one"), ("verify", "two")] {
-        let share = Share { shared, ..Share::new(engine, "plist/clean", 2) };
+        let share = SharedWork { shared, ..SharedWork::new(engine, "plist/clean", 2) };
         share.scatter(&place, &["--dry-run"]).expect(CLEAN, &[]);
-        assert!(scatter_support::run_task(&place, shared, 1).success());
+        assert!(run_task(&place, shared, 1).success());
         let part = gather(&place, &[shared, "--no-wait"]);
         part.expect(INCOMPLETE, &["task 2 of 2 has not begun"]);
         assert!(part.stdout.contains("not covered:"), "{}", part.stdout);
     }
     // One whose executions cannot be read counts as missing.
-    assert!(scatter_support::run_task(&place, "two", 2).success());
+    assert!(run_task(&place, "two", 2).success());
     fs::write(place.work().join("two/tasks/2/latest/executions.jsonl"), "x\ny\n").unwrap();
     gather(&place, &["two"]).expect(INCOMPLETE, &["task 2 of 2 cannot be used", "executions.jsonl"]);
 }
 
 #[test]
 fn a_task_that_fails_does_not_keep_gather_waiting() {
-    let place = Place::new();
-    let share = Share::new("check", "plist/bug-3", 2);
+    let place = TestPlace::new();
+    let share = SharedWork::new("check", "plist/bug-3", 2);
     share.scatter(&place, &["--dry-run"]).expect(CLEAN, &[]);
     fs::write(place.work().join("shared/recording/latest/trace"), "no trace").unwrap();
     for task in 1..=2 {
-        assert_eq!(scatter_support::run_task(&place, "shared", task).code(), Some(USAGE));
+        assert_eq!(run_task(&place, "shared", task).code(), Some(USAGE));
     }
     gather(&place, &["shared"])
         .expect(NOTHING, &["0 of 2 tasks done, findings so far: 0, 2 failed", "task 2 of 2 failed"]);
@@ -227,8 +226,8 @@ fn a_task_that_fails_does_not_keep_gather_waiting() {
 
 #[test]
 fn waiting_ends_with_an_interrupt() {
-    let place = Place::new();
-    Share::new("check", "plist/bug-3", 2).scatter(&place, &["--dry-run"]).expect(CLEAN, &[]);
+    let place = TestPlace::new();
+    SharedWork::new("check", "plist/bug-3", 2).scatter(&place, &["--dry-run"]).expect(CLEAN, &[]);
     let mut command = place.pmvet(&["gather", "shared"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // It has its handler when the signal is caught.
@@ -241,13 +240,13 @@ fn waiting_ends_with_an_interrupt() {
     wait_until("it handles SIGINT", catches);
     // SAFETY: a child of ours that has not been waited for.
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
-    let ended = Checked::new(&place, &child.wait_with_output().unwrap());
+    let ended = CheckedRun::new(&place, &child.wait_with_output().unwrap());
     ended.expect(INTERRUPTED, &["0 of 2 tasks done", "interrupted by SIGINT; the tasks go on"]);
 }
 
 #[test]
 fn a_recording_that_is_interrupted_leaves_nothing() {
-    let place = Place::new();
+    let place = TestPlace::new();
     // A time that no other test sleeps for, to know the process by.
     let time = format!("1000.{}", std::process::id());
     for engine in ["check", "verify"] {
@@ -261,14 +260,14 @@ fn a_recording_that_is_interrupted_leaves_nothing() {
         wait_until("the program runs", || is_recorded() || child.try_wait().unwrap().is_some());
         // SAFETY: a child of ours that has not been waited for.
         assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
-        let ended = Checked::new(&place, &child.wait_with_output().unwrap());
+        let ended = CheckedRun::new(&place, &child.wait_with_output().unwrap());
         ended.expect(INTERRUPTED, &["interrupted by SIGINT"]);
         assert!(!place.work().join("shared").exists(), "{}", ended.text());
     }
 }
 
 /// Runs a script where a disk may be mounted. Returns nothing if it may not.
-fn with_mounts(place: &Place, script: &str) -> Option<Checked> {
+fn with_mounts(place: &TestPlace, script: &str) -> Option<CheckedRun> {
     let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
     let mut command = Command::new("unshare");
     let script = format!("mount -t tmpfs -o size=8m none disk || exit 99\n{script}");
@@ -279,12 +278,12 @@ fn with_mounts(place: &Place, script: &str) -> Option<Checked> {
     if !is_mounted {
         eprintln!("not tested: {}", String::from_utf8_lossy(&output.stderr));
     }
-    is_mounted.then(|| Checked::new(place, &output))
+    is_mounted.then(|| CheckedRun::new(place, &output))
 }
 
 #[test]
 fn a_shared_folder_that_is_full_or_read_only_is_said() {
-    let place = Place::new();
+    let place = TestPlace::new();
     fs::create_dir(place.work().join("disk")).unwrap();
     let program = make("zoo", "zoo").join("plist/bug-3");
     let pm: Vec<String> = place.pm().into_iter().map(|word| word.into_string().unwrap()).collect();

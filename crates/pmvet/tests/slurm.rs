@@ -2,16 +2,13 @@
 //! `make test-slurm` installs the packages and runs it.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-mod scatter_support;
-
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use check_support::{CLEAN, Checked, FOUND, Place, compile, finish, wait_until};
-use scatter_support::{Share, counters, counts, gather, lost_cases};
+use pmvet_fixtures::scatter::{SharedWork, counters, counts, gather, lost_cases};
+use pmvet_fixtures::{CLEAN, CheckedRun, FOUND, TestPlace, compile, finish, wait_until};
 use tempfile::TempDir;
 
 const NODES: usize = 4;
@@ -80,10 +77,10 @@ impl Slurm {
     }
 
     /// `pmvet scatter`, which submits the job.
-    fn scatter(&self, place: &Place, share: &Share) {
+    fn scatter(&self, place: &TestPlace, share: &SharedWork) {
         let mut command = share.scattering(place, &[]);
         command.env("SLURM_CONF", self.configuration());
-        let submitted = Checked::new(place, &finish(command, None).unwrap());
+        let submitted = CheckedRun::new(place, &finish(command, None).unwrap());
         submitted.expect(CLEAN, &["waits for the tasks"]);
         assert!(submitted.stdout.starts_with("Submitted batch job"), "{}", submitted.stdout);
     }
@@ -167,7 +164,7 @@ enum Loss {
 }
 
 /// Loses task 2 when it has done something. Says whether that was before its end.
-fn lose(slurm: &Slurm, place: &Place, share: &Share, loss: Loss) -> bool {
+fn lose(slurm: &Slurm, place: &TestPlace, share: &SharedWork, loss: Loss) -> bool {
     let shared = place.work().join(share.shared).canonicalize().unwrap();
     let task = shared.join("tasks/2");
     let noted = || fs::read(task.join("latest").join(share.journal())).is_ok_and(|lines| lines.contains(&b'\n'));
@@ -206,7 +203,7 @@ fn array_jobs_find_what_one_process_finds() {
         ("check", "slab_kv/bug-3", Loss::Node),
         ("verify", "slab_kv/bug-3", Loss::Node),
     ] {
-        let (place, share) = (Place::new(), Share::new(engine, program, NODES as u32));
+        let (place, share) = (TestPlace::new(), SharedWork::new(engine, program, NODES as u32));
         let whole = share.on_one_machine(&place);
         let expected = counters(&place.run());
         slurm.scatter(&place, &share);
@@ -225,12 +222,12 @@ fn array_jobs_find_what_one_process_finds() {
 #[ignore = "starts daemons of Slurm; `make test-slurm` installs and runs them"]
 fn corpora_of_four_tasks_are_joined() {
     let slurm = Slurm::start();
-    let place = Place::new();
+    let place = TestPlace::new();
     let shelf = compile("tests/fuzz/shelf.c", "shelf", &[]);
     let mut command = place.pmvet(&["scatter", "--engine", "fuzz", "-n", "4", "--shared", "shared", "--"]);
     command.args(["--executions", "2000", "--timeout", "30s"]).args(place.pm());
     command.arg("--").arg(shelf).arg(place.pool()).arg("@@").env("SLURM_CONF", slurm.configuration());
-    Checked::new(&place, &finish(command, Some(b"add 1\ndel 1\n")).unwrap()).expect(CLEAN, &[]);
+    CheckedRun::new(&place, &finish(command, Some(b"add 1\ndel 1\n")).unwrap()).expect(CLEAN, &[]);
     gather(&place, &["shared"]).expect(FOUND, &["4 of 4 tasks done"]);
     assert_eq!(lost_cases(&place.work().join("shared")), Vec::<String>::new());
     eprintln!("{} test cases of 4 tasks", counters(&place.run())["test cases"]);

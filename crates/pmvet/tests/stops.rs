@@ -1,12 +1,10 @@
 //! pmvet ends when it is told to, and when its budget is used up, whatever its targets do, and leaves nothing behind.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod stops_support;
-
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use stops_support::{Ended, Load, Place};
+use pmvet_fixtures::stops::{Load, StoppedRun, UnrulyPlace};
 
 /// How long pmvet may take to end after the first signal, and after a second one; and after the end of its budget.
 const TOLD: Duration = Duration::from_secs(2);
@@ -97,7 +95,11 @@ impl Numbers {
 }
 
 /// Tells pmvet to end at many moments of all commands. Prints the longest time that it took.
-fn at_moments(count: usize, seed: u64, end: impl Fn(&Place, std::process::Command, Duration) -> Option<Ended>) {
+fn at_moments(
+    count: usize,
+    seed: u64,
+    end: impl Fn(&UnrulyPlace, std::process::Command, Duration) -> Option<StoppedRun>,
+) {
     let mut numbers = Numbers(seed);
     let (mut longest, mut told) = ((Duration::ZERO, String::new()), 0);
     let mut failed = Vec::new();
@@ -106,7 +108,7 @@ fn at_moments(count: usize, seed: u64, end: impl Fn(&Place, std::process::Comman
         let mode = ["calm", "hang", "spin", "fork", "ignore"][numbers.next() as usize % 5];
         let after = Duration::from_millis(numbers.next() % MOMENTS);
         let what = format!("{words} with {mode}, after {after:?}");
-        let place = Place::new();
+        let place = UnrulyPlace::new();
         let Some(ended) = end(&place, place.pmvet(&words.replace("MODE", mode), target), after) else { continue };
         told += 1;
         place.assert_clean(&what);
@@ -124,11 +126,11 @@ fn at_moments(count: usize, seed: u64, end: impl Fn(&Place, std::process::Comman
     assert!(told * 2 >= count, "only {told} of {count} ran long enough");
 }
 
-fn ctrl_c(place: &Place, command: std::process::Command, after: Duration) -> Option<Ended> {
+fn ctrl_c(place: &UnrulyPlace, command: std::process::Command, after: Duration) -> Option<StoppedRun> {
     place.press_ctrl_c(command, after, 1)
 }
 
-fn terminate(place: &Place, command: std::process::Command, after: Duration) -> Option<Ended> {
+fn terminate(place: &UnrulyPlace, command: std::process::Command, after: Duration) -> Option<StoppedRun> {
     place.terminate(command, after)
 }
 
@@ -149,7 +151,7 @@ fn sigterm() {
 fn ctrl_c_twice() {
     let _alone = alone();
     for (words, target) in COMMANDS {
-        let place = Place::new();
+        let place = UnrulyPlace::new();
         let words = words.replace("MODE", "ignore");
         let after = Duration::from_millis(1500);
         let Some(ended) = place.press_ctrl_c(place.pmvet(&words, target), after, 2) else { continue };
@@ -158,7 +160,7 @@ fn ctrl_c_twice() {
 }
 
 /// Runs a command with a budget, which it keeps, and which leaves nothing behind.
-fn within(place: &Place, words: &str, target: &str, budget: Duration) -> Ended {
+fn within(place: &UnrulyPlace, words: &str, target: &str, budget: Duration) -> StoppedRun {
     let words = format!("{words} --budget {}ms", budget.as_millis());
     let ended = place.run(place.pmvet(&words, target));
     let what = format!("{words} -- {target}: {} after {:?}\n{}", ended.status, ended.time, ended.output);
@@ -172,7 +174,7 @@ const BUDGET: Duration = Duration::from_secs(4);
 
 fn targets_that_do_not_end(words: &str) {
     each_mode(|mode| {
-        let ended = within(&Place::new(), words, &format!("now-{mode} POOL"), BUDGET);
+        let ended = within(&UnrulyPlace::new(), words, &format!("now-{mode} POOL"), BUDGET);
         assert_eq!(ended.status.code(), Some(3), "{mode}: {}", ended.output);
         assert!(ended.output.contains("did not end within the budget of 4s"), "{mode}: {}", ended.output);
     });
@@ -201,7 +203,8 @@ fn a_target_that_does_not_end_fuzz() {
 #[test]
 fn a_target_that_does_not_end_interleave() {
     each_mode(|mode| {
-        let ended = within(&Place::new(), "fuzz --interleave --corpus corpus", &format!("now-{mode} POOL"), BUDGET);
+        let ended =
+            within(&UnrulyPlace::new(), "fuzz --interleave --corpus corpus", &format!("now-{mode} POOL"), BUDGET);
         assert_eq!(ended.status.code(), Some(3), "{mode}: {}", ended.output);
     });
 }
@@ -211,7 +214,7 @@ fn a_target_that_does_not_end_interleave() {
 fn what_comes_before_counts() {
     each_mode(|mode| {
         let words = format!("check --setup RECOVER+now-{mode}+POOL");
-        let ended = within(&Place::new(), &words, "work POOL 10", Duration::from_secs(1));
+        let ended = within(&UnrulyPlace::new(), &words, "work POOL 10", Duration::from_secs(1));
         assert_eq!(ended.status.code(), Some(3), "{mode}: {}", ended.output);
         assert!(ended.output.contains("the set-up command did not end"), "{mode}: {}", ended.output);
     });
@@ -221,7 +224,7 @@ fn what_comes_before_counts() {
 fn recoveries_that_do_not_end(words: &str, code: i32) {
     each_mode(|mode| {
         let words = format!("{words} --recover-timeout 10m --recover RECOVER+{mode}+POOL");
-        let ended = within(&Place::new(), &words, "work POOL 20", 2 * BUDGET);
+        let ended = within(&UnrulyPlace::new(), &words, "work POOL 20", 2 * BUDGET);
         assert_eq!(ended.status.code(), Some(code), "{mode}: {}", ended.output);
         assert!(ended.output.contains("budget"), "{mode}: {}", ended.output);
         assert!(!ended.output.contains("still runs"), "{mode}: {}", ended.output);
@@ -248,7 +251,7 @@ fn a_recovery_that_does_not_end_race() {
 fn findings_survive_the_end_of_the_budget() {
     let _room = Room::beside_others("hang");
     let words = "check --recover-timeout 1s --recover RECOVER+hang+POOL --visits 2000";
-    let ended = within(&Place::new(), words, "work POOL 300", 3 * BUDGET);
+    let ended = within(&UnrulyPlace::new(), words, "work POOL 300", 3 * BUDGET);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.output);
     assert!(ended.output.contains("the budget left no time for"), "{}", ended.output);
 }
@@ -294,7 +297,7 @@ fn budgets_on_a_busy_machine() {
             scope.spawn(|| {
                 while let Some((words, target, budget)) = next() {
                     let _room = Room::beside_others(&format!("{words} {target}"));
-                    within(&Place::new(), &words, &target, budget);
+                    within(&UnrulyPlace::new(), &words, &target, budget);
                 }
             });
         }

@@ -5,8 +5,6 @@
 
 #[path = "programs/cases.rs"]
 mod cases;
-#[path = "programs/harness.rs"]
-mod harness;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -16,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use cases::Case;
-use harness::{command, ended, run, summary, traced};
+use pmvet_fixtures::native::{command, ended, run, summary, traced};
 
 /// Both runs see the same path, and a folder that only they use.
 fn prepare(folder: &Path) {

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use check_support::{CLEAN, Check, Checked, FOUND, INCOMPLETE, NOTHING, Place, USAGE, compile, turn, wait_until};
+use pmvet_fixtures::{
+    CLEAN, Check, CheckedRun, FOUND, INCOMPLETE, NOTHING, TestPlace, USAGE, compile, turn, wait_until,
+};
 use serde::Deserialize;
 
 /// What a run says about itself.
@@ -21,21 +21,21 @@ struct Stats {
     crashes_in_recovery: u64,
 }
 
-fn stats(place: &Place) -> Stats {
+fn stats(place: &TestPlace) -> Stats {
     serde_json::from_slice(&fs::read(place.run().join("stats.json")).unwrap()).unwrap()
 }
 
 fn program() -> PathBuf {
-    compile("tests/verify_support/program.c", "verify-program", &[])
+    compile("tests/programs/verify_program.c", "verify-program", &[])
 }
 
 /// A verification of `program.c`, on a pool of zeroes.
-fn verify<'a>(place: &'a Place, workload: &[&str], recovery: &str) -> Check<'a> {
+fn verify<'a>(place: &'a TestPlace, workload: &[&str], recovery: &str) -> Check<'a> {
     verify_by(place, workload, &program(), recovery)
 }
 
 /// The same, with the recovery of another program.
-fn verify_by<'a>(place: &'a Place, workload: &[&str], recovering: &Path, recovery: &str) -> Check<'a> {
+fn verify_by<'a>(place: &'a TestPlace, workload: &[&str], recovering: &Path, recovery: &str) -> Check<'a> {
     let (program, pool) = (program(), place.pool());
     fs::write(&pool, vec![0; 64 << 10]).unwrap();
     let (program, pool) = (program.to_str().unwrap(), pool.to_str().unwrap());
@@ -46,7 +46,7 @@ fn verify_by<'a>(place: &'a Place, workload: &[&str], recovering: &Path, recover
 
 /// Asserts that it printed a text, however its lines are broken.
 #[track_caller]
-fn says(found: &Checked, text: &str) {
+fn says(found: &CheckedRun, text: &str) {
     let words: Vec<&str> = found.stdout.split_whitespace().collect();
     assert!(words.join(" ").contains(text), "{text:?} is not in: {}", found.stdout);
 }
@@ -59,7 +59,7 @@ fn the_papers_figures_have_the_executions_that_the_text_names() {
     for (workload, recovery, points, executions) in
         [("figure2", "read-x", 2, 2 + 3), ("figure2", "read-x-y", 2, 3 + 5), ("figure4", "read-child", 3, 1 + 2 + 1)]
     {
-        let place = Place::new();
+        let place = TestPlace::new();
         verify(&place, &[workload], recovery).run().expect(CLEAN, &[]);
         let stats = stats(&place);
         assert_eq!((stats.failure_points, stats.executions), (points, executions), "{workload}, {recovery}");
@@ -71,7 +71,7 @@ fn commit_stores_take_executions_linear_in_the_operations() {
     let _turn = turn();
     let mut counts = Vec::new();
     for operations in [4, 8, 16, 32] {
-        let place = Place::new();
+        let place = TestPlace::new();
         verify(&place, &["commit", &operations.to_string()], "committed").run().expect(CLEAN, &[]);
         let stats = stats(&place);
         println!("{operations} operations: {} executions, eager {}", stats.executions, stats.eager_executions);
@@ -90,13 +90,13 @@ fn commit_stores_take_executions_linear_in_the_operations() {
 #[test]
 fn a_checksum_does_not_explode() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     verify(&place, &["summed"], "sum-up").option(&["--checksums"]).run().expect(CLEAN, &[]);
     let found = stats(&place);
     println!("checksum: {} executions, eager {}", found.executions, found.eager_executions);
     assert!(found.executions < 200 && found.eager_executions.parse::<u128>().unwrap() > 100_000_000_000);
     // Without the flag nothing is assumed, and what is left is said.
-    let place = Place::new();
+    let place = TestPlace::new();
     let cautious = verify(&place, &["summed"], "sum-up").option(&["--patience", "150"]).run();
     says(cautious.expect(INCOMPLETE, &[]), "choices that seemed to make no difference");
 }
@@ -104,9 +104,9 @@ fn a_checksum_does_not_explode() {
 #[test]
 fn what_is_read_without_loads_counts() {
     let _turn = turn();
-    let unmapped = compile("tests/verify_support/unmapped.c", "verify-unmapped", &[]);
+    let unmapped = compile("tests/programs/unmapped.c", "verify-unmapped", &[]);
     for how in ["read", "pread", "preadv", "private", "sendfile", "write"] {
-        let place = Place::new();
+        let place = TestPlace::new();
         let found = verify_by(&place, &["unordered"], &unmapped, how).run();
         assert_eq!(found.code, Some(FOUND), "{how}: {}", found.text());
         assert_eq!(found.errors().count(), 1, "{how}: {}", found.text());
@@ -117,13 +117,13 @@ fn what_is_read_without_loads_counts() {
 #[test]
 fn what_only_the_oracle_reads_counts() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let oracle = format!("{} {} check", program().display(), place.pool().display());
     let found = verify(&place, &["unordered"], "nothing").option(&["--oracle", &oracle]).run();
     assert_eq!(found.code, Some(FOUND), "{}", found.text());
     says(&found, "the oracle");
     // The one that is satisfied with everything: nothing is left out.
-    let place = Place::new();
+    let place = TestPlace::new();
     let oracle = format!("{} {} read-x", program().display(), place.pool().display());
     verify(&place, &["unordered"], "nothing").option(&["--oracle", &oracle]).run().expect(CLEAN, &[]);
 }
@@ -131,7 +131,7 @@ fn what_only_the_oracle_reads_counts() {
 #[test]
 fn a_recovery_that_looks_at_nothing_says_nothing() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     // A slip of the pen: it finds no file, and is content.
     let recover = format!("test ! -e {}x", place.pool().display());
     fs::write(place.pool(), vec![0; 64 << 10]).unwrap();
@@ -146,7 +146,7 @@ fn a_recovery_that_looks_at_nothing_says_nothing() {
 fn a_recovery_with_persistent_caches_keeps_the_order_of_its_stores() {
     let _turn = turn();
     for (persistency, code) in [("adr", FOUND), ("eadr", CLEAN)] {
-        let place = Place::new();
+        let place = TestPlace::new();
         let options = ["--failures", "2", "--persistency", persistency];
         let found = verify(&place, &["elsewhere"], "repair").option(&options).run();
         assert_eq!(found.code, Some(code), "{persistency}: {}", found.text());
@@ -168,7 +168,7 @@ fn recoveries_may_fail_in_any_way() {
         ("in-a-child", "exits with status 1"),
         ("leaves-a-child", "exits with status 1"),
     ] {
-        let place = Place::new();
+        let place = TestPlace::new();
         let found = verify(&place, &["unordered"], recovery).run();
         assert_eq!(found.code, Some(FOUND), "{recovery}: {}", found.text());
         says(&found, outcome);
@@ -183,7 +183,7 @@ fn recoveries_may_fail_in_any_way() {
 #[test]
 fn a_recovery_that_hangs_is_found() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let found = verify(&place, &["unordered"], "hang").option(&["--recover-timeout", "1s"]).run();
     says(found.expect(FOUND, &[]), "still runs after 1 s");
     place.assert_clean(&["pool"]);
@@ -192,7 +192,7 @@ fn a_recovery_that_hangs_is_found() {
 #[test]
 fn a_finding_names_the_load_the_store_and_the_fix() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let found = verify(&place, &["unordered"], "check").run();
     for text in ["this store may still be in the cache", "may see it or not", "fix: Flush"] {
         says(&found, text);
@@ -202,7 +202,7 @@ fn a_finding_names_the_load_the_store_and_the_fix() {
 #[test]
 fn a_search_that_was_cut_short_goes_on() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let whole = verify(&place, &["commit", "12"], "committed");
     whole.run().expect(CLEAN, &[]);
     let all = stats(&place).executions;
@@ -217,7 +217,7 @@ fn a_search_that_was_cut_short_goes_on() {
 #[test]
 fn a_killed_search_leaves_nothing_and_goes_on() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let search = verify(&place, &["commit", "60"], "committed");
     let mut running = search.start();
     let journal = place.run().join("executions.jsonl");
@@ -236,7 +236,7 @@ fn a_killed_search_leaves_nothing_and_goes_on() {
 #[test]
 fn what_verify_cannot_do_is_said_before_anything_runs() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let server = ["--client", "true", "--ready-when", "line:x"];
     verify(&place, &["unordered"], "check").option(&server).run().expect(USAGE, &["for servers use check"]);
     verify(&place, &["unordered"], "check").option(&["--failures", "0"]).run().expect(USAGE, &["--failures"]);

@@ -3,18 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::fs;
 
-use check_support::zoo::{Bug, Manifest, is_at_its_line, manifests};
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, make, turn};
+use pmvet_fixtures::zoo::{Bug, Manifest, is_at_its_line, manifests};
+use pmvet_fixtures::{CLEAN, CheckedRun, FOUND, TestPlace, both_cores, make, turn};
 
 /// What the search exists to find.
 const CLASSES: [&str; 4] = ["missing-flush", "missing-fence", "misordered", "atomicity"];
 
 /// Verifies a variant of a program on a new pool. The recovery only recovers and checks.
-fn verify(place: &Place, program: &str, variant: &str, workload: &[String], options: &[&str]) -> Checked {
+fn verify(place: &TestPlace, program: &str, variant: &str, workload: &[String], options: &[&str]) -> CheckedRun {
     let program = make("zoo", "zoo").join(program).join(variant);
     let (program, pool) = (program.to_str().unwrap(), place.pool());
     let recover = format!("{program} {} -n 0", pool.display());
@@ -35,7 +33,7 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn run(&self, workload: Option<&[String]>) -> Result<(), String> {
-        let place = Place::new();
+        let place = TestPlace::new();
         let program = &self.manifest.program;
         let (variant, class) = match self.bug {
             Some(bug) => (format!("bug-{}", bug.id), bug.class.as_str()),
@@ -119,7 +117,7 @@ fn a_bug_of_the_recovery_itself_takes_two_crashes() {
     // The pool exists before the workload starts, so that no recovery has to make it: crashes while it does are not told.
     let cases = [("clean", "2", CLEAN), ("bug-10", "1", CLEAN), ("bug-10", "2", FOUND)];
     both_cores(&cases, |(variant, failures, wanted)| {
-        let place = Place::new();
+        let place = TestPlace::new();
         let program = make("zoo", "zoo").join("redo_array").join(variant);
         let setup = format!("{} {} -n 0", program.display(), place.pool().display());
         let options = ["--failures", failures, "--setup", &setup];

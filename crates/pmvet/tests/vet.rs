@@ -2,21 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod check_support;
-
 use std::path::{Path, PathBuf};
 
-use check_support::zoo::{Manifest, is_at_its_line, manifests};
-use check_support::{CLEAN, Checked, FOUND, Place, both_cores, compile, finish, make, turn};
 use pmvet_findings::{Finding, Severity};
+use pmvet_fixtures::zoo::{Manifest, is_at_its_line, manifests};
+use pmvet_fixtures::{CLEAN, CheckedRun, FOUND, TestPlace, both_cores, compile, finish, make, turn};
 
 /// Long enough for the engine that finds a bug to have its turn, however busy the machine is.
 const BUDGET: &str = "60s";
 
-fn vet(place: &Place, options: &[&str], program: &Path, arguments: &[&str]) -> Checked {
+fn vet(place: &TestPlace, options: &[&str], program: &Path, arguments: &[&str]) -> CheckedRun {
     let mut command = place.pmvet(&["vet", "--quiet"]);
     command.args(place.pm()).args(options).arg("--").arg(program).arg(place.pool()).args(arguments);
-    Checked::new(place, &finish(command, None).expect("pmvet hangs"))
+    CheckedRun::new(place, &finish(command, None).expect("pmvet hangs"))
 }
 
 /// Whether a place of the finding is on a line of the source that has this text.
@@ -37,7 +35,7 @@ fn is_at(finding: &Finding, program: &str, bug: u32) -> bool {
 }
 
 /// An error that leads to the bug, and replays.
-fn finds(place: &Place, checked: &Checked, is_it: impl Fn(&Finding) -> bool) -> Result<(), String> {
+fn finds(place: &TestPlace, checked: &CheckedRun, is_it: impl Fn(&Finding) -> bool) -> Result<(), String> {
     let error = checked.errors().find(|finding| is_it(finding));
     let Some(error) = error.filter(|_| checked.code == Some(FOUND)) else {
         return Err(format!("not found: {}{}", checked.text(), checked.stdout));
@@ -47,7 +45,7 @@ fn finds(place: &Place, checked: &Checked, is_it: impl Fn(&Finding) -> bool) -> 
     Ok(())
 }
 
-fn is_clean(place: &Place, checked: &Checked) -> Result<(), String> {
+fn is_clean(place: &TestPlace, checked: &CheckedRun) -> Result<(), String> {
     place.assert_clean(&[]);
     match checked.code {
         Some(CLEAN) if checked.errors().next().is_none() => Ok(()),
@@ -61,7 +59,7 @@ fn bugs_of_each_kind_are_found() {
     let zoo = make("zoo", "zoo");
     // Missing flush, missing fence, misordered; and a clean variant.
     both_cores(&[Some(1), Some(2), Some(3), None], |bug| {
-        let place = Place::new();
+        let place = TestPlace::new();
         let variant = bug.map_or("clean".into(), |bug| format!("bug-{bug}"));
         let checked = vet(&place, &["--budget", BUDGET], &zoo.join("undo_btree").join(variant), &["-n", "20"]);
         match *bug {
@@ -80,7 +78,7 @@ fn bugs_of_each_kind_are_found() {
 #[test]
 fn a_race_is_proven() {
     let _turn = turn();
-    let (zoo, place) = (make("zoo", "zoo"), Place::new());
+    let (zoo, place) = (make("zoo", "zoo"), TestPlace::new());
     // With the default budget: on a slow machine a forced run may take seconds.
     let checked = vet(&place, &[], &zoo.join("bptree/bug-1"), &["-n", "200", "-t", "4"]);
     let is_it = |finding: &Finding| finding.rule.0 == "persistency-race" && is_at(finding, "bptree", 1);
@@ -91,10 +89,10 @@ fn a_race_is_proven() {
 fn a_missing_fence_is_found() {
     let _turn = turn();
     let source = programs().join("unfenced.c");
-    let place = Place::new();
+    let place = TestPlace::new();
     let checked = vet(&place, &[], &compile("tests/programs/unfenced.c", "unfenced", &[]), &[]);
     finds(&place, &checked, |finding| is_on_line(finding, &source, "pm->value = 42;")).unwrap();
-    let place = Place::new();
+    let place = TestPlace::new();
     let clean = compile("tests/programs/unfenced.c", "fenced", &["-DFENCE"]);
     is_clean(&place, &vet(&place, &[], &clean, &[])).unwrap();
 }
@@ -109,7 +107,7 @@ fn a_forgotten_add_is_found() {
         build("account", &["-Wl,--no-as-needed", "-lpmemobj"]),
         build("account-adds", &["-DADD", "-Wl,--no-as-needed", "-lpmemobj"]),
     );
-    let place = Place::new();
+    let place = TestPlace::new();
     let setup = |program: &Path| format!("{} {} create", program.display(), place.pool().display());
     let options = |setup: &str| ["--budget".to_owned(), "40s".into(), "--setup".into(), setup.into()];
     let run = |program: &PathBuf| {
@@ -124,7 +122,7 @@ fn a_forgotten_add_is_found() {
 #[test]
 fn each_engine_says_what_it_covered() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let program = compile("tests/programs/unfenced.c", "fenced", &["-DFENCE"]);
     let report = place.work().join("report.json");
     let checked = vet(&place, &["--export-json", report.to_str().unwrap()], &program, &[]);
@@ -142,7 +140,7 @@ fn each_engine_says_what_it_covered() {
 #[test]
 fn an_interrupted_run_is_resumed() {
     let _turn = turn();
-    let place = Place::new();
+    let place = TestPlace::new();
     let program = compile("tests/programs/unfenced.c", "unfenced", &[]);
     let first = vet(&place, &[], &program, &[]);
     let again = vet(&place, &["--resume"], &program, &[]);

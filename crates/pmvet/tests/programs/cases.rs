@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::harness::build;
+use pmvet_fixtures::native::build;
 
 /// Where `pmvet trace --` goes, if a command does not begin with it.
 pub(crate) const HERE: &str = "<here>";

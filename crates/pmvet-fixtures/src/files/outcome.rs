@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::process::Output;
 
-use super::{Backend, Case, Engine, operations};
+use super::{Backend, Engine, FileCase, operations};
 
 /// What operations say themselves, by datagrams: pmvet shows neither the output nor the status of every run.
 pub(super) struct Reports {
@@ -39,19 +39,19 @@ impl Reports {
 
 /// How pmvet ended, and what the operations said.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) code: Option<i32>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+pub struct FileOutcome {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
     /// How often the operations were done at all.
-    pub(crate) reports: usize,
-    pub(crate) done: BTreeSet<String>,
+    pub reports: usize,
+    pub done: BTreeSet<String>,
     /// With the reason.
-    pub(crate) refused: BTreeMap<String, String>,
-    pub(crate) missing: BTreeMap<String, String>,
+    pub refused: BTreeMap<String, String>,
+    pub missing: BTreeMap<String, String>,
 }
 
-impl Outcome {
+impl FileOutcome {
     pub(super) fn new(output: Output, reports: Vec<String>) -> Self {
         let mut outcome = Self {
             code: output.status.code(),
@@ -76,10 +76,10 @@ impl Outcome {
     }
 
     /// Everything had its effect, or was refused where that is allowed, and pmvet has nothing to object to.
-    pub(super) fn judge(&self, case: &Case) -> Vec<String> {
+    pub(super) fn judge(&self, case: &FileCase) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut say = |operation: &str, what: String| {
-            wrong.push(format!("{}: {what}", Case { operation: operation.into(), ..case.clone() }));
+            wrong.push(format!("{}: {what}", FileCase { operation: operation.into(), ..case.clone() }));
         };
         for (name, reason) in &self.missing {
             say(name, format!("had no effect: {reason}"));
@@ -107,12 +107,12 @@ impl Outcome {
     }
 
     /// Whether a message of pmvet has this system call in it.
-    pub(crate) fn names(&self, call: &str) -> bool {
+    pub fn names(&self, call: &str) -> bool {
         self.lines_with(call) > 0
     }
 
     /// How many lines of pmvet's messages name this system call.
-    pub(crate) fn lines_with(&self, call: &str) -> usize {
+    pub fn lines_with(&self, call: &str) -> usize {
         let named = format!("`{call}`");
         self.stderr.lines().filter(|line| line.contains(&named)).count()
     }

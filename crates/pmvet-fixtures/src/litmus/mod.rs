@@ -10,17 +10,19 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::{self, Event, Traced, Tracing};
+use crate::repository;
+use crate::tracing::{self, JsonEvent, TracedRun, Tracing};
 use render::Renderer;
 use source::{Expected, Source};
 
-pub(crate) use render::render_all;
+pub use render::render_all;
 
 /// Kinds of events that every program has, and only some are about.
 const HIDDEN: &[&str] = &["module", "process-start", "process-exit", "thread-start", "thread-exit", "file", "map"];
 
 /// A litmus program, compiled.
-pub(crate) struct Litmus {
+#[derive(Debug)]
+pub struct Litmus {
     name: String,
     source: Source,
     program: PathBuf,
@@ -29,44 +31,44 @@ pub(crate) struct Litmus {
 
 impl Litmus {
     /// Compiles a program, or says why it cannot run here and returns nothing.
-    pub(crate) fn compile(name: &str) -> Option<Self> {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/litmus").join(name);
+    pub fn compile(name: &str) -> Option<Self> {
+        let path = repository().join("crates/pmvet/tests/litmus").join(name);
         let source = Source::read(&path);
-        if let Some(feature) = support::missing_feature(source.needs.iter().map(String::as_str)) {
+        if let Some(feature) = tracing::missing_feature(source.needs.iter().map(String::as_str)) {
             eprintln!("skipped: {name}: this processor has no {feature}");
             return None;
         }
-        let scratch = support::plain_dir();
+        let scratch = tracing::plain_dir();
         let program = scratch.path().join("program");
         let flags: Vec<&str> = source.flags.iter().map(String::as_str).collect();
-        support::compile(&path, &flags, &program);
+        tracing::compile(&path, &flags, &program);
         Some(Self { name: name.to_owned(), source, program, scratch })
     }
 
     /// Runs it on fresh pools. `--check-image` must hold.
-    pub(crate) fn run(&self, how: &Tracing, arguments: &[&str]) -> Traced {
+    pub fn run(&self, how: &Tracing, arguments: &[&str]) -> TracedRun {
         let traced = self.run_any(how, arguments);
         assert_eq!(traced.code, Some(0), "{} {how:?}:\n{}", self.name, traced.stderr);
         traced
     }
 
     /// Like `run`, but leaves the exit code to the caller.
-    pub(crate) fn run_any(&self, how: &Tracing, arguments: &[&str]) -> Traced {
-        let pools = support::pm_dir();
+    pub fn run_any(&self, how: &Tracing, arguments: &[&str]) -> TracedRun {
+        let pools = tracing::pm_dir();
         self.run_in(pools.path(), how, arguments)
     }
 
-    pub(crate) fn run_in(&self, pools: &Path, how: &Tracing, arguments: &[&str]) -> Traced {
-        let traced = support::trace(how, &self.command(pools, arguments), self.scratch.path());
+    pub fn run_in(&self, pools: &Path, how: &Tracing, arguments: &[&str]) -> TracedRun {
+        let traced = tracing::trace(how, &self.command(pools, arguments), self.scratch.path());
         check_numbers(&traced.events);
         traced
     }
 
     /// Runs it with nothing but counting to do, and returns the summary.
-    pub(crate) fn count(&self, arguments: &[&str]) -> serde_json::Value {
-        let pools = support::pm_dir();
+    pub fn count(&self, arguments: &[&str]) -> serde_json::Value {
+        let pools = tracing::pm_dir();
         let summary = self.scratch.path().join("summary");
-        let mut pmvet = Command::new(env!("CARGO_BIN_EXE_pmvet"));
+        let mut pmvet = Command::new(crate::pmvet());
         pmvet.args(["trace", "--format", "json", "--summary"]).arg(&summary).arg("--");
         let output = pmvet.args(self.command(pools.path(), arguments)).output().expect("pmvet must start");
         assert!(output.status.success(), "{}: {}", self.name, String::from_utf8_lossy(&output.stderr));
@@ -85,17 +87,17 @@ impl Litmus {
 
     /// The locks and other objects that the program itself uses. The C library has some of its own, which it takes when it
     /// makes a thread or ends a process.
-    fn objects(&self, events: &[Event]) -> BTreeSet<String> {
+    fn objects(&self, events: &[JsonEvent]) -> BTreeSet<String> {
         let by_us =
-            |e: &&Event| e.stack.get(1).is_some_and(|caller| caller.source.as_deref() == Some(self.name.as_str()));
+            |e: &&JsonEvent| e.stack.get(1).is_some_and(|caller| caller.source.as_deref() == Some(self.name.as_str()));
         events.iter().filter(by_us).filter_map(|e| e.lock.clone().or(e.object.clone())).collect()
     }
 
     /// Asserts that a run gave the events that the program's comments say.
-    pub(crate) fn check(&self, traced: &Traced, loads: bool) {
+    pub fn check(&self, traced: &TracedRun, loads: bool) {
         let mut renderer = Renderer::default();
         let ours = self.objects(&traced.events);
-        let shown = |e: &Event| {
+        let shown = |e: &JsonEvent| {
             let kind = e.kind.as_str();
             let object = e.lock.as_ref().or(e.object.as_ref());
             (!HIDDEN.contains(&kind) || self.source.shown.iter().any(|s| s == kind))
@@ -105,7 +107,7 @@ impl Litmus {
         };
         // Names are given in the order of the whole trace, so all threads are rendered together.
         let rendered = traced.events.iter().filter(|e| shown(e)).map(|e| (e, renderer.event(e)));
-        let rendered: Vec<(&Event, String)> = rendered.collect();
+        let rendered: Vec<(&JsonEvent, String)> = rendered.collect();
         let expected = self.source.expected.iter().filter(|e| loads || !e.only_loads);
         let expected: Vec<&Expected> = expected.collect();
         let mut threads: Vec<u32> =
@@ -139,7 +141,7 @@ impl Litmus {
 }
 
 /// Numbers start at 1 and have no gaps; a load shares the number of the event before it.
-fn check_numbers(events: &[Event]) {
+fn check_numbers(events: &[JsonEvent]) {
     let mut last = 0;
     for event in events {
         let expected = if event.kind == "load" { last } else { last + 1 };
@@ -149,11 +151,11 @@ fn check_numbers(events: &[Event]) {
 }
 
 /// Runs a program without and with loads, and checks both against its comments.
-pub(crate) fn check(name: &str) {
+pub fn check(name: &str) {
     check_with(name, &Tracing::default());
 }
 
-pub(crate) fn check_with(name: &str, how: &Tracing) {
+pub fn check_with(name: &str, how: &Tracing) {
     let Some(litmus) = Litmus::compile(name) else { return };
     for loads in [false, true] {
         let traced = litmus.run(&Tracing { loads, ..how.clone() }, &[]);

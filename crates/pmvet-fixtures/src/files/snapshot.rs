@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// A tree of files at one moment. Times of access are left out, since to look changes them.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
+pub struct Snapshot {
     root: PathBuf,
     files: BTreeMap<PathBuf, Entry>,
     /// Lines of /proc/self/mountinfo that name the tree.
@@ -34,7 +34,7 @@ struct Entry {
 
 impl Snapshot {
     /// Looks at a folder and all that is below it.
-    pub(crate) fn new(root: &Path) -> Self {
+    pub fn new(root: &Path) -> Self {
         let mut files = BTreeMap::new();
         look(root, Path::new(""), &mut files);
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -44,7 +44,7 @@ impl Snapshot {
     }
 
     /// What has changed since then, by the operation whose folder it is in; none for files outside of those.
-    pub(crate) fn changes(&self) -> BTreeMap<Option<String>, Vec<String>> {
+    pub fn changes(&self) -> BTreeMap<Option<String>, Vec<String>> {
         let now = Self::new(&self.root);
         let mut changes: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let mut add = |path: &Path, what: &dyn Fn(&str) -> String| {

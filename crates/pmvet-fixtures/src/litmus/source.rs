@@ -3,24 +3,24 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::support::Event;
+use crate::tracing::JsonEvent;
 
 #[derive(Debug, Default)]
-pub(crate) struct Source {
+pub(super) struct Source {
     /// Processor features.
-    pub(crate) needs: Vec<String>,
+    pub(super) needs: Vec<String>,
     /// Compiler flags.
-    pub(crate) flags: Vec<String>,
+    pub(super) flags: Vec<String>,
     /// Kinds of events that are not compared otherwise.
-    pub(crate) shown: Vec<String>,
-    pub(crate) expected: Vec<Expected>,
+    pub(super) shown: Vec<String>,
+    pub(super) expected: Vec<Expected>,
 }
 
 /// One event that a comment asks for.
 #[derive(Debug)]
-pub(crate) struct Expected {
-    pub(crate) thread: u32,
-    pub(crate) only_loads: bool,
+pub(super) struct Expected {
+    pub(super) thread: u32,
+    pub(super) only_loads: bool,
     /// The line of the comment; the event's own line too, if there is code on it.
     line: u32,
     at_line: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Expected {
 }
 
 impl Source {
-    pub(crate) fn read(path: &Path) -> Self {
+    pub(super) fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let mut source = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
@@ -68,7 +68,7 @@ impl Source {
 
 impl Expected {
     /// What is wrong with an event that should be this one.
-    pub(crate) fn mismatch(&self, event: &Event, rendered: &str, file: &str) -> Option<String> {
+    pub(super) fn mismatch(&self, event: &JsonEvent, rendered: &str, file: &str) -> Option<String> {
         let same_word = |(is, should): (&str, &str)| should == "*" || is == should;
         let words = |text: &str| text.split_whitespace().count();
         let same = words(rendered) == words(&self.text)
@@ -116,7 +116,7 @@ fn has_line(kind: &str) -> bool {
     KINDS.contains(&kind)
 }
 
-fn place(event: &Event) -> String {
+fn place(event: &JsonEvent) -> String {
     let site = event.site.clone().unwrap_or_default();
     format!("({}:{})", site.source.unwrap_or_default(), site.line.unwrap_or_default())
 }

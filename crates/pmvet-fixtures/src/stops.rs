@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,16 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
+use crate::{pmvet, repository, scratch};
+
 /// A pmvet that takes so long hangs.
 const HANGS: Duration = Duration::from_secs(120);
 /// A process that is still there so long after pmvet was left behind.
 const GONE: Duration = Duration::from_secs(1);
 
 /// Where pmvet runs. It finds its own mark in the environment of all that it starts.
-pub(crate) struct Place {
+#[derive(Debug)]
+pub struct UnrulyPlace {
     /// PM files; and where pmvet is started and keeps its runs.
     pools: TempDir,
     work: TempDir,
@@ -28,15 +30,17 @@ pub(crate) struct Place {
 }
 
 /// How a run of pmvet went.
-pub(crate) struct Ended {
-    pub(crate) status: ExitStatus,
-    pub(crate) output: String,
+#[derive(Debug)]
+pub struct StoppedRun {
+    pub status: ExitStatus,
+    pub output: String,
     /// Since it was started, or told to end.
-    pub(crate) time: Duration,
+    pub time: Duration,
 }
 
-impl Place {
-    pub(crate) fn new() -> Self {
+impl UnrulyPlace {
+    #[expect(clippy::new_without_default, reason = "it makes folders")]
+    pub fn new() -> Self {
         let pools = tempfile::Builder::new().prefix("pmvet-stops-").tempdir_in("/dev/shm").unwrap();
         let work = tempfile::Builder::new().prefix("pmvet-stops-").tempdir().unwrap();
         fs::create_dir(work.path().join("tmp")).unwrap();
@@ -44,13 +48,13 @@ impl Place {
     }
 
     /// `pmvet WORDS -- unruly TARGET`. In all words `RECOVER` stands for the program, and `POOL` for its pool.
-    pub(crate) fn pmvet(&self, words: &str, target: &str) -> Command {
+    pub fn pmvet(&self, words: &str, target: &str) -> Command {
         let pool = self.pools.path().join("pool");
         let fill = |word: &str| {
             let word = word.replace("POOL", pool.to_str().unwrap());
             word.replace("RECOVER", self.program.to_str().unwrap()).replace('+', " ")
         };
-        let mut command = Command::new(PMVET);
+        let mut command = Command::new(pmvet());
         command.args(words.split_whitespace().map(fill)).arg("--").arg(&self.program);
         command.args(target.split_whitespace().map(fill));
         command.current_dir(self.work.path()).env("TMPDIR", self.work.path().join("tmp"));
@@ -70,7 +74,7 @@ impl Place {
     }
 
     /// Nothing runs any more, and there are no files but those of the run.
-    pub(crate) fn assert_clean(&self, what: &str) {
+    pub fn assert_clean(&self, what: &str) {
         // What dies with pmvet does so a moment later.
         let ended = Instant::now();
         while !self.running().is_empty() && ended.elapsed() < GONE {
@@ -84,12 +88,12 @@ impl Place {
     }
 
     /// Whether pmvet came as far as to make folders of its own.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         [".pmvet", "corpus"].iter().any(|folder| self.work.path().join(folder).exists())
     }
 
     /// Runs pmvet to its end.
-    pub(crate) fn run(&self, mut command: Command) -> Ended {
+    pub fn run(&self, mut command: Command) -> StoppedRun {
         let output = self.work.path().join("output");
         let file = File::create(&output).unwrap();
         command.stdout(file.try_clone().unwrap()).stderr(file);
@@ -98,11 +102,11 @@ impl Place {
         let status = wait(&mut child);
         let time = started.elapsed();
         let output = String::from_utf8_lossy(&fs::read(output).unwrap()).into_owned();
-        Ended { status, output, time }
+        StoppedRun { status, output, time }
     }
 
     /// Sends SIGTERM to pmvet after a while; nothing if it ends before.
-    pub(crate) fn terminate(&self, mut command: Command, after: Duration) -> Option<Ended> {
+    pub fn terminate(&self, mut command: Command, after: Duration) -> Option<StoppedRun> {
         let output = self.work.path().join("output");
         let file = File::create(&output).unwrap();
         command.stdout(file.try_clone().unwrap()).stderr(file);
@@ -117,11 +121,11 @@ impl Place {
         let status = wait(&mut child);
         let time = told.elapsed();
         let output = String::from_utf8_lossy(&fs::read(output).unwrap()).into_owned();
-        Some(Ended { status, output, time })
+        Some(StoppedRun { status, output, time })
     }
 
     /// Runs pmvet on a terminal of its own and presses Ctrl-C, so often, after a while; nothing if it ends before.
-    pub(crate) fn press_ctrl_c(&self, mut command: Command, after: Duration, times: usize) -> Option<Ended> {
+    pub fn press_ctrl_c(&self, mut command: Command, after: Duration, times: usize) -> Option<StoppedRun> {
         let (mut terminal, other) = terminal();
         let copy = || Stdio::from(other.try_clone().unwrap());
         command.stdin(copy()).stdout(copy()).stderr(copy());
@@ -155,15 +159,15 @@ impl Place {
         }
         let status = wait(&mut child);
         let time = told.elapsed();
-        Some(Ended { status, output: reading.join().unwrap(), time })
+        Some(StoppedRun { status, output: reading.join().unwrap(), time })
     }
 }
 
 fn unruly() -> PathBuf {
     static BUILT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     let build = || {
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unruly");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/unruly.c");
+        let program = scratch().join("unruly");
+        let source = repository().join("crates/pmvet/tests/programs/unruly.c");
         let mut gcc = Command::new("gcc");
         gcc.args(["-O1", "-g", "-Wall", "-pthread", "-o"]).arg(&program).arg(source);
         assert!(gcc.status().unwrap().success());
@@ -208,12 +212,13 @@ fn terminal() -> (File, OwnedFd) {
 }
 
 /// Keeps processors busy.
-pub(crate) struct Load {
+#[derive(Debug)]
+pub struct Load {
     stop: Arc<AtomicBool>,
 }
 
 impl Load {
-    pub(crate) fn new(threads: usize) -> Self {
+    pub fn new(threads: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         for _ in 0..threads {
             let stop = Arc::clone(&stop);

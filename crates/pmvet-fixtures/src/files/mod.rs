@@ -1,10 +1,8 @@
 //! What the tests share that prove that pmvet touches no file of the user's: a folder with all kinds of files, a program that does
 //! to them whatever can be done (`tests/fileops/`), and ways to run it in each role of each engine.
 
-#![allow(dead_code, reason = "each test uses its own part")]
-
-pub(crate) mod outcome;
-pub(crate) mod snapshot;
+pub mod outcome;
+pub mod snapshot;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -15,15 +13,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use outcome::{Outcome, Reports};
+use outcome::{FileOutcome, Reports};
 use snapshot::Snapshot;
 use tempfile::TempDir;
 
-use crate::check_support::{PMVET, finish, put_in_place};
+use crate::{finish, pmvet, put_in_place, repository, scratch};
 
 /// Who does it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Engine {
+pub enum Engine {
     Check,
     Race,
     Verify,
@@ -32,7 +30,7 @@ pub(crate) enum Engine {
 
 /// As what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub enum FileRole {
     SetUp,
     Workload,
     Recovery,
@@ -41,18 +39,18 @@ pub(crate) enum Role {
 
 /// How pmvet keeps it from the user's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Backend {
+pub enum Backend {
     Namespace,
     Supervisor,
     /// Whatever pmvet chooses.
     Any,
 }
 
-pub(crate) const ENGINES: [Engine; 4] = [Engine::Check, Engine::Race, Engine::Verify, Engine::Fuzz];
-pub(crate) const ROLES: [Role; 4] = [Role::SetUp, Role::Workload, Role::Recovery, Role::Oracle];
+pub const ENGINES: [Engine; 4] = [Engine::Check, Engine::Race, Engine::Verify, Engine::Fuzz];
+pub const ROLES: [FileRole; 4] = [FileRole::SetUp, FileRole::Workload, FileRole::Recovery, FileRole::Oracle];
 
 impl Engine {
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Engine::Check => "check",
             Engine::Race => "race",
@@ -62,13 +60,13 @@ impl Engine {
     }
 }
 
-impl Role {
-    pub(crate) fn name(self) -> &'static str {
+impl FileRole {
+    pub fn name(self) -> &'static str {
         match self {
-            Role::SetUp => "set-up",
-            Role::Workload => "workload",
-            Role::Recovery => "recovery",
-            Role::Oracle => "oracle",
+            FileRole::SetUp => "set-up",
+            FileRole::Workload => "workload",
+            FileRole::Recovery => "recovery",
+            FileRole::Oracle => "oracle",
         }
     }
 }
@@ -85,14 +83,14 @@ impl Backend {
 
 /// One operation, or `all` of them, done in one role of one engine.
 #[derive(Debug, Clone)]
-pub(crate) struct Case {
-    pub(crate) backend: Backend,
-    pub(crate) engine: Engine,
-    pub(crate) role: Role,
-    pub(crate) operation: String,
+pub struct FileCase {
+    pub backend: Backend,
+    pub engine: Engine,
+    pub role: FileRole,
+    pub operation: String,
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for FileCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let backend = self.backend.variable().unwrap_or("any sandbox");
         write!(f, "{backend}, {}, {}, {}", self.engine.name(), self.role.name(), self.operation)
@@ -101,19 +99,19 @@ impl fmt::Display for Case {
 
 /// An operation that `fileops` knows.
 #[derive(Debug)]
-pub(crate) struct Operation {
+pub struct Operation {
     /// System calls of which one is to blame if it is refused.
-    pub(crate) calls: Vec<String>,
+    pub calls: Vec<String>,
     /// Not every sandbox has to do it.
-    pub(crate) optional: bool,
+    pub optional: bool,
 }
 
 /// Compiles `fileops`, if its source is newer.
-pub(crate) fn fileops() -> PathBuf {
+pub fn fileops() -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fileops");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fileops");
+    let program = scratch().join("fileops");
+    let folder = repository().join("crates/pmvet/tests/fileops");
     let sources: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     let newest = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
     if newest(&program) < sources.iter().filter_map(|path| newest(path)).max() {
@@ -128,7 +126,7 @@ pub(crate) fn fileops() -> PathBuf {
     program
 }
 
-pub(crate) fn operations() -> &'static BTreeMap<String, Operation> {
+pub fn operations() -> &'static BTreeMap<String, Operation> {
     static ALL: OnceLock<BTreeMap<String, Operation>> = OnceLock::new();
     ALL.get_or_init(|| {
         let output = Command::new(fileops()).arg("--list").output().unwrap();
@@ -143,7 +141,8 @@ pub(crate) fn operations() -> &'static BTreeMap<String, Operation> {
 }
 
 /// The user's files, and a folder that pmvet is started in. They go when the value does.
-pub(crate) struct Ground {
+#[derive(Debug)]
+pub struct Ground {
     files: TempDir,
     work: TempDir,
     /// Operations that the file system does not have.
@@ -153,7 +152,8 @@ pub(crate) struct Ground {
 }
 
 /// Grounds that were used and are as they were at first: to make one takes longer than some runs.
-pub(crate) struct Grounds<'a> {
+#[derive(Debug)]
+pub struct Grounds<'a> {
     below: &'a Path,
     user: Option<u32>,
     free: Mutex<Vec<Ground>>,
@@ -161,11 +161,11 @@ pub(crate) struct Grounds<'a> {
 
 impl<'a> Grounds<'a> {
     /// Below this folder, for this user.
-    pub(crate) fn new(below: &'a Path, user: Option<u32>) -> Self {
+    pub fn new(below: &'a Path, user: Option<u32>) -> Self {
         Self { below, user, free: Mutex::default() }
     }
 
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&Ground) -> T) -> T {
+    pub fn with<T>(&self, work: impl FnOnce(&Ground) -> T) -> T {
         let free = self.free.lock().unwrap().pop();
         let ground = free.unwrap_or_else(|| Ground::new(self.below, self.user));
         let result = work(&ground);
@@ -178,14 +178,10 @@ impl<'a> Grounds<'a> {
 
 impl Ground {
     /// Below this folder, for this user.
-    pub(crate) fn new(below: &Path, user: Option<u32>) -> Self {
+    pub fn new(below: &Path, user: Option<u32>) -> Self {
         let folder = |parent: &Path| tempfile::Builder::new().prefix("pmvet-files-").tempdir_in(parent).unwrap();
-        let mut ground = Self {
-            files: folder(below),
-            work: folder(Path::new(env!("CARGO_TARGET_TMPDIR"))),
-            skip: Vec::new(),
-            spoilt: Cell::new(false),
-        };
+        let mut ground =
+            Self { files: folder(below), work: folder(scratch()), skip: Vec::new(), spoilt: Cell::new(false) };
         fs::create_dir(ground.work.path().join("seeds")).unwrap();
         fs::write(ground.work.path().join("seeds/seed"), "a\nb\n").unwrap();
         for path in [ground.files.path(), ground.work.path()] {
@@ -198,19 +194,19 @@ impl Ground {
         ground
     }
 
-    pub(crate) fn files(&self) -> &Path {
+    pub fn files(&self) -> &Path {
         self.files.path()
     }
 
-    pub(crate) fn pool(&self) -> PathBuf {
+    pub fn pool(&self) -> PathBuf {
         self.files.path().join("pool")
     }
 
-    pub(crate) fn folder(&self) -> PathBuf {
+    pub fn folder(&self) -> PathBuf {
         self.files.path().join("folder")
     }
 
-    pub(crate) fn work(&self) -> &Path {
+    pub fn work(&self) -> &Path {
         self.work.path()
     }
 
@@ -253,13 +249,13 @@ impl Ground {
     }
 
     /// The command line of `pmvet` for a case.
-    pub(crate) fn words(&self, case: &Case) -> Vec<OsString> {
+    pub fn words(&self, case: &FileCase) -> Vec<OsString> {
         let (program, pool, folder) = (fileops(), self.pool(), self.folder());
-        let line = |role: Role| {
+        let line = |role: FileRole| {
             let operation = if role == case.role { &case.operation } else { "none" };
             format!("{} {} {} {operation}", program.display(), pool.display(), folder.display())
         };
-        let recovers = matches!(case.role, Role::Recovery | Role::Oracle);
+        let recovers = matches!(case.role, FileRole::Recovery | FileRole::Oracle);
         let options: &[&str] = match case.engine {
             // Whatever a recovery maps there is PM, and stays as the crash of that recovery left it.
             Engine::Check if folder.starts_with("/dev/shm") => {
@@ -278,13 +274,13 @@ impl Ground {
         };
         let mut words: Vec<OsString> = options.iter().map(OsString::from).collect();
         words.extend(["--color".into(), "never".into(), "--pm".into(), pool.clone().into()]);
-        words.extend(["--setup".into(), line(Role::SetUp).into()]);
+        words.extend(["--setup".into(), line(FileRole::SetUp).into()]);
         if recovers || matches!(case.engine, Engine::Check | Engine::Verify) {
-            words.extend(["--recover".into(), line(Role::Recovery).into()]);
-            words.extend(["--oracle".into(), line(Role::Oracle).into()]);
+            words.extend(["--recover".into(), line(FileRole::Recovery).into()]);
+            words.extend(["--oracle".into(), line(FileRole::Oracle).into()]);
         }
         words.push("--".into());
-        words.extend(line(Role::Workload).split(' ').map(OsString::from));
+        words.extend(line(FileRole::Workload).split(' ').map(OsString::from));
         if case.engine == Engine::Race || case.engine == Engine::Fuzz && recovers {
             words.push("race".into());
         }
@@ -292,9 +288,9 @@ impl Ground {
     }
 
     /// Runs a case, behind a command that starts what it is given, and says what is wrong.
-    pub(crate) fn run(&self, case: &Case, before: &[OsString]) -> Result<Outcome, String> {
+    pub fn run(&self, case: &FileCase, before: &[OsString]) -> Result<FileOutcome, String> {
         let mut words: Vec<OsString> = before.to_vec();
-        words.push(PMVET.into());
+        words.push(pmvet().into());
         words.extend(self.words(case));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).current_dir(self.work()).stdin(Stdio::null());
@@ -310,7 +306,7 @@ impl Ground {
         let snapshot = Snapshot::new(self.files());
         let output = finish(command, None).ok_or_else(|| format!("{case}: pmvet hangs"))?;
         let _ = fs::remove_dir_all(self.work().join("corpus"));
-        let outcome = Outcome::new(output, reports.end());
+        let outcome = FileOutcome::new(output, reports.end());
         let mut wrong = changes(case, &snapshot);
         self.spoilt.set(self.spoilt.get() || !wrong.is_empty());
         wrong.extend(outcome.judge(case));
@@ -318,13 +314,13 @@ impl Ground {
     }
 
     /// The case has a single operation, which cannot be asked for here.
-    pub(crate) fn leaves_out(&self, case: &Case) -> bool {
+    pub fn leaves_out(&self, case: &FileCase) -> bool {
         self.skip.contains(&case.operation)
     }
 }
 
 /// A program, to be run as this user.
-pub(crate) fn as_user(user: Option<u32>, program: &Path) -> Command {
+pub fn as_user(user: Option<u32>, program: &Path) -> Command {
     let mut command = match user {
         None => return Command::new(program),
         Some(_) => Command::new("setpriv"),
@@ -334,7 +330,7 @@ pub(crate) fn as_user(user: Option<u32>, program: &Path) -> Command {
 }
 
 /// What starts a command as this user, without any privileges.
-pub(crate) fn user_words(user: Option<u32>) -> Vec<OsString> {
+pub fn user_words(user: Option<u32>) -> Vec<OsString> {
     let Some(user) = user else { return Vec::new() };
     [
         "setpriv",
@@ -349,9 +345,9 @@ pub(crate) fn user_words(user: Option<u32>) -> Vec<OsString> {
 }
 
 /// What the user would find changed, a line for each operation.
-pub(crate) fn changes(case: &Case, snapshot: &Snapshot) -> Vec<String> {
+pub fn changes(case: &FileCase, snapshot: &Snapshot) -> Vec<String> {
     let told = |(operation, changes): (Option<String>, Vec<String>)| {
-        let case = Case { operation: operation.unwrap_or_else(|| case.operation.clone()), ..case.clone() };
+        let case = FileCase { operation: operation.unwrap_or_else(|| case.operation.clone()), ..case.clone() };
         let more = if changes.len() > 1 { format!(" (and {} more changes)", changes.len() - 1) } else { String::new() };
         format!("{case}: {}{more}", changes[0])
     };

@@ -2,8 +2,6 @@
 //!
 //! Without Chromium what needs it is skipped, with a word about it; `PMVET_REQUIRE_BROWSER=1` makes that a failure.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use std::{
     ffi::OsString,
     fs,
@@ -21,23 +19,24 @@ const WATCH: &str = concat!(
 const RESULTS: &str = "<pre id=\"pmvet-results\">";
 
 /// The sizes of windows, in pixels.
-pub(crate) type Size = (u32, u32);
+pub type Size = (u32, u32);
 
 /// A browser, and a folder for what it writes.
-pub(crate) struct Browser {
+#[derive(Debug)]
+pub struct Browser {
     program: PathBuf,
     folder: tempfile::TempDir,
 }
 
 /// How a person wants pages to look.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Theme {
+pub enum Theme {
     Light,
     Dark,
 }
 
 impl Browser {
-    pub(crate) fn find() -> Option<Self> {
+    pub fn find() -> Option<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let names = ["chromium", "chromium-browser", "google-chrome"];
         let found =
@@ -51,7 +50,7 @@ impl Browser {
     }
 
     /// Opens a page in which a script of the test writes its results. Returns them.
-    pub(crate) fn results(&self, page: &str, script: &str, size: Size) -> String {
+    pub fn results(&self, page: &str, script: &str, size: Size) -> String {
         assert_eq!(page.matches("<head>").count(), 1);
         assert_eq!(page.matches("</body>").count(), 1);
         let page = page.replacen("<head>", WATCH, 1);
@@ -69,7 +68,7 @@ impl Browser {
     }
 
     /// Takes a picture of a page, opened at `hash`.
-    pub(crate) fn picture(&self, page: &Path, hash: &str, size: Size, theme: Theme, to: &Path) {
+    pub fn picture(&self, page: &Path, hash: &str, size: Size, theme: Theme, to: &Path) {
         let mut screenshot = OsString::from("--screenshot=");
         screenshot.push(to);
         let scheme = match theme {

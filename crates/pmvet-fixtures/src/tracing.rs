@@ -7,13 +7,15 @@ use std::process::{Command, Output};
 use serde::Deserialize;
 use tempfile::TempDir;
 
+use crate::repository;
+
 /// A directory on tmpfs, which counts as PM. It goes when the value does.
-pub(crate) fn pm_dir() -> TempDir {
+pub fn pm_dir() -> TempDir {
     tempfile::Builder::new().prefix("pmvet-test-").tempdir_in("/dev/shm").expect("/dev/shm must be writable")
 }
 
 /// A directory that is not PM.
-pub(crate) fn plain_dir() -> TempDir {
+pub fn plain_dir() -> TempDir {
     let dir =
         tempfile::Builder::new().prefix("pmvet-test-").tempdir().expect("the temporary directory must be writable");
     assert!(!dir.path().starts_with("/dev/shm"), "the temporary directory must not be PM: unset TMPDIR");
@@ -21,9 +23,9 @@ pub(crate) fn plain_dir() -> TempDir {
 }
 
 /// Compiles a C or C++ file. Panics with the compiler's words if that fails.
-pub(crate) fn compile(source: &Path, flags: &[&str], to: &Path) {
+pub fn compile(source: &Path, flags: &[&str], to: &Path) {
     let compiler = if source.extension() == Some(OsStr::new("cc")) { "g++" } else { "gcc" };
-    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include");
+    let include = repository().join("include");
     let mut command = Command::new(compiler);
     command.args(["-O1", "-g", "-Wall", "-mno-red-zone", "-pthread", "-I"]).arg(include).args(flags);
     let output = command.arg("-o").arg(to).arg(source).output();
@@ -32,7 +34,7 @@ pub(crate) fn compile(source: &Path, flags: &[&str], to: &Path) {
 }
 
 /// Whether the processor has all of these features, by their names in /proc/cpuinfo. The first that it lacks otherwise.
-pub(crate) fn missing_feature<'a>(features: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn missing_feature<'a>(features: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = info.lines().find(|l| l.starts_with("flags")).unwrap_or_default();
     features.into_iter().find(|f| !flags.split_whitespace().any(|flag| flag == *f))
@@ -40,29 +42,29 @@ pub(crate) fn missing_feature<'a>(features: impl IntoIterator<Item = &'a str>) -
 
 /// How to trace.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tracing {
-    pub(crate) loads: bool,
-    pub(crate) deterministic: bool,
-    pub(crate) config: Option<PathBuf>,
+pub struct Tracing {
+    pub loads: bool,
+    pub deterministic: bool,
+    pub config: Option<PathBuf>,
     /// Read the events back without their call paths, which are most of the text.
-    pub(crate) no_stacks: bool,
+    pub no_stacks: bool,
 }
 
 /// A run that was traced.
 #[derive(Debug)]
-pub(crate) struct Traced {
+pub struct TracedRun {
     /// pmvet's own exit code.
-    pub(crate) code: Option<i32>,
-    pub(crate) stderr: String,
+    pub code: Option<i32>,
+    pub stderr: String,
     /// As `pmvet events --format json` prints them.
-    pub(crate) json: String,
-    pub(crate) events: Vec<Event>,
+    pub json: String,
+    pub events: Vec<JsonEvent>,
 }
 
 /// Runs `pmvet trace` on a command, saving the trace to a file in `scratch`, and reads the trace back.
-pub(crate) fn trace(how: &Tracing, command: &[&OsStr], scratch: &Path) -> Traced {
+pub fn trace(how: &Tracing, command: &[&OsStr], scratch: &Path) -> TracedRun {
     let saved = scratch.join("trace");
-    let mut pmvet = Command::new(env!("CARGO_BIN_EXE_pmvet"));
+    let mut pmvet = Command::new(crate::pmvet());
     pmvet.args(["trace", "--check-image", "--color", "never", "--save-trace"]).arg(&saved);
     if how.loads {
         pmvet.arg("--loads");
@@ -80,11 +82,11 @@ pub(crate) fn trace(how: &Tracing, command: &[&OsStr], scratch: &Path) -> Traced
         Err(e) => panic!("not an event ({e}): {line}"),
     });
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    Traced { code: output.status.code(), stderr, events: events.collect(), json }
+    TracedRun { code: output.status.code(), stderr, events: events.collect(), json }
 }
 
 fn events(how: &Tracing, saved: &Path, run: &Output) -> String {
-    let mut pmvet = Command::new(env!("CARGO_BIN_EXE_pmvet"));
+    let mut pmvet = Command::new(crate::pmvet());
     pmvet.arg("events").arg(saved).args(["--format", "json"]);
     if !how.no_stacks {
         pmvet.arg("--stacks");
@@ -103,39 +105,39 @@ fn events(how: &Tracing, saved: &Path, run: &Output) -> String {
 /// An event as JSON has it. Each kind has its own fields; the others are absent.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Event {
-    pub(crate) seq: u64,
-    pub(crate) thread: u32,
-    pub(crate) kind: String,
-    pub(crate) addr: Option<String>,
-    pub(crate) size: Option<u64>,
-    pub(crate) len: Option<u64>,
-    pub(crate) value: Option<String>,
-    pub(crate) old: Option<String>,
-    pub(crate) new: Option<String>,
-    pub(crate) stored: Option<bool>,
-    pub(crate) pm: Option<bool>,
-    pub(crate) file: Option<String>,
-    pub(crate) offset: Option<u64>,
-    pub(crate) writable: Option<bool>,
-    pub(crate) child: Option<u32>,
-    pub(crate) lock: Option<String>,
-    pub(crate) object: Option<String>,
-    pub(crate) how: Option<String>,
-    pub(crate) text: Option<String>,
-    pub(crate) to: Option<String>,
-    pub(crate) path: Option<String>,
-    pub(crate) why: Option<String>,
-    pub(crate) process: Option<u32>,
-    pub(crate) parent: Option<u32>,
-    pub(crate) site: Option<Frame>,
-    pub(crate) stack: Vec<Frame>,
+pub struct JsonEvent {
+    pub seq: u64,
+    pub thread: u32,
+    pub kind: String,
+    pub addr: Option<String>,
+    pub size: Option<u64>,
+    pub len: Option<u64>,
+    pub value: Option<String>,
+    pub old: Option<String>,
+    pub new: Option<String>,
+    pub stored: Option<bool>,
+    pub pm: Option<bool>,
+    pub file: Option<String>,
+    pub offset: Option<u64>,
+    pub writable: Option<bool>,
+    pub child: Option<u32>,
+    pub lock: Option<String>,
+    pub object: Option<String>,
+    pub how: Option<String>,
+    pub text: Option<String>,
+    pub to: Option<String>,
+    pub path: Option<String>,
+    pub why: Option<String>,
+    pub process: Option<u32>,
+    pub parent: Option<u32>,
+    pub site: Option<JsonFrame>,
+    pub stack: Vec<JsonFrame>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Frame {
-    pub(crate) function: Option<String>,
-    pub(crate) source: Option<String>,
-    pub(crate) line: Option<u32>,
+pub struct JsonFrame {
+    pub function: Option<String>,
+    pub source: Option<String>,
+    pub line: Option<u32>,
 }

@@ -7,24 +7,27 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-pub(crate) const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
-const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
+use crate::{pmvet, repository};
+
 /// Far longer than any command here needs; only a hang gets there.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
+pub const DEADLINE: Duration = Duration::from_secs(40);
 
 /// Compiles `source` of the programs folder to `folder/name`.
-pub(crate) fn build(folder: &Path, source: &str, name: &str, flags: &[&str]) -> PathBuf {
+pub fn build(folder: &Path, source: &str, name: &str, flags: &[&str]) -> PathBuf {
     let program = folder.join(name);
     let compiler = if source.ends_with(".cc") { "g++" } else { "gcc" };
     let mut command = Command::new(compiler);
-    command.args(["-O1", "-g", "-pthread", "-o"]).arg(&program).arg(Path::new(SOURCES).join(source));
+    command
+        .args(["-O1", "-g", "-pthread", "-o"])
+        .arg(&program)
+        .arg(repository().join("crates/pmvet/tests/programs").join(source));
     let built = command.args(flags).args(["-ldl", "-lm"]).output().unwrap();
     assert!(built.status.success(), "{source}: {}", String::from_utf8_lossy(&built.stderr));
     program
 }
 
 /// A command with an environment that is the same on every machine. PMDK's two variables are those that pmvet sets.
-pub(crate) fn command(folder: &Path, words: &[OsString]) -> Command {
+pub fn command(folder: &Path, words: &[OsString]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).current_dir(folder).stdin(Stdio::null());
     command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", folder).env("TMPDIR", folder);
@@ -37,8 +40,8 @@ pub(crate) fn command(folder: &Path, words: &[OsString]) -> Command {
 }
 
 /// `pmvet trace OPTIONS -- words`.
-pub(crate) fn traced(options: &[&OsStr], words: &[OsString]) -> Vec<OsString> {
-    let mut all: Vec<OsString> = vec![PMVET.into(), "trace".into()];
+pub fn traced(options: &[&OsStr], words: &[OsString]) -> Vec<OsString> {
+    let mut all: Vec<OsString> = vec![pmvet().into(), "trace".into()];
     all.extend(options.iter().map(|o| OsString::from(*o)));
     all.push("--".into());
     all.extend(words.iter().cloned());
@@ -46,7 +49,7 @@ pub(crate) fn traced(options: &[&OsStr], words: &[OsString]) -> Vec<OsString> {
 }
 
 /// Runs a command until nobody writes to its output any more. `None`: it had to be killed.
-pub(crate) fn run(mut command: Command) -> Option<Output> {
+pub fn run(mut command: Command) -> Option<Output> {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
     let (sender, receiver) = mpsc::channel();
@@ -62,7 +65,7 @@ pub(crate) fn run(mut command: Command) -> Option<Output> {
 }
 
 /// How a command ended, in words that do not depend on who ran it.
-pub(crate) fn ended(output: &Output) -> String {
+pub fn ended(output: &Output) -> String {
     match (output.status.code(), output.status.signal()) {
         (Some(status), _) => format!("status {status}"),
         (_, Some(signal)) => format!("signal {signal}"),
@@ -71,7 +74,7 @@ pub(crate) fn ended(output: &Output) -> String {
 }
 
 /// What pmvet's summary says about the target's end, and the events it lost.
-pub(crate) fn summary(path: &Path) -> Result<(String, u64), String> {
+pub fn summary(path: &Path) -> Result<(String, u64), String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("no summary: {e}"))?;
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| format!("bad summary: {e}: {text}"))?;
     let lost = value["lost_events"].as_u64().ok_or("no number of lost events")?;

@@ -7,66 +7,66 @@ use std::path::{Path, PathBuf};
 use pmvet_findings::Finding;
 use serde::Deserialize;
 
-use super::repository;
+use crate::repository;
 
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Manifest {
-    pub(crate) program: Program,
-    pub(crate) bug: Vec<Bug>,
+pub struct Manifest {
+    pub program: ZooProgram,
+    pub bug: Vec<Bug>,
     #[serde(skip)]
-    pub(crate) folder: PathBuf,
+    pub folder: PathBuf,
     /// The file with the markers.
     #[serde(skip)]
-    pub(crate) source: PathBuf,
+    pub source: PathBuf,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Program {
-    pub(crate) name: String,
-    pub(crate) workload: Vec<String>,
+pub struct ZooProgram {
+    pub name: String,
+    pub workload: Vec<String>,
     /// Its recovery sums up what it does not know to be persistent.
     #[serde(default)]
-    pub(crate) checksums: bool,
+    pub checksums: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Bug {
-    pub(crate) id: u32,
-    pub(crate) class: String,
-    pub(crate) engines: Vec<String>,
-    pub(crate) workload: Option<Vec<String>>,
-    pub(crate) needs: Option<String>,
+pub struct Bug {
+    pub id: u32,
+    pub class: String,
+    pub engines: Vec<String>,
+    pub workload: Option<Vec<String>>,
+    pub needs: Option<String>,
     /// What its report has to say about how to mend it.
-    pub(crate) fix: Option<String>,
+    pub fix: Option<String>,
 }
 
 impl Manifest {
     /// These have a test of their own.
-    pub(crate) fn uses_libpmemobj(&self) -> bool {
+    pub fn uses_libpmemobj(&self) -> bool {
         self.program.name.starts_with("obj_")
     }
 }
 
 impl Bug {
-    pub(crate) fn is_race(&self) -> bool {
+    pub fn is_race(&self) -> bool {
         ["race-unpersisted", "lock-left-held"].contains(&self.class.as_str())
     }
 
     /// A race that does no harm.
-    pub(crate) fn is_benign(&self) -> bool {
+    pub fn is_benign(&self) -> bool {
         self.class == "race-benign"
     }
 
-    pub(crate) fn is_sequential(&self) -> bool {
+    pub fn is_sequential(&self) -> bool {
         !self.is_race() && self.needs.as_deref() != Some("threads")
     }
 
-    pub(crate) fn engine(&self, name: &str) -> bool {
+    pub fn engine(&self, name: &str) -> bool {
         self.engines.iter().any(|engine| engine == name)
     }
 
     /// The rules that tell about a bug of this class.
-    pub(crate) fn rules(&self) -> &[&str] {
+    pub fn rules(&self) -> &[&str] {
         match self.class.as_str() {
             "missing-flush" => &["unpersisted-store"],
             "dirty-overwrite" => &["dirty-overwrite"],
@@ -78,7 +78,7 @@ impl Bug {
     }
 }
 
-pub(crate) fn manifests() -> Vec<Manifest> {
+pub fn manifests() -> Vec<Manifest> {
     let zoo = repository().join("zoo");
     let mut all = Vec::new();
     for parent in [zoo.clone(), zoo.join("rust")] {
@@ -100,12 +100,12 @@ pub(crate) fn manifests() -> Vec<Manifest> {
 
 /// The lines that a report of a bug may name: `file:line` of each line marked `BUG(n)` or `BLAME(.., n, ..)`. A mark on a line of its
 /// own is about the next one.
-pub(crate) fn marked(manifest: &Manifest, bug: u32) -> BTreeSet<String> {
+pub fn marked(manifest: &Manifest, bug: u32) -> BTreeSet<String> {
     marked_in(&manifest.source, bug)
 }
 
 /// The same for a source of any program.
-pub(crate) fn marked_in(source: &Path, bug: u32) -> BTreeSet<String> {
+pub fn marked_in(source: &Path, bug: u32) -> BTreeSet<String> {
     let (name, text) = (source.file_name().unwrap().to_str().unwrap(), fs::read_to_string(source).unwrap());
     let mut lines = BTreeSet::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -125,25 +125,26 @@ fn marks(line: &str) -> Vec<u32> {
 }
 
 /// Where a finding says that the bug is: the line of its first place that a report shows.
-pub(crate) fn blamed(finding: &Finding) -> String {
+pub fn blamed(finding: &Finding) -> String {
     let frame = finding.places[0].frame();
     let file = frame.and_then(|frame| frame.file.as_deref()).and_then(Path::file_name).unwrap_or_default();
     format!("{}:{}", file.to_string_lossy(), frame.and_then(|frame| frame.line).unwrap_or(0))
 }
 
 /// A bug that is found, but whose report names a line that has nothing to do with it, or too little.
-pub(crate) struct Elsewhere {
-    pub(crate) program: &'static str,
-    pub(crate) bug: u32,
+#[derive(Debug)]
+pub struct Elsewhere {
+    pub program: &'static str,
+    pub bug: u32,
     /// A line that is named today.
-    pub(crate) at: &'static str,
+    pub at: &'static str,
     /// Why not the right one.
-    pub(crate) why: &'static str,
+    pub why: &'static str,
 }
 
 /// Asserts that one of the findings names a marked line of the bug, or that the table says which one is named instead. Nothing is added
 /// to these tables: they are what is left to do. A row goes when its bug is reported where it is.
-pub(crate) fn is_at_its_line<'a>(
+pub fn is_at_its_line<'a>(
     manifest: &Manifest,
     bug: u32,
     findings: impl Iterator<Item = &'a Finding>,

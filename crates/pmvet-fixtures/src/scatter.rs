@@ -1,6 +1,4 @@
 //! What the tests of scattered work share: how it is scattered, done and gathered, and what is compared.
-#![allow(dead_code, reason = "each test uses its own part")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -8,45 +6,45 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use serde_json::Value;
 
-use crate::check_support::{Checked, Place, finish, make};
+use crate::{CheckedRun, TestPlace, finish, make};
 
 /// Work on a program of the zoo that tasks share.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Share {
-    pub(crate) engine: &'static str,
-    pub(crate) program: &'static str,
-    pub(crate) tasks: u32,
-    pub(crate) shared: &'static str,
+pub struct SharedWork {
+    pub engine: &'static str,
+    pub program: &'static str,
+    pub tasks: u32,
+    pub shared: &'static str,
 }
 
-impl Share {
-    pub(crate) fn new(engine: &'static str, program: &'static str, tasks: u32) -> Self {
+impl SharedWork {
+    pub fn new(engine: &'static str, program: &'static str, tasks: u32) -> Self {
         Self { engine, program, tasks, shared: "shared" }
     }
 
     /// Where the engine notes what it has done.
-    pub(crate) fn journal(&self) -> &'static str {
+    pub fn journal(&self) -> &'static str {
         if self.engine == "check" { "tried.jsonl" } else { "executions.jsonl" }
     }
 
-    fn target(&self, place: &Place) -> [String; 4] {
+    fn target(&self, place: &TestPlace) -> [String; 4] {
         let program = make("zoo", "zoo").join(self.program);
         [program.display().to_string(), place.pool().display().to_string(), "-n".into(), "12".into()]
     }
 
     /// What comes of it without any tasks.
-    pub(crate) fn on_one_machine(&self, place: &Place) -> Checked {
+    pub fn on_one_machine(&self, place: &TestPlace) -> CheckedRun {
         match self.engine {
             "check" => place.check(&["-j1"], &self.target(place)).run(),
             _ => place.verify(&["-j1"], &self.target(place)).run(),
         }
     }
 
-    pub(crate) fn scatter(&self, place: &Place, options: &[&str]) -> Checked {
-        Checked::new(place, &finish(self.scattering(place, options), None).expect("pmvet hangs"))
+    pub fn scatter(&self, place: &TestPlace, options: &[&str]) -> CheckedRun {
+        CheckedRun::new(place, &finish(self.scattering(place, options), None).expect("pmvet hangs"))
     }
 
-    pub(crate) fn scattering(&self, place: &Place, options: &[&str]) -> Command {
+    pub fn scattering(&self, place: &TestPlace, options: &[&str]) -> Command {
         let tasks = self.tasks.to_string();
         let mut command = place.pmvet(&["scatter", "--engine", self.engine, "-n", &tasks, "--shared", self.shared]);
         command.args(options).args(["--", "-j1"]).args(place.pm()).arg("--").args(self.target(place));
@@ -55,19 +53,19 @@ impl Share {
 }
 
 /// `pmvet scatter WORDS`
-pub(crate) fn scatter(place: &Place, words: &[&str]) -> Checked {
+pub fn scatter(place: &TestPlace, words: &[&str]) -> CheckedRun {
     let command = place.pmvet(&[&["scatter"], words].concat());
-    Checked::new(place, &finish(command, None).expect("pmvet hangs"))
+    CheckedRun::new(place, &finish(command, None).expect("pmvet hangs"))
 }
 
 /// `pmvet gather WORDS`
-pub(crate) fn gather(place: &Place, words: &[&str]) -> Checked {
+pub fn gather(place: &TestPlace, words: &[&str]) -> CheckedRun {
     let command = place.pmvet(&[&["gather"], words].concat());
-    Checked::new(place, &finish(command, None).expect("pmvet hangs"))
+    CheckedRun::new(place, &finish(command, None).expect("pmvet hangs"))
 }
 
 /// Runs the job script as Slurm would, for one task.
-pub(crate) fn run_task(place: &Place, shared: &str, task: u32) -> ExitStatus {
+pub fn run_task(place: &TestPlace, shared: &str, task: u32) -> ExitStatus {
     let script = place.work().join(shared).join("job.sh");
     let mut command = Command::new("sh");
     command.arg(script).env("SLURM_ARRAY_TASK_ID", task.to_string()).current_dir("/").stdin(Stdio::null());
@@ -75,20 +73,20 @@ pub(crate) fn run_task(place: &Place, shared: &str, task: u32) -> ExitStatus {
 }
 
 /// What a run has counted, by name.
-pub(crate) fn counters(run: &Path) -> BTreeMap<String, u64> {
+pub fn counters(run: &Path) -> BTreeMap<String, u64> {
     let report: Value = serde_json::from_slice(&fs::read(run.join("report.json")).unwrap()).unwrap();
     let counters = report["coverage"]["counters"].as_array().unwrap();
     counters.iter().map(|c| (c["name"].as_str().unwrap().into(), c["done"].as_u64().unwrap())).collect()
 }
 
 /// Rules and fingerprints, with the title and how often each was seen.
-pub(crate) fn counts(checked: &Checked) -> BTreeMap<String, (String, u64)> {
+pub fn counts(checked: &CheckedRun) -> BTreeMap<String, (String, u64)> {
     let all = checked.findings.iter();
     all.map(|f| (format!("{} {}", f.rule, f.fingerprint), (f.title.clone(), f.count))).collect()
 }
 
 /// The test cases in a folder of a corpus: image and input.
-pub(crate) fn cases_of(folder: &Path) -> BTreeMap<(String, Vec<u8>), String> {
+pub fn cases_of(folder: &Path) -> BTreeMap<(String, Vec<u8>), String> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let case = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().unwrap();
@@ -99,7 +97,7 @@ pub(crate) fn cases_of(folder: &Path) -> BTreeMap<(String, Vec<u8>), String> {
 }
 
 /// Test cases of tasks that the joined corpus does not have.
-pub(crate) fn lost_cases(shared: &Path) -> Vec<String> {
+pub fn lost_cases(shared: &Path) -> Vec<String> {
     let mut lost = Vec::new();
     for part in ["queue", "crashes", "hangs"] {
         let joined = cases_of(&shared.join("corpus").join(part));

@@ -1,23 +1,23 @@
 //! Events in the notation of the litmus programs' comments.
 
-use crate::support::Event;
+use crate::tracing::JsonEvent;
 
 /// Gives locks and other objects short names, in the order in which they appear.
 #[derive(Debug, Default)]
-pub(crate) struct Renderer {
+pub(super) struct Renderer {
     locks: Vec<String>,
     objects: Vec<String>,
 }
 
 /// All events of the given kinds.
-pub(crate) fn render_all(events: &[Event], kinds: &[&str]) -> Vec<String> {
+pub fn render_all(events: &[JsonEvent], kinds: &[&str]) -> Vec<String> {
     let mut renderer = Renderer::default();
     let all = events.iter().map(|e| (e, renderer.event(e)));
     all.filter(|(e, _)| kinds.contains(&e.kind.as_str())).map(|(_, text)| text).collect()
 }
 
 impl Renderer {
-    pub(crate) fn event(&mut self, event: &Event) -> String {
+    pub(super) fn event(&mut self, event: &JsonEvent) -> String {
         let kind = event.kind.as_str();
         let file = file(event);
         let at = at(event);
@@ -70,7 +70,7 @@ fn name(path: &Option<String>) -> &str {
     text(path).rsplit('/').next().unwrap_or_default()
 }
 
-fn file(event: &Event) -> &str {
+fn file(event: &JsonEvent) -> &str {
     name(&event.file)
 }
 
@@ -79,7 +79,7 @@ fn other(file: &str) -> String {
     if file == "pool" { String::new() } else { format!(" {file}") }
 }
 
-fn at(event: &Event) -> String {
+fn at(event: &JsonEvent) -> String {
     match (file(event), event.offset) {
         ("pool", Some(offset)) => format!("{offset:#x}"),
         (file, Some(offset)) => format!("{file}+{offset:#x}"),
