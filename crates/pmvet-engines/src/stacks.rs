@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, FileId, ModuleId, Places, Site, SiteId};
 pub use pmvet_findings::stack::user_frame;
-use pmvet_findings::stack::{is_pm_library, naming_frame};
+use pmvet_findings::stack::{is_library, is_pm_library, naming_frame};
 use pmvet_findings::{Frame, Outcome, Place, Role, Stack};
 use pmvet_target::sandbox::RawFrame;
 use pmvet_target::symbols::types::Types;
@@ -126,13 +126,10 @@ impl std::fmt::Debug for Resolver<'_> {
 
 impl Stacks for Resolver<'_> {
     fn stack(&mut self, site: SiteId, context: ContextId) -> Stack {
-        let mut stack = Stack::new();
         // A context names call instructions, not return addresses, so that all sites are looked up alike.
-        for id in std::iter::once(site).chain(self.places.calls(context)) {
-            if let Some(site) = self.places.site(id) {
-                stack.extend(self.symbols.symbolizer.frames(site).iter().map(frame));
-            }
-        }
+        let ids = std::iter::once(site).chain(self.places.calls(context));
+        let sites: Vec<Site> = ids.filter_map(|id| self.places.site(id)).collect();
+        let mut stack = program_frames(&mut self.symbols.symbolizer, &sites);
         if stack.is_empty() {
             stack.push(Frame::default());
         }
@@ -151,6 +148,29 @@ impl Stacks for Resolver<'_> {
         let module = raw.module.as_ref().map_or(ModuleId(0), |(path, base)| self.symbols.foreign(path, *base));
         self.symbols.symbolizer.frames(Site { pc: raw.pc, module }).iter().map(frame).collect()
     }
+}
+
+/// The frames of all sites, innermost first, without those of the C library that start programs and threads: no report shows them, and
+/// to name them means to read its debug information, a third of what symbols cost in a short run.
+pub(crate) fn program_frames(symbolizer: &mut Symbolizer, sites: &[Site]) -> Stack {
+    let path = |symbolizer: &Symbolizer, site: &Site| symbolizer.path(site.module).map(Path::to_path_buf);
+    let is_starter = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| module_owner(path) == Owner::Runtime);
+    let paths: Vec<Option<PathBuf>> = sites.iter().map(|site| path(symbolizer, site)).collect();
+    let mut end = sites.len();
+    // `_start` is in the program, and called by nobody.
+    if end > 1
+        && is_starter(&paths[end - 2])
+        && symbolizer.frames(sites[end - 1]).iter().any(|frame| frame.function.as_deref() == Some("_start"))
+    {
+        end -= 1;
+    }
+    while end > 0 && is_starter(&paths[end - 1]) {
+        end -= 1;
+    }
+    // Without code of the program's own, who has called what is left says when it ran: `main` may have returned.
+    let is_own = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| !is_library(path) && !is_pm_library(path));
+    let shown = if paths[..end].iter().any(is_own) { &sites[..end] } else { sites };
+    shown.iter().flat_map(|site| symbolizer.frames(*site).iter().map(frame).collect::<Vec<_>>()).collect()
 }
 
 pub(crate) fn frame(frame: &symbols::SymbolizedFrame) -> Frame {
@@ -177,15 +197,9 @@ pub enum Owner {
 }
 
 pub fn owner(frame: &Frame) -> Owner {
-    let name = frame.module.as_deref().and_then(Path::file_name).map(|n| n.to_string_lossy()).unwrap_or_default();
-    let is = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    if frame.module.as_deref().is_some_and(is_pm_library) {
-        return Owner::PmLibrary;
-    }
-    if is(&["libc.so", "libc-", "libpthread", "ld-linux", "ld-2", "libstdc++", "libgcc_s", "libm.so", "librt", "libdl"])
-        || name.contains("vdso")
-    {
-        return Owner::Runtime;
+    match frame.module.as_deref().map_or(Owner::User, module_owner) {
+        Owner::User => {}
+        other => return other,
     }
     let source = frame.file.as_deref().map(Path::to_string_lossy).unwrap_or_default();
     // Rust compiles the parts of its library that are generic or inlined into the program itself.
@@ -193,4 +207,18 @@ pub fn owner(frame: &Frame) -> Owner {
         return Owner::Runtime;
     }
     Owner::User
+}
+
+/// Whose code a file has, as far as its name tells.
+fn module_owner(module: &Path) -> Owner {
+    const RUNTIMES: &[&str] =
+        &["libc.so", "libc-", "libpthread", "ld-linux", "ld-2", "libstdc++", "libgcc_s", "libm.so", "librt", "libdl"];
+    let name = module.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    if is_pm_library(module) {
+        Owner::PmLibrary
+    } else if RUNTIMES.iter().any(|prefix| name.starts_with(prefix)) || name.contains("vdso") {
+        Owner::Runtime
+    } else {
+        Owner::User
+    }
 }

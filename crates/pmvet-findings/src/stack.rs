@@ -53,7 +53,8 @@ pub fn is_pm_library(module: &Path) -> bool {
         && (name.ends_with(".so") || name.contains(".so."))
 }
 
-fn is_library(path: &Path) -> bool {
+/// Whether a file is of a library that the system or a package manager has installed.
+pub fn is_library(path: &Path) -> bool {
     let path = path.to_string_lossy();
     // Rust's own sources, where they are installed, and those of crates.
     let elsewhere = ["/rustlib/src/rust/", "/.cargo/registry/"];

@@ -1,16 +1,11 @@
-//! Builds the test programs and runs commands natively and traced, always with a deadline.
+//! The same program natively and traced.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
 
 use crate::{pmvet, repository};
-
-/// Far longer than any command here needs; only a hang gets there.
-pub const DEADLINE: Duration = Duration::from_secs(40);
 
 /// Compiles `source` of the programs folder to `folder/name`.
 pub fn build(folder: &Path, source: &str, name: &str, flags: &[&str]) -> PathBuf {
@@ -46,22 +41,6 @@ pub fn traced(options: &[&OsStr], words: &[OsString]) -> Vec<OsString> {
     all.push("--".into());
     all.extend(words.iter().cloned());
     all
-}
-
-/// Runs a command until nobody writes to its output any more. `None`: it had to be killed.
-pub fn run(mut command: Command) -> Option<Output> {
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let pid = child.id();
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || sender.send(child.wait_with_output()));
-    match receiver.recv_timeout(DEADLINE) {
-        Ok(output) => Some(output.unwrap()),
-        Err(_) => {
-            // SAFETY: a child of ours that has not been waited for; pmvet's guard kills what is below it.
-            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
-            None
-        }
-    }
 }
 
 /// How a command ended, in words that do not depend on who ran it.

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use pmvet_fixtures::native::{DEADLINE, build, command, ended, run, traced};
+use pmvet_fixtures::native::{build, command, ended, traced};
+use pmvet_fixtures::{DEADLINE, finish};
 
 const PMVET: &str = env!("CARGO_BIN_EXE_pmvet");
 
@@ -61,7 +62,7 @@ impl Place {
 
     /// Runs to the end, then checks code, words of the message and what is left.
     fn expect(&self, command: Command, code: i32, words: &[&str]) -> Output {
-        let output = run(command).expect("pmvet hangs");
+        let output = finish(command, None).expect("pmvet hangs");
         check(&output, code, words);
         self.assert_clean(&output);
         output
@@ -153,7 +154,7 @@ fn a_failing_target() {
 #[test]
 fn a_pm_file_that_vanishes_or_shrinks() {
     let place = Place::new();
-    let output = run(place.trace(&["--check-image"], "unlink")).unwrap();
+    let output = finish(place.trace(&["--check-image"], "unlink"), None).unwrap();
     assert!(matches!(output.status.code(), Some(0 | 1)), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(["deleted", "gone", "unlinked", "vanished", "removed"].iter().any(|w| text.contains(w)), "{text}");
@@ -189,7 +190,7 @@ fn damaged_trace_files() {
     let place = Place::new();
     let beside = place.work.parent().unwrap();
     let saved = beside.join("saved");
-    let output = run(place.trace(&["--save-trace", saved.to_str().unwrap()], "plain")).unwrap();
+    let output = finish(place.trace(&["--save-trace", saved.to_str().unwrap()], "plain"), None).unwrap();
     check(&output, 0, &[]);
     let events = |file: &Path| command(&place.work, &[PMVET.into(), "events".into(), file.into()]);
     let whole = place.expect(events(&saved), 0, &[]);
@@ -222,7 +223,7 @@ fn interrupted() {
         // What was recorded until then is a whole trace.
         let events = ["events", "--kind", "process-start", "saved"].map(OsString::from);
         let events = [&[PMVET.into()], &events[..]].concat();
-        let events = run(command(&place.work, &events)).expect("reading the trace hangs");
+        let events = finish(command(&place.work, &events), None).expect("reading the trace hangs");
         check(&events, 0, &[]);
         assert!(!events.stdout.is_empty());
         std::fs::remove_file(place.work.join("saved")).unwrap();

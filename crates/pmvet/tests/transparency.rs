@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use cases::Case;
-use pmvet_fixtures::native::{command, ended, run, summary, traced};
+use pmvet_fixtures::finish;
+use pmvet_fixtures::native::{command, ended, summary, traced};
 
 /// Both runs see the same path, and a folder that only they use.
 fn prepare(folder: &Path) {
@@ -40,14 +41,16 @@ fn compare(case: &Case, folder: &Path) -> Option<String> {
         Some(at) => (&case.words[..at], &case.words[at + 1..]),
         None => (&case.words[..0], &case.words[..]),
     };
-    let Some(native) = run(command(folder, &[before, words].concat())) else { return Some("hangs natively".into()) };
+    let Some(native) = finish(command(folder, &[before, words].concat()), None) else {
+        return Some("hangs natively".into());
+    };
     prepare(folder);
     let report = folder.with_extension("json");
     let _ = std::fs::remove_file(&report);
     let options = ["--quiet", "--format", "json", "--summary"].map(OsString::from);
     let mut options: Vec<_> = options.iter().map(OsString::as_os_str).collect();
     options.push(report.as_os_str());
-    let Some(traced) = run(command(folder, &[before, &traced(&options, words)].concat())) else {
+    let Some(traced) = finish(command(folder, &[before, &traced(&options, words)].concat()), None) else {
         return Some("hangs when traced".into());
     };
     let (end, lost) = match summary(&report) {

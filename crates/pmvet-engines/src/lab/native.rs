@@ -8,7 +8,7 @@ use pmvet_findings::Stack;
 use pmvet_target::sandbox::RawFrame;
 use pmvet_target::symbols::Symbolizer;
 
-use crate::stacks::frame;
+use crate::stacks::program_frames;
 
 /// Looks up native stacks, and remembers what it has read.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub struct NativeStacks {
 
 impl NativeStacks {
     pub fn stack(&mut self, raw: &[RawFrame]) -> Stack {
-        let mut stack = Stack::new();
+        let mut sites = Vec::with_capacity(raw.len());
         for frames in raw {
             let module = match &frames.module {
                 None => ModuleId(0),
@@ -31,8 +31,8 @@ impl NativeStacks {
                     })
                 }
             };
-            stack.extend(self.symbolizer.frames(Site { pc: frames.pc, module }).iter().map(frame));
+            sites.push(Site { pc: frames.pc, module });
         }
-        stack
+        program_frames(&mut self.symbolizer, &sites)
     }
 }

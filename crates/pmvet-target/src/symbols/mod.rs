@@ -102,6 +102,11 @@ impl Symbolizer {
         }
     }
 
+    /// The file of a module, if it was announced.
+    pub fn path(&self, id: ModuleId) -> Option<&Path> {
+        self.modules.announced.get(&id).map(|announced| &*announced.path)
+    }
+
     /// The variable of static storage at an address of the target, and how far into it that is. Nothing if several programs of the run
     /// have a module there and do not agree.
     pub fn variable(&mut self, address: u64) -> Option<(String, u64)> {
