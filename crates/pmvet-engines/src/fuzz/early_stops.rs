@@ -13,8 +13,9 @@ use pmvet_events::stage::MAP;
 
 use super::paths::{Favour, SeenPaths, path};
 
+/// Decides which runs are cut, and learns from those that are not.
 #[derive(Debug, Default)]
-pub struct EarlyStops {
+pub(super) struct EarlyStops {
     /// What runs had done where their input ended.
     seen: SeenPaths,
     /// Runs that had done nothing new by then.
@@ -36,7 +37,7 @@ const MOST_RESTS: usize = 6;
 
 /// What becomes of a run at the end of its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rest {
+pub(super) enum Rest {
     /// It goes on, since it has done something new and it is not known yet what the rest is worth.
     Wanted,
     /// It goes on, to see what would be lost otherwise.
@@ -47,7 +48,7 @@ pub enum Rest {
 
 impl EarlyStops {
     /// A run has read all of its input and done this.
-    pub fn at_end(&mut self, counts: &[u8]) -> Rest {
+    pub(super) fn at_end(&mut self, counts: &[u8]) -> Rest {
         let favour = self.seen.add(counts);
         let known = self.lose_little();
         let new = favour > Favour::Branch || favour > Favour::None && !known;
@@ -66,7 +67,7 @@ impl EarlyStops {
     }
 
     /// What came of a run that went on although it had done nothing new.
-    pub fn learn(&mut self, counts: &[u8]) {
+    pub(super) fn learn(&mut self, counts: &[u8]) {
         let rest: Vec<u8> = self.before.iter().zip(counts).map(|(before, all)| all.saturating_sub(*before)).collect();
         // Not whether the run has done anything new in all: most that this would be compared with were cut.
         let new = self.rests.add(&rest) > Favour::None;

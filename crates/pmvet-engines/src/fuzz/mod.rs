@@ -7,7 +7,7 @@
 //! * [`content`] — the content of PM; [`store`] — the tree of images, kept as pages that differ from a parent's.
 //! * [`runner`] — runs a test case in a fork server and says what it did.
 //! * [`paths`] — what PM paths are, and how much a test case adds to what was seen (the paper's algorithm 2).
-//! * [`early_stops`] — which runs need not go on when their input is at an end.
+//! * `early_stops` — which runs need not go on when their input is at an end.
 //! * [`operations`](crate::operations) — inputs made of operations, after PMRace's section 4.5 (Chen and others, ASPLOS 2022); [`tokens`] — words
 //!   of the binary; `mutators` — which of them, or bytes, an input is changed by.
 //! * [`failed_cases`] — what failed, as findings.
@@ -25,7 +25,7 @@ pub mod campaign;
 mod campaign_state;
 pub mod case;
 pub mod content;
-pub mod early_stops;
+mod early_stops;
 pub mod failed_cases;
 mod mutators;
 pub mod paths;

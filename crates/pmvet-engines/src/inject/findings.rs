@@ -23,7 +23,7 @@ use crate::stacks::{self, Stacks};
 const NAMED: usize = 8;
 
 /// The verdict on each failure point.
-pub fn verdicts(scan: &FailurePointScan, journal: &TrialJournal, usual: &Outcome) -> Vec<PointVerdict> {
+pub(crate) fn verdicts(scan: &FailurePointScan, journal: &TrialJournal, usual: &Outcome) -> Vec<PointVerdict> {
     let verdict = |point: &FailurePoint| match journal.get(&point.image().name(&scan.versions)) {
         Some(tried) if tried.outcome == *usual => PointVerdict::Good,
         Some(_) => PointVerdict::Bad,
@@ -33,7 +33,11 @@ pub fn verdicts(scan: &FailurePointScan, journal: &TrialJournal, usual: &Outcome
 }
 
 /// Windows of failing points, and what the recovery did at the first point of each.
-pub fn failures<'a>(scan: &FailurePointScan, journal: &'a TrialJournal, usual: &Outcome) -> Vec<(Window, &'a Tried)> {
+pub(crate) fn failures<'a>(
+    scan: &FailurePointScan,
+    journal: &'a TrialJournal,
+    usual: &Outcome,
+) -> Vec<(Window, &'a Tried)> {
     let tried = |point: usize| journal.get(&scan.points[point].image().name(&scan.versions));
     let mode = |point: usize| tried(point).filter(|t| t.outcome != *usual).map(|t| FailureMode::from(&t.outcome));
     let windows = windows(&verdicts(scan, journal, usual)).into_iter().flat_map(|window| window.by_mode(mode));
@@ -42,7 +46,7 @@ pub fn failures<'a>(scan: &FailurePointScan, journal: &'a TrialJournal, usual: &
 
 /// Whether a fatal reordering only prolongs a window of failures. The store that it loses has closed the window, and comes after the last
 /// failure point: nothing can have made it persistent yet. No store is to blame beside the one that opened the window.
-pub fn prolongs_a_window(
+pub(crate) fn prolongs_a_window(
     scan: &FailurePointScan,
     journal: &TrialJournal,
     usual: &Outcome,
@@ -58,7 +62,7 @@ pub fn prolongs_a_window(
 
 /// A finding for each window that has a cause of its own, and for each window what it is about, with the position of its finding if it
 /// was the first. The findings themselves are left out there.
-pub fn of_windows(
+pub(crate) fn of_windows(
     scan: &FailurePointScan,
     found: &[(Window, &Tried, Culprit)],
     setting: &UsualRecovery,
@@ -274,7 +278,7 @@ fn repair(places: &[Place], opened: &str) -> String {
 
 /// A finding for each store whose loss is fatal, except for those that `known` has: where several are lost together, one that is
 /// fatal alone is to blame.
-pub fn of_states(
+pub(crate) fn of_states(
     scan: &FailurePointScan,
     found: &[(&ReorderedState, &Tried, Option<Decisive>)],
     known: &[Finding],
@@ -442,7 +446,7 @@ fn evidence(
 }
 
 /// The evidence for a store that is never made persistent and whose loss recovery does not survive.
-pub fn witnessed(
+pub(crate) fn witnessed(
     tried: &Tried,
     setting: &UsualRecovery,
     scan: &FailurePointScan,

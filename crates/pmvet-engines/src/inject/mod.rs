@@ -6,9 +6,9 @@
 //! Deviations:
 //!
 //! * The program is not run again for each failure point. Its one recorded run holds the value of every store, so each crash image is
-//!   rebuilt ([`scan`]), and images with equal content are tried once.
-//! * A failing image is narrowed down to the store that broke it ([`refine`]), and failures that follow each other without a
-//!   good image between them are one finding ([`windows`]).
+//!   rebuilt (`scan`), and images with equal content are tried once.
+//! * A failing image is narrowed down to the store that broke it (`refine`), and failures that follow each other without a
+//!   good image between them are one finding (`windows`).
 //! * Several machines may each try a part of the images (`part`), and a campaign leaves out call paths that earlier runs tried
 //!   (`known_paths`).
 //! * Besides the newest value of everything, states in which the processor wrote lines back in another order are tried
@@ -17,20 +17,22 @@
 //! What it misses: states that only a later visit to the same call path would show (`InjectionPlan::visits` tries more of them), states in
 //! which several lines are kept back at once, and whatever the recovery does not notice.
 
-pub mod findings;
+pub(crate) mod findings;
 pub(crate) mod known_paths;
 pub(crate) mod part;
-pub mod points;
-pub mod refine;
-pub mod scan;
-pub mod windows;
+pub(crate) mod points;
+pub(crate) mod refine;
+pub(crate) mod scan;
+pub(crate) mod windows;
 
-pub use points::{FailurePoint, Granularity};
-pub use scan::{FailurePointScan, FailurePointScanner, PendingStore, ReorderedState};
+pub use points::Granularity;
+
+pub(crate) use scan::{FailurePointScan, FailurePointScanner, PendingStore, ReorderedState};
 
 /// What to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InjectionPlan {
+    /// Between which instructions crashes are tried.
     pub at: Granularity,
     /// How many visits to the same call path are tried; [`AUTOMATIC_VISITS`]: the length of the run decides.
     pub visits: u32,

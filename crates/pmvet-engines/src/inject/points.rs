@@ -22,25 +22,25 @@ pub enum Granularity {
 
 /// A moment of the run, before the event with this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FailurePoint {
-    pub seq: u64,
-    pub thread: ThreadId,
-    pub site: SiteId,
-    pub context: ContextId,
+pub(crate) struct FailurePoint {
+    pub(crate) seq: u64,
+    pub(crate) thread: ThreadId,
+    pub(crate) site: SiteId,
+    pub(crate) context: ContextId,
     /// The content of PM at this moment.
-    pub version: VersionId,
+    pub(crate) version: VersionId,
     /// What the program had promised by then.
-    pub promise: PromiseId,
+    pub(crate) promise: PromiseId,
 }
 
 impl FailurePoint {
     /// A crash here, in program order.
-    pub fn image(&self) -> TrialImage<'static> {
+    pub(crate) fn image(&self) -> TrialImage<'static> {
         self.image_with(&[])
     }
 
     /// A crash here, with some bytes changed.
-    pub fn image_with<'a>(&self, patches: &'a [Patch]) -> TrialImage<'a> {
+    pub(crate) fn image_with<'a>(&self, patches: &'a [Patch]) -> TrialImage<'a> {
         TrialImage { version: self.version, patches, promise: self.promise }
     }
 }

@@ -23,40 +23,40 @@ const ROUNDS: usize = 6;
 
 /// Moments between which a crash turns from harmless to fatal, in one way of failing. A moment is before the event of its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TurningPoint {
-    pub good: u64,
-    pub bad: u64,
-    pub mode: FailureMode,
+pub(crate) struct TurningPoint {
+    pub(crate) good: u64,
+    pub(crate) bad: u64,
+    pub(crate) mode: FailureMode,
 }
 
 /// The store after which recovery fails.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Culprit {
+pub(crate) struct Culprit {
     /// Nothing if it is not a store, or could not be found in time.
-    pub store: Option<PendingStore>,
+    pub(crate) store: Option<PendingStore>,
     /// Stores that nothing had forced into PM when the crash came: the latest of them, and how many there were.
-    pub pending: Vec<PendingStore>,
-    pub pending_total: u64,
+    pub(crate) pending: Vec<PendingStore>,
+    pub(crate) pending_total: u64,
     /// Where an operation is acknowledged, if a crash is fatal from then on.
-    pub acknowledged: Option<EventPlace>,
+    pub(crate) acknowledged: Option<EventPlace>,
     /// The last store before recovery works again.
-    pub closing: Option<PendingStore>,
+    pub(crate) closing: Option<PendingStore>,
 }
 
 /// Where something happens in the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EventPlace {
-    pub seq: u64,
-    pub thread: ThreadId,
-    pub site: SiteId,
-    pub context: ContextId,
+pub(crate) struct EventPlace {
+    pub(crate) seq: u64,
+    pub(crate) thread: ThreadId,
+    pub(crate) site: SiteId,
+    pub(crate) context: ContextId,
 }
 
 /// How many pending stores a finding names.
 const NAMED: usize = 8;
 
 /// Narrows down each span as far as possible.
-pub fn narrow(
+pub(crate) fn narrow(
     recording: &Recording,
     spans: &mut [TurningPoint],
     campaign: &TrialPool<'_>,
@@ -110,7 +110,7 @@ fn steps(span: TurningPoint) -> Vec<u64> {
 }
 
 /// Names the stores to blame, in one last pass, as far as there is time. `closings` are the moments from which recovery works again.
-pub fn blame(
+pub(crate) fn blame(
     recording: &Recording,
     spans: &[TurningPoint],
     closings: &[Option<u64>],

@@ -18,17 +18,17 @@ use crate::promises::{PromiseId, Promises};
 
 /// A store that a crash may lose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PendingStore {
-    pub line: LineId,
-    pub seq: u64,
-    pub thread: ThreadId,
-    pub site: SiteId,
-    pub context: ContextId,
+pub(crate) struct PendingStore {
+    pub(crate) line: LineId,
+    pub(crate) seq: u64,
+    pub(crate) thread: ThreadId,
+    pub(crate) site: SiteId,
+    pub(crate) context: ContextId,
     /// In the file.
-    pub offset: u64,
-    pub len: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
     /// A flush of it is under way, only the fence is missing.
-    pub flushing: bool,
+    pub(crate) flushing: bool,
 }
 
 impl PendingStore {
@@ -48,12 +48,12 @@ impl PendingStore {
 
 /// A state that differs from the newest one, at a failure point.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReorderedState {
+pub(crate) struct ReorderedState {
     /// Which point, by position.
-    pub point: usize,
-    pub choice: Reordering,
-    pub patches: Vec<Patch>,
-    pub lost: Vec<PendingStore>,
+    pub(crate) point: usize,
+    pub(crate) choice: Reordering,
+    pub(crate) patches: Vec<Patch>,
+    pub(crate) lost: Vec<PendingStore>,
     /// How many states before this one were about the same store and failure point.
     visits: u32,
     /// An operation has just been acknowledged.
@@ -73,40 +73,38 @@ impl ReorderedState {
 
 /// What a run offers to crash at.
 #[derive(Debug)]
-pub struct FailurePointScan {
-    pub versions: Versions,
+pub(crate) struct FailurePointScan {
+    pub(crate) versions: Versions,
     /// In the order of the run.
-    pub points: Vec<FailurePoint>,
-    pub states: Vec<ReorderedState>,
+    pub(crate) points: Vec<FailurePoint>,
+    pub(crate) states: Vec<ReorderedState>,
     /// How many more states the plan left out as less likely to fail.
-    pub unlikely: usize,
+    pub(crate) unlikely: usize,
     /// The content at the end of the run.
-    pub last: VersionId,
+    pub(crate) last: VersionId,
     /// What had been promised by then, if anybody asks.
     last_promise: PromiseId,
     /// Failure points passed, with all visits.
-    pub passed: u64,
+    pub(crate) passed: u64,
     /// Failure points with different call paths.
-    pub unique: usize,
+    pub(crate) unique: usize,
     /// Points at which not all states that were asked for fit the limit.
-    pub cut_short: usize,
+    pub(crate) cut_short: usize,
     /// Points with so many pending lines that only one of them at a time is early or late.
-    pub not_combined: usize,
-    /// States left out because the same store was tried at the same failure point often enough.
-    pub skipped: u64,
+    pub(crate) not_combined: usize,
     /// The call paths of all failure points passed.
-    pub paths: HashSet<u64>,
+    pub(crate) paths: HashSet<u64>,
 }
 
 impl FailurePointScan {
     /// Asks of each crash whether it keeps what was promised by then.
-    pub fn set_promises(&mut self, promises: &Promises) {
+    pub(crate) fn set_promises(&mut self, promises: &Promises) {
         self.points.iter_mut().for_each(|point| point.promise = promises.at(point.seq));
         self.last_promise = promises.at(u64::MAX);
     }
 
     /// The end of the run, with some bytes changed.
-    pub fn end_with<'a>(&self, patches: &'a [Patch]) -> TrialImage<'a> {
+    pub(crate) fn end_with<'a>(&self, patches: &'a [Patch]) -> TrialImage<'a> {
         TrialImage { version: self.last, patches, promise: self.last_promise }
     }
 }
@@ -131,7 +129,7 @@ fn kind(choice: Reordering) -> u8 {
 
 /// Makes a [`FailurePointScan`] out of events.
 #[derive(Debug)]
-pub struct FailurePointScanner {
+pub(crate) struct FailurePointScanner {
     plan: InjectionPlan,
     replay: PmReplay,
     points: FailurePoints,
@@ -144,12 +142,11 @@ pub struct FailurePointScanner {
     pairs: HashMap<Pair, u32>,
     cut_short: usize,
     not_combined: usize,
-    skipped: u64,
 }
 
 impl FailurePointScanner {
     /// `store` is an empty file for the pages of all versions; `known` are call paths to leave out.
-    pub fn new(recording: &Recording, plan: InjectionPlan, store: MappedFile, known: Arc<HashSet<u64>>) -> Self {
+    pub(crate) fn new(recording: &Recording, plan: InjectionPlan, store: MappedFile, known: Arc<HashSet<u64>>) -> Self {
         Self {
             plan,
             replay: PmReplay::new(recording),
@@ -161,12 +158,11 @@ impl FailurePointScanner {
             pairs: HashMap::new(),
             cut_short: 0,
             not_combined: 0,
-            skipped: 0,
         }
     }
 
     /// Looks at an event before it happens. `model` knows which stores are pending.
-    pub fn before(&mut self, event: &Event<'_>, model: &Model, places: &dyn Places) -> Result<(), ScanError> {
+    pub(crate) fn before(&mut self, event: &Event<'_>, model: &Model, places: &dyn Places) -> Result<(), ScanError> {
         // As of now: the event may be another answer.
         let (follows_answer, answers) = (self.points.follows_answer(), self.points.answers);
         if self.points.is_point(event, places) {
@@ -181,12 +177,12 @@ impl FailurePointScanner {
     }
 
     /// The newest content of PM.
-    pub fn newest(&self) -> Newest<'_> {
+    pub(crate) fn newest(&self) -> Newest<'_> {
         Newest(&self.replay)
     }
 
     /// Lets an event happen.
-    pub fn apply(&mut self, event: &Event<'_>) -> Result<(), ScanError> {
+    pub(crate) fn apply(&mut self, event: &Event<'_>) -> Result<(), ScanError> {
         Ok(self.replay.apply(event)?)
     }
 
@@ -209,7 +205,6 @@ impl FailurePointScanner {
             let before = *visits;
             *visits += 1;
             if before >= self.plan.visits.min(MOST_PAIRS) {
-                self.skipped += 1;
                 continue;
             }
             let patches = lost_stores::of_cuts(model, &state.cuts);
@@ -234,7 +229,7 @@ impl FailurePointScanner {
         all - self.states.len()
     }
 
-    pub fn finish(mut self) -> Result<FailurePointScan, ScanError> {
+    pub(crate) fn finish(mut self) -> Result<FailurePointScan, ScanError> {
         let (last, _) = self.versions.snapshot(&mut self.replay)?;
         let all = self.plan.reorder.is_none_or(|reorder| reorder.all);
         let unlikely = if all { 0 } else { self.keep_likely_states() };
@@ -249,7 +244,6 @@ impl FailurePointScanner {
             unique: self.points.unique(),
             cut_short: self.cut_short,
             not_combined: self.not_combined,
-            skipped: self.skipped,
             paths: self.points.paths,
         })
     }

@@ -11,7 +11,7 @@ use pmvet_findings::Outcome;
 
 /// What is known about a failure point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PointVerdict {
+pub(crate) enum PointVerdict {
     Good,
     Bad,
     NotTried,
@@ -19,24 +19,24 @@ pub enum PointVerdict {
 
 /// Failure points that fail one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub(crate) struct Window {
     /// The last one before that does not fail, or not so, by position.
-    pub before: Option<usize>,
-    pub first: usize,
-    pub last: usize,
+    pub(crate) before: Option<usize>,
+    pub(crate) first: usize,
+    pub(crate) last: usize,
     /// The next one that does not fail, or not so.
-    pub after: Option<usize>,
+    pub(crate) after: Option<usize>,
     /// How many fail.
-    pub bad: usize,
+    pub(crate) bad: usize,
     /// Where the first of the windows opens that touch each other.
-    pub opened: usize,
+    pub(crate) opened: usize,
     /// `after` fails too, in another way.
-    pub fails_on: bool,
+    pub(crate) fails_on: bool,
 }
 
 /// How a recovery fails: what tells two failures apart whatever they print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureMode {
+pub(crate) enum FailureMode {
     Exit(i32),
     Signal(i32),
     Hang,
@@ -58,12 +58,12 @@ impl From<&Outcome> for FailureMode {
 
 impl Window {
     /// Whether it opens where recovery has failed before, in another way, and is over when it works.
-    pub fn follows_another(&self) -> bool {
+    pub(crate) fn follows_another(&self) -> bool {
         self.first != self.opened && self.after.is_some() && !self.fails_on
     }
 
     /// One window for each way of failing, if these follow each other.
-    pub fn by_mode(self, mode: impl Fn(usize) -> Option<FailureMode>) -> Vec<Self> {
+    pub(crate) fn by_mode(self, mode: impl Fn(usize) -> Option<FailureMode>) -> Vec<Self> {
         let mut parts: Vec<(FailureMode, Self)> = Vec::new();
         for at in self.first..=self.last {
             let Some(mode) = mode(at) else { continue };
@@ -91,7 +91,7 @@ impl Window {
 }
 
 /// Finds the windows in the verdicts of all failure points, in the order of the run.
-pub fn windows(verdicts: &[PointVerdict]) -> Vec<Window> {
+pub(crate) fn windows(verdicts: &[PointVerdict]) -> Vec<Window> {
     let mut windows: Vec<Window> = Vec::new();
     let mut open: Option<Window> = None;
     let mut good = None;
