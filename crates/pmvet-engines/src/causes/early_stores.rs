@@ -30,6 +30,7 @@ const MOST_ALIKE: usize = 3;
 pub struct FatalLoss<'a> {
     /// The crash comes before this.
     pub crash: EventSite,
+    /// The content of PM just before `crash`, all stores included; `patches` take away what is lost.
     pub version: VersionId,
     /// What had been promised by then.
     pub promise: PromiseId,
@@ -44,7 +45,9 @@ pub struct FatalLoss<'a> {
 /// One event of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventSite {
+    /// Its number in the run.
     pub seq: u64,
+    /// The instruction.
     pub site: SiteId,
 }
 
@@ -83,12 +86,19 @@ impl Decisive {
 /// A store to PM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PmStore {
+    /// Number of its event; of the first one, if several in a row by one instruction count as one.
     pub seq: u64,
+    /// Who stored.
     pub thread: ThreadId,
+    /// The instruction.
     pub site: SiteId,
+    /// Its call path.
     pub context: ContextId,
+    /// The PM file that it changed.
     pub file: FileId,
+    /// Where in the file its bytes begin.
     pub offset: u64,
+    /// How many bytes it stored.
     pub len: u64,
     /// How often its thread has waited since, up to the lost store.
     fences: u32,

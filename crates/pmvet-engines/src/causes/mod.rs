@@ -102,7 +102,9 @@ impl Merged {
 pub struct Failures {
     /// Where the first crash comes.
     pub seq: u64,
+    /// What failures must have one of in common to be one finding.
     pub causes: Vec<Cause>,
+    /// How many crashes failed.
     pub count: u64,
     /// In words, if it was the first with these causes. The first in all shards is also the first in its own.
     pub finding: Option<Finding>,

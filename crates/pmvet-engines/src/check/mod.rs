@@ -42,7 +42,9 @@ use crate::transactions;
 /// What is tried, and how much of it.
 #[derive(Debug, Clone)]
 pub struct CheckPlan {
+    /// Where crashes are tried, and how much may be lost in each.
     pub injection: InjectionPlan,
+    /// What a power failure takes, for the rules and for the crash images alike.
     pub mode: Mode,
     /// The rules also report what is likely to be meant.
     pub pedantic: bool,
@@ -85,11 +87,13 @@ pub struct CrashCheck<'a> {
 /// What a check found, and what it did.
 #[derive(Debug)]
 pub struct Checked {
+    /// One for each bug, whether a rule, a crash or both show it.
     pub findings: Vec<Finding>,
     /// What it takes to see each failing image again, by the hash of the image.
     pub witnesses: HashMap<String, Witness>,
     /// The failure points by their call paths.
     pub tree: FailurePointTree,
+    /// How much was done, for the summary.
     pub counts: CheckCounts,
     /// If contents were expected.
     pub operations: Option<OperationsSeen>,
@@ -102,31 +106,41 @@ pub struct Checked {
 /// What a check did.
 #[derive(Debug, Clone, Default)]
 pub struct CheckCounts {
+    /// Events of the recorded run that were read.
     pub events: u64,
     /// How many threads stored to PM.
     pub writers: usize,
+    /// Time for the pass over the events, before any recovery.
     pub analysis_seconds: f64,
+    /// Time that recoveries on the run's crash images took, several at a time. Narrowing failures down is not counted.
     pub recovery_seconds: f64,
     /// A recovery that has the machine for itself, the mean of some.
     pub mean_recovery_seconds: Option<f64>,
     /// Failure points passed, all visits counted, and those with different call paths.
     pub points_passed: u64,
+    /// Failure points with different call paths.
     pub points: usize,
     /// Crash images with different content, in program order.
     pub images: usize,
     /// Crash images with lines written back in another order, and those left out as less likely to fail.
     pub reordered_images: usize,
+    /// How many were left out; `reordered_images` does not count them.
     pub reordered_images_left: usize,
     /// Points with more orders of write-back than the plan allows, and with too many pending lines to combine.
     pub cut_short_points: usize,
+    /// Points with too many pending lines: only one line at a time is early or late there.
     pub not_combined_points: usize,
     /// Recoveries that were recorded and crashed, too; those of them that mapped PM; and the failure points in them.
     pub recoveries_recorded: usize,
+    /// Of those, the ones that mapped PM.
     pub recoveries_that_mapped: usize,
+    /// Failure points in these recoveries.
     pub points_in_recovery: usize,
+    /// Recoveries that were run on crash images, those of crashed recoveries included.
     pub recoveries: usize,
     /// Recoveries that an earlier run has tried.
     pub recoveries_known: usize,
+    /// Recoveries there was no time for.
     pub recoveries_left: usize,
 }
 

@@ -13,21 +13,44 @@ use super::ScanError;
 /// Why an experiment could not be made. That a program fails in it is an outcome, not an error.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
+    /// There is no such program, or it cannot be run.
     #[error(transparent)]
     Program(#[from] ProgramError),
+    /// The target could not be started or followed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// A run could not be recorded.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// PM cannot be rebuilt from a recorded run.
     #[error(transparent)]
     Scan(#[from] ScanError),
     #[error("{}: {source}", .path.display())]
-    Trace { path: PathBuf, source: TraceError },
+    /// A recorded trace cannot be read.
+    Trace {
+        /// The trace file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TraceError,
+    },
     /// What an interrupted run has noted cannot be used.
     #[error("{}: {source}", .path.display())]
-    Journal { path: PathBuf, source: io::Error },
+    Journal {
+        /// The file with the notes.
+        path: PathBuf,
+        /// Why it cannot be opened, or where it is damaged.
+        source: io::Error,
+    },
     #[error("cannot {action} {what}: {source}")]
-    Output { action: &'static str, what: String, source: io::Error },
+    /// Something that an experiment needs could not be made or used.
+    Output {
+        /// A verb, such as "make" or "run".
+        action: &'static str,
+        /// What it was to be done to.
+        what: String,
+        /// Why it could not be done.
+        source: io::Error,
+    },
 }
 
 impl LabError {

@@ -10,7 +10,9 @@ use crate::stacks::Stacks;
 
 /// Who knows the names of places, in the run and in its recoveries.
 pub struct StackLookup<'a> {
+    /// Places of the recorded run.
     pub stacks: &'a mut dyn Stacks,
+    /// Places of recoveries, which run without instrumentation.
     pub natives: &'a mut NativeStacks,
 }
 
@@ -27,6 +29,7 @@ pub struct Witness {
     pub recording: Option<String>,
     /// The crash is before the event with this number; nothing: at the end.
     pub seq: Option<u64>,
+    /// What a crash takes: bytes to put over the content at `seq`.
     pub patches: Vec<Patch>,
     /// What the recovered image must show, if anybody asks.
     pub promise: Option<Promise>,
@@ -35,7 +38,9 @@ pub struct Witness {
 /// What every finding of a run has in common.
 #[derive(Debug, Clone)]
 pub struct UsualRecovery {
+    /// The recovery's command line, as findings print it.
     pub recovery: Vec<String>,
+    /// How it ends when nothing was injected.
     pub usual: Outcome,
 }
 

@@ -40,7 +40,9 @@ pub use tried::{TrialJournal, Tried};
 /// What it takes to run a workload once more.
 #[derive(Debug, Clone, Copy)]
 pub struct Lab<'a> {
+    /// The program, its arguments and its files.
     pub workload: &'a Workload,
+    /// Where the client and DynamoRIO are.
     pub install: &'a Install,
     /// The folder of the run, for recordings and temporary files.
     pub folder: &'a Path,

@@ -11,8 +11,10 @@ use pmvet_target::shutdown;
 /// Why PM cannot be rebuilt from a recorded run.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
+    /// A content could not be read or kept; or, as `Interrupted`, pmvet was asked to stop.
     #[error("cannot rebuild the content of PM: {0}")]
     Image(#[from] io::Error),
+    /// Its trace ends too early or is damaged.
     #[error("the recorded run cannot be read: {0}")]
     Trace(#[from] pmvet_events::file::TraceError),
 }

@@ -18,6 +18,7 @@ pub struct NativeStacks {
 }
 
 impl NativeStacks {
+    /// Functions and lines for raw frames, innermost first; an inlined function is a frame of its own.
     pub fn stack(&mut self, raw: &[RawFrame]) -> Stack {
         let mut sites = Vec::with_capacity(raw.len());
         for frames in raw {

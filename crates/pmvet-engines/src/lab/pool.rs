@@ -17,7 +17,9 @@ use crate::promises::PromiseId;
 /// An image to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrialImage<'a> {
+    /// The content of PM at the moment of the crash.
     pub version: VersionId,
+    /// Bytes to put over it: what the crash takes.
     pub patches: &'a [Patch],
     /// What it must show, which depends on the moment of the crash.
     pub promise: PromiseId,
@@ -47,6 +49,7 @@ impl<'a> TrialImage<'a> {
 
 /// Who wants to know how it goes.
 pub trait TrialProgress: Sync {
+    /// So many of `total` trials are over, and in `failed` of them recovery did not end as usual. Workers call it.
     fn done(&self, done: usize, total: usize, failed: usize);
 }
 
@@ -54,22 +57,29 @@ impl TrialProgress for () {
     fn done(&self, _done: usize, _total: usize, _failed: usize) {}
 }
 
+/// Runs the recovery on many crash images.
 #[derive(Debug)]
 pub struct TrialPool<'a> {
+    /// What is run on each image.
     pub recovery: &'a RecoveryCommand,
+    /// The contents that the images are made of.
     pub versions: &'a Versions,
     /// What the recovery does when nothing was injected.
     pub usual: &'a Outcome,
+    /// How many recoveries run at a time; never more than there are images, and at least one.
     pub workers: usize,
+    /// No recovery starts after this.
     pub deadline: Option<Instant>,
 }
 
 /// How many of the jobs were done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TrialCounts {
+    /// Recoveries that ran to an outcome.
     pub tried: usize,
     /// Those known from an earlier run.
     pub known: usize,
+    /// Those that did not run: the deadline passed, or pmvet was asked to stop.
     pub left: usize,
 }
 

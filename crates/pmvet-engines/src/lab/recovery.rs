@@ -28,8 +28,11 @@ const LEAST_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct RecoveryCommand {
     /// The program and its arguments.
     pub command: Vec<OsString>,
+    /// Standard input, if it reads any.
     pub input: Option<Arc<File>>,
+    /// Environment variables that are set in addition.
     pub variables: Vec<(OsString, OsString)>,
+    /// What takes longer hangs. The oracle and the dump have as much time of their own.
     pub timeout: Duration,
     /// Looks at the recovered image; 0 means consistent.
     pub oracle: Option<Vec<OsString>>,
@@ -46,16 +49,22 @@ pub struct RecoveryCommand {
 /// What the program has promised, and who says whether that was kept.
 #[derive(Debug, Clone)]
 pub struct Promised {
+    /// What was promised at each moment of the run.
     pub promises: Arc<Promises>,
+    /// Says whether a recovered content keeps a promise.
     pub judge: Arc<ContentJudge>,
 }
 
 /// What a recovery did.
 #[derive(Debug, Clone)]
 pub struct Trial {
+    /// How it ended; the oracle's or the judge's verdict, if the recovery itself ended well.
     pub outcome: Outcome,
+    /// The end of what it printed, or the content that it or the dump showed.
     pub output: Vec<u8>,
+    /// Where it was when it failed, innermost frame first. Empty if it ended as usual.
     pub stack: Vec<RawFrame>,
+    /// How long it took, with the oracle and the dump.
     pub time: Duration,
 }
 

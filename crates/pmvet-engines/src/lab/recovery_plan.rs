@@ -35,8 +35,11 @@ pub struct RecoveryPlan {
 /// How a recovery goes on what the undisturbed run left, and how long one may take after a crash.
 #[derive(Debug, Clone)]
 pub struct ProvenRecovery {
+    /// Status 0: any other end is [`UnprovenRecovery::Fails`].
     pub usual: Outcome,
+    /// What the user said, or some times as long as this recovery took.
     pub timeout: Duration,
+    /// What it printed, or what was shown of the content.
     pub output: Vec<u8>,
 }
 
@@ -46,7 +49,12 @@ pub enum UnprovenRecovery {
     /// pmvet was asked to stop before it ended.
     Interrupted,
     /// It fails although nothing was injected.
-    Fails { outcome: Outcome, output: Vec<u8> },
+    Fails {
+        /// How it ended.
+        outcome: Outcome,
+        /// The end of what it printed.
+        output: Vec<u8>,
+    },
 }
 
 impl RecoveryPlan {

@@ -24,6 +24,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How to restart.
 #[derive(Debug, Clone, Copy)]
 pub struct Restart<'a> {
+    /// The workload, and the folder for temporary files.
     pub lab: Lab<'a>,
     /// What takes longer hangs.
     pub timeout: Duration,
@@ -33,6 +34,7 @@ pub struct Restart<'a> {
 
 /// Looks at the events of a restart.
 pub trait RestartWatch {
+    /// Takes the next event of the restart.
     fn event(&mut self, event: &Event<'_>);
     /// Whatever comes now changes nothing.
     fn is_decided(&self) -> bool;

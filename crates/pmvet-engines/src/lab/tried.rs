@@ -14,12 +14,17 @@ use pmvet_target::sandbox::RawFrame;
 /// A trial that was made, under the hash of its image.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tried {
+    /// The hash of the image and of what it must show: [`TrialImage::name`](super::TrialImage::name).
     pub image: String,
+    /// How the recovery ended.
     pub outcome: Outcome,
+    /// The end of what it printed; empty if it ended as usual.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
+    /// Where it was when it failed, innermost frame first; empty if it ended as usual.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<RawFrame>,
+    /// How long it took, with the oracle and the dump.
     pub seconds: f64,
 }
 
@@ -31,6 +36,7 @@ impl Tried {
     }
 }
 
+/// All trials of a run, in memory and on disk.
 #[derive(Debug)]
 pub struct TrialJournal {
     lines: JournalLines,
@@ -44,10 +50,12 @@ impl TrialJournal {
         Ok(Self { lines, tried: known.into_iter().map(|tried| (tried.image.clone(), tried)).collect() })
     }
 
+    /// What came of the image with this name, if it was tried.
     pub fn get(&self, image: &str) -> Option<&Tried> {
         self.tried.get(image)
     }
 
+    /// Notes a trial. It counts at once; if the disk is full, see [`take_failure`](Self::take_failure).
     pub fn add(&mut self, tried: Tried) -> io::Result<()> {
         self.lines.add(&tried)?;
         self.tried.insert(tried.image.clone(), tried);
