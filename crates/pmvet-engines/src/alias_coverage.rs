@@ -16,6 +16,7 @@ const MOST_WORDS: usize = 1 << 20;
 /// What runs have covered, as hashes that are the same in every run of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Covered {
+    /// PM alias pairs: two accesses to one word in a row, by different threads.
     pub pairs: HashSet<u64>,
     /// Call paths of stores, flushes and fences.
     pub paths: HashSet<u64>,
@@ -45,10 +46,12 @@ impl Covered {
         self
     }
 
+    /// How many hashes of all three kinds there are.
     pub fn len(&self) -> usize {
         self.pairs.len() + self.paths.len() + self.branches.len()
     }
 
+    /// Whether nothing was covered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -80,6 +83,7 @@ pub struct Aliases {
 }
 
 impl Aliases {
+    /// Takes the next event. Loads count too, if the run was recorded with them.
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
         match event.what {
@@ -122,6 +126,7 @@ impl Aliases {
         });
     }
 
+    /// The run has ended. `places` gives the addresses that make the hashes the same in every run.
     pub fn finish(self, places: &dyn Places) -> Covered {
         let pc = |site: SiteId| places.site(site).map_or(0, |site| site.pc);
         let hash = |parts: &[u64]| {

@@ -15,15 +15,19 @@ pub struct Operations {
     pub operations: Vec<String>,
     /// The one that fills a store; without it, any that has a parameter.
     pub populate: Option<String>,
+    /// What each `{name}` may stand for.
     #[serde(default)]
     pub parameters: BTreeMap<String, Parameter>,
 }
 
+/// The values of a parameter: numbers of a range, or words of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
+    /// The least number, 0 unless the file says otherwise.
     #[serde(default)]
     pub min: i64,
+    /// The greatest number, included; 100 unless the file says otherwise.
     #[serde(default = "Parameter::default_max")]
     pub max: i64,
     /// Instead of numbers.
@@ -50,6 +54,7 @@ impl Default for Parameter {
 pub type Chance<'a> = &'a mut dyn FnMut(usize) -> usize;
 
 impl Operations {
+    /// Reads `ops.toml`. The error says what is wrong in it: bad TOML, no operation, a parameter that is not listed, an empty range.
     pub fn parse(text: &str) -> Result<Self, String> {
         let this: Self = toml::from_str(text).map_err(|e| e.to_string())?;
         if this.operations.is_empty() {

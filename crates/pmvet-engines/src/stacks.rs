@@ -26,6 +26,7 @@ pub(crate) fn named(stack: &Stack) -> &Frame {
 pub trait Stacks {
     /// The instruction and its callers, innermost first. Never empty.
     fn stack(&mut self, site: SiteId, context: ContextId) -> Stack;
+    /// The path of a PM file; empty if nothing named it.
     fn file(&self, file: FileId) -> PathBuf;
 
     /// The variable of the program at an address, and how far into it that is. None for other memory.
@@ -62,6 +63,7 @@ pub struct Symbols {
 }
 
 impl Symbols {
+    /// With nothing known of the run yet; its events tell.
     pub fn new(symbolizer: Symbolizer) -> Self {
         Self { symbolizer, ..Self::default() }
     }
@@ -188,7 +190,7 @@ pub(crate) fn frame(frame: &symbols::SymbolizedFrame) -> Frame {
 
 /// Whose code a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
+pub(crate) enum Owner {
     User,
     /// PMDK's libraries.
     PmLibrary,
@@ -196,7 +198,7 @@ pub enum Owner {
     Runtime,
 }
 
-pub fn owner(frame: &Frame) -> Owner {
+pub(crate) fn owner(frame: &Frame) -> Owner {
     match frame.module.as_deref().map_or(Owner::User, module_owner) {
         Owner::User => {}
         other => return other,

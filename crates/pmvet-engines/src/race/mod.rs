@@ -16,8 +16,11 @@ use crate::stacks::{Stacks, Symbols};
 /// What the pass over the events gave.
 #[derive(Debug)]
 pub struct RaceScan {
+    /// The races that locksets predict, and the locks that were found.
     pub outcome: LocksetAnalysis,
+    /// Names of places, files and types.
     pub symbols: Symbols,
+    /// What sites and contexts of the events stand for.
     pub places: Definitions,
     /// Stores that other threads read, for proofs.
     pub shared: Vec<SharedStore>,
@@ -25,7 +28,9 @@ pub struct RaceScan {
     pub updates: Vec<Update>,
     /// How many stores there were in all.
     pub stores: u64,
+    /// How many threads have started, the first one of each process included.
     pub threads: u32,
+    /// Whether the run mapped PM at all.
     pub saw_pm: bool,
 }
 

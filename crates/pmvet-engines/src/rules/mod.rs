@@ -53,8 +53,10 @@ use watch::RuleWatcher;
 
 use crate::lab::lost_stores;
 
+/// Which machine the program is for, and how strict the rules are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RuleOptions {
+    /// What a power failure takes. With persistent caches, most flushes are needless.
     pub mode: Mode,
     /// Apply the rules too that correct programs break all the time.
     pub pedantic: bool,
@@ -71,6 +73,7 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Has seen no event yet.
     pub fn new(options: RuleOptions) -> Self {
         Self { model: Model::new(options.mode), watcher: RuleWatcher::new(options) }
     }

@@ -14,6 +14,7 @@ use crate::transactions::{Escape, TransactionFacts};
 /// What a whole run gave.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RawFindings {
+    /// What a power failure takes, which the words depend on.
     pub mode: Mode,
     /// By rule, then in the order in which they turned up.
     pub findings: Vec<RawFinding>,
@@ -26,11 +27,13 @@ pub struct RawFindings {
 /// All occurrences of one rule at one place of the program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RawFinding {
+    /// The rule of the catalogue that the occurrences break.
     pub rule: &'static Rule,
     /// The first occurrence.
     pub place: RawPlace,
     /// The other end, where the rule has one: the store that was overwritten, the flush before.
     pub other: Option<RawPlace>,
+    /// How many occurrences there were.
     pub count: u64,
     /// What happened to the line up to the first occurrence, as far as it is remembered.
     pub timeline: Vec<RawStep>,
@@ -57,10 +60,15 @@ pub struct RawFinding {
 /// An event, and the bytes it was about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawPlace {
+    /// What the event did, for reports.
     pub role: Role,
+    /// The instruction.
     pub site: SiteId,
+    /// Its call path.
     pub context: ContextId,
+    /// Who did it.
     pub thread: ThreadId,
+    /// Number of the event.
     pub seq: u64,
     /// Nothing for fences and for volatile memory.
     pub pm: Option<PmExtent>,

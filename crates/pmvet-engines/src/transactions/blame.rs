@@ -25,6 +25,7 @@ pub struct EscapingLines {
 }
 
 impl EscapingLines {
+    /// From the stores that escaped in a run. Those of libraries are left out.
     pub fn new(facts: &TransactionFacts, stacks: &mut dyn Stacks) -> Self {
         let (mut lines, mut open) = (HashMap::new(), Vec::new());
         for store in &facts.escaped {

@@ -21,10 +21,15 @@ const SIGNATURE: &[u8] = b"PMEMOBJ\0";
 /// An event of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxPlace {
+    /// Number of the event.
     pub seq: u64,
+    /// Whose transaction it is.
     pub thread: ThreadId,
+    /// The instruction.
     pub site: SiteId,
+    /// Its call path.
     pub context: ContextId,
+    /// The bytes it was about; of several parts, the first. Nothing if they are not PM.
     pub pm: Option<PmExtent>,
 }
 
@@ -44,9 +49,11 @@ pub enum Escape {
 pub struct EscapedStore {
     /// The first of them.
     pub place: TxPlace,
+    /// Why the transactions do not take them back.
     pub escape: Escape,
     /// The program flushes all of them itself before its transactions end.
     pub persisted: bool,
+    /// How many there were.
     pub count: u64,
     /// From such a store to the end of its transaction, by number, for some of them.
     pub spans: Vec<(u64, u64)>,
@@ -55,26 +62,35 @@ pub struct EscapedStore {
 /// A range that is added to a transaction which covers it already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeedlessAdd {
+    /// The first call that adds what is covered.
     pub place: TxPlace,
+    /// The call that had it covered already.
     pub before: TxPlace,
     /// It was allocated in the transaction, not added.
     pub allocated: bool,
+    /// How often this place added something needlessly.
     pub count: u64,
 }
 
 /// A call, in a transaction, that makes persistent what its commit makes persistent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeedlessPersist {
+    /// The first such call.
     pub place: TxPlace,
+    /// What added the range to the transaction, if that is remembered.
     pub added: Option<TxPlace>,
+    /// How often this place made something persistent needlessly.
     pub count: u64,
 }
 
 /// What transactions of a whole run gave.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TransactionFacts {
+    /// Stores that are neither taken back nor made persistent, in the order of the run.
     pub escaped: Vec<EscapedStore>,
+    /// Ranges that were covered already, one for each place of the program that adds them.
     pub adds: Vec<NeedlessAdd>,
+    /// Calls that make persistent what the commit would, one for each place of the program.
     pub persists: Vec<NeedlessPersist>,
     /// The files that transactions were begun on.
     pub pools: FxHashSet<FileId>,
