@@ -33,12 +33,15 @@ use crate::operations::Operations;
 /// How test cases are made.
 #[derive(Debug, Clone)]
 pub struct FuzzSettings {
+    /// Begins the sequence of random choices.
     pub seed: u64,
     /// Inputs to start from.
     pub seeds: Vec<Vec<u8>>,
     /// Cases of an earlier campaign.
     pub known: Vec<Case>,
+    /// Operations that inputs are made of. Nothing: they are changed as bytes.
     pub operations: Option<Operations>,
+    /// Words to put into inputs, from the binary or a dictionary.
     pub tokens: Vec<Vec<u8>>,
     /// Crash images made from a case that takes a new PM path.
     pub crashes: u64,
@@ -51,29 +54,40 @@ pub struct FuzzSettings {
 /// A case that failed.
 #[derive(Debug, Clone)]
 pub struct FailedCase {
+    /// The input, and the image that it failed on.
     pub case: Case,
+    /// How the run ended in the fork server; outside of it the case may end otherwise.
     pub end: ForkedEnd,
 }
 
+/// What a campaign has done so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CampaignStats {
+    /// Test cases that were run, repetitions included.
     pub runs: u64,
+    /// Test cases that were kept.
     pub cases: usize,
+    /// Images in the store, those of earlier campaigns included.
     pub images: usize,
+    /// New images of this campaign that a crash left.
     pub crash_images: usize,
     /// Different PM paths of the cases that were kept.
     pub paths: usize,
     /// Transitions between operations on PM, in all runs.
     pub transitions: usize,
+    /// Branches that were taken, in all runs.
     pub branches: usize,
+    /// Failures that differ in how they end or in their PM path.
     pub failures: usize,
     /// Cases that were run again, and those that did the same again.
     pub repeated: u64,
+    /// Of those, how many did the same again.
     pub stable: u64,
     /// Runs that were cut short where their input ended.
     pub cut: u64,
     /// Processes that runs left behind.
     pub strays: u64,
+    /// Size of the image store on disk.
     pub bytes: u64,
     /// Whether runs start from an open pool.
     pub short: bool,
@@ -81,9 +95,11 @@ pub struct CampaignStats {
 
 /// Who is told what a campaign finds.
 pub trait CampaignWatcher {
+    /// A case is kept: it adds as much as `favour` says.
     fn kept(&mut self, case: &Case, favour: Favour) -> io::Result<()>;
     /// A case on a new crash image is about to be run, and kept only if it does anything new.
     fn crashed(&mut self, case: &Case);
+    /// A case failed in a way that is new. Its image is in the store.
     fn failed(&mut self, failure: &FailedCase, store: &mut ImageStore) -> io::Result<()>;
     /// Cases that others have found in the meantime, with their images in the store.
     fn arrived(&mut self, store: &mut ImageStore) -> io::Result<Vec<Case>>;
@@ -91,12 +107,16 @@ pub trait CampaignWatcher {
     fn goes_on(&mut self, stats: &CampaignStats, store: &mut ImageStore) -> bool;
 }
 
+/// Why a campaign cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum FuzzError {
+    /// A test case could not be run.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The image store, or the watcher's files, could not be read or written.
     #[error("cannot keep the corpus: {0}")]
     Corpus(#[source] io::Error),
+    /// LibAFL gave up, as when no seed runs to its end.
     #[error("LibAFL: {0}")]
     Afl(String),
 }

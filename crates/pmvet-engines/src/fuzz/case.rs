@@ -10,9 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::content::ImageId;
 use super::paths::Favour;
 
+/// A test case: an input, and what PM holds when the program starts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Case {
+    /// The content of PM at the start, in the image store.
     pub image: ImageId,
+    /// What the program reads.
     pub input: Vec<u8>,
 }
 

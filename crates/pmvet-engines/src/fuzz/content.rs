@@ -46,23 +46,30 @@ impl<'de> Deserialize<'de> for ImageId {
 /// A page that is not all zeros, with its hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PmPage {
+    /// Tells contents apart.
     pub hash: u128,
+    /// A whole page, or what there is of the last one of a file.
     pub bytes: Arc<[u8]>,
 }
 
 impl PmPage {
+    /// Hashes these bytes.
     pub fn new(bytes: &[u8]) -> Self {
         Self { hash: xxh3_128(bytes), bytes: bytes.into() }
     }
 }
 
+/// What one PM file holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileContent {
+    /// In bytes; pages that are not listed are zeros.
     pub size: u64,
+    /// Pages that are not all zeros, by their number in the file.
     pub pages: BTreeMap<u64, PmPage>,
 }
 
 impl FileContent {
+    /// Reads a whole file, without its holes.
     pub fn read(file: &File) -> io::Result<Self> {
         Self::read_like(file, None)
     }
@@ -112,10 +119,12 @@ impl FileContent {
 /// The PM files that exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PmContent {
+    /// By the path under which the program opens them.
     pub files: BTreeMap<PathBuf, FileContent>,
 }
 
 impl PmContent {
+    /// The hash of all files, with their paths and sizes.
     pub fn id(&self) -> ImageId {
         let mut hash = Xxh3::new();
         for (path, file) in &self.files {

@@ -11,10 +11,13 @@ use crate::stacks::user_frame;
 /// How the program ended on a test case, outside of the fuzzer.
 #[derive(Debug, Clone)]
 pub struct NativeEnd {
+    /// How it ended.
     pub outcome: Outcome,
     /// Where it was then, innermost frame first.
     pub stack: Stack,
+    /// The end of what it printed.
     pub output: String,
+    /// How long it took.
     pub seconds: f64,
 }
 
@@ -32,6 +35,7 @@ pub struct FailedCases {
 }
 
 impl FailedCases {
+    /// For a program with this command line, which findings name.
     pub fn new(command: Vec<String>) -> Self {
         Self { command, found: BTreeMap::new() }
     }
@@ -46,6 +50,7 @@ impl FailedCases {
         }
     }
 
+    /// One for each way of failing, with the number of cases that do.
     pub fn into_findings(self) -> Vec<Finding> {
         self.found.into_values().collect()
     }

@@ -21,6 +21,7 @@ pub enum Favour {
     Path,
 }
 
+/// All that runs have counted so far.
 #[derive(Debug, Clone)]
 pub struct SeenPaths {
     /// For each counter, the classes of counts that were seen.
@@ -68,6 +69,7 @@ impl SeenPaths {
         self.transition_counts
     }
 
+    /// Branches that were taken at all.
     pub fn branches(&self) -> usize {
         self.branches
     }

@@ -33,6 +33,7 @@ use super::content::{FileContent, ImageId, PmContent};
 pub struct FuzzTarget {
     /// Has a sandbox, whose input is the file that test cases are written to.
     pub launch: Launch,
+    /// Where the client and DynamoRIO are.
     pub install: Install,
     /// The PM files.
     pub files: Vec<PathBuf>,
@@ -40,6 +41,7 @@ pub struct FuzzTarget {
     pub input: Option<PathBuf>,
     /// What the program finds besides PM.
     pub overlay: Overlay,
+    /// What every run may take at most.
     pub limits: RunLimits,
     /// Whether the short way may be used at all.
     pub short: bool,
@@ -72,6 +74,7 @@ pub fn lay_out(
 /// What a run did.
 #[derive(Debug, Clone)]
 pub struct CaseOutcome {
+    /// How it ended; `SIGKILL` if it took its server down.
     pub end: ForkedEnd,
     /// Operations on PM, then branches. Nothing if the run was cut: its judge has seen them.
     pub counts: Vec<u8>,
@@ -87,10 +90,13 @@ pub struct CaseOutcome {
     pub content: Option<PmContent>,
 }
 
+/// Why a test case could not be run. That it fails is an outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    /// The fork server could not be started, or does not answer.
     #[error(transparent)]
     Fork(#[from] ForkError),
+    /// A file for the run could not be made or read.
     #[error("cannot prepare a run: {0}")]
     Files(#[from] io::Error),
 }
@@ -98,8 +104,11 @@ pub enum RunError {
 /// A test case, and what is wanted of its run.
 #[derive(Debug, Clone, Copy)]
 pub struct CaseOrder<'a> {
+    /// Names `content`: a server that has it open is used again.
     pub image: ImageId,
+    /// What PM holds when the run starts.
     pub content: &'a PmContent,
+    /// What the program reads.
     pub input: &'a [u8],
     /// The operation or the fence to stop before; 0: none.
     pub stop: (u64, u64),
@@ -130,6 +139,7 @@ struct Laid {
     pm: bool,
 }
 
+/// A fork server with its target, and the images that it has open.
 #[derive(Debug)]
 pub struct Runner {
     target: FuzzTarget,
@@ -148,6 +158,7 @@ pub struct Runner {
     judged: u32,
     /// How often both ways were compared, and how often they differed.
     pub compared: u32,
+    /// Of those, how often they differed; at two the short way is given up.
     pub differed: u32,
 }
 
@@ -165,6 +176,7 @@ const KNOWN_FROM: u32 = 4;
 const SHORTEST_LIMIT: Duration = Duration::from_millis(100);
 
 impl Runner {
+    /// Starts the target up to its first fork point.
     pub fn new(target: FuzzTarget) -> Result<Self, RunError> {
         let private = target.launch.sandbox.as_ref().ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
         let input = match &private.input {
@@ -194,6 +206,7 @@ impl Runner {
         self.target.short && self.server.point(FIRST) == ForkPoint::Files && self.differed < MOST_DIFFERENCES
     }
 
+    /// What it runs.
     pub fn target(&self) -> &FuzzTarget {
         &self.target
     }

@@ -31,6 +31,7 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// Whether the run was stopped, rather than ended by itself.
     pub fn is_crash(&self) -> bool {
         self.stop != (0, 0)
     }
@@ -64,6 +65,7 @@ struct Known {
 /// Where each page is in the pack, by its content: offset and length.
 type Pages = HashMap<u128, (u64, u32)>;
 
+/// All images of a campaign, with their origins.
 #[derive(Debug)]
 pub struct ImageStore {
     /// Nothing if it is only read.
@@ -172,22 +174,27 @@ impl ImageStore {
         self.images.insert(line.id, Known { origin: line.origin, files: line.files });
     }
 
+    /// The image that everything starts with, once it was added.
     pub fn root(&self) -> Option<ImageId> {
         self.root
     }
 
+    /// How many images there are.
     pub fn len(&self) -> usize {
         self.images.len()
     }
 
+    /// Whether there is no image yet, not even the root.
     pub fn is_empty(&self) -> bool {
         self.images.is_empty()
     }
 
+    /// Whether it has this image.
     pub fn contains(&self, id: ImageId) -> bool {
         self.images.contains_key(&id)
     }
 
+    /// How an image came about. Nothing if it is not here.
     pub fn origin(&self, id: ImageId) -> Option<&Origin> {
         self.images.get(&id).map(|known| &known.origin)
     }

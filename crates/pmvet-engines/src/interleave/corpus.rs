@@ -43,6 +43,7 @@ struct Turn {
     covered: Covered,
 }
 
+/// The folder, open for one campaign.
 #[derive(Debug)]
 pub struct Corpus {
     _claim: Claim,
@@ -54,6 +55,7 @@ pub struct Corpus {
 /// What earlier campaigns have left.
 #[derive(Debug, Default)]
 pub struct Kept {
+    /// What all of them covered with this build of the program.
     pub covered: Covered,
     /// Inputs that have covered something, the first one first.
     pub seeds: Vec<Vec<u8>>,

@@ -94,6 +94,7 @@ impl Seeds {
         self.known.len()
     }
 
+    /// Whether none is worth anything yet.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
