@@ -68,11 +68,15 @@ struct Detached {
 /// How much there was to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LocksetStats {
+    /// All events, whether they matter to locksets or not.
     pub events: u64,
+    /// Loads from PM.
     pub loads: u64,
     /// Loads that were like an earlier one, and needed no work.
     pub repeated: u64,
+    /// Cache lines of PM that were followed.
     pub lines: u64,
+    /// Different sets of locks that threads held.
     pub locksets: u64,
     /// Accesses to lines beyond `LocksetOptions::max_lines`; anything but 0 means that races may be missing.
     pub refused: u64,
@@ -91,17 +95,21 @@ pub struct LocksetAnalysis {
     pub held: Vec<LockLeftHeld>,
     /// What the options say about functions in which nothing seemed to take a lock.
     pub unmatched: Unmatched,
+    /// How much there was to do, and whether anything was left out.
     pub stats: LocksetStats,
 }
 
 /// Names of [`LocksetOptions::deny`] and [`LocksetOptions::declare`] that no function has in which an instruction seemed to take a lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unmatched {
+    /// Names in `deny` without an effect.
     pub deny: Vec<String>,
+    /// Names in `declare` without an effect.
     pub declare: Vec<String>,
 }
 
 impl LocksetEngine {
+    /// Has seen no event yet.
     pub fn new(options: LocksetOptions) -> Self {
         LocksetEngine {
             lines: TrackedLines::with_limit(options.max_lines),
@@ -120,6 +128,7 @@ impl LocksetEngine {
         }
     }
 
+    /// Takes the next event. Without loads in the recording there are no races.
     pub fn event(&mut self, event: &Event<'_>) {
         self.stats.events += 1;
         if let What::Load { addr, size } = event.what {

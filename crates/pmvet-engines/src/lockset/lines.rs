@@ -102,7 +102,9 @@ impl Written {
 /// How the window of a store ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
+    /// A flush and a fence, or a system call, made it persistent.
     Persisted,
+    /// Another store replaced its bytes first.
     Overwritten,
     /// Never, in this run.
     LeftInCache,

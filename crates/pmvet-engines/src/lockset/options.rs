@@ -16,9 +16,11 @@ pub struct LocksetOptions {
     /// Predict races of stores made by lock-free read-modify-writes. Without it they are reported only if a thread
     /// was seen to act on one before it was persistent.
     pub lock_free: bool,
+    /// What orders threads, beside create and join.
     pub edges: Edges,
     /// Functions whose read-modify-writes take no locks, and functions whose read-modify-writes do.
     pub deny: Vec<String>,
+    /// Functions whose read-modify-writes take locks, whatever they look like.
     pub declare: Vec<String>,
     /// How many cache lines to follow; a bound on memory. Accesses beyond it are counted, see `LocksetStats::refused`.
     pub max_lines: usize,
@@ -27,8 +29,11 @@ pub struct LocksetOptions {
 /// What orders threads, beside create and join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edges {
+    /// `pthread_barrier_wait` and its relatives.
     pub barriers: bool,
+    /// Condition variables: who signals, and who is woken.
     pub conditions: bool,
+    /// Who posts, and who acquires.
     pub semaphores: bool,
     /// A word of PM that one thread spins on and another stores to.
     pub flags: bool,
@@ -37,7 +42,9 @@ pub struct Edges {
 }
 
 impl Edges {
+    /// All of them: the default.
     pub const ALL: Edges = Edges { barriers: true, conditions: true, semaphores: true, flags: true, detached: true };
+    /// None of them: order comes from create and join only, as published.
     pub const NONE: Edges =
         Edges { barriers: false, conditions: false, semaphores: false, flags: false, detached: false };
 }

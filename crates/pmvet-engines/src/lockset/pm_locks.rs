@@ -18,11 +18,15 @@ use rustc_hash::FxHashMap as FastMap;
 /// A lock in PM that a crash can leave held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockLeftHeld {
+    /// Where the lock is.
     pub word: PmWord,
     /// Where it was taken.
     pub thread: ThreadId,
+    /// The instruction that took it.
     pub site: SiteId,
+    /// Its call path.
     pub context: ContextId,
+    /// Number of the event that took it.
     pub seq: u64,
     /// A crash before the event with this number leaves it held, all earlier stores being persistent.
     pub crash_at: u64,
@@ -130,6 +134,7 @@ impl Aftermath {
         !self.freed && self.rows.values().any(|&(_, looks)| looks >= SPINS_IN_A_ROW)
     }
 
+    /// Takes the next event of the restart.
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
         match event.what {

@@ -15,12 +15,19 @@ use rustc_hash::FxHashMap as FastMap;
 /// One end of a race.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaceAccess {
+    /// Who stored or loaded.
     pub thread: ThreadId,
+    /// The instruction.
     pub site: SiteId,
+    /// Its call path.
     pub context: ContextId,
+    /// Number of its event; a load shares that of the event before it.
     pub seq: u64,
+    /// The PM file.
     pub file: FileId,
+    /// Where in the file the bytes begin that both ends have in common.
     pub offset: u64,
+    /// How many bytes they span.
     pub len: u64,
     /// Locks held there; for the load also those that were taken or looked at before its thread acted.
     pub locks: Vec<LockName>,
@@ -29,26 +36,35 @@ pub struct RaceAccess {
 /// Where something happened, without memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowEnd {
+    /// Whose fence or store it is; not always the writer.
     pub thread: ThreadId,
+    /// The instruction.
     pub site: SiteId,
+    /// Its call path.
     pub context: ContextId,
+    /// Number of the event.
     pub seq: u64,
 }
 
 /// A lock as one can name it: by its place in PM, or by its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockName {
+    /// A lock in PM, which survives a restart.
     Pm(PmWord),
+    /// A lock in ordinary memory, by its address.
     Memory(u64),
 }
 
 /// A value that is not guaranteed to be persistent when another thread reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PredictedRace {
+    /// The store that may be lost.
     pub store: RaceAccess,
+    /// A load of another thread that may see it before it is persistent.
     pub load: RaceAccess,
     /// How the store's window ended, and by what: the late fence, the overwriting store, or nothing at all.
     pub fate: Fate,
+    /// What ended it. Nothing if the store was never persisted or overwritten.
     pub ended_by: Option<WindowEnd>,
     /// Of the store's locks, those held until then: the effective lockset.
     pub kept: Vec<LockName>,

@@ -22,6 +22,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// Restarts the program from crashes that leave a lock held.
 #[derive(Debug)]
 pub struct Restarts<'a> {
+    /// The workload, and the folder with its recorded run.
     pub lab: Lab<'a>,
     /// What runs after a crash before the program does. Nothing: the program itself.
     pub recover: Option<Vec<OsString>>,

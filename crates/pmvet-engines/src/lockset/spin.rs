@@ -32,7 +32,9 @@ const ADDRESS: u64 = (1 << 48) - 1;
 /// A word of a PM file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PmWord {
+    /// The PM file.
     pub file: FileId,
+    /// Offset of its first byte in the file.
     pub offset: u64,
 }
 
@@ -148,13 +150,18 @@ pub(crate) struct WordChange {
 /// What kind of lock an inferred lock is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockShape {
+    /// Taken and given back to the same free value.
     Plain,
+    /// Given back to a new value each time, as in optimistic lock coupling.
     Version,
+    /// Readers count up and down; a writer takes it from its free value.
     ReaderWriter,
+    /// Counted up to draw a ticket; its neighbour says whose turn it is.
     Ticket,
 }
 
 impl LockShape {
+    /// What reports call it.
     pub fn name(self) -> &'static str {
         match self {
             LockShape::Plain => "spin lock",
@@ -168,17 +175,23 @@ impl LockShape {
 /// Words that were found to be locks, by the instruction that takes them, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InferredLock {
+    /// The instruction that takes them.
     pub site: SiteId,
+    /// What kind of lock they are.
     pub shape: LockShape,
     /// How many words this instruction takes, and one of them if it is in PM.
     pub words: u64,
+    /// The word that most threads took, if it is in PM.
     pub example: Option<PmWord>,
+    /// How often they were taken, all words together.
     pub acquired: u64,
+    /// How often their holders gave them back.
     pub returned: u64,
     /// Successful writes by others while the lock was held, as waiters make.
     pub disturbed: u64,
     /// Threads that took the example.
     pub threads: usize,
+    /// The user says so: see `LocksetOptions::declare`.
     pub declared: bool,
 }
 
