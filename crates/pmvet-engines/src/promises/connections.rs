@@ -20,7 +20,9 @@ pub struct RequestedOperations {
     pub texts: Vec<String>,
     /// These may be several operations in a row, which cannot be told apart.
     pub several: BTreeSet<u32>,
+    /// What was promised at each moment of the run.
     pub promises: Promises,
+    /// How it is known that a request was done.
     pub how: Acknowledgement,
 }
 

@@ -88,14 +88,18 @@ pub(super) fn names(operation: &str, name: &str) -> bool {
 /// An operation, what is there before it, and what after it.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
+    /// The line of input, or the request.
     pub operation: &'a str,
+    /// What is there without the operation.
     pub before: &'a Content,
+    /// What is there with it.
     pub after: &'a Content,
 }
 
 /// A difference from what was promised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContentDifference {
+    /// What kind of promise is broken.
     pub violation: Violation,
     /// The step that is half done, if that is what it is.
     pub step: Option<usize>,

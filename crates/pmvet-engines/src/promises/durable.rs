@@ -23,6 +23,7 @@ pub struct DurablePlan {
     pub asked: Vec<String>,
     /// A recovery runs before the dump.
     pub recovers_first: bool,
+    /// How contents are compared.
     pub rules: ContentRules,
 }
 
@@ -32,12 +33,18 @@ pub enum OperationLog {
     /// The lines of its input.
     Lines(Vec<String>),
     /// It is a server: its operations are what this client asked before the event with this number.
-    Requests { server: Arc<Driver>, client_done: Option<u64> },
+    Requests {
+        /// How the server is driven.
+        server: Arc<Driver>,
+        /// The first event after the client was done. Nothing: all requests are its own.
+        client_done: Option<u64>,
+    },
 }
 
 /// How a run was cut into operations, for the report.
 #[derive(Debug, Clone)]
 pub struct OperationsSeen {
+    /// How many operations there were.
     pub operations: usize,
     /// How it is known that one was done.
     pub acknowledged_by: Acknowledgement,
@@ -126,7 +133,9 @@ pub struct KeptComparison {
     pub dump: Option<Vec<OsString>>,
     /// The questions that it answers, if that is how it shows the content.
     pub asked: Vec<String>,
+    /// How they were compared.
     pub rules: ContentRules,
+    /// What that run had learned not to compare.
     pub mask: ContentMask,
     /// The operations of the run.
     pub lines: Vec<String>,

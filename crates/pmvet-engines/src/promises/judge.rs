@@ -66,7 +66,9 @@ pub enum OperationSource {
 /// A command, and who talks to it if it is a server.
 #[derive(Debug, Clone)]
 pub struct DrivenCommand {
+    /// The program and its arguments.
     pub command: Vec<OsString>,
+    /// The client, and how it is run beside the server. Nothing: it is no server.
     pub driver: Option<Arc<Driver>>,
 }
 
@@ -82,6 +84,7 @@ enum ReferenceEnd {
 pub(crate) const DUMP_OUTPUT: Output = Output::Standard(MOST_CONTENT);
 
 impl ReferenceRuns {
+    /// `recovery` runs after the operations, and `dump` after it; each may take as long as `timeout`.
     pub fn new(
         workload: &Workload,
         operations: OperationSource,
@@ -202,7 +205,9 @@ struct KnownContent {
 /// What came of looking at a recovered image.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ContentVerdict {
+    /// The content is one that the promise allows, or it cannot be judged.
     Kept,
+    /// It is none of these: an [`Outcome::Content`] that says what is wrong.
     Broken(Outcome),
     /// pmvet was asked to stop.
     Unknown,
@@ -217,6 +222,7 @@ pub enum Incomparable {
     ChangedByRestart(Vec<String>),
     /// What the recorded run left shows another content than a native run of the same operations.
     ChangedByRecording(Vec<String>),
+    /// pmvet was asked to stop.
     Interrupted,
 }
 
@@ -226,6 +232,7 @@ pub struct ContentJudge {
     operations: Vec<String>,
     /// These may be several operations in a row: what they leave half way is not known.
     several: BTreeSet<u32>,
+    /// How contents are compared.
     pub rules: ContentRules,
     mask: RwLock<ContentMask>,
     /// Shows the content of a recovered image, if the recovery itself does not.

@@ -165,6 +165,7 @@ impl Promises {
         later.checked_sub(1).map_or(PromiseId::NONE, |i| self.since[i].1)
     }
 
+    /// What an id stands for. Nothing for [`PromiseId::NONE`], and for promises of other runs.
     pub fn get(&self, id: PromiseId) -> Option<&Promise> {
         self.promises.get(&id)
     }
@@ -262,6 +263,7 @@ enum PersistSteps {
 }
 
 impl OperationSigns {
+    /// Takes the next event of the run.
     pub fn event(&mut self, event: &Event<'_>) {
         let sign = match event.what {
             What::Input { len } => {

@@ -17,6 +17,7 @@ const MOST_QUESTIONS: usize = 1000;
 /// Lines that a program answers and that change nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Questions {
+    /// The questions, in the order in which they are asked.
     pub lines: Vec<String>,
     /// Their verbs.
     pub verbs: Vec<String>,
