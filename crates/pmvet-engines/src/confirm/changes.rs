@@ -23,17 +23,21 @@ const MOST_APART: u32 = 256;
 /// A reader to whom a store would be a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
+    /// Whose two reads the store would fall between.
     pub reader: ThreadId,
     /// What reads it, before and after.
     pub site: SiteId,
+    /// The call path of both.
     pub context: ContextId,
     /// In how many of its operations the reader reads the word between the gate that is between the two reads and the second one.
     pub reads: u32,
     /// The operation with the store, and those with the two reads. An operation ends with a fence.
     pub store: u32,
+    /// Numbers of the reader's operations with the first and the second read.
     pub operations: [u32; 2],
     /// How much these operations have to do with each other.
     pub similarity: u8,
+    /// Where the two threads wait for each other.
     pub gates: Gates,
 }
 

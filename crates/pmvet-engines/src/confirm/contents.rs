@@ -18,6 +18,7 @@ use crate::promises::{Acknowledgement, Indistinct, OperationSigns, Promises};
 /// What it takes to compare contents.
 #[derive(Debug)]
 pub struct ComparedContents<'a> {
+    /// How contents are shown and compared.
     pub plan: &'a DurablePlan,
     /// The lines of the input.
     pub operations: Vec<String>,
@@ -30,6 +31,7 @@ pub struct ComparedContents<'a> {
 pub enum NotCompared {
     /// Operations cannot be told apart.
     Indistinct(Indistinct),
+    /// Contents without a crash differ, or cannot be shown.
     Incomparable(Incomparable),
 }
 

@@ -16,7 +16,9 @@ const FURTHEST: u32 = 16;
 /// A fence of a thread, which ends its operation of that number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gate {
+    /// The operation that it ends, counted from 0 in its thread.
     pub operation: u32,
+    /// The instruction, and which of the thread's runs of it.
     pub fence: Nth,
 }
 

@@ -17,6 +17,7 @@ use crate::stacks::{self, Stacks};
 pub struct Proof {
     /// The writer was stopped after its store.
     pub forced: bool,
+    /// What recoveries say; one that proves something.
     pub verdict: RaceVerdict,
     /// Locks that stay held after a crash were freed first.
     pub frees_locks: bool,

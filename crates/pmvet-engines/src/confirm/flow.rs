@@ -37,6 +37,7 @@ pub struct SideEffect {
 /// Where a value went.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flow {
+    /// What it has reached, in the order of the run; the first ones, if there are many.
     pub effects: Vec<SideEffect>,
     /// A branch depended on the value: what came after it may do so without any data flowing.
     pub branched: bool,
@@ -68,6 +69,7 @@ pub struct Flows {
 }
 
 impl Flows {
+    /// Takes the next event. Values are followed only in runs that report instructions.
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
         match event.what {

@@ -26,10 +26,13 @@ pub struct HeldLock {
     pub crash_at: u64,
     /// Who has taken it.
     pub site: SiteId,
+    /// The PM file with the lock.
     pub file: FileId,
+    /// Where in the file its word is.
     pub offset: u64,
     /// A watched restart has shown that it stays so.
     pub stays_held: bool,
+    /// What is suspected; an error if recovery proves it.
     pub finding: Finding,
 }
 

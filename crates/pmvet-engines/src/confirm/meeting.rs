@@ -12,22 +12,30 @@ use super::shared::Nth;
 /// One side of a meeting, or an act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PmAccess {
+    /// Who did it.
     pub thread: ThreadId,
+    /// The instruction.
     pub site: SiteId,
+    /// Its call path.
     pub context: ContextId,
     /// For a load, the number of the last event before it.
     pub seq: u64,
+    /// The cache line; of an access to several, the first.
     pub line: LineId,
     /// In the file.
     pub offset: u64,
+    /// Bytes that count, from `offset` on; 0 for fences and answers.
     pub len: u64,
 }
 
 /// A crash image: the content of PM before the event `seq`, with some bytes as they were before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeetingCrash {
+    /// The crash comes before the event with this number.
     pub seq: u64,
+    /// The content of PM then, all stores included.
     pub version: VersionId,
+    /// What to write over it to lose the stores in `lost`.
     pub patches: Vec<Patch>,
     /// What to write instead to lose only what other threads have stored into the same lines later. Empty: nobody has.
     pub others: Vec<Patch>,
@@ -35,6 +43,7 @@ pub struct MeetingCrash {
     pub beside: Vec<Patch>,
     /// The same loss when nobody has acted on it yet: before the event `control_at`.
     pub control: Vec<Patch>,
+    /// The moment of that loss, by number: just after the load.
     pub control_at: u64,
     /// The stores that are lost: the one that was read, or all that its thread had not persisted by then.
     pub lost: Vec<PmAccess>,
@@ -60,6 +69,7 @@ impl MeetingCrash {
 /// A thread read what another, or itself, had stored, before it was persistent; or went on meanwhile without reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meeting {
+    /// The store that was not persistent.
     pub store: PmAccess,
     /// The load; or what another thread did last before the store became persistent.
     pub load: PmAccess,
@@ -87,7 +97,9 @@ impl Meeting {
 /// All meetings of a run.
 #[derive(Debug)]
 pub struct Meetings {
+    /// The contents that crashes refer to.
     pub versions: Versions,
+    /// Those with a crash to try, in the order in which they began.
     pub meetings: Vec<Meeting>,
     /// The fences that made stores persistent which were met, by the number of the store: the writer's own, or the next one that it
     /// makes after somebody else's.

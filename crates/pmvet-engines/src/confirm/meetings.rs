@@ -146,6 +146,7 @@ impl MeetingScanner {
         Self { unanswered: Some(HashMap::new()), ..self }
     }
 
+    /// Takes the next event of the run, which has to be recorded with loads.
     pub fn event(&mut self, event: &Event<'_>) -> Result<(), ScanError> {
         match event.what {
             What::Load { addr, size } => return self.load(event, addr, size.into()),
@@ -180,6 +181,7 @@ impl MeetingScanner {
         }
     }
 
+    /// The run has ended. Meetings that no crash can show are left out.
     pub fn finish(mut self) -> Result<Meetings, ScanError> {
         let (last, _) = self.versions.snapshot(&mut self.replay)?;
         let Self { versions, mut meetings, fences, left_out, .. } = self;

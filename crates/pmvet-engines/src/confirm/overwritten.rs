@@ -34,10 +34,12 @@ impl Overwritten {
         (self.all, self.left.len())
     }
 
+    /// Nothing is left: all bytes were overwritten.
     pub fn is_decided(&self) -> bool {
         self.left.is_empty()
     }
 
+    /// Takes the next event of the recovery.
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
         match event.what {

@@ -7,6 +7,7 @@ use std::time::Duration;
 pub struct ConfirmPolicy {
     /// A forced run may take this many times as long as the recorded one, and `run_slack` on top: stopped threads may lock it up.
     pub run_slowdown: u32,
+    /// Added to what a forced run may take.
     pub run_slack: Duration,
     /// The last run gets at least this long.
     pub shortest_run: Duration,
@@ -14,8 +15,11 @@ pub struct ConfirmPolicy {
     /// Without `--budget`: this many times the recorded run, or `budget_times_before` times everything before, which tells how slow the
     /// machine is, whichever is more; but within these bounds.
     pub budget_runs: u32,
+    /// How many times everything before counts.
     pub budget_times_before: u32,
+    /// Lower bound of the usual budget.
     pub shortest_budget: Duration,
+    /// Upper bound of the usual budget, but for `fewest_runs`.
     pub longest_budget: Duration,
     /// ... and enough for this many runs as long as the recorded one.
     pub fewest_runs: u32,
@@ -24,7 +28,9 @@ pub struct ConfirmPolicy {
     /// If no race is predicted: this long with everything before, but at least `shortest_unpredicted`, and enough for
     /// `fewest_unpredicted_runs`.
     pub unpredicted_whole: Duration,
+    /// Lower bound of the budget if no race is predicted.
     pub shortest_unpredicted: Duration,
+    /// That budget is enough for this many runs as long as the recorded one.
     pub fewest_unpredicted_runs: u32,
 
     /// If there is anything to force, one in this much of the time may go into recoveries from the recorded run.
@@ -43,6 +49,7 @@ pub struct ConfirmPolicy {
 
     /// A stopped thread lets others make at least this many stores, and at most one in `patience_divisor` of the whole run.
     pub shortest_patience_stores: u32,
+    /// Divides the stores of the recorded run.
     pub patience_divisor: u64,
     /// One in this many threads may be stopped at a time.
     pub threads_per_stop: u32,
@@ -54,6 +61,7 @@ pub struct ConfirmPolicy {
     pub tries_per_way: u8,
     /// Whoever comes to a store is stopped if no more than this many visits of it were seen: at this many visits of each thread.
     pub few_visits: usize,
+    /// How many visits of each thread it is stopped at.
     pub visits_of_anyone: u32,
     /// A long stop lasts for one in this many events of the run.
     pub long_stop_divisor: u64,
@@ -64,27 +72,32 @@ pub struct ConfirmPolicy {
 
     /// This many runs are under way at a time beside the one that is judged, unless they have more threads than `threads_at_once`.
     pub runs_at_once: usize,
+    /// Threads of all runs under way; two runs are under way in any case.
     pub threads_at_once: usize,
 
     /// A recovery is taken to hang if it takes this many times as long as without a crash, and `shortest_screening`. Before anybody is blamed
     /// for that it gets as long as everywhere else.
     pub screening_slowdown: u32,
+    /// Nothing is taken to hang before this.
     pub shortest_screening: Duration,
     /// How long a recovery takes without a crash is the best of this many tries, if it is short.
     pub undisturbed_tries: u32,
     /// Who is to be blamed for a recovery that hangs lets it have this many times as long as without a crash, or one in
     /// `hang_divisor` of the budget, whichever is more, but no longer than everywhere else.
     pub hang_slowdown: u32,
+    /// Divides the budget.
     pub hang_divisor: u32,
     /// This many images are tried before their outcomes are looked at.
     pub images_per_batch: usize,
     /// Of a pair whose images recovery has failed on this often even with nothing lost, that is asked first; and of what was not
     /// predicted, if all pairs together have come to `failures_of_all`.
     pub failures_of_pair: usize,
+    /// How many such failures all pairs together may have before that.
     pub failures_of_all: usize,
     /// Recoveries on images of one run take one in this much of the time that is left, or `shortest_judged_run`, whichever is more: other
     /// runs are to come.
     pub judged_run_divisor: u32,
+    /// Recoveries on images of one run always have this long.
     pub shortest_judged_run: Duration,
     /// This many images of one run are tried,
     pub images_per_run: usize,
@@ -96,6 +109,7 @@ pub struct ConfirmPolicy {
     pub meetings_before_second_crash: usize,
     /// What was begun may take this much longer; one in `grace_divisor` of the user's budget, if that is less.
     pub grace: Duration,
+    /// Divides the user's budget; an upper bound of `grace`.
     pub grace_divisor: u32,
 
     /// This many instructions after a load of a value that may be lost are followed.
@@ -106,6 +120,7 @@ pub struct ConfirmPolicy {
     pub followed_again: usize,
     /// `replay` forces a schedule this often before it gives up; from `replays_by_reader` on another reader of the store will do, too.
     pub replays: usize,
+    /// How many replays insist on the reader of the schedule.
     pub replays_by_reader: usize,
 }
 

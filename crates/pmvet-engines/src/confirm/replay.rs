@@ -28,6 +28,7 @@ use crate::stacks::Stacks;
 pub struct Schedules {
     /// The command that makes the files that the workload starts with.
     pub setup: Option<String>,
+    /// What is forced to see each of them again.
     pub schedules: HashMap<String, Schedule>,
 }
 
@@ -140,15 +141,19 @@ fn for_all(plan: &Plan, threads: u32) -> Plan {
 pub enum Again {
     /// The race is proven once more, by this run, and recovery ended like this.
     Proven {
+        /// Which of the runs proved it, counted from 1.
         run: usize,
+        /// How recovery ended on its crash image.
         outcome: Outcome,
         /// By another reader of the same store.
         other_reader: bool,
     },
     /// Not in so many runs.
     NotProven {
+        /// How many runs were made.
         runs: usize,
     },
+    /// pmvet was asked to stop.
     Interrupted,
 }
 

@@ -72,7 +72,9 @@ const WAYS: [Way; 11] = [
 /// The n-th time that a thread comes to an instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrival {
+    /// The instruction.
     pub at: Instruction,
+    /// How often the thread has run it before.
     pub nth: u32,
 }
 
@@ -81,6 +83,7 @@ pub struct Arrival {
 pub struct Prospect {
     /// The locksets predict a race of the store, and of the two instructions.
     pub store: bool,
+    /// That race is one of this store with this load.
     pub pair: bool,
     /// The reader has read the word before, and so can tell that it has changed.
     pub sees_change: bool,
@@ -91,10 +94,15 @@ pub struct Prospect {
 /// A store that may be read too early, what makes it persistent at last, and who reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
+    /// Who stores, and is stopped.
     pub thread: ThreadId,
+    /// The store: an early stop is just after it.
     pub store: Arrival,
+    /// What makes it persistent: a late stop is just before it. Nothing: nothing does.
     pub end: Option<Arrival>,
+    /// Whom the writer waits for.
     pub reader: ThreadId,
+    /// The instruction by which the reader comes upon the store.
     pub load: Instruction,
     /// All that may read the store too early, as predicted.
     pub predicted_loads: Arc<[Instruction]>,
@@ -104,7 +112,9 @@ pub struct Attempt {
     pub reads: u32,
     /// The numbers of the store and of that load in the recorded run.
     pub seq: u64,
+    /// Number of the load. That of the store if the threads have to wait for each other.
     pub until: u64,
+    /// What speaks for it.
     pub promise: Prospect,
     /// The reader sees the store as a change if the threads wait for each other there.
     pub change: Option<Chain>,

@@ -25,12 +25,15 @@ use crate::stacks::Symbols;
 /// What became of a pair of instructions, over all runs.
 #[derive(Debug, Clone, Default)]
 pub struct PairTally {
+    /// How often one thread read by the second instruction what another had just stored by the first.
     pub meetings: usize,
+    /// Crash images of these meetings that were tried and proved nothing.
     pub images: usize,
     /// Images that were not tried.
     pub left_out: usize,
     /// Meetings whose reader was followed; a branch of it depended on the value.
     pub followed: usize,
+    /// A branch depended on the value, in one of those.
     pub branched: bool,
     /// A side effect that was seen, and in a sentence.
     pub effect: Option<(Place, String)>,
@@ -47,6 +50,7 @@ pub struct Confirmed {
     pub findings: BTreeMap<Instruction, Finding>,
     /// Those in which the writer itself is at fault, of the run that is being judged.
     pub(super) alone: BTreeMap<Instruction, Finding>,
+    /// What it takes to see each failing image again, by the hash of the image.
     pub witnesses: HashMap<String, Witness>,
     /// Synchronisation variables that keep their value over a crash.
     pub sync: Vec<Finding>,
@@ -60,7 +64,9 @@ pub struct Confirmed {
     pub(super) allowed: BTreeMap<&'static str, usize>,
     /// What all runs have covered, without what was known before.
     pub covered: Covered,
+    /// Forced runs that were judged.
     pub runs: u32,
+    /// Recoveries that were run on crash images.
     pub images: usize,
     /// The recovery that judged, and how it ends when nothing was lost.
     pub judged_by: Option<(RecoveryCommand, Outcome)>,
@@ -70,6 +76,7 @@ pub struct Confirmed {
     pub operations: Option<OperationsSeen>,
     /// Why races could not be judged, if so.
     pub no_oracle: Option<String>,
+    /// What was not covered, and why; for the report.
     pub notes: Vec<String>,
     /// How long what took.
     pub phases: Vec<Phase>,
@@ -104,7 +111,9 @@ pub struct Wanted {
     pub delay_injection: bool,
     /// How the program recovers, as a shell command. Nothing: by its own command line.
     pub recover: Option<String>,
+    /// A shell command that looks at the recovered files; 0 means consistent.
     pub oracle: Option<String>,
+    /// How long a recovery may take. Nothing: some times as long as without a crash.
     pub recover_timeout: Option<Duration>,
     /// How many recoveries run at the same time. Nothing: one per core.
     pub jobs: Option<usize>,
@@ -113,17 +122,21 @@ pub struct Wanted {
 /// Forces predicted races and lets recovery judge.
 #[derive(Debug)]
 pub struct Confirmation<'a> {
+    /// The workload, and the folder with its recorded run.
     pub lab: Lab<'a>,
+    /// What the user wants of it.
     pub wanted: &'a Wanted,
     /// How long the recorded run took.
     pub traced: Duration,
     /// How long everything took before, and whether it has given predicted races.
     pub before: Duration,
+    /// The locksets predict races.
     pub predicted: bool,
     /// Whether there is anything to force.
     pub forces: bool,
     /// How many threads and stores the recorded run had.
     pub threads: u32,
+    /// How many stores to PM the recorded run had.
     pub stores: u64,
     /// How often it was recorded until threads shared something.
     pub recordings: u32,

@@ -29,17 +29,22 @@ const MOST_LAST: usize = 4;
 /// The n-th time, from 0, that a thread ran an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nth {
+    /// The instruction.
     pub site: SiteId,
+    /// How often the thread has run it before.
     pub nth: u32,
 }
 
 /// A store that another thread reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedStore {
+    /// Who stored.
     pub thread: ThreadId,
+    /// The instruction, and which of the thread's runs of it.
     pub store: Nth,
     /// The thread's fence, or its `clflush`, that made it persistent.
     pub fence: Option<Nth>,
+    /// Number of its event.
     pub seq: u64,
     /// By others, before another thread has overwritten it.
     pub reads: Vec<SharedRead>,
@@ -69,9 +74,13 @@ impl SharedStore {
 /// A load of a store by another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedRead {
+    /// Who read.
     pub thread: ThreadId,
+    /// The instruction.
     pub site: SiteId,
+    /// Its call path.
     pub context: ContextId,
+    /// Number of its event; a load shares that of the event before it.
     pub seq: u64,
     /// In how many of its operations its thread has read the store by then. An operation ends with a fence.
     pub operations: u32,
@@ -121,6 +130,7 @@ pub struct SharedStores {
 }
 
 impl SharedStores {
+    /// Takes the next event of the run, which has to be recorded with loads.
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
         self.fences.event(event);

@@ -30,6 +30,7 @@ const LARGEST: u64 = 1 << 16;
 /// A variable, and the value that it starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncVariable {
+    /// Where it is, or what it is called.
     pub at: VariablePlace,
     /// In bytes, up to 8.
     pub size: u64,
@@ -40,8 +41,11 @@ pub struct SyncVariable {
 /// All variables of a run, what their names are looked up in, and the stores that may be to them.
 #[derive(Debug, Default)]
 pub struct Variables {
+    /// What the configuration declares.
     pub all: Vec<SyncVariable>,
+    /// What the program's debug information says about its structs and variables.
     pub types: Types,
+    /// Stores of the recorded run, in its order; which variable each is to shows by its line of source.
     pub updates: Vec<Update>,
 }
 
@@ -49,11 +53,23 @@ pub struct Variables {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VariablePlace {
     /// A member of every object of a struct; of any struct if that has no name.
-    Member { name: String, member: String, of: Option<String> },
+    Member {
+        /// As the user wrote it.
+        name: String,
+        /// The name of the member.
+        member: String,
+        /// The name of the struct.
+        of: Option<String>,
+    },
     /// A variable outside of functions, or what it points to.
     Global(String),
     /// In the PM file.
-    Offset { name: Option<String>, offset: u64 },
+    Offset {
+        /// What reports call it, if the user gave it a name.
+        name: Option<String>,
+        /// From the start of the file.
+        offset: u64,
+    },
 }
 
 impl std::fmt::Display for VariablePlace {
@@ -80,7 +96,9 @@ impl SyncVariable {
 /// A store that may be one to a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Update {
+    /// Who stored, where, and when.
     pub end: PmAccess,
+    /// What was stored, as a little-endian number.
     pub value: u64,
 }
 
@@ -99,6 +117,7 @@ impl Updates {
         Self { watched, ..Self::default() }
     }
 
+    /// Takes the next event of the run.
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
         let (addr, value) = match event.what {
@@ -163,10 +182,12 @@ impl Restarted {
         (self.looked && !self.reset).then(|| number(&self.bytes))
     }
 
+    /// The variable has its initial value again: whatever comes now changes nothing.
     pub fn is_decided(&self) -> bool {
         self.reset
     }
 
+    /// Takes the next event of the restart.
     pub fn event(&mut self, event: &Event<'_>) {
         self.spaces.update(event);
         match event.what {

@@ -23,8 +23,11 @@ pub enum RaceVerdict {
 /// How a recovery went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecoveryOutcome {
+    /// It ended as usual.
     Well,
+    /// It failed, hung, or left what the oracle does not accept.
     Badly,
+    /// There was no time for it.
     NotTried,
 }
 
@@ -40,6 +43,7 @@ pub struct Controls {
     pub beside: Option<RecoveryOutcome>,
     /// The same loss at the moment of the load, and no loss then.
     pub lost_at_load: RecoveryOutcome,
+    /// A crash at the moment of the load with nothing lost.
     pub at_load: RecoveryOutcome,
     /// No loss, but the reader has done nothing.
     pub unacted: RecoveryOutcome,
@@ -50,6 +54,7 @@ pub struct Controls {
 }
 
 impl Controls {
+    /// What is known before anything was compared.
     pub const NOT_TRIED: Self = Self {
         whole: RecoveryOutcome::NotTried,
         others: None,

@@ -23,22 +23,27 @@ pub use state::{Mask, Taint};
 pub struct Registers {
     /// `rax rcx rdx rbx rsp rbp rsi rdi r8 .. r15`, before the instruction.
     pub general: [u64; 16],
+    /// What addresses with the prefix `fs` are relative to.
     pub fs: u64,
 }
 
 /// An instruction that a thread is about to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TracedInstruction<'a> {
+    /// Its address, which relative operands count from.
     pub pc: u64,
     /// Its bytes, and perhaps some more.
     pub code: &'a [u8],
+    /// As they are before it runs.
     pub registers: &'a Registers,
 }
 
 /// A write to memory, or by a system call, that depends on the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effect {
+    /// Where it writes; for output, where the bytes come from.
     pub addr: u64,
+    /// How many bytes it writes, whether all of them depend on the value or not.
     pub len: u64,
     /// What is written depends on the value.
     pub content: bool,

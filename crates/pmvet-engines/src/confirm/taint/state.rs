@@ -63,6 +63,7 @@ impl Taint {
         all >> first & bytes(register.size())
     }
 
+    /// Whether any of the flags depends on it.
     pub fn flags(&self) -> bool {
         self.flags
     }
@@ -72,6 +73,7 @@ impl Taint {
         self.branched
     }
 
+    /// How many instructions could not be decoded, and were taken to do nothing.
     pub fn unknown(&self) -> u64 {
         self.unknown
     }
