@@ -23,10 +23,13 @@ use super::traced::{Ended, Observed, TraceFailure};
 /// What a native run of the recovery says about an image: without instrumentation, as users would run it.
 #[derive(Debug, Clone)]
 pub struct NativeOutcome {
+    /// How it ended, or what the oracle said.
     pub outcome: Outcome,
+    /// The end of what it printed.
     pub output: String,
     /// Where it failed.
     pub stack: Vec<RawFrame>,
+    /// How long it took, with the oracle.
     pub seconds: f64,
 }
 
@@ -56,6 +59,7 @@ pub trait Observe: Sync {
 
 /// Runs the recovery natively. A failure counts only if it is seen there too.
 pub trait ConfirmNatively: Sync {
+    /// What a worker keeps from one run to the next.
     type Bench: Default;
 
     /// Nothing if pmvet was asked to stop.
@@ -80,22 +84,32 @@ impl SearchProgress for () {
 /// An execution that went wrong.
 #[derive(Debug, Clone)]
 pub struct FailedExecution {
+    /// The crash that it recovered from.
     pub crash: Arc<Crash>,
+    /// The image, among those that the crash may leave.
     pub choice: ImageChoice,
+    /// Loads of bytes that the crash may have left otherwise, in the order of the execution.
     pub reads: Vec<UncertainRead>,
     /// Where each read was made.
     pub stacks: Vec<Vec<RawFrame>>,
+    /// What a native run on the same image did.
     pub verdict: NativeOutcome,
 }
 
+/// Explores the crashes of a run.
 #[derive(Debug)]
 pub struct CrashSearch<'a, O, C> {
+    /// Runs the recovery and sees what it reads.
     pub observe: &'a O,
+    /// Runs it natively, where it fails under observation.
     pub confirm: &'a C,
     /// How the recovery ends when nothing was injected.
     pub usual: Ended,
+    /// The same, of a native run.
     pub usual_outcome: &'a Outcome,
+    /// How many executions are under way at a time; at least one.
     pub workers: usize,
+    /// No execution starts after this.
     pub deadline: Option<Instant>,
     /// Executions, in all.
     pub most: u64,
@@ -112,11 +126,13 @@ pub struct CrashSearch<'a, O, C> {
 /// What was done, and what was not.
 #[derive(Debug, Default)]
 pub struct SearchResult {
+    /// Executions that were made here.
     pub executions: u64,
     /// Executions that an earlier run has made.
     pub known: u64,
     /// Executions that were watched, and those of them in which the recovery, or the oracle, mapped or read PM.
     pub watched: u64,
+    /// Of those, the ones in which the recovery, or the oracle, mapped or read PM.
     pub looked: u64,
     /// Crashes explored to their end.
     pub crashes: usize,
@@ -138,6 +154,7 @@ pub struct SearchResult {
     pub inner_cut: u64,
     /// The most executions that one crash took.
     pub most_after_one: u64,
+    /// Failures that native runs confirm, by level, moment and choice.
     pub failures: Vec<FailedExecution>,
     /// Why executions are missing in the journal, if any are.
     pub unsaved: Option<io::Error>,
@@ -181,6 +198,7 @@ struct SearchState {
 }
 
 impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
+    /// Explores these crashes, and those of their recoveries if they are wanted. What is in the journal is not executed again.
     pub fn run(
         &self,
         crashes: &[Crash],

@@ -16,12 +16,16 @@ use pmvet_model::Model;
 pub struct CrashMoment {
     /// Nothing: at the end.
     pub before: Option<u64>,
+    /// Whose event it is.
     pub thread: ThreadId,
+    /// Its instruction.
     pub site: SiteId,
+    /// The call path of the instruction.
     pub context: ContextId,
 }
 
 impl CrashMoment {
+    /// After the last event, where no thread is to be named.
     pub const END: Self = Self { before: None, thread: ThreadId(0), site: SiteId(0), context: ContextId(0) };
 }
 

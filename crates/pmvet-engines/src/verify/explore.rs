@@ -19,6 +19,7 @@ use super::reads::UncertainRead;
 pub struct Execution<O> {
     /// In the order of the execution.
     pub reads: Vec<UncertainRead>,
+    /// How it ended.
     pub outcome: O,
     /// Hashes of what it stored: before its first read, between one read and the next, and after the last one.
     pub effects: Vec<u64>,
@@ -26,7 +27,9 @@ pub struct Execution<O> {
 
 /// Runs a recovery.
 pub trait Executor {
+    /// How an execution ends, as far as the search tells ends apart.
     type Outcome: Hash;
+    /// Why it could not be run; this ends the search.
     type Error;
 
     /// Runs it on the image in which every line is newest but those in `choice`.
@@ -42,6 +45,7 @@ pub type Feasible = BTreeMap<u32, Vec<u16>>;
 /// An execution that is to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedExecution {
+    /// The image that it runs on.
     pub choice: ImageChoice,
     feasible: Feasible,
     /// How many reads are decided, and a hash of them.
@@ -61,7 +65,9 @@ impl PlannedExecution {
 pub struct Split {
     /// Position among the reads.
     pub read: usize,
+    /// Position among the uncertain lines of the crash.
     pub line: u32,
+    /// The bytes of the line that the load sees for the first time, one bit each.
     pub bytes: u64,
     /// The states of the line by what the load sees, the one that was chosen first.
     pub classes: Vec<Vec<u16>>,
@@ -101,6 +107,7 @@ impl Explorer {
         }
     }
 
+    /// The lines that the crash has left uncertain, which choices refer to by position.
     pub fn lines(&self) -> &UncertainLines {
         &self.lines
     }

@@ -23,7 +23,9 @@ const NAMED: usize = 8;
 
 /// What every finding of a run has in common.
 pub struct SearchSetting<'a> {
+    /// The recovery's command line, as findings print it.
     pub recovery: Vec<String>,
+    /// How it ends when nothing was injected.
     pub usual: Outcome,
     /// The name of an image, as a replay knows it.
     pub image: &'a dyn Fn(VersionId, &[Patch]) -> String,
@@ -38,10 +40,13 @@ impl std::fmt::Debug for SearchSetting<'_> {
 /// A finding, and what it takes to see its image again.
 #[derive(Debug)]
 pub struct ReplayableFinding {
+    /// In words, with its evidence.
     pub finding: Finding,
     /// Before which event of the run; nothing: at its end.
     pub before: Option<u64>,
+    /// What differs in the image from the content of PM at that moment.
     pub patches: Vec<Patch>,
+    /// The name of the image, as in the finding's evidence.
     pub image: String,
 }
 

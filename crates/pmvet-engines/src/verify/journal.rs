@@ -57,6 +57,7 @@ impl ExecutionEntry {
     }
 }
 
+/// All executions of a search, in memory and on disk.
 #[derive(Debug)]
 pub struct SearchJournal {
     lines: Option<JournalLines>,

@@ -13,9 +13,13 @@ pub type LineBytes = [u8; LINE_BYTES];
 /// A store that a crash may lose, or the part of it that is in one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Writer {
+    /// Number of its event in the execution that made it.
     pub seq: u64,
+    /// Who stored.
     pub thread: ThreadId,
+    /// The instruction.
     pub site: SiteId,
+    /// Its call path.
     pub context: ContextId,
     /// The bytes of the line that it covers, one bit each.
     pub covers: u64,
@@ -28,6 +32,7 @@ pub struct Writer {
 /// One content that the line may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Possible {
+    /// The whole line.
     pub bytes: LineBytes,
     /// The stores that are not in it: for each crash those after some point.
     pub missing: Vec<Range<u16>>,
@@ -109,6 +114,7 @@ impl Uncertain {
         (contents.len() > 1).then(|| Self { id: self.id, contents, newest: now, stores: self.stores.clone() })
     }
 
+    /// Which line of which file it is.
     pub fn id(&self) -> LineId {
         self.id
     }
@@ -123,6 +129,7 @@ impl Uncertain {
         self.newest
     }
 
+    /// What a state stands for; nothing if the line has fewer states.
     pub fn content(&self, state: u16) -> Option<&Possible> {
         self.contents.get(usize::from(state))
     }
@@ -180,10 +187,13 @@ impl Hash for Uncertain {
 /// What is known about a line from before the execution that stored to it.
 #[derive(Debug, Clone)]
 pub enum Earlier<'a> {
+    /// One content only: that of the image.
     Certain,
     /// An earlier crash left one of these contents, and nobody has looked which.
     Uncertain {
+        /// The line as that crash left it.
         line: &'a Uncertain,
+        /// Its states that agree with what the execution has read.
         feasible: &'a [u16],
         /// The one that the execution ran on.
         chosen: u16,

@@ -18,6 +18,7 @@ use super::reads::UncertainRead;
 /// A failure point of a recovery.
 #[derive(Debug, Clone)]
 pub struct Inner {
+    /// Where in the recovery it is.
     pub moment: CrashMoment,
     /// How many of the recovery's reads came before it.
     pub reads: usize,
@@ -34,6 +35,7 @@ pub struct WrittenLines {
 }
 
 impl WrittenLines {
+    /// Takes notice of a store to a line, from its byte `first` on. `image` is what the execution was started on.
     pub fn store(&mut self, id: LineId, first: usize, value: &[u8], image: &impl LineSource) {
         let content = self.lines.entry(id).or_insert_with(|| LineContent { known: 0, ..image.line(id) });
         for (i, byte) in (first..).zip(value) {
@@ -56,7 +58,9 @@ impl WrittenLines {
 pub struct RecoveryGround<'a, B> {
     /// What the recovery was started on.
     pub image: &'a B,
+    /// What the recovery has stored so far.
     pub written: &'a WrittenLines,
+    /// Lines that the crash before may have left in several ways.
     pub undecided: &'a FxHashSet<LineId>,
 }
 
@@ -78,7 +82,9 @@ pub fn pending(model: &Model) -> Vec<pmvet_model::Line> {
 /// A crash in a recovery, as changes to the newest image of the crash before it, and lines that are uncertain now.
 #[derive(Debug)]
 pub struct Second {
+    /// What may be in PM in several ways now.
     pub lines: UncertainLines,
+    /// What differs for certain from the newest image of the crash before.
     pub patches: Vec<LinePatch>,
 }
 

@@ -36,6 +36,7 @@ struct Watched {
 }
 
 impl Observer {
+    /// For the uncertain lines of a crash, which reads refer to by position.
     pub fn new<'a>(lines: impl IntoIterator<Item = &'a Uncertain>) -> Self {
         let watched = |(index, line): (usize, &Uncertain)| {
             let uncertain = line.stores().iter().fold(0, |bytes, store| bytes | store.covers);
@@ -59,6 +60,7 @@ impl Observer {
         (self.reads.len() > before).then_some(self.reads.len())
     }
 
+    /// The recovery has stored to these bytes itself.
     pub fn store(&mut self, file: FileId, offset: u64, len: u64) {
         parts(file, offset, len, |id, bytes| {
             if let Some(line) = self.lines.get_mut(&id) {
@@ -77,6 +79,7 @@ impl Observer {
         self.reads.len()
     }
 
+    /// All reads, in the order of the execution.
     pub fn finish(self) -> Vec<UncertainRead> {
         self.reads
     }

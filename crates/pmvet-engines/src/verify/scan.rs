@@ -21,6 +21,7 @@ use crate::lab::Newest;
 /// A crash of a recorded run, or of one of its recoveries.
 #[derive(Debug, Clone)]
 pub struct Crash {
+    /// Before which event the power fails.
     pub moment: CrashMoment,
     /// How many crashes came before it.
     pub level: u8,
@@ -28,7 +29,9 @@ pub struct Crash {
     pub origin: Option<u64>,
     /// The newest image, and what differs from it after an earlier crash.
     pub version: VersionId,
+    /// What differs from `version` for certain. Empty for crashes of the workload.
     pub patches: Vec<Patch>,
+    /// Lines of which nobody knows what the crash left.
     pub lines: UncertainLines,
     /// Equal for crashes after which any recovery does the same.
     pub identity: u128,
@@ -61,6 +64,7 @@ pub(super) fn patch((id, first, bytes): LinePatch) -> Patch {
 /// What a run offers to crash at.
 #[derive(Debug)]
 pub struct CrashScan {
+    /// The contents that crashes refer to.
     pub versions: Versions,
     /// In the order of the run, each only once.
     pub crashes: Vec<Crash>,
@@ -74,6 +78,7 @@ pub struct CrashScan {
     pub merged: u64,
     /// Accesses to PM that were not recorded.
     pub unsupported: u64,
+    /// Whether the run mapped PM at all.
     pub saw_pm: bool,
 }
 
@@ -111,6 +116,7 @@ impl CrashScanner {
         }
     }
 
+    /// Takes the next event of the run.
     pub fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         match event.what {
             What::Load { .. } => return Ok(()),
@@ -149,6 +155,7 @@ impl CrashScanner {
         Ok(version)
     }
 
+    /// The run has ended, which is one more moment to crash at.
     pub fn finish(mut self) -> io::Result<CrashScan> {
         let last = self.crash(CrashMoment::END)?;
         Ok(CrashScan {

@@ -42,11 +42,15 @@ type StandIns = HashMap<(u64, u64), FileId>;
 /// The recovery, as it is run to see what it reads.
 #[derive(Debug)]
 pub struct Traced<'a> {
+    /// The recovery itself.
     pub program: Program,
+    /// What the client reports of it.
     pub plan: Plan,
+    /// Where the client and DynamoRIO are.
     pub install: &'a Install,
     /// The files beside PM, as the run started with them.
     pub files: &'a Overlay,
+    /// Standard input, if it reads any.
     pub input: Option<Arc<File>>,
     /// The PM files: a recovery that names one of them has begun.
     pub paths: Vec<PathBuf>,
@@ -56,9 +60,11 @@ pub struct Traced<'a> {
     pub timeout: Duration,
     /// Looks at the recovered image; 0 means consistent.
     pub oracle: Option<Vec<OsString>>,
+    /// Environment variables of an oracle that runs without instrumentation.
     pub variables: Vec<(OsString, OsString)>,
     /// Crashes in the recovery are wanted too, of a processor with such caches.
     pub nested: Option<Mode>,
+    /// The contents that crashes refer to.
     pub versions: &'a Versions,
     /// How the recovery ends when nothing was injected; the oracle is asked only then.
     pub usual: Ended,
@@ -67,9 +73,13 @@ pub struct Traced<'a> {
 /// How an execution ended, as far as it can be told under DynamoRIO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ended {
+    /// With this status.
     Exit(i32),
+    /// By this signal.
     Signal(i32),
+    /// It took too long, or too much memory, and was ended.
     Hang,
+    /// The recovery ended as usual, and the oracle with this status: 128 more than its signal, -1 if it hung.
     Oracle(i32),
     /// Otherwise than usual, in a native run.
     Unseen,
@@ -87,14 +97,17 @@ impl From<TargetExit> for Ended {
 /// What an execution showed.
 #[derive(Debug)]
 pub struct Observed {
+    /// Loads of bytes that the crash may have left otherwise, in the order of the execution.
     pub reads: Vec<UncertainRead>,
     /// Where each read was made, innermost first.
     pub stacks: Vec<Vec<RawFrame>>,
+    /// How it ended.
     pub ended: Ended,
     /// Whether it has mapped or read a PM file of the run, if somebody watched.
     pub looked: Option<bool>,
     /// Hashes of what it stored before, between and after its reads.
     pub effects: Vec<u64>,
+    /// Moments at which it could crash itself, if such crashes are wanted.
     pub inner: Vec<Inner>,
     /// It did what a crash in it cannot be told for.
     pub inner_cut: bool,
@@ -118,12 +131,16 @@ impl Observed {
     }
 }
 
+/// Why an execution could not be watched. That the recovery fails is an outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceFailure {
+    /// The recovery could not be started or followed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// A file of the crash image could not be made or read.
     #[error("cannot make a crash image: {0}")]
     Image(#[from] io::Error),
+    /// Some events of the recovery were missing in every try.
     #[error("events of a recovery were lost")]
     Lost,
 }

@@ -45,6 +45,7 @@ pub const EXPERIMENTS: &str = "blame.jsonl";
 /// What is tried, and how much of it.
 #[derive(Debug, Clone)]
 pub struct VerifyPlan {
+    /// What a power failure takes.
     pub mode: Mode,
     /// Crashes that follow each other: that of the workload, then those of recoveries.
     pub failures: u8,
@@ -92,9 +93,11 @@ pub struct Verification<'a> {
 /// What a verification found, and what it did.
 #[derive(Debug)]
 pub struct Verified {
+    /// One for each cause.
     pub findings: Vec<Finding>,
     /// What it takes to see each failing image again, by the hash of the image.
     pub witnesses: HashMap<String, Witness>,
+    /// How much was executed, and what was left.
     pub done: SearchResult,
     /// Failure points passed, those that leave the same as another one included.
     pub points_passed: u64,
@@ -106,7 +109,9 @@ pub struct Verified {
     pub merged_states: u64,
     /// Accesses to PM that cannot be recorded.
     pub unsupported_accesses: u64,
+    /// Time for the pass over the events, before any execution.
     pub analysis_seconds: f64,
+    /// Time for all executions; several are under way at a time.
     pub search_seconds: f64,
     /// What could not be kept. The findings stand.
     pub unsaved: Option<LabError>,
