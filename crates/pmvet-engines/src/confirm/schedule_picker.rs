@@ -83,7 +83,7 @@ pub struct Arrival {
 pub struct Prospect {
     /// The locksets predict a race of the store, and of the two instructions.
     pub store: bool,
-    /// That race is one of this store with this load.
+    /// They predict a race of this store with this load.
     pub pair: bool,
     /// The reader has read the word before, and so can tell that it has changed.
     pub sees_change: bool,

@@ -45,7 +45,7 @@ pub struct Variables {
     pub all: Vec<SyncVariable>,
     /// What the program's debug information says about its structs and variables.
     pub types: Types,
-    /// Stores of the recorded run, in its order; which variable each is to shows by its line of source.
+    /// Stores of words in the recorded run, in its order; some of them are to these variables.
     pub updates: Vec<Update>,
 }
 

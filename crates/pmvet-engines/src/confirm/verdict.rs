@@ -25,7 +25,7 @@ pub enum RaceVerdict {
 pub enum RecoveryOutcome {
     /// It ended as usual.
     Well,
-    /// It failed, hung, or left what the oracle does not accept.
+    /// It failed or hung, or the oracle or a comparison of contents rejects what it left.
     Badly,
     /// There was no time for it.
     NotTried,

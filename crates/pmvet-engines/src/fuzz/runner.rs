@@ -158,7 +158,7 @@ pub struct Runner {
     judged: u32,
     /// How often both ways were compared, and how often they differed.
     pub compared: u32,
-    /// Of those, how often they differed; at two the short way is given up.
+    /// Of those, how often they differed; after a few the short way is given up.
     pub differed: u32,
 }
 

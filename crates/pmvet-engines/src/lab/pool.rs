@@ -49,7 +49,7 @@ impl<'a> TrialImage<'a> {
 
 /// Who wants to know how it goes.
 pub trait TrialProgress: Sync {
-    /// So many of `total` trials are over, and in `failed` of them recovery did not end as usual. Workers call it.
+    /// Called by the workers after each trial: so many of `total` are over, and `failed` of them did not end as usual.
     fn done(&self, done: usize, total: usize, failed: usize);
 }
 
