@@ -8,6 +8,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 /// `ops.toml`.
+///
+/// # Mutating an input
+///
+/// ```
+/// use pmvet_engines::operations::Operations;
+///
+/// let operations = Operations::parse(
+///     r#"
+///     operations = ["put {key} {value}", "get {key}"]
+///     [parameters]
+///     key = { max = 9 }
+///     value = { values = ["a", "b"] }
+///     "#,
+/// )?;
+/// let mut input = b"put 1 a\n".to_vec();
+/// // Real campaigns draw at random; here it is always the last choice: add the last operation with the greatest key.
+/// assert!(operations.mutate(&mut input, b"", &mut |choices| choices - 1));
+/// assert_eq!(input, b"put 1 a\nget 9\nget 9\nget 9\nget 9\n");
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Operations {

@@ -32,6 +32,41 @@ pub type CodeNames<'a> = &'a mut dyn FnMut(SiteId) -> Code;
 const LIBRARIES: [&str; 3] = ["libpmem.so", "libpmem2.so", "libpmemobj.so"];
 
 /// HawkSet's analysis, fed with one event after the other.
+///
+/// # A value that is read before it is persistent
+///
+/// ```
+/// use pmvet_engines::lockset::{LocksetEngine, LocksetOptions};
+/// use pmvet_events::event::{FenceKind, FlushKind, LockKind::Exclusive, StoreKind::Regular};
+/// use pmvet_events::{ContextId, Event, FileId, SiteId, ThreadId, What};
+///
+/// let (pool, lock) = (0x1000, 0x7000);
+/// let run = [
+/// #     (1, What::ProcessStart { process: 1, parent: 0, path: "map".as_ref() }),
+/// #     (1, What::Map { file: FileId(1), addr: pool, len: 4096, offset: 0, writable: true }),
+/// #     (2, What::ThreadStart { process: 1, os_thread: 2 }),
+/// #     (3, What::ThreadStart { process: 1, os_thread: 3 }),
+///     (2, What::Acquire { lock, how: Exclusive }),
+///     (2, What::Store { addr: pool, value: &[1; 8], how: Regular }),
+///     (2, What::Release { lock, how: Exclusive }),
+///     (3, What::Acquire { lock, how: Exclusive }),
+///     (3, What::Load { addr: pool, size: 8 }),
+///     (3, What::Store { addr: pool + 64, value: &[1; 8], how: Regular }),
+///     (3, What::Release { lock, how: Exclusive }),
+///     // Too late: the lock is free, and thread 3 has acted on the value.
+///     (2, What::Flush { addr: pool, how: FlushKind::Clwb, pm: true }),
+///     (2, What::Fence { how: FenceKind::Sfence }),
+/// ];
+/// let mut engine = LocksetEngine::new(LocksetOptions::default());
+/// let mut seq = 0;
+/// for (thread, what) in run {
+///     seq += u64::from(what.is_numbered());
+///     engine.event(&Event { seq, thread: ThreadId(thread), site: SiteId(7), context: ContextId(0), what });
+/// }
+/// let races = engine.finish().races;
+/// assert_eq!((races.len(), races[0].store.thread, races[0].load.thread), (1, ThreadId(2), ThreadId(3)));
+/// assert!(races[0].observed && races[0].kept.is_empty(), "no lock was held until the fence");
+/// ```
 pub struct LocksetEngine {
     pub(super) options: LocksetOptions,
     pub(super) spaces: AddressSpaces,

@@ -237,6 +237,27 @@ enum Sign {
 const MOST_REQUESTS: usize = 64 << 20;
 
 /// Makes [`Promises`] out of events.
+///
+/// # What must be there after a crash
+///
+/// ```
+/// use pmvet_engines::promises::{Acknowledgement, OperationSigns};
+/// use pmvet_events::event::StoreKind;
+/// use pmvet_events::{ContextId, Event, SiteId, ThreadId, What};
+///
+/// let store = What::Store { addr: 0x1000, value: &[1], how: StoreKind::Regular };
+/// let answer = What::Output { len: 3, lines: 1 };
+/// let run = [What::Input { len: 8 }, store, answer, What::Input { len: 6 }, store, answer];
+/// let mut signs = OperationSigns::default();
+/// for (seq, what) in (1..).zip(run) {
+///     signs.event(&Event { seq, thread: ThreadId(1), site: SiteId(0), context: ContextId(0), what });
+/// }
+/// let (promises, how) = signs.promises(&["put 1 a", "del 1"]).expect("two operations, two answers");
+/// assert_eq!(how, Acknowledgement::Answer);
+/// // The crash comes before the second answer: `put` must be there, `del` may be.
+/// let promise = promises.get(promises.at(6)).expect("a promise for each moment");
+/// assert_eq!((promise.done, &promise.open[..]), (1, &[1][..]));
+/// ```
 #[derive(Debug, Default)]
 pub struct OperationSigns {
     signs: Vec<(u64, ThreadId, Sign)>,

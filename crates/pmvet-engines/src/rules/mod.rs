@@ -66,6 +66,32 @@ pub struct RuleOptions {
 ///
 /// Its memory grows with the lines that are pending at the same time, with the PM that is flushed at all (two bytes per line), and with the
 /// number of different places in the program; not with the length of the run.
+///
+/// # A flush without a fence
+///
+/// ```
+/// use pmvet_engines::rules::{RuleOptions, Rules};
+/// use pmvet_events::event::{FlushKind, StoreKind};
+/// use pmvet_events::{ContextId, Event, FileId, SiteId, ThreadId, What};
+/// use pmvet_findings::rules::UNPERSISTED_STORE;
+/// use pmvet_model::Shadow;
+///
+/// let (mut rules, mut pm) = (Rules::new(RuleOptions::default()), Shadow::default());
+/// let run = [
+///     What::ProcessStart { process: 1, parent: 0, path: "list".as_ref() },
+///     What::Map { file: FileId(1), addr: 0x1000, len: 4096, offset: 0, writable: true },
+///     What::Store { addr: 0x1000, value: &[1], how: StoreKind::Regular },
+///     What::Flush { addr: 0x1000, how: FlushKind::Clwb, pm: true },
+/// ];
+/// for (seq, what) in (1..).zip(run) {
+///     let event = Event { seq, thread: ThreadId(1), site: SiteId(7), context: ContextId(0), what };
+///     rules.event(&event, &pm);
+///     pm.event(&event);
+/// }
+/// let found = &rules.finish().findings[0];
+/// assert_eq!((found.rule, found.place.seq), (UNPERSISTED_STORE, 3));
+/// assert!(found.flushing, "only the fence is missing");
+/// ```
 #[derive(Debug)]
 pub struct Rules {
     model: Model,

@@ -74,6 +74,34 @@ pub struct Split {
 }
 
 /// The executions of a recovery after one crash.
+///
+/// # Two lines, of which the recovery reads one
+///
+/// ```
+/// use pmvet_engines::verify::{Execution, Explorer, Observer, PendingLines};
+/// use pmvet_events::event::StoreKind;
+/// use pmvet_events::{ContextId, Event, FileId, SiteId, ThreadId, What};
+/// use pmvet_model::{Mode, Model, Unknown};
+///
+/// let (pool, mut model) = (FileId(1), Model::new(Mode::Adr));
+/// let run = [
+///     What::ProcessStart { process: 1, parent: 0, path: "list".as_ref() },
+///     What::Map { file: pool, addr: 0x1000, len: 4096, offset: 0, writable: true },
+///     What::Store { addr: 0x1000, value: &[1], how: StoreKind::Regular },
+///     What::Store { addr: 0x1040, value: &[2], how: StoreKind::Regular },
+/// ];
+/// for (seq, what) in (1..).zip(run) {
+///     model.event(&Event { seq, thread: ThreadId(1), site: SiteId(0), context: ContextId(0), what }, &Unknown);
+/// }
+/// let mut explorer = Explorer::new(PendingLines::default().lines(&model), u64::MAX);
+/// while let Some(job) = explorer.next() {
+///     // A recovery would run on `job.choice`. This one loads the first byte of the pool.
+///     let mut observer = Observer::new(explorer.lines().iter().map(|line| &**line));
+///     observer.load(pool, 0, 1);
+///     explorer.done(job, &Execution { reads: observer.finish(), outcome: 0, effects: Vec::new() });
+/// }
+/// assert_eq!(explorer.executions(), 2, "an eager search would try four images");
+/// ```
 #[derive(Debug)]
 pub struct Explorer {
     lines: UncertainLines,

@@ -17,6 +17,22 @@ pub(super) fn bytes(count: usize) -> Mask {
 }
 
 /// What depends on the value.
+///
+/// # A value that is copied
+///
+/// ```
+/// use pmvet_engines::confirm::taint::{Registers, Taint, TracedInstruction};
+///
+/// let mut registers = Registers::default();
+/// (registers.general[7], registers.general[6]) = (0x1000, 0x2000); // rdi, rsi
+/// let mut taint = Taint::default();
+/// taint.source(0x1000, 8);
+/// let mut step = |code: &[u8]| taint.step(&TracedInstruction { pc: 0x400, code, registers: &registers });
+/// assert_eq!(step(&[0x48, 0x8b, 0x07]), [], "mov rax, [rdi] writes no memory");
+/// let effects = step(&[0x48, 0x89, 0x06]); // mov [rsi], rax
+/// assert_eq!((effects[0].addr, effects[0].len), (0x2000, 8));
+/// assert!(effects[0].content && !effects[0].address);
+/// ```
 #[derive(Default)]
 pub struct Taint {
     general: [Mask; 16],
