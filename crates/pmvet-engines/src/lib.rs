@@ -5,6 +5,11 @@
 //! [`timeline`] completes findings that have a crash image, [`transactions`] follows those of libpmemobj, [`stacks`] finds the names of
 //! places, [`operations`] are inputs made of operations, [`promises`] says what must be there after a crash, [`alias_coverage`] tells
 //! interleavings apart, and [`shards`] divides work among machines.
+//!
+//! To use an engine without a process, feed it scripted events: the docs of [`rules::Rules`], [`lockset::LocksetEngine`],
+//! [`verify::Explorer`], [`confirm::taint::Taint`] and [`promises::OperationSigns`] each show such a run.
+
+#![deny(missing_docs)]
 
 mod account;
 pub mod alias_coverage;
