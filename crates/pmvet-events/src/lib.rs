@@ -37,6 +37,8 @@
 //! # }
 //! ```
 
+#![deny(missing_docs)]
+
 pub mod event;
 pub mod file;
 pub mod ids;

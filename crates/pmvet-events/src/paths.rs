@@ -58,6 +58,7 @@ pub fn shown<P: AsRef<OsStr> + ?Sized>(path: &P) -> Shown<'_> {
     Shown(path.as_ref())
 }
 
+/// What [`shown`] gives. Padding in a format counts characters of what is shown.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a>(&'a OsStr);
 
@@ -81,10 +82,12 @@ impl fmt::Display for Shown<'_> {
 pub mod as_text {
     use super::*;
 
+    /// Writes a path, or paths, as text.
     pub fn serialize<S: Serializer, P: Paths>(paths: &P, to: S) -> Result<S::Ok, S::Error> {
         paths.texts().serialize(to)
     }
 
+    /// Reads what [`serialize`] has written.
     pub fn deserialize<'de, D: Deserializer<'de>, P: Paths>(from: D) -> Result<P, D::Error> {
         P::Texts::deserialize(from).map(P::of_texts)
     }
@@ -92,8 +95,11 @@ pub mod as_text {
 
 /// What [`as_text`] can do.
 pub trait Paths {
+    /// The paths as text, in the same shape: a list for a list.
     type Texts: Serialize + for<'de> Deserialize<'de>;
+    /// Each path as [`text`].
     fn texts(&self) -> Self::Texts;
+    /// The paths that the texts stand for.
     fn of_texts(texts: Self::Texts) -> Self;
 }
 

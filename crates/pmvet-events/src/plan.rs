@@ -109,6 +109,7 @@ pub struct Stall {
     /// The path of the module as the loader has it, and the distance of the instruction from the module's start.
     #[serde(with = "crate::paths::as_text")]
     pub module: PathBuf,
+    /// How many bytes the instruction is from the start of the module's image.
     pub offset: u64,
     /// Stop before the instruction, whatever it is: a fence, say, that would make stores persistent.
     pub before: bool,
@@ -119,6 +120,7 @@ pub struct Stall {
 /// One time that a thread comes to a sync point, and what it waits for there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
+    /// The number of the thread, as in [`ThreadId`](crate::ThreadId).
     pub thread: u32,
     /// How often the thread has come by before.
     pub nth: u32,
@@ -143,6 +145,7 @@ pub const MAX_STALLS: usize = 64;
 pub struct SyncFunction {
     /// Symbol name, as the linker knows it.
     pub function: String,
+    /// What a call does to the lock.
     pub kind: SyncFunctionKind,
     /// Which argument, from 0, is the lock's address.
     #[serde(default)]
@@ -154,11 +157,14 @@ pub struct SyncFunction {
     pub success: Option<i64>,
 }
 
+/// What a synchronisation function does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SyncFunctionKind {
+    /// Takes the lock, and waits for it.
     Acquire,
     /// Like `acquire`, but `success` defaults to 0, as in `pthread_mutex_trylock`.
     Try,
+    /// Gives the lock back.
     Release,
 }

@@ -31,8 +31,11 @@ const MAGIC: u64 = u64::from_le_bytes(*b"pmvetshm");
 /// Changes with the layout; client and pmvet must be of the same build anyway.
 const VERSION: u64 = 3;
 
+/// How many threads of a target may be alive at the same time. Others wait until a ring is free.
 pub const MAX_RINGS: usize = 8192;
+/// The size of a ring's buffer: a multiple of the page size, and many times the longest record.
 pub const RING_BYTES: usize = 1 << 20;
+/// How many locks order stores. Lines that share one wait for each other without need.
 pub const STRIPES: usize = 1024;
 const MAX_SITES: usize = 1 << 23;
 const MAX_CONTEXTS: usize = 1 << 25;
@@ -44,6 +47,7 @@ const FAILURE_BYTES: usize = 1 << 10;
 #[repr(C, align(64))]
 pub struct Alone<T>(pub T);
 
+/// The start of the shared memory: counters that all processes of the target share.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Header {
@@ -51,10 +55,15 @@ pub struct Header {
     version: AtomicU64,
     /// The number the next event gets.
     pub next_seq: Alone<AtomicU64>,
+    /// The number the next thread gets.
     pub next_thread: Alone<AtomicU32>,
+    /// The number the next site gets. Stays at the size of the table once that is full.
     pub next_site: AtomicU32,
+    /// The number the next call path gets. Stays at the size of the table once that is full.
     pub next_context: AtomicU32,
+    /// The number the next PM file gets.
     pub next_file: AtomicU32,
+    /// The number the next module gets.
     pub next_module: AtomicU32,
     /// Rare events that were begun: a thread counts its own before it numbers it.
     pub rare_begun: AtomicU64,
@@ -111,21 +120,27 @@ impl Header {
     }
 }
 
+/// One ring: who has it, and how far both sides are.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct RingControl {
     /// The owner and what it does with the ring, in one word: see [`RingState`].
     state: AtomicU32,
+    /// The kernel's number of the owner's process.
     pub process: AtomicU32,
+    /// The kernel's number of the owner.
     pub os_thread: AtomicU32,
     /// Set once the fields above are.
     pub ready: AtomicU32,
     /// Not 0 while the thread is stopped by a stall, whose number from 1 this is: a futex that pmvet sets to 0.
     pub stalled: AtomicU32,
+    /// How many bytes the producer has published.
     pub head: Alone<AtomicU64>,
     /// The address a store is under way to, if the thread dies now; and its size.
     pub in_flight: AtomicU64,
+    /// The size of that store in bytes.
     pub in_flight_size: AtomicU64,
+    /// How many bytes the consumer is done with.
     pub tail: Alone<AtomicU64>,
 }
 
@@ -135,7 +150,9 @@ pub const ROOT_CONTEXT: ContextId = ContextId(1);
 /// Who has a ring. Owner and state change together, so that nobody ends the ring of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RingState {
+    /// Nobody: the next thread that starts may take it.
     Free,
+    /// A thread that is alive.
     Active(ThreadId),
     /// The owner has ended; pmvet has yet to read the rest.
     Closed(ThreadId),
@@ -152,6 +169,7 @@ impl RingState {
 }
 
 impl RingControl {
+    /// The owner and the state, as of now.
     pub fn state(&self) -> RingState {
         let word = self.state.load(Ordering::Acquire);
         let thread = ThreadId(word >> 1);
@@ -298,10 +316,12 @@ impl SharedMemory {
         unsafe { &*self.base.as_ptr().add(offset + index * size_of::<T>()).cast::<T>() }
     }
 
+    /// The counters.
     pub fn header(&self) -> &Header {
         self.at(0, 0)
     }
 
+    /// The plan as it was passed to [`SharedMemory::create`].
     pub fn plan(&self) -> io::Result<Vec<u8>> {
         let mut plan = vec![0; self.header().plan_len.load(Ordering::Relaxed) as usize];
         match &self.source {
@@ -311,6 +331,7 @@ impl SharedMemory {
         Ok(plan)
     }
 
+    /// The ring of this number, from 0. Panics if there is none.
     pub fn control(&self, ring: usize) -> &RingControl {
         assert!(ring < MAX_RINGS);
         self.at(CONTROLS_AT, ring)
@@ -420,6 +441,7 @@ pub struct RingBuffer {
 unsafe impl Send for RingBuffer {}
 
 impl RingBuffer {
+    /// The first byte. The buffer has [`RING_BYTES`].
     pub fn start(&self) -> *mut u8 {
         self.base.as_ptr()
     }

@@ -8,6 +8,22 @@ use crate::ids::{FileId, ThreadId};
 /// Which file stands where, in each process of the target.
 ///
 /// Looked up for every event, so threads are found by index and the mapping that was hit last is tried first.
+///
+/// ```
+/// use pmvet_events::spaces::{AddressSpaces, Located};
+/// use pmvet_events::{ContextId, Event, FileId, SiteId, ThreadId, What};
+///
+/// let thread = ThreadId(1);
+/// let event = |seq, what| Event { seq, thread, site: SiteId(0), context: ContextId(0), what };
+/// let mut spaces = AddressSpaces::default();
+/// spaces.update(&event(1, What::ThreadStart { process: 100, os_thread: 100 }));
+/// spaces.update(&event(2, What::Map { file: FileId(7), addr: 0x1000, len: 0x1000, offset: 0x3000, writable: true }));
+///
+/// // Of 16 bytes that begin 8 bytes before the mapping, the last 8 are in the file.
+/// let mut parts = Vec::new();
+/// spaces.locate(thread, 0xff8, 16, |part| parts.push(part));
+/// assert_eq!(parts, [Located { file: FileId(7), offset: 0x3000, first: 8, len: 8 }]);
+/// ```
 #[derive(Debug, Default)]
 pub struct AddressSpaces {
     /// By thread: the index of its process's space.
@@ -34,10 +50,13 @@ struct Mapped {
 /// A part of a range that is in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
+    /// The file.
     pub file: FileId,
+    /// Where in the file the part starts.
     pub offset: u64,
     /// Which byte of the range this part starts with.
     pub first: usize,
+    /// In bytes.
     pub len: usize,
 }
 

@@ -20,12 +20,14 @@ pub const SERVERS: usize = 64;
 pub const MAP: usize = 1 << 16;
 const BLOCKS: usize = 1 << 16;
 
+/// All that pmvet and the fork servers share.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Stage {
     servers: [ServerSlot; SERVERS],
     blocks_used: AtomicU32,
     blocks: [AtomicU64; BLOCKS],
+    /// Where the next run is to end, and how far it is.
     pub stop: CrashTrigger,
     /// Not 0: a run stops where it finds its input at an end, and asks whether to go on. See [`turn::PAUSED`].
     pub pauses: AtomicU32,
@@ -35,6 +37,7 @@ pub struct Stage {
     pub apart: AtomicU32,
     /// Not 0: it was about to reach PM in a way that cannot be kept apart, and ended there. Of no use, then.
     pub left: AtomicU32,
+    /// What the run counts.
     pub maps: Maps,
 }
 
@@ -46,7 +49,9 @@ pub struct CrashTrigger {
     pub operations: AtomicU64,
     /// The run ends before this one; 0: before none.
     pub at_operation: AtomicU64,
+    /// Fences so far, this one included.
     pub fences: AtomicU64,
+    /// The run ends before this fence; 0: before none.
     pub at_fence: AtomicU64,
     /// Not 0 once it has.
     pub stopped: AtomicU32,
@@ -90,6 +95,7 @@ pub mod turn {
 /// The order: a child that runs to its end.
 pub const RUN: u32 = u32::MAX;
 
+/// One server: whose turn it is, and what came of the last order.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct ServerSlot {
@@ -118,10 +124,12 @@ pub enum ForkPoint {
 }
 
 impl ServerSlot {
+    /// Whose turn it is, one of those in [`turn`](mod@turn).
     pub fn turn(&self) -> u32 {
         self.turn.load(Ordering::Acquire)
     }
 
+    /// Changes whose turn it is, and wakes whoever waits for that.
     pub fn set_turn(&self, turn: u32) {
         self.turn.store(turn, Ordering::Release);
         self.wake();
@@ -142,6 +150,7 @@ impl ServerSlot {
         self.turn()
     }
 
+    /// The order that the server has to obey, if it is its turn.
     pub fn order(&self) -> u32 {
         self.order.load(Ordering::Relaxed)
     }
@@ -160,18 +169,22 @@ impl ServerSlot {
         }
     }
 
+    /// Where the process stopped. Meaningful once it is a server.
     pub fn point(&self) -> ForkPoint {
         if self.point.load(Ordering::Relaxed) == 0 { ForkPoint::Files } else { ForkPoint::Input }
     }
 
+    /// Remembers where the process stopped.
     pub fn set_point(&self, point: ForkPoint) {
         self.point.store((point == ForkPoint::Input).into(), Ordering::Relaxed);
     }
 }
 
 impl Stage {
+    /// The size of the shared memory, in whole pages.
     pub const BYTES: usize = size_of::<Self>().next_multiple_of(4096);
 
+    /// The server of this number, from 0. Numbers from [`SERVERS`] on begin anew.
     pub fn server(&self, number: usize) -> &ServerSlot {
         &self.servers[number % SERVERS]
     }
@@ -222,6 +235,7 @@ unsafe impl Send for OwnStage {}
 unsafe impl Sync for OwnStage {}
 
 impl OwnStage {
+    /// Makes a stage with all counters at 0 and no servers.
     pub fn create() -> io::Result<Self> {
         // SAFETY: the name is a C string; the result is checked, and nobody else owns it.
         let file = unsafe {

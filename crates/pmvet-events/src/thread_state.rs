@@ -13,12 +13,14 @@ pub struct ThreadState {
     pub general: [u64; 16],
     /// Where the thread's segment starts.
     pub fs: u64,
+    /// The address of the instruction.
     pub pc: u64,
     /// The instruction, and what follows it.
     pub code: [u8; CODE],
 }
 
 impl ThreadState {
+    /// The form in which an event carries it.
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         let words = self.general.iter().chain([&self.fs, &self.pc]);

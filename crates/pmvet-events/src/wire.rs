@@ -22,35 +22,50 @@ use crate::event::{
 use crate::ids::{ContextId, FileId, ModuleId, SiteId, ThreadId};
 use crate::paths;
 
+/// A regular store of up to 64 bytes.
 pub const STORE: u8 = 1;
+/// As [`STORE`], non-temporal.
 pub const STORE_NT: u8 = 2;
+/// `size` is the number of bytes.
 pub const LOAD: u8 = 3;
 /// Old value, then new value, each padded to words.
 pub const RMW: u8 = 4;
+/// As [`RMW`], by a compare-and-exchange that found another value.
 pub const RMW_FAILED: u8 = 5;
 /// `size` is 1 if the line is in PM.
 pub const CLFLUSH: u8 = 6;
+/// As [`CLFLUSH`].
 pub const CLFLUSHOPT: u8 = 7;
+/// As [`CLFLUSH`].
 pub const CLWB: u8 = 8;
+/// [`FenceKind::Sfence`].
 pub const SFENCE: u8 = 9;
+/// [`FenceKind::Mfence`].
 pub const MFENCE: u8 = 10;
+/// [`FenceKind::Locked`].
 pub const FENCE_LOCKED: u8 = 11;
+/// [`FenceKind::Serializing`].
 pub const FENCE_SERIALIZING: u8 = 12;
 /// A store of any length; `size` is its [`StoreKind`].
 pub const BULK: u8 = 13;
+/// All kinds of events that have no record of their own: word 2 says which.
 pub const RARE: u8 = 14;
 /// Filler up to the end of the ring's buffer.
 pub const PAD: u8 = 15;
 /// `size` is the [`LockKind`].
 pub const ACQUIRE: u8 = 16;
+/// As [`ACQUIRE`].
 pub const RELEASE: u8 = 17;
 /// A load with the same number as the record before it in the ring. Its address takes the place of the number, so there
 /// is no word 2: most records of a run with loads are of this kind.
 pub const NEAR_LOAD: u8 = 18;
 /// As [`RMW`], of volatile memory.
 pub const ATOMIC: u8 = 19;
+/// As [`ATOMIC`], by a compare-and-exchange that found another value.
 pub const ATOMIC_FAILED: u8 = 20;
-pub const ATOMIC_FOUND: u8 = 21;
+/// As [`ATOMIC`], of a word that has another value than the thread had left there.
+const ATOMIC_FOUND: u8 = 21;
+/// As [`ATOMIC`], by an exchange whose old value the program does not use.
 pub const ATOMIC_STORED: u8 = 22;
 /// As [`RMW`], by an instruction whose old value the program does not use.
 pub const RMW_DISCARDING: u8 = 23;
@@ -66,11 +81,12 @@ pub const MAX_RECORD: usize = HEADER + 8 + 32 + MAX_DATA;
 
 const SEQ_BITS: u32 = 48;
 
+/// The first word of a record.
 pub const fn word0(seq: u64, kind: u8, size: u8) -> u64 {
     seq | (kind as u64) << SEQ_BITS | (size as u64) << 56
 }
 
-pub const fn padded(len: usize) -> usize {
+const fn padded(len: usize) -> usize {
     (len + 7) & !7
 }
 
@@ -78,6 +94,7 @@ pub const fn padded(len: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed record of kind {kind} in a ring")]
 pub struct BadRecord {
+    /// What the record says it is; 0 if there is not even a word.
     pub kind: u8,
 }
 
@@ -86,8 +103,11 @@ pub struct BadRecord {
 pub enum Front<'a> {
     /// Skip to the start of the buffer.
     Pad,
+    /// An event.
     Record {
+        /// What the record says. Its values are in the ring still.
         event: Event<'a>,
+        /// How long the record is, in bytes.
         len: usize,
     },
 }
@@ -159,9 +179,11 @@ pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
 /// A record of a frequent kind without its values: enough to count it, at half the cost of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Brief {
+    /// As in the record's first word, but [`LOAD`] for a [`NEAR_LOAD`].
     pub kind: u8,
     /// As in the record's first word.
     pub size: u8,
+    /// The instruction.
     pub site: SiteId,
     /// Meaningless for a fence.
     pub addr: u64,

@@ -62,28 +62,60 @@ pub struct TraceEnd {
     pub exit: String,
 }
 
+/// Why a trace cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
+    /// The file does not start as a trace does.
     #[error("not a pmvet trace: {found}")]
-    NotATrace { found: String },
+    NotATrace {
+        /// What it is instead, in words.
+        found: String,
+    },
 
+    /// A pmvet that writes another format wrote it.
     #[error(
         "the trace has format version {found}, but this pmvet reads version {supported}; \
          use pmvet {written_by}, which wrote it{}, or record it again",
         if found > supported { ", or a newer one" } else { "" }
     )]
-    Version { found: u32, supported: u32, written_by: String },
+    Version {
+        /// The format of the trace.
+        found: u32,
+        /// [`VERSION`] of this pmvet.
+        supported: u32,
+        /// The version of the pmvet that wrote it.
+        written_by: String,
+    },
 
+    /// The file ends before its end record.
     #[error(
         "the trace is cut short: it stops at byte {offset}, after {events_read} events, without an end record; \
          the recording was killed, the disk was full or the copy is incomplete: copy or record it again"
     )]
-    Truncated { events_read: u64, offset: u64 },
+    Truncated {
+        /// How many events could be read.
+        events_read: u64,
+        /// The size of the file in bytes.
+        offset: u64,
+    },
 
-    /// `offset` is where the damaged part of the file starts.
+    /// A checksum is wrong, or what it covers makes no sense.
     #[error("the trace is damaged at byte {offset}: {what}; copy or record it again")]
-    Corrupt { offset: u64, what: String },
+    Corrupt {
+        /// Where the damaged part of the file starts, in bytes.
+        offset: u64,
+        /// What is wrong there, in words.
+        what: String,
+    },
 
+    /// The system cannot do what a reader or a writer wants.
     #[error("cannot {action} {file}: {source}")]
-    Io { action: &'static str, file: String, source: io::Error },
+    Io {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The path, or `the trace` for one that has none.
+        file: String,
+        /// What the system says.
+        source: io::Error,
+    },
 }

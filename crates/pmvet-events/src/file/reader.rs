@@ -32,6 +32,7 @@ pub struct TraceReader<R: Read> {
 }
 
 impl TraceReader<BufReader<File>> {
+    /// Opens a trace file and reads its header.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
         let name = path.as_ref().display().to_string();
         match File::open(path) {
@@ -42,6 +43,7 @@ impl TraceReader<BufReader<File>> {
 }
 
 impl<R: Read> TraceReader<R> {
+    /// Reads the header from `from`, and events later. It is best buffered.
     pub fn new(from: R) -> Result<Self, TraceError> {
         Self::named(from, "the trace".into())
     }
@@ -58,6 +60,7 @@ impl<R: Read> TraceReader<R> {
         Ok(TraceReader { frames, header, decoder, block, at: 0, numbers, end: None, failed: false })
     }
 
+    /// What was known before the first event.
     pub fn header(&self) -> &TraceHeader {
         &self.header
     }

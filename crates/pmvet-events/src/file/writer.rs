@@ -30,6 +30,7 @@ pub struct TraceWriter<W: Write> {
 }
 
 impl TraceWriter<BufWriter<File>> {
+    /// Makes a trace file, in place of an old one, and writes the header.
     pub fn create(path: impl AsRef<Path>, header: &TraceHeader) -> Result<Self, TraceError> {
         let name = path.as_ref().display().to_string();
         match File::create(path) {
@@ -40,6 +41,7 @@ impl TraceWriter<BufWriter<File>> {
 }
 
 impl<W: Write> TraceWriter<W> {
+    /// Writes the header to `to`, and events later.
     pub fn new(to: W, header: &TraceHeader) -> Result<Self, TraceError> {
         Self::named(to, header, "the trace".into())
     }
