@@ -16,15 +16,19 @@ pub struct Baseline {
     baseline: BTreeMap<String, String>,
 }
 
+/// Why a text is not taken for a baseline.
 #[derive(Debug, thiserror::Error)]
 pub enum BaselineError {
+    /// It is of a version that this pmvet does not read.
     #[error("the baseline is of version {0}, this pmvet reads version {VERSION}")]
     Version(u32),
+    /// It is of no kind that is known; what is wrong with it as a `findings.jsonl`.
     #[error("the baseline is neither a baseline, nor an exported run, nor a findings.jsonl: {0}")]
     NotABaseline(jsonl::JsonlError),
 }
 
 impl Baseline {
+    /// Knows these findings from now on. Those without a fingerprint are left out.
     pub fn from_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Self {
         let entry = |f: &Finding| (f.fingerprint.clone(), format!("{}: {}", f.rule, f.title));
         let baseline = findings.into_iter().filter(|f| !f.fingerprint.is_empty()).map(entry).collect();
@@ -51,10 +55,12 @@ impl Baseline {
         Ok(Baseline::from_findings(&findings.map_err(BaselineError::NotABaseline)?))
     }
 
+    /// The file's content, for people to read too.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
     }
 
+    /// Whether a finding with the same fingerprint is known.
     pub fn contains(&self, finding: &Finding) -> bool {
         self.baseline.contains_key(&finding.fingerprint)
     }
@@ -83,7 +89,9 @@ impl Baseline {
 /// What became of findings from one run to another.
 #[derive(Debug, Default, PartialEq)]
 pub struct BaselineDiff<'a> {
+    /// In the later run only.
     pub new: Vec<&'a Finding>,
+    /// In the earlier run only.
     pub fixed: Vec<&'a Finding>,
     /// As in the later run.
     pub same: Vec<&'a Finding>,

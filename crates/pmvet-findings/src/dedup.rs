@@ -12,6 +12,26 @@ use crate::{
 };
 
 /// Takes findings one by one and keeps one of each kind, so that a million equal ones cost the memory of one.
+///
+/// ```
+/// use pmvet_findings::{Sources, dedup::Dedup, jsonl};
+///
+/// # fn main() -> Result<(), jsonl::JsonlError> {
+/// let finding = r#"{"rule": "redundant-fence", "severity": "performance", "title": "a fence waits for nothing",
+///     "places": [{"role": "fence", "stack": [{"function": "log_append", "offset": 4409}], "label": "this fence"}],
+///     "expected": "", "happened": "", "fix": "", "evidence": {"kind": "trace", "timeline": []}, "count": 1}"#;
+/// let twice = format!("{0}\n{0}\n", finding.replace('\n', ""));
+///
+/// let sources = Sources::default();
+/// let mut dedup = Dedup::new(&sources);
+/// for finding in jsonl::read(twice.as_bytes()) {
+///     dedup.add(finding?);
+/// }
+/// let findings = dedup.finish("20260131-120000");
+/// assert_eq!((findings.len(), findings[0].count, findings[0].fingerprint.len()), (1, 2, 32));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Dedup<'a> {
     sources: &'a Sources,
@@ -21,6 +41,7 @@ pub struct Dedup<'a> {
 }
 
 impl<'a> Dedup<'a> {
+    /// Fingerprints and names will come from these sources.
     pub fn new(sources: &'a Sources) -> Self {
         let fingerprinter = Fingerprinter::new(sources);
         Dedup { sources, fingerprinter, findings: Vec::new(), by_fingerprint: HashMap::new() }

@@ -14,9 +14,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::RuleId;
 
+/// One bug, or what looks like one: what is wrong, where, how one knows and what to do.
+///
+/// ```
+/// use pmvet_findings::{Evidence, Finding, Frame, Place, Role, jsonl, rules};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = Frame { function: Some("insert".into()), offset: 0x1139, ..Frame::default() };
+/// let label = "this store is never flushed".into();
+/// let finding = Finding {
+///     rule: rules::UNPERSISTED_STORE.id(),
+///     severity: rules::UNPERSISTED_STORE.severity,
+///     title: "a store in `insert` is never made persistent".into(),
+///     places: vec![Place { role: Role::Store, stack: vec![store], thread: Some(1), pm: None, seq: Some(7), label }],
+///     expected: "The new node is flushed before it is linked.".into(),
+///     happened: "The program ended without a flush of it.".into(),
+///     fix: "Flush the node, then fence.".into(),
+///     caveat: None,
+///     evidence: Evidence::Trace { timeline: Vec::new() },
+///     count: 1,
+///     fingerprint: String::new(),
+///     replay: None,
+/// };
+///
+/// let mut file = Vec::new();
+/// jsonl::write([&finding], &mut file)?;
+/// let read = jsonl::read(&file[..]).collect::<Result<Vec<_>, _>>()?;
+/// assert_eq!(read, [finding]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
+    /// The rule of the catalogue that the program breaks.
     pub rule: RuleId,
+    /// How grave it is. A witness may make it graver than its rule says.
     pub severity: Severity,
     /// One line, without a full stop.
     pub title: String,
@@ -31,6 +63,7 @@ pub struct Finding {
     /// What a reader has to know in order not to trust it too much, if anything: why this is a warning only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caveat: Option<String>,
+    /// How one knows.
     pub evidence: Evidence,
     /// How often it was seen.
     pub count: u64,
@@ -62,6 +95,7 @@ pub enum Severity {
 }
 
 impl Severity {
+    /// The word that reports show, and that JSON has.
     pub fn name(self) -> &'static str {
         match self {
             Severity::Performance => "performance",
@@ -74,7 +108,9 @@ impl Severity {
 /// A place in the target that has to do with the finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Place {
+    /// Why the place is shown.
     pub role: Role,
+    /// How the program came there, innermost frame first.
     pub stack: Stack,
     /// pmvet's number of the thread, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,9 +129,13 @@ pub struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
+    /// Bytes of PM are written.
     Store,
+    /// Bytes of PM are read.
     Load,
+    /// A cache line is flushed.
     Flush,
+    /// A fence is made.
     Fence,
     /// A lock is taken or should have been.
     Lock,
@@ -116,6 +156,7 @@ pub enum Role {
 /// Innermost frame first.
 pub type Stack = Vec<Frame>;
 
+/// A function on a stack. One machine instruction may have several, if functions were inlined.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Frame {
     /// Demangled; nothing if there is no symbol.
@@ -127,10 +168,13 @@ pub struct Frame {
     /// Source file as the compiler recorded it.
     #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "crate::lossy::optional_path")]
     pub file: Option<PathBuf>,
+    /// In the file, from 1; nothing without debug information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
+    /// In the line, from 1; nothing if the compiler did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
+    /// The function was inlined into that of the next frame.
     #[serde(default)]
     pub inlined: bool,
     /// The executable or library; nothing for generated code.
@@ -143,9 +187,12 @@ pub struct Frame {
 /// Bytes of a PM file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PmRange {
+    /// Its path as the program knows it.
     #[serde(serialize_with = "crate::lossy::path")]
     pub file: PathBuf,
+    /// The first byte, from the start of the file.
     pub offset: u64,
+    /// In bytes.
     pub len: u64,
     /// What is there, where known: a variable, a field, an object type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,14 +210,23 @@ pub enum Evidence {
         timeline: Vec<TimelineStep>,
     },
     /// A crash image, and what recovery made of it.
-    Crash { image: CrashImage, recovery: Recovery, timeline: Vec<TimelineStep> },
+    Crash {
+        /// What PM held after the crash.
+        image: CrashImage,
+        /// What ran on it, and how that ended.
+        recovery: Recovery,
+        /// What led to the crash, in order.
+        timeline: Vec<TimelineStep>,
+    },
     /// Two threads.
     Race {
         /// The racy load was seen between the store and its persist in this very run.
         observed: bool,
         /// Locks held at the store, at the load, in the words of the program; never as addresses.
         store_locks: Vec<String>,
+        /// Those at the load.
         load_locks: Vec<String>,
+        /// The store, the load and what made the value persistent, if anything did, in the order of the run.
         timeline: Vec<TimelineStep>,
     },
 }
@@ -178,10 +234,13 @@ pub enum Evidence {
 /// A step in the life of a cache line, for timelines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelineStep {
+    /// Position in the order of the run's events.
     pub seq: u64,
+    /// pmvet's number of the thread, from 1.
     pub thread: u32,
     /// `stored`, `flushed`, `fenced`, `persisted`, `overwritten`, `loaded`, `locked`, `crash`.
     pub what: String,
+    /// The bytes of PM it is about; nothing if it is about none in particular.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pm: Option<PmRange>,
     /// The innermost frame of the user's code.
@@ -212,8 +271,10 @@ pub struct CrashImage {
 /// Bytes of a PM file that are different in two images.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByteDiff {
+    /// Its path as the program knows it.
     #[serde(serialize_with = "crate::lossy::path")]
     pub file: PathBuf,
+    /// The first byte that differs, from the start of the file.
     pub offset: u64,
     /// As expected, or in the image that recovery works on; a short prefix of a long run of bytes.
     #[serde(with = "crate::hex")]
@@ -226,9 +287,12 @@ pub struct ByteDiff {
     pub object: Option<String>,
 }
 
+/// A recovery that ran on a crash image.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recovery {
+    /// The program and its arguments.
     pub command: Vec<String>,
+    /// What it did on the crash image.
     pub outcome: Outcome,
     /// What it does when nothing was injected.
     pub expected: Outcome,
@@ -236,31 +300,42 @@ pub struct Recovery {
     pub stack: Stack,
     /// The end of its output, both streams together.
     pub output: String,
+    /// How long it ran, in seconds; with the oracle, if there is one.
     #[serde(serialize_with = "crate::lossy::finite")]
     pub seconds: f64,
 }
 
+/// How a recovery ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Outcome {
+    /// By itself.
     Exit {
+        /// Its exit status. Which one is good depends on what it does without a crash.
         status: i32,
     },
+    /// The kernel killed it.
     Signal {
+        /// The signal's number.
         signal: i32,
+        /// The signal's name, such as `SIGSEGV`.
         name: String,
     },
     /// Still running after this many seconds.
     Hang {
+        /// How long pmvet waited.
         seconds: u64,
     },
     /// The recovery was content, the oracle was not.
     Oracle {
+        /// The oracle's exit status; 128 and the signal if it was killed, -1 if it did not end.
         status: i32,
+        /// What the oracle printed, both streams together.
         output: String,
     },
     /// The recovery was content, but what it has recovered is not what was promised.
     Content {
+        /// In which way.
         violation: Violation,
         /// The operation that it is about, as in the input.
         operation: String,

@@ -31,6 +31,7 @@ pub struct Fingerprinter<'a> {
 }
 
 impl<'a> Fingerprinter<'a> {
+    /// Texts of lines will come from these sources.
     pub fn new(sources: &'a Sources) -> Self {
         Fingerprinter { sources, ordinals: HashMap::new() }
     }

@@ -4,14 +4,28 @@ use std::io::{self, BufRead, Write};
 
 use crate::finding::Finding;
 
+/// Why a file of findings cannot be read any further.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonlError {
+    /// The system cannot read it.
     #[error("line {line} cannot be read: {source}")]
-    Io { line: usize, source: io::Error },
+    Io {
+        /// The line, from 1, empty ones counted.
+        line: usize,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is not JSON, or other JSON.
     #[error("line {line} is not a finding: {source}")]
-    Json { line: usize, source: serde_json::Error },
+    Json {
+        /// The line, from 1, empty ones counted.
+        line: usize,
+        /// What is wrong with it; positions count from the start of the line.
+        source: serde_json::Error,
+    },
 }
 
+/// Writes a line for each finding.
 pub fn write<'a>(findings: impl IntoIterator<Item = &'a Finding>, out: &mut impl Write) -> io::Result<()> {
     for finding in findings {
         serde_json::to_writer(&mut *out, finding)?;

@@ -18,6 +18,7 @@ impl std::fmt::Display for RuleId {
 /// What is known about a rule beforehand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
+    /// As users write it; never changed, never used for another rule.
     pub id: &'static str,
     /// One line.
     pub summary: &'static str,
@@ -30,6 +31,7 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// The id, as findings hold it.
     pub fn id(&self) -> RuleId {
         RuleId(self.id.into())
     }
@@ -42,13 +44,15 @@ pub fn find(id: &str) -> Option<&'static Rule> {
 
 macro_rules! rules {
     ($($name:ident $id:literal $severity:ident $engine:literal $($pedantic:ident)? : $summary:literal;)*) => {
-        $(pub const $name: &Rule = &Rule {
+        $(#[doc = concat!("`", $id, "`: ", $summary, ".")]
+        pub const $name: &Rule = &Rule {
             id: $id,
             summary: $summary,
             severity: Severity::$severity,
             engine: $engine,
             pedantic: rules!(@pedantic $($pedantic)?),
         };)*
+        /// All rules, in the order of the catalogue.
         pub const ALL: &[&Rule] = &[$($name),*];
     };
     (@pedantic) => { false };

@@ -32,6 +32,7 @@ pub struct Run {
     /// What else determines the result, by name: the target's build id, the kernel, the libraries.
     #[serde(default)]
     pub versions: BTreeMap<String, String>,
+    /// The seed of random choices; nothing if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// The engines that ran, as in [`Rule::engine`](rules::Rule::engine). A rule of any other engine was not checked.
@@ -40,11 +41,13 @@ pub struct Run {
     /// When it began, UTC, as in RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<String>,
+    /// How long the run took, in seconds.
     #[serde(serialize_with = "crate::lossy::finite")]
     pub seconds: f64,
     /// Where the time went, in order.
     #[serde(default)]
     pub phases: Vec<Phase>,
+    /// What was looked at, and what was not.
     pub coverage: Coverage,
     /// Without those that are suppressed.
     pub findings: Vec<Finding>,
@@ -54,15 +57,20 @@ pub struct Run {
     /// Suppressions that were used, with how often.
     #[serde(default)]
     pub suppressed: Vec<Suppressed>,
+    /// Suppressions that no finding of this run matched.
     #[serde(default)]
     pub unused_suppressions: Vec<Unused>,
+    /// The failure points and what became of them; nothing if no crash was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<FailurePointTree>,
 }
 
+/// A part of a run's time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
+    /// What was done, such as `recording`.
     pub name: String,
+    /// How long it took, in seconds.
     #[serde(serialize_with = "crate::lossy::finite")]
     pub seconds: f64,
 }
@@ -70,6 +78,7 @@ pub struct Phase {
 /// What the run looked at, and what it did not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coverage {
+    /// What was looked at; with several engines, the name says whose it is.
     #[serde(default)]
     pub counters: Vec<Counter>,
     /// Half sentences, such as `loads by the kernel (io_uring)`.
@@ -83,8 +92,11 @@ pub struct Coverage {
 /// What one of several engines looked at, and what it did not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineCoverage {
+    /// As in [`Rule::engine`](rules::Rule::engine).
     pub engine: String,
+    /// What it looked at.
     pub counters: Vec<Counter>,
+    /// Half sentences, as in [`Coverage::not_covered`].
     pub not_covered: Vec<String>,
 }
 
@@ -93,6 +105,7 @@ pub struct EngineCoverage {
 pub struct Counter {
     /// In the plural: `failure points`.
     pub name: String,
+    /// How many were looked at.
     pub done: u64,
     /// How many there are, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,6 +113,7 @@ pub struct Counter {
 }
 
 impl Coverage {
+    /// Adds a counter. `of` is how many there are, if that is known.
     pub fn count(&mut self, name: impl Into<String>, done: u64, of: Option<u64>) {
         self.counters.push(Counter { name: name.into(), done, of });
     }

@@ -33,6 +33,7 @@ pub struct Sources {
     index: OnceLock<HashMap<OsString, Vec<PathBuf>>>,
 }
 
+/// The text of a source file. Bytes that are not UTF-8 are replaced.
 #[derive(Debug)]
 pub struct SourceFile {
     /// Where it was found.
@@ -149,6 +150,7 @@ impl SourceFile {
         Some(self.text.get(start..end)?.trim_end_matches('\r'))
     }
 
+    /// The number of the last line. After a newline at the end of the file there is one more, which is empty.
     pub fn line_count(&self) -> u32 {
         self.starts.len() as u32
     }

@@ -21,32 +21,48 @@ use crate::{
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Suppress {
+    /// A pattern of the rule's id; nothing for any rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
+    /// A pattern of the user's function that the place is in; nothing for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
+    /// A pattern of that function's file, from any folder on; nothing for any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
+    /// Patterns of functions, from the innermost frame outwards; none for any stack.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<String>,
+    /// Why nobody needs to see it. Must not be empty.
     #[serde(default)]
     pub reason: String,
 }
 
+/// What is wrong with an entry. Entries have their position as a number, from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SuppressError {
+    /// It does not say why.
     #[error("suppression {0} gives no reason; add `reason = \"…\"`")]
     NoReason(usize),
+    /// It gives a reason, but nothing that a finding could match.
     #[error("suppression {0} would hide everything; give it a rule, function, file or stack")]
     Everything(usize),
+    /// Its pattern matches no id of the catalogue.
     #[error("suppression {number}: no rule is called `{rule}`; `pmvet explain` lists them")]
-    NoSuchRule { number: usize, rule: String },
+    NoSuchRule {
+        /// The entry's position, from 1.
+        number: usize,
+        /// The pattern.
+        rule: String,
+    },
 }
 
 /// A suppression that was used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suppressed {
+    /// The reason that its entry gives.
     pub reason: String,
+    /// How many findings it has hidden.
     pub findings: u64,
 }
 
@@ -55,6 +71,7 @@ pub struct Suppressed {
 pub struct Unused {
     /// Its position, from 1.
     pub number: usize,
+    /// The reason that its entry gives.
     pub reason: String,
 }
 
@@ -65,6 +82,7 @@ pub struct Suppressions {
 }
 
 impl Suppressions {
+    /// Takes the entries in the order of the configuration, or says which is wrong.
     pub fn new(entries: impl IntoIterator<Item = Suppress>) -> Result<Self, SuppressError> {
         let entries = entries.into_iter().enumerate().map(|(index, entry)| {
             entry.check(index + 1)?;
@@ -84,11 +102,13 @@ impl Suppressions {
         findings.retain(|finding| !self.hides(finding));
     }
 
+    /// Those that have hidden a finding, in their order.
     pub fn used(&self) -> Vec<Suppressed> {
         let used = self.entries.iter().filter(|(_, uses)| *uses > 0);
         used.map(|(entry, uses)| Suppressed { reason: entry.reason.clone(), findings: *uses }).collect()
     }
 
+    /// Those that have hidden none, in their order.
     pub fn unused(&self) -> Vec<Unused> {
         let unused = self.entries.iter().enumerate().filter(|(_, (_, uses))| *uses == 0);
         unused.map(|(index, (entry, _))| Unused { number: index + 1, reason: entry.reason.clone() }).collect()
@@ -111,6 +131,7 @@ impl Suppress {
         }
     }
 
+    /// Whether it would hide the finding.
     pub fn matches(&self, finding: &Finding) -> bool {
         let rule = self.rule.as_ref().is_none_or(|rule| matches(rule, &finding.rule.0));
         let anywhere = self.function.is_none() && self.file.is_none() && self.stack.is_empty();

@@ -24,29 +24,37 @@ static BASE32: LazyLock<Encoding> = LazyLock::new(|| {
     base32.encoding().expect("32 distinct letters are an alphabet")
 });
 
+/// A finding of a run, to be shown again. Its `Display` is the word that users copy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Token {
     /// Name of the run's folder.
     pub run: String,
+    /// The finding.
     pub finding: Which,
 }
 
 /// Which finding of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Which {
+    /// By the 32 hexadecimal digits of its fingerprint.
     Fingerprint(u128),
     /// Its position in `findings.jsonl`, from 0.
     Index(u32),
 }
 
+/// Why a word is not taken for a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
+    /// It does not begin as tokens do.
     #[error("this is not a replay token: those begin with `{MAGIC}`")]
     NotAToken,
+    /// It has a character that tokens never have, such as a space.
     #[error("`{0}` cannot be in a replay token")]
     BadCharacter(char),
+    /// It is too short, or its checksum is wrong.
     #[error("the replay token is damaged or not complete; copy it again")]
     Damaged,
+    /// It is of a version that this pmvet does not read.
     #[error("the replay token is of version {0}, this pmvet reads version {VERSION}; use the pmvet that printed it")]
     Version(u8),
 }

@@ -14,8 +14,10 @@ pub struct FailurePointTree {
     pub nodes: Vec<Node>,
 }
 
+/// A frame that failure points share, at the end of one call path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
+    /// The index of the node that calls it; nothing for an outermost frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<u32>,
     /// The frame, as its `Display` writes it: `insert (list.c:42)`. Reports find the place of a finding by it.
@@ -23,6 +25,7 @@ pub struct Node {
     /// Source file as the compiler recorded it, if the line is known, too.
     #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "crate::lossy::optional_path")]
     pub file: Option<PathBuf>,
+    /// In the file, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
     /// Not the user's code.
@@ -36,20 +39,28 @@ pub struct Node {
 /// What became of failure points.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
+    /// Recovery did what it always does.
     pub ok: u64,
+    /// Recovery failed, or what it left was wrong.
     pub failed: u64,
+    /// Nobody knows: there was no time, or another shard tries it.
     pub not_tried: u64,
 }
 
 impl Tally {
+    /// One that recovers.
     pub const OK: Tally = Tally { ok: 1, failed: 0, not_tried: 0 };
+    /// One that does not.
     pub const FAILED: Tally = Tally { ok: 0, failed: 1, not_tried: 0 };
+    /// One that was not tried.
     pub const NOT_TRIED: Tally = Tally { ok: 0, failed: 0, not_tried: 1 };
 
+    /// All of them.
     pub fn total(self) -> u64 {
         self.ok.saturating_add(self.failed).saturating_add(self.not_tried)
     }
 
+    /// Adds up.
     pub fn add(&mut self, other: Tally) {
         self.ok = self.ok.saturating_add(other.ok);
         self.failed = self.failed.saturating_add(other.failed);
@@ -152,6 +163,7 @@ impl Builder {
         }
     }
 
+    /// The tree with all that was added.
     pub fn finish(self) -> FailurePointTree {
         self.tree
     }
