@@ -20,6 +20,7 @@ use crate::thread_activity::ThisKernel;
 
 /// Whoever wants to see the events of a run.
 pub trait Sink {
+    /// The next event, in the order of their numbers. An error ends the run.
     fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError>;
 
     /// Whether it only counts. Then accesses, flushes and fences come by [`count`](Sink::count), and what different threads
@@ -28,6 +29,7 @@ pub trait Sink {
         false
     }
 
+    /// The next record of a frequent kind, for a sink that only counts.
     fn count(&mut self, _thread: ThreadId, _record: &Brief, _places: &dyn Places) {}
 }
 
@@ -36,12 +38,21 @@ pub trait Sink {
 #[error("{0}")]
 pub struct SinkError(pub String);
 
+/// Why the events of a run could not all be passed on.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
+    /// A ring holds something that no client writes.
     #[error("the event stream of thread {thread} is damaged: {source}")]
-    Damaged { thread: ThreadId, source: BadRecord },
+    Damaged {
+        /// The owner of the ring.
+        thread: ThreadId,
+        /// What was found there.
+        source: BadRecord,
+    },
+    /// The kernel does not let pmvet see the ring of a new thread.
     #[error("cannot map the event ring of a thread: {0}")]
     Map(#[source] std::io::Error),
+    /// The sink has given up.
     #[error(transparent)]
     Sink(#[from] SinkError),
 }
@@ -56,6 +67,7 @@ pub struct LostEvents {
 }
 
 impl LostEvents {
+    /// Whether nothing is missing.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }

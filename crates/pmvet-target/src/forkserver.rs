@@ -33,6 +33,7 @@ pub const FIRST: usize = 0;
 /// How long a run may take, on a machine that has time for it, and how much memory.
 #[derive(Debug, Clone, Copy)]
 pub struct RunLimits {
+    /// A run that takes longer is killed.
     pub time: Duration,
     /// Of each process of a run.
     pub bytes: u64,
@@ -41,6 +42,7 @@ pub struct RunLimits {
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForkedEnd {
+    /// By itself, or by a signal.
     Exit(TargetExit),
     /// It took too long and was killed.
     Timeout,
@@ -51,8 +53,10 @@ pub enum ForkedEnd {
 /// Asked, with the counts so far, when a run has read all of its input: whether the rest of it is wanted.
 pub type InputEndJudge<'a> = &'a mut dyn FnMut(&Maps) -> bool;
 
+/// What came of a run.
 #[derive(Debug)]
 pub struct ForkedRun {
+    /// How it ended. One that was cut short counts as a success.
     pub end: ForkedEnd,
     /// The rest of it was not wanted.
     pub cut: bool,
@@ -60,25 +64,34 @@ pub struct ForkedRun {
     pub strays: usize,
     /// Events that are missing.
     pub loss: LostEvents,
+    /// From the order to the end, by the clock.
     pub time: Duration,
 }
 
+/// Why a target cannot be run many times, or not any more.
 #[derive(Debug, thiserror::Error)]
 pub enum ForkError {
+    /// It could not even be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// It ended before its first fork point, with this output.
     #[error("the target ended ({0}) before it touched a PM file or its input; the end of its output:\n{1}")]
     Ended(TargetExit, String),
+    /// It has threads at its first fork point, which a fork would lose.
     #[error("the target has several threads before it touches its PM files and its input, so it cannot be forked")]
     Threads,
+    /// A server was killed, or died by itself. Others may live on.
     #[error("the fork server inside the target has ended")]
     Died,
+    /// pmvet was asked to stop, or its budget is used up.
     #[error("interrupted, or out of time, before the target had been run")]
     Interrupted,
+    /// The events of a run could not all be passed on.
     #[error(transparent)]
     Collect(#[from] CollectError),
 }
 
+/// A target that waits at its fork points, and the servers that it has become.
 #[derive(Debug)]
 pub struct ForkServer {
     stage: OwnStage,
@@ -194,6 +207,7 @@ impl ForkServer {
         self.stage.maps.copy()
     }
 
+    /// Sets the counter maps, as [`ForkServer::counts`] gives them. No run may be under way.
     pub fn set_counts(&self, counts: &[u8]) {
         self.stage.maps.set(counts);
     }

@@ -14,9 +14,12 @@ pub const COMMAND: &str = "__guard";
 
 /// What the guard reports about the target's first process: the raw wait status, or why it could not be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GuardReport {
+pub(crate) enum GuardReport {
+    /// It runs, as this process.
     Started(u32),
+    /// It has ended, with this status as `waitpid` gives it.
     Ended(i32),
+    /// The kernel refused, with this error number.
     NotStarted(i32),
 }
 

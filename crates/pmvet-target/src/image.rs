@@ -31,19 +31,28 @@ struct Image {
 /// What differs, if anything, between an image and its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageComparison {
+    /// They are the same, as far as anybody can be sure of their bytes.
     Same {
+        /// The size of both.
         bytes: u64,
     },
     /// They differ first at this offset.
     Differs {
+        /// From the start of the file.
         offset: u64,
+        /// The byte in the image.
         image: u8,
+        /// The byte in the file.
         file: u8,
     },
+    /// One is longer than the other.
     Size {
+        /// The size of the image, in bytes.
         image: u64,
+        /// The size of the file, in bytes.
         file: u64,
     },
+    /// They could not be compared, for this reason.
     Unreadable(String),
 }
 

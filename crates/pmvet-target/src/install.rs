@@ -6,16 +6,26 @@ use std::time::SystemTime;
 /// The files that a target is run with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Install {
+    /// `libdynamorio.so`, as an absolute path.
     pub dynamorio: PathBuf,
+    /// The client, a library that DynamoRIO loads into the target.
     pub client: PathBuf,
 }
 
+/// Why the files are not there.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
+    /// The kernel does not say where the running pmvet is.
     #[error("cannot tell where pmvet itself is: {0}")]
     Self_(#[source] std::io::Error),
+    /// One of the two is nowhere.
     #[error("{what} is missing; looked in {}. Build with `cargo build --release` or install with `make install`", list(.looked))]
-    Missing { what: &'static str, looked: Vec<PathBuf> },
+    Missing {
+        /// The name of the file.
+        what: &'static str,
+        /// The folders where it could be.
+        looked: Vec<PathBuf>,
+    },
 }
 
 fn list(paths: &[PathBuf]) -> String {
@@ -26,6 +36,7 @@ const DYNAMORIO: &str = "libdynamorio.so";
 const CLIENT: &str = "libpmvet_client.so";
 
 impl Install {
+    /// Looks where the running pmvet was installed, then where it was built.
     pub fn find() -> Result<Self, InstallError> {
         let exe = std::env::current_exe().map_err(InstallError::Self_)?;
         Self::beside(exe.parent().unwrap_or(Path::new("/")))

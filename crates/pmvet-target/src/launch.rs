@@ -34,8 +34,11 @@ pub use crate::shutdown::stopped_by;
 /// What to run, and how.
 #[derive(Debug, Clone)]
 pub struct Launch {
+    /// What to run, found and checked.
     pub program: Program,
+    /// What the client is told.
     pub plan: Plan,
+    /// Whether processes that it starts are traced, too.
     pub follow_forks: bool,
     /// Run under DynamoRIO alone, without the client: what instrumentation is compared with.
     pub bare: bool,
@@ -53,8 +56,11 @@ impl Launch {
 /// What a target gets that must not touch the user's files.
 #[derive(Debug, Clone)]
 pub struct Private {
+    /// The files that it sees in place of the user's.
     pub overlay: Arc<Mutex<Overlay>>,
+    /// What it reads from standard input; nothing for an empty one.
     pub input: Option<Arc<File>>,
+    /// Where its output goes, and how much of it is kept.
     pub output: Output,
     /// For servers: who talks to it.
     pub driver: Option<Arc<Driver>>,
@@ -69,8 +75,11 @@ pub struct Private {
 /// How a run went.
 #[derive(Debug)]
 pub struct Ending {
+    /// How its first process ended; for servers, how the client did.
     pub exit: TargetExit,
+    /// From the start to the end of its last process, by the clock.
     pub time: Duration,
+    /// Events that are missing.
     pub loss: LostEvents,
     /// Some events have no place, because there were more places than the tables hold.
     pub places_lost: bool,
@@ -100,9 +109,12 @@ impl Ending {
     }
 }
 
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetExit {
+    /// By itself, with this exit status.
     Status(i32),
+    /// Killed by this signal.
     Signal(i32),
 }
 
@@ -140,25 +152,39 @@ pub fn signal_name(signal: i32) -> &'static str {
     }
 }
 
+/// Why a target could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
+    /// The kernel does not give pmvet the memory that it shares with the target.
     #[error("cannot make shared memory for events: {0}")]
     SharedMemory(#[source] std::io::Error),
+    /// The plan has something that JSON cannot hold.
     #[error("cannot encode the plan: {0}")]
     Plan(#[source] serde_json::Error),
+    /// The process between pmvet and the target could not be started.
     #[error("cannot start pmvet's guard process: {0}")]
     Guard(#[source] std::io::Error),
+    /// DynamoRIO could not be run.
     #[error("cannot start DynamoRIO ({}): {source}", .path.display())]
-    NotStarted { path: PathBuf, source: std::io::Error },
+    NotStarted {
+        /// What was to be run.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// A step before DynamoRIO itself.
     #[error("cannot start the target in its sandbox: {0}")]
     Sandbox(#[source] StartError),
+    /// The guard was killed.
     #[error("the guard process ended without a word; the target's fate is unknown")]
     GuardDied,
+    /// It said why, and ended the target.
     #[error("the client inside the target gave up: {0}")]
     ClientFailed(String),
+    /// The sink has given up.
     #[error(transparent)]
     Sink(#[from] SinkError),
+    /// Events could not be read, or not be passed on.
     #[error(transparent)]
     Collect(#[from] crate::collect::CollectError),
 }

@@ -32,6 +32,8 @@
 //! # }
 //! ```
 
+#![deny(missing_docs)]
+
 pub mod collect;
 pub mod crash;
 pub mod forkserver;

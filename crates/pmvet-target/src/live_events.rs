@@ -40,6 +40,7 @@ pub struct LiveEvents {
     empty: Sender<Vec<u8>>,
 }
 
+/// Both ends of a new way for the events of one run.
 pub fn live() -> (Feed, LiveEvents) {
     let (send, parcels) = sync_channel(UNDER_WAY);
     let (give_back, empty) = channel();

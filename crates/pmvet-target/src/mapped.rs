@@ -31,22 +31,27 @@ impl MappedFile {
         self.resize(from.metadata()?.len())
     }
 
+    /// The file itself, for others to read or map.
     pub fn file(&self) -> &Arc<File> {
         &self.file
     }
 
+    /// In bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
+    /// The whole content.
     pub fn bytes(&self) -> &[u8] {
         self.map.as_deref().unwrap_or_default()
     }
 
+    /// The whole content, to be changed in place.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.map.as_deref_mut().unwrap_or_default()
     }
 
+    /// Makes the file longer, by zeros, or cuts it.
     pub fn resize(&mut self, size: u64) -> io::Result<()> {
         if size == self.size {
             return Ok(());
@@ -96,6 +101,7 @@ impl MappedFile {
         Ok(())
     }
 
+    /// Fills a range with zeros, as far as it lies within the file.
     pub fn zero(&mut self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.saturating_add(len).min(self.size);
         if offset >= end {
@@ -118,6 +124,7 @@ pub struct Restored {
 }
 
 impl Restored {
+    /// Takes a file of any content. It is mapped when it is first put back.
     pub fn new(file: Arc<File>) -> Self {
         Self { file, map: None }
     }

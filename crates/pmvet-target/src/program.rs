@@ -16,28 +16,55 @@ pub struct Program {
     pub arguments: Vec<OsString>,
 }
 
+/// Why a command cannot be traced. All but the first name the program.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
+    /// The command is empty.
     #[error("no program given: what is to be traced follows `--`")]
     None,
+    /// There is no file at this path.
     #[error("{}: no such program", .0.display())]
     NotFound(PathBuf),
+    /// No folder of `PATH` has a program of this name.
     #[error("{}: not found in PATH; to run a file in this folder, write ./{}", .0.display(), .0.display())]
     NotInPath(PathBuf),
+    /// It is a folder.
     #[error("{}: is a directory, not a program", .0.display())]
     Directory(PathBuf),
+    /// Nobody may execute it.
     #[error("{}: not executable; set the permission with `chmod +x`", .0.display())]
     NotExecutable(PathBuf),
+    /// It may be executed, but not read.
     #[error("{}: cannot be read: {source}", .path.display())]
-    Unreadable { path: PathBuf, source: std::io::Error },
+    Unreadable {
+        /// The program.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// It is an ELF file for 32-bit machines.
     #[error("{}: a 32-bit program; pmvet traces x86-64 programs only", .0.display())]
     Bits32(PathBuf),
+    /// It is an ELF file for another 64-bit machine.
     #[error("{}: a program for another machine (ELF machine {machine}); pmvet traces x86-64 programs only", .path.display())]
-    OtherMachine { path: PathBuf, machine: u16 },
+    OtherMachine {
+        /// The program.
+        path: PathBuf,
+        /// The machine's number in the ELF header.
+        machine: u16,
+    },
+    /// It starts neither as an ELF file nor with `#!`, or scripts are nested too deep.
     #[error("{}: neither an ELF program nor a script with an interpreter (#!)", .0.display())]
     NotAProgram(PathBuf),
+    /// It is a script whose interpreter cannot be traced.
     #[error("{}: the interpreter of this script: {source}", .path.display())]
-    Interpreter { path: PathBuf, source: Box<ProgramError> },
+    Interpreter {
+        /// The script.
+        path: PathBuf,
+        /// What is wrong with its interpreter.
+        source: Box<ProgramError>,
+    },
+    /// It would run with rights that tracing takes away.
     #[error("{}: runs with another user's rights (setuid or setgid), which cannot be traced", .0.display())]
     SetUid(PathBuf),
 }

@@ -30,16 +30,31 @@ pub struct Recording {
     pub pm: HashSet<PathBuf>,
 }
 
+/// Why a run was not recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
+    /// The target could not be run to its end.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// The trace file could not be written.
     #[error("cannot save the trace: {0}")]
     Trace(#[from] TraceError),
+    /// The initial image of a PM file could not be saved.
     #[error("cannot save PM file {}: {source}", .path.display())]
-    Base { path: PathBuf, source: io::Error },
+    Base {
+        /// The PM file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The counts of branches could not be saved.
     #[error("cannot save the branches in {}: {source}", .path.display())]
-    Branches { path: PathBuf, source: io::Error },
+    Branches {
+        /// The file in the recording.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
 }
 
 impl Recording {
@@ -115,10 +130,12 @@ impl Recording {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 
+    /// The path of the trace file.
     pub fn trace(&self) -> PathBuf {
         self.folder.join("trace")
     }
 
+    /// Reads the trace from its first event.
     pub fn read(&self) -> Result<TraceReader<BufReader<File>>, TraceError> {
         TraceReader::open(self.trace())
     }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 /// Why pmvet has to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Over {
+    /// It got this signal.
     Signal(i32),
+    /// Its time, or its engine's share of it, is used up.
     Budget,
 }
 
@@ -30,6 +32,7 @@ static ENGINE_SHARE: RwLock<Option<Budget>> = RwLock::new(None);
 /// How long the command, or an engine, may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
+    /// All of it, time for reports included.
     pub whole: Duration,
     /// When it is used up.
     pub end: Instant,

@@ -23,6 +23,7 @@ pub const OUTPUT_TAIL_BYTES: usize = 4 << 10;
 /// What runs, on what.
 #[derive(Debug)]
 pub struct Workload {
+    /// What is run, found and checked.
     pub program: Program,
     /// As the user gave it.
     pub command: Vec<OsString>,
@@ -30,6 +31,7 @@ pub struct Workload {
     pub pm: Vec<String>,
     /// Functions that synchronise threads, and those that allocate PM, beside those that the client knows.
     pub sync: Vec<SyncFunction>,
+    /// Functions that allocate PM, beside those that the client knows.
     pub alloc: Vec<AllocFunction>,
     /// Whether to record what only `race` looks at.
     pub races: bool,

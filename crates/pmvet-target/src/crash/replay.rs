@@ -17,8 +17,11 @@ use crate::sparse;
 /// What a PM file is called and how long it is, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileState {
+    /// The number that events know it by.
     pub file: FileId,
+    /// Its newest path, as the target named it.
     pub path: PathBuf,
+    /// In bytes.
     pub size: u64,
     /// False once it has been deleted.
     pub exists: bool,
@@ -26,6 +29,7 @@ pub struct FileState {
     pub former: Vec<PathBuf>,
 }
 
+/// The PM files of a recorded run, as they are after the events applied so far.
 #[derive(Debug)]
 pub struct PmReplay {
     recording: Recording,
@@ -66,10 +70,12 @@ impl Dirty {
 }
 
 impl PmReplay {
+    /// Starts before the first event, with no files.
     pub fn new(recording: &Recording) -> Self {
         Self { recording: recording.clone(), spaces: AddressSpaces::default(), files: Vec::new() }
     }
 
+    /// Takes the next event. Fails if an initial image is missing, or there is no room for a file.
     pub fn apply(&mut self, event: &Event<'_>) -> io::Result<()> {
         match event.what {
             What::Store { addr, value, .. } => self.store(event.thread, addr, value),
@@ -162,6 +168,7 @@ impl PmReplay {
         self.files.get(file.0 as usize).and_then(Option::as_ref).map_or(&[], |image| image.content.bytes())
     }
 
+    /// Which file stands where after the events applied so far.
     pub fn spaces(&self) -> &AddressSpaces {
         &self.spaces
     }

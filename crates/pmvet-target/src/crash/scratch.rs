@@ -18,8 +18,11 @@ use crate::sparse;
 /// Bytes that differ from a version: a store that the crash lost, say.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Patch {
+    /// The file that is changed.
     pub file: FileId,
+    /// The first byte. Bytes past the end make the file longer.
     pub offset: u64,
+    /// What is there instead.
     pub bytes: Vec<u8>,
 }
 

@@ -21,11 +21,13 @@ pub struct VersionId(pub u32);
 /// The content of PM at one moment, as far as it is not in the pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
+    /// All PM files that the run had touched by then, deleted ones included.
     pub files: Vec<FileState>,
     /// Of everything: names, sizes, bytes.
     pub hash: u128,
 }
 
+/// The contents that PM had at the moments of [`Versions::snapshot`], each kept once.
 #[derive(Debug)]
 pub struct Versions {
     versions: Vec<Version>,
@@ -145,14 +147,17 @@ impl Versions {
         Ok(())
     }
 
+    /// Nothing if there is no such version.
     pub fn get(&self, id: VersionId) -> Option<&Version> {
         self.versions.get(id.0 as usize)
     }
 
+    /// How many different contents there are.
     pub fn len(&self) -> usize {
         self.versions.len()
     }
 
+    /// Whether there was no snapshot yet.
     pub fn is_empty(&self) -> bool {
         self.versions.is_empty()
     }

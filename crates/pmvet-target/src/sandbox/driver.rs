@@ -22,6 +22,7 @@ use super::{Output, Overlay, SandboxedEnd, SandboxedProgram, SandboxedRun, Trace
 /// Who talks to a server, when, and how it is told to end.
 #[derive(Debug, Clone)]
 pub struct Driver {
+    /// How to know that the client can begin.
     pub ready: Ready,
     /// Run once the server is ready; its exit status is that of the whole run.
     pub client: Vec<OsString>,
@@ -121,6 +122,7 @@ pub(super) struct Driven {
 pub(super) type Sign = (u64, u64, i64, i64);
 
 impl Driver {
+    /// A driver whose client reads nothing from standard input.
     pub fn new(ready: Ready, client: Vec<OsString>, stop: Option<Vec<OsString>>) -> Self {
         Self { ready, client, input: None, stop }
     }

@@ -21,7 +21,9 @@ use super::mounts::{self, Mount, below};
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{step}: {error}")]
 pub struct NoViews {
+    /// The system call or the file.
     pub step: String,
+    /// What the kernel said.
     pub error: String,
 }
 

@@ -87,7 +87,9 @@ pub struct SandboxedProgram<'a> {
     pub variables: &'a [(OsString, OsString)],
     /// A file to read from its start, or nothing.
     pub input: Option<&'a File>,
+    /// Where its output goes, and how much of it is kept.
     pub output: Output,
+    /// How long it may run, on a machine that has time for it; nothing for as long as it likes.
     pub timeout: Option<Duration>,
     /// The timeout is all there is, also on a machine that is busy with something else.
     pub by_the_clock: bool,
@@ -135,6 +137,7 @@ impl<'a> SandboxedProgram<'a> {
     }
 }
 
+/// Where the output of a program goes, and how much of it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// Where pmvet's own output goes.
@@ -189,11 +192,13 @@ fn terminal() -> io::Result<(OwnedFd, OwnedFd)> {
 /// How a run went.
 #[derive(Debug, Clone)]
 pub struct SandboxedRun {
+    /// How its first process ended, or why pmvet ended it; for servers, how the client ended.
     pub end: SandboxedEnd,
     /// The end of what it wrote to its standard output and error.
     pub output: Vec<u8>,
     /// Where it was when it failed.
     pub stack: Vec<RawFrame>,
+    /// How long it ran.
     pub time: Duration,
     /// The end of what a server's client has printed.
     pub client_output: Vec<u8>,
@@ -203,9 +208,12 @@ pub struct SandboxedRun {
     pub server_failure: Option<ServerFailure>,
 }
 
+/// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxedEnd {
+    /// By itself, with this exit status.
     Exit(i32),
+    /// Killed by this signal.
     Signal(i32),
     /// It was still running when its time was over.
     Timeout,

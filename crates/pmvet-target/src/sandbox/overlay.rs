@@ -83,6 +83,7 @@ pub(super) enum CallEffect {
 }
 
 impl Overlay {
+    /// Replaces no file yet. `capture` says which ones it will when they are opened.
     pub fn new(capture: Capture) -> Self {
         let (entries, below, layers, view, nameless, sockets) = Default::default();
         Self { capture, entries, below, layers, view, nameless, sockets }
@@ -210,6 +211,7 @@ impl Overlay {
         self.entries.insert(path, Entry::Deleted);
     }
 
+    /// The file that was put here under this path; nothing if it is hidden, or only the overlay below replaces it.
     pub fn get(&self, path: &Path) -> Option<&Arc<File>> {
         match self.entries.get(path) {
             Some(Entry::Present(file)) => Some(file),

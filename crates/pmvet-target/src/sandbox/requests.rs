@@ -21,7 +21,9 @@ pub const COMMAND: &str = "__send-requests";
 
 /// How it ends if the server cannot be reached, has closed a connection, or does not reply.
 pub const NOT_CONNECTED: i32 = 3;
+/// The server has closed a connection before it replied.
 pub const CLOSED: i32 = 4;
+/// The server has not replied in time.
 pub const NO_REPLY: i32 = 5;
 
 /// How long a server may take to listen once it is ready, to reply, and to close a connection that its client has closed.
@@ -44,6 +46,7 @@ pub struct Request {
     pub turn: u32,
     /// There was a reply.
     pub answered: bool,
+    /// What was sent.
     pub bytes: Vec<u8>,
 }
 

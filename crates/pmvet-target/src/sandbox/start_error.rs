@@ -25,7 +25,9 @@ pub enum StartStep {
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}{}", .step.failed(), advice(.step, .source))]
 pub struct StartError {
+    /// What could not be done.
     pub step: StartStep,
+    /// What the kernel said.
     pub source: io::Error,
 }
 

@@ -197,6 +197,7 @@ impl Tracees {
         self.fewer.notify_all();
     }
 
+    /// Whether the thread is alive, as far as the tracer has heard.
     pub fn contains(&self, tid: libc::pid_t) -> bool {
         self.alive().threads.contains(&tid)
     }

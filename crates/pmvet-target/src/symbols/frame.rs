@@ -14,7 +14,9 @@ pub struct SymbolizedFrame {
     pub function_offset: Option<u64>,
     /// As the compiler recorded it, which need not exist here.
     pub file: Option<PathBuf>,
+    /// In the file, from 1; unknown without debug information.
     pub line: Option<u32>,
+    /// In the line, from 1; unknown if the compiler did not record it.
     pub column: Option<u32>,
     /// The function has no stack frame of its own: it was inlined into the next frame's function.
     pub inlined: bool,

@@ -23,13 +23,16 @@ pub enum Missing {
     /// Generated code, or a module that was never announced.
     #[error("it belongs to no known module")]
     NoModule,
+    /// There is no file at its path any more.
     #[error("the file is gone")]
     Gone,
     /// The lines of another build would mislead more than none.
     #[error("the file was replaced since it was loaded")]
     Replaced,
+    /// It has another format, or is no regular file.
     #[error("it is not an ELF file")]
     NotElf,
+    /// The kernel does not let it be read, for this reason.
     #[error("{0}")]
     Unreadable(String),
 }

@@ -23,7 +23,9 @@ pub struct Member {
     pub name: Option<String>,
     /// From the start of the struct.
     pub offset: u64,
+    /// Its type; nothing if it is not described.
     pub of: Option<TypeId>,
+    /// It has only some bits of its bytes, so it has no address of its own.
     pub is_bit_field: bool,
 }
 
@@ -74,6 +76,7 @@ const DEEPEST: usize = 32;
 const MOST_PARTS: usize = 256;
 
 impl Types {
+    /// Whether no module describes any type.
     pub fn is_empty(&self) -> bool {
         self.types.is_empty()
     }
@@ -86,22 +89,27 @@ impl Types {
         self.structs.iter().filter(|(known, _)| is(known)).flat_map(|(_, all)| all).copied().collect()
     }
 
+    /// The types of global variables of this name.
     pub fn globals(&self, name: &str) -> &[TypeId] {
         self.globals.get(name).map_or(&[], Vec::as_slice)
     }
 
+    /// The types of parameters and variables of this name in functions of that name.
     pub fn locals(&self, function: &str, name: &str) -> &[TypeId] {
         self.locals.get(&(function.to_owned(), name.to_owned())).map_or(&[], Vec::as_slice)
     }
 
+    /// The types that functions of this name return.
     pub fn results(&self, function: &str) -> &[TypeId] {
         self.results.get(function).map_or(&[], Vec::as_slice)
     }
 
+    /// The names of all structs, with their namespaces, in any order.
     pub fn struct_names(&self) -> impl Iterator<Item = &str> {
         self.structs.keys().map(String::as_str)
     }
 
+    /// The names of all global variables, in any order.
     pub fn global_names(&self) -> impl Iterator<Item = &str> {
         self.globals.keys().map(String::as_str)
     }
