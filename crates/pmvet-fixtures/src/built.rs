@@ -66,8 +66,11 @@ pub fn program(name: &str) -> PathBuf {
     compile(&format!("tests/programs/{name}.c"), name, &[])
 }
 
+/// How a program is linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Linked {
+    /// To the libraries of this machine.
     Dynamic,
+    /// All in one file.
     Static,
 }

@@ -27,11 +27,13 @@ impl Check<'_> {
         self
     }
 
+    /// Adds words of the command line before `--`.
     pub fn option(mut self, words: &[&str]) -> Self {
         self.options.extend(words.iter().map(OsString::from));
         self
     }
 
+    /// Sets a variable in the environment of pmvet, and so of the target.
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.into(), value.into()));
         self
@@ -66,14 +68,18 @@ impl Check<'_> {
 /// What came of a check.
 #[derive(Debug)]
 pub struct CheckedRun {
+    /// pmvet's exit code; nothing if a signal ended it.
     pub code: Option<i32>,
+    /// All of pmvet's standard output.
     pub stdout: String,
+    /// All of pmvet's standard error.
     pub stderr: String,
     /// As the run's folder has them.
     pub findings: Vec<Finding>,
 }
 
 impl CheckedRun {
+    /// Takes the findings from the newest run in `place`; none if it has no run.
     pub fn new(place: &TestPlace, output: &Output) -> Self {
         let findings = match File::open(place.run().join("findings.jsonl")) {
             Ok(file) => jsonl::read(BufReader::new(file)).map(|finding| finding.expect("a whole finding")).collect(),
@@ -87,10 +93,12 @@ impl CheckedRun {
         }
     }
 
+    /// Those with a witness.
     pub fn errors(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.severity == Severity::Error)
     }
 
+    /// Those without a witness that may be bugs.
     pub fn warnings(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.severity == Severity::Warning)
     }
@@ -108,6 +116,7 @@ impl CheckedRun {
         format!("exit code {:?}\n{}{}", self.code, findings.concat(), self.stderr)
     }
 
+    /// Asserts the exit code, that standard error has all these words, and that pmvet did not panic.
     #[track_caller]
     pub fn expect(&self, code: i32, words: &[&str]) -> &Self {
         assert_eq!(self.code, Some(code), "{}", self.text());

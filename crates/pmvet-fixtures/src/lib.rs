@@ -14,6 +14,7 @@
 //!
 //! A test is `make test`'s if it is quick or the only one of its kind; [`is_soak`] and [`one_of_each`] leave the others to `make soak`.
 
+#![deny(missing_docs)]
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
 
 mod built;
@@ -42,11 +43,17 @@ pub use processes::{DEADLINE, Running, finish, wait_until};
 
 /// pmvet's exit codes.
 pub const CLEAN: i32 = 0;
+/// There is a finding of the severity that fails a run.
 pub const FOUND: i32 = 1;
+/// The command line or the configuration is wrong, or the program cannot be run.
 pub const USAGE: i32 = 2;
+/// The target, or its recovery, fails without any crash.
 pub const FAILS_BY_ITSELF: i32 = 3;
+/// Nothing was analysed: there was no PM file, no failure point or no time.
 pub const NOTHING: i32 = 4;
+/// The budget ended early, or a part of the work is missing.
 pub const INCOMPLETE: i32 = 5;
+/// A signal asked pmvet to stop.
 pub const INTERRUPTED: i32 = 130;
 
 /// Whether everything is tried, as `make soak` does. `make test` leaves out some of what is much alike.

@@ -19,6 +19,7 @@ pub struct TestPlace {
 }
 
 impl TestPlace {
+    /// Makes both folders, that for PM in memory if there is enough of it.
     #[expect(clippy::new_without_default, reason = "it makes folders")]
     pub fn new() -> Self {
         // Containers often have a tiny /dev/shm. Any file will do as PM.
@@ -29,14 +30,17 @@ impl TestPlace {
         Self { pools: folder(pools), work: folder(plain) }
     }
 
+    /// The folder for PM files.
     pub fn pools(&self) -> &Path {
         self.pools.path()
     }
 
+    /// The PM file that most programs are given. Nobody makes it beforehand.
     pub fn pool(&self) -> PathBuf {
         self.pools.path().join("pool")
     }
 
+    /// The folder that pmvet is started in.
     pub fn work(&self) -> &Path {
         self.work.path()
     }
@@ -160,12 +164,14 @@ pub struct Untouched {
 }
 
 impl Untouched {
+    /// Remembers a file as it is now. Panics if there is none.
     pub fn new(path: &Path) -> Self {
         let found = path.metadata().unwrap();
         let bytes = fs::read(path).unwrap();
         Self { path: path.into(), bytes, modified: found.modified().unwrap(), permissions: found.permissions() }
     }
 
+    /// Asserts that content, permissions and time of change are what they were.
     #[track_caller]
     pub fn assert(&self) {
         assert!(self.path.exists(), "{} is gone", self.path.display());

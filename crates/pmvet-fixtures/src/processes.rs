@@ -17,6 +17,7 @@ impl Running {
         Self(Some(spawn(command, input)))
     }
 
+    /// Sends pmvet a signal. Panics if it has ended.
     #[track_caller]
     pub fn signal(&mut self, number: i32) {
         assert!(!self.has_ended(), "pmvet has ended already");
@@ -25,10 +26,12 @@ impl Running {
         assert_eq!(unsafe { libc::kill(pid as i32, number) }, 0);
     }
 
+    /// Whether pmvet has ended, by now.
     pub fn has_ended(&mut self) -> bool {
         self.0.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
+    /// Waits for the end.
     pub fn end(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }

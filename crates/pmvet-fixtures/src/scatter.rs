@@ -11,13 +11,18 @@ use crate::{CheckedRun, TestPlace, finish, make};
 /// Work on a program of the zoo that tasks share.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedWork {
+    /// `check` or `verify`.
     pub engine: &'static str,
+    /// The zoo's name of the program.
     pub program: &'static str,
+    /// How many tasks share it.
     pub tasks: u32,
+    /// The folder that the tasks share, below the one that pmvet is started in.
     pub shared: &'static str,
 }
 
 impl SharedWork {
+    /// In a folder called `shared`.
     pub fn new(engine: &'static str, program: &'static str, tasks: u32) -> Self {
         Self { engine, program, tasks, shared: "shared" }
     }
@@ -40,10 +45,12 @@ impl SharedWork {
         }
     }
 
+    /// Runs `pmvet scatter` to its end.
     pub fn scatter(&self, place: &TestPlace, options: &[&str]) -> CheckedRun {
         CheckedRun::new(place, &finish(self.scattering(place, options), None).expect("pmvet hangs"))
     }
 
+    /// The command line of `pmvet scatter`, for this work.
     pub fn scattering(&self, place: &TestPlace, options: &[&str]) -> Command {
         let tasks = self.tasks.to_string();
         let mut command = place.pmvet(&["scatter", "--engine", self.engine, "-n", &tasks, "--shared", self.shared]);

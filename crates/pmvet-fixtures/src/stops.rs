@@ -32,13 +32,16 @@ pub struct UnrulyPlace {
 /// How a run of pmvet went.
 #[derive(Debug)]
 pub struct StoppedRun {
+    /// How pmvet itself ended.
     pub status: ExitStatus,
+    /// What it printed.
     pub output: String,
     /// Since it was started, or told to end.
     pub time: Duration,
 }
 
 impl UnrulyPlace {
+    /// Makes both folders, and compiles the program if need be.
     #[expect(clippy::new_without_default, reason = "it makes folders")]
     pub fn new() -> Self {
         let pools = tempfile::Builder::new().prefix("pmvet-stops-").tempdir_in("/dev/shm").unwrap();
@@ -218,6 +221,7 @@ pub struct Load {
 }
 
 impl Load {
+    /// Starts so many threads, which spin until the value goes.
     pub fn new(threads: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         for _ in 0..threads {

@@ -43,8 +43,11 @@ pub fn missing_feature<'a>(features: impl IntoIterator<Item = &'a str>) -> Optio
 /// How to trace.
 #[derive(Debug, Clone, Default)]
 pub struct Tracing {
+    /// With `--loads`.
     pub loads: bool,
+    /// With `--deterministic`.
     pub deterministic: bool,
+    /// The file for `--config`, if any.
     pub config: Option<PathBuf>,
     /// Read the events back without their call paths, which are most of the text.
     pub no_stacks: bool,
@@ -55,9 +58,11 @@ pub struct Tracing {
 pub struct TracedRun {
     /// pmvet's own exit code.
     pub code: Option<i32>,
+    /// All of pmvet's standard error.
     pub stderr: String,
     /// As `pmvet events --format json` prints them.
     pub json: String,
+    /// The same, parsed.
     pub events: Vec<JsonEvent>,
 }
 
@@ -106,38 +111,68 @@ fn events(how: &Tracing, saved: &Path, run: &Output) -> String {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct JsonEvent {
+    /// Position in the order of the run.
     pub seq: u64,
+    /// pmvet's number of the thread, from 1.
     pub thread: u32,
+    /// The name of the kind, such as `store`.
     pub kind: String,
+    /// In hexadecimal, with `0x`.
     pub addr: Option<String>,
+    /// In bytes; of accesses, files and modules.
     pub size: Option<u64>,
+    /// In bytes; of ranges.
     pub len: Option<u64>,
+    /// What was written: two hexadecimal digits for each byte.
     pub value: Option<String>,
+    /// What an atomic instruction found, written as `value`.
     pub old: Option<String>,
+    /// What was there after it.
     pub new: Option<String>,
+    /// Whether it stored anything.
     pub stored: Option<bool>,
+    /// Whether a flush was one of PM.
     pub pm: Option<bool>,
+    /// The path of the PM file that the event is about.
     pub file: Option<String>,
+    /// Where in that file.
     pub offset: Option<u64>,
+    /// Whether a mapping can be stored to.
     pub writable: Option<bool>,
+    /// The thread that is created, joined or detached.
     pub child: Option<u32>,
+    /// The address of the lock.
     pub lock: Option<String>,
+    /// The address of the condition variable, barrier or semaphore.
     pub object: Option<String>,
+    /// The kind of a lock or a marker.
     pub how: Option<String>,
+    /// What a marker says.
     pub text: Option<String>,
+    /// The new path of a file.
     pub to: Option<String>,
+    /// The program or library.
     pub path: Option<String>,
+    /// What pmvet does not follow.
     pub why: Option<String>,
+    /// The kernel's number of the process.
     pub process: Option<u32>,
+    /// The process it was forked from; 0 for none.
     pub parent: Option<u32>,
+    /// The instruction, if it is known.
     pub site: Option<JsonFrame>,
+    /// The call path, innermost first; empty with `no_stacks`.
     pub stack: Vec<JsonFrame>,
 }
 
+/// A function on a call path.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct JsonFrame {
+    /// Its name, if there is a symbol.
     pub function: Option<String>,
+    /// The name of its source file, without the folder; with debug information only.
     pub source: Option<String>,
+    /// The line in that file.
     pub line: Option<u32>,
 }

@@ -9,10 +9,14 @@ use serde::Deserialize;
 
 use crate::repository;
 
+/// What the zoo says about one of its programs.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Manifest {
+    /// The program as a whole.
     pub program: ZooProgram,
+    /// Its bugs, each of which can be switched on.
     pub bug: Vec<Bug>,
+    /// Where its manifest is.
     #[serde(skip)]
     pub folder: PathBuf,
     /// The file with the markers.
@@ -20,21 +24,30 @@ pub struct Manifest {
     pub source: PathBuf,
 }
 
+/// A program of the zoo.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ZooProgram {
+    /// Its name in the zoo, and that of its executable.
     pub name: String,
+    /// Arguments of an ordinary run.
     pub workload: Vec<String>,
     /// Its recovery sums up what it does not know to be persistent.
     #[serde(default)]
     pub checksums: bool,
 }
 
+/// A bug of the zoo.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Bug {
+    /// The number that switches it on.
     pub id: u32,
+    /// What kind of bug it is, such as `missing-flush`.
     pub class: String,
+    /// The engines that have to find it.
     pub engines: Vec<String>,
+    /// Arguments of a run that shows it, if not those of the program.
     pub workload: Option<Vec<String>>,
+    /// What such a run has to have, such as `threads`.
     pub needs: Option<String>,
     /// What its report has to say about how to mend it.
     pub fix: Option<String>,
@@ -48,6 +61,7 @@ impl Manifest {
 }
 
 impl Bug {
+    /// Whether it takes two threads to go wrong.
     pub fn is_race(&self) -> bool {
         ["race-unpersisted", "lock-left-held"].contains(&self.class.as_str())
     }
@@ -57,10 +71,12 @@ impl Bug {
         self.class == "race-benign"
     }
 
+    /// Whether one thread alone shows it.
     pub fn is_sequential(&self) -> bool {
         !self.is_race() && self.needs.as_deref() != Some("threads")
     }
 
+    /// Whether this engine has to find it.
     pub fn engine(&self, name: &str) -> bool {
         self.engines.iter().any(|engine| engine == name)
     }
@@ -78,6 +94,7 @@ impl Bug {
     }
 }
 
+/// All programs of the zoo that have a manifest, by name.
 pub fn manifests() -> Vec<Manifest> {
     let zoo = repository().join("zoo");
     let mut all = Vec::new();
@@ -134,7 +151,9 @@ pub fn blamed(finding: &Finding) -> String {
 /// A bug that is found, but whose report names a line that has nothing to do with it, or too little.
 #[derive(Debug)]
 pub struct Elsewhere {
+    /// The zoo's name of the program.
     pub program: &'static str,
+    /// The number of the bug.
     pub bug: u32,
     /// A line that is named today.
     pub at: &'static str,

@@ -31,11 +31,14 @@ pub struct Browser {
 /// How a person wants pages to look.
 #[derive(Debug, Clone, Copy)]
 pub enum Theme {
+    /// Dark on light.
     Light,
+    /// Light on dark.
     Dark,
 }
 
 impl Browser {
+    /// A browser of this machine. Without one the test has nothing to do, unless `PMVET_REQUIRE_BROWSER` is set: then it fails.
     pub fn find() -> Option<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let names = ["chromium", "chromium-browser", "google-chrome"];

@@ -22,34 +22,47 @@ use crate::{finish, pmvet, put_in_place, repository, scratch};
 /// Who does it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
+    /// `pmvet check`
     Check,
+    /// `pmvet race`
     Race,
+    /// `pmvet verify`
     Verify,
+    /// `pmvet fuzz`
     Fuzz,
 }
 
 /// As what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileRole {
+    /// What prepares the files of all runs.
     SetUp,
+    /// The target itself.
     Workload,
+    /// What runs on crash images.
     Recovery,
+    /// What judges a recovered image.
     Oracle,
 }
 
 /// How pmvet keeps it from the user's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
+    /// Mounts of its own, that the user does not see.
     Namespace,
+    /// A tracer that answers its system calls.
     Supervisor,
     /// Whatever pmvet chooses.
     Any,
 }
 
+/// All engines.
 pub const ENGINES: [Engine; 4] = [Engine::Check, Engine::Race, Engine::Verify, Engine::Fuzz];
+/// All roles.
 pub const ROLES: [FileRole; 4] = [FileRole::SetUp, FileRole::Workload, FileRole::Recovery, FileRole::Oracle];
 
 impl Engine {
+    /// The command's name.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Check => "check",
@@ -61,6 +74,7 @@ impl Engine {
 }
 
 impl FileRole {
+    /// For messages.
     pub fn name(self) -> &'static str {
         match self {
             FileRole::SetUp => "set-up",
@@ -84,9 +98,13 @@ impl Backend {
 /// One operation, or `all` of them, done in one role of one engine.
 #[derive(Debug, Clone)]
 pub struct FileCase {
+    /// The sandbox that is forced on pmvet.
     pub backend: Backend,
+    /// The engine that runs it.
     pub engine: Engine,
+    /// What the engine takes it for.
     pub role: FileRole,
+    /// A name that [`operations`] knows, or `all`.
     pub operation: String,
 }
 
@@ -126,6 +144,7 @@ pub fn fileops() -> PathBuf {
     program
 }
 
+/// All operations, by name, as `fileops` lists them.
 pub fn operations() -> &'static BTreeMap<String, Operation> {
     static ALL: OnceLock<BTreeMap<String, Operation>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -165,6 +184,7 @@ impl<'a> Grounds<'a> {
         Self { below, user, free: Mutex::default() }
     }
 
+    /// Does some work on a ground. It is kept for others, unless the work has changed something in it.
     pub fn with<T>(&self, work: impl FnOnce(&Ground) -> T) -> T {
         let free = self.free.lock().unwrap().pop();
         let ground = free.unwrap_or_else(|| Ground::new(self.below, self.user));
@@ -194,18 +214,22 @@ impl Ground {
         ground
     }
 
+    /// All of the user's files, the two below included.
     pub fn files(&self) -> &Path {
         self.files.path()
     }
 
+    /// The PM file.
     pub fn pool(&self) -> PathBuf {
         self.files.path().join("pool")
     }
 
+    /// The folder with files of all kinds.
     pub fn folder(&self) -> PathBuf {
         self.files.path().join("folder")
     }
 
+    /// The folder that pmvet is started in.
     pub fn work(&self) -> &Path {
         self.work.path()
     }

@@ -40,14 +40,19 @@ impl Reports {
 /// How pmvet ended, and what the operations said.
 #[derive(Debug)]
 pub struct FileOutcome {
+    /// pmvet's exit code; nothing if a signal ended it.
     pub code: Option<i32>,
+    /// All of pmvet's standard output.
     pub stdout: String,
+    /// All of pmvet's standard error.
     pub stderr: String,
     /// How often the operations were done at all.
     pub reports: usize,
+    /// Operations that did what they do natively.
     pub done: BTreeSet<String>,
     /// With the reason.
     pub refused: BTreeMap<String, String>,
+    /// Operations that neither happened nor were refused as they should be, with the reason.
     pub missing: BTreeMap<String, String>,
 }
 

@@ -58,6 +58,7 @@ impl Litmus {
         self.run_in(pools.path(), how, arguments)
     }
 
+    /// Like `run_any`, on pools in this folder.
     pub fn run_in(&self, pools: &Path, how: &Tracing, arguments: &[&str]) -> TracedRun {
         let traced = tracing::trace(how, &self.command(pools, arguments), self.scratch.path());
         check_numbers(&traced.events);
@@ -155,6 +156,7 @@ pub fn check(name: &str) {
     check_with(name, &Tracing::default());
 }
 
+/// The same, traced in another way.
 pub fn check_with(name: &str, how: &Tracing) {
     let Some(litmus) = Litmus::compile(name) else { return };
     for loads in [false, true] {
