@@ -259,7 +259,7 @@ pub enum What<'a> {
         /// The kernel's number of the thread.
         os_thread: u32,
     },
-    /// The thread's last event. One that is killed has none.
+    /// The thread ends. Only a [`What::ProcessExit`] may follow; a thread that is killed has neither.
     ThreadExit,
     /// The thread is about to create another.
     ThreadCreate {
@@ -334,7 +334,7 @@ pub enum What<'a> {
     Marker {
         /// What it says.
         how: MarkerKind,
-        /// The bytes that [`MarkerKind::Name`] and [`MarkerKind::Ignore`] are about; 0 for others.
+        /// The first of the bytes that [`MarkerKind::Name`] and [`MarkerKind::Ignore`] are about; 0 for others.
         addr: u64,
         /// In bytes; 0 for others.
         len: u64,
