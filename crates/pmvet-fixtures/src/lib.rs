@@ -41,7 +41,7 @@ pub use check::{Check, CheckedRun, line, on_awkward_programs};
 pub use place::{TestPlace, Untouched};
 pub use processes::{DEADLINE, Running, finish, wait_until};
 
-/// pmvet's exit codes.
+/// pmvet's exit codes, this one for a run without findings.
 pub const CLEAN: i32 = 0;
 /// There is a finding of the severity that fails a run.
 pub const FOUND: i32 = 1;

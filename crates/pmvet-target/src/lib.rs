@@ -9,7 +9,7 @@
 //! * [`image`] — PM files, rebuilt from events; [`mapped`] and [`sparse`] — the files they are kept in.
 //! * [`recording`] — a run at rest, and [`crash`] — the images that a crash would have left, rebuilt from it.
 //! * [`sandbox`] — native runs that get other files under the same names: recoveries, oracles, private copies.
-//! * `schedule` — when a thread that was stopped in its run may go on.
+//! * `stalled_threads` — when a thread that was stopped in its run may go on.
 //! * [`symbols`] — from addresses to functions and lines.
 //!
 //! # An image of PM is a file in memory
