@@ -43,7 +43,7 @@ pub struct MeetingCrash {
     pub beside: Vec<Patch>,
     /// The same loss when nobody has acted on it yet: before the event `control_at`.
     pub control: Vec<Patch>,
-    /// The moment of that loss, by number: just after the load.
+    /// The moment of that loss: right after the load, or after the writer's last store if nobody has read it.
     pub control_at: u64,
     /// The stores that are lost: the one that was read, or all that its thread had not persisted by then.
     pub lost: Vec<PmAccess>,
@@ -99,7 +99,7 @@ impl Meeting {
 pub struct Meetings {
     /// The contents that crashes refer to.
     pub versions: Versions,
-    /// Those with a crash to try, in the order in which they began.
+    /// Those with a crash to try.
     pub meetings: Vec<Meeting>,
     /// The fences that made stores persistent which were met, by the number of the store: the writer's own, or the next one that it
     /// makes after somebody else's.

@@ -72,7 +72,7 @@ pub struct ConfirmPolicy {
 
     /// This many runs are under way at a time beside the one that is judged, unless they have more threads than `threads_at_once`.
     pub runs_at_once: usize,
-    /// Threads of all runs under way; two runs are under way in any case.
+    /// Upper bound of the threads in all runs together, but two runs may always be under way; servers run one at a time.
     pub threads_at_once: usize,
 
     /// A recovery is taken to hang if it takes this many times as long as without a crash, and `shortest_screening`. Before anybody is blamed
