@@ -1,4 +1,4 @@
-//! Findings to bytes, one file per format.
+//! Findings to bytes, one file or folder per format.
 //!
 //! | format | for |
 //! |---|---|

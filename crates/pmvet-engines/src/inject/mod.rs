@@ -64,6 +64,6 @@ impl InjectionPlan {
 pub struct Reorder {
     /// At most so many for one failure point.
     pub states: usize,
-    /// All of these. If not, about as many as there are images in program order, the likely ones first.
+    /// All of these. If not, the likeliest, about as many as there are images in program order.
     pub all: bool,
 }
