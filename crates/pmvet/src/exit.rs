@@ -153,6 +153,15 @@ fn trace_error(path: &Path, error: &TraceError) -> String {
     }
 }
 
+fn unreadable(error: &TraceError) -> Exit {
+    match error {
+        TraceError::NotATrace { .. } | TraceError::Version { .. } => Exit::Usage,
+        TraceError::Io { action: "open", .. } => Exit::Usage,
+        TraceError::Io { source, .. } if source.kind() == io::ErrorKind::IsADirectory => Exit::Usage,
+        TraceError::Truncated { .. } | TraceError::Corrupt { .. } | TraceError::Io { .. } => Exit::Internal,
+    }
+}
+
 fn advice(error: &LaunchError) -> &'static str {
     match error {
         LaunchError::SharedMemory(e) if e.kind() == io::ErrorKind::FileTooLarge => {
@@ -172,12 +181,7 @@ impl Error {
             | Error::Install(_)
             | Error::Sandbox(_)
             | Error::Run(_) => Exit::Usage,
-            Error::Trace { source, .. } => match source {
-                TraceError::NotATrace { .. } | TraceError::Version { .. } => Exit::Usage,
-                TraceError::Io { action: "open", .. } => Exit::Usage,
-                TraceError::Io { source, .. } if source.kind() == io::ErrorKind::IsADirectory => Exit::Usage,
-                TraceError::Truncated { .. } | TraceError::Corrupt { .. } | TraceError::Io { .. } => Exit::Internal,
-            },
+            Error::Trace { source, .. } | Error::Scan(ScanError::Trace(source)) => unreadable(source),
             Error::Fuzz(FuzzError::Run(RunError::Fork(ForkError::Interrupted))) => Exit::NothingAnalysed,
             Error::Fuzz(_)
             | Error::Launch(_)
@@ -225,5 +229,8 @@ mod tests {
         let io = |action| TraceError::Io { action, file: "t".into(), source: io::ErrorKind::NotFound.into() };
         assert_eq!(exit(io("open")), Exit::Usage);
         assert_eq!(exit(io("read")), Exit::Internal);
+        // The run of another build, which `replay` and `--resume` read.
+        let version = TraceError::Version { found: 1, supported: 2, written_by: "0.1.0".into() };
+        assert_eq!(Error::Scan(version.into()).exit(), Exit::Usage);
     }
 }

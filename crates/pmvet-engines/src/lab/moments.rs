@@ -14,7 +14,7 @@ pub enum ScanError {
     /// A content could not be read or kept; or, as `Interrupted`, pmvet was asked to stop.
     #[error("cannot rebuild the content of PM: {0}")]
     Image(#[from] io::Error),
-    /// Its trace ends too early or is damaged.
+    /// Its trace ends too early, is damaged, or is of another version.
     #[error("the recorded run cannot be read: {0}")]
     Trace(#[from] pmvet_events::file::TraceError),
 }
