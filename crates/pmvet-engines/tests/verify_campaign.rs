@@ -5,6 +5,8 @@ mod verify_world;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use pmvet_engines::lab::ShownContent;
+use pmvet_engines::promises::PromiseId;
 use pmvet_engines::verify::{
     ConfirmNatively, Crash, CrashMoment, CrashSearch, Ended, ImageChoice, NativeOutcome, Observe, Observed,
     SearchJournal, SearchResult, TimeLimit, TraceFailure, crash,
@@ -24,6 +26,8 @@ struct World<'a> {
     recovery: &'a (dyn Fn(&mut Pm<'_>) -> u64 + Sync),
     /// What instrumented runs show, native ones do not.
     only_traced: bool,
+    /// What an image shows, if contents are compared.
+    shows: Option<fn(&Image) -> ShownContent>,
     executions: AtomicU64,
     broken: AtomicBool,
 }
@@ -68,15 +72,16 @@ impl Observe for World<'_> {
 impl ConfirmNatively for World<'_> {
     type Bench = ();
 
-    fn confirm(&self, (): &mut (), version: VersionId, patches: &[Patch]) -> io::Result<Option<NativeOutcome>> {
-        let (_, outcome, ..) = observe(self.image(version, patches), &Vec::new(), self.recovery);
+    fn confirm(&self, (): &mut (), crash: &Crash, patches: &[Patch]) -> io::Result<Option<NativeOutcome>> {
+        let (_, outcome, ..) = observe(self.image(crash.version, patches), &Vec::new(), self.recovery);
+        let shown = self.shows.map(|shows| shows(&self.image(crash.version, patches))).unwrap_or_default();
         let outcome = match outcome {
             HANG => Outcome::Hang { seconds: 1 },
             SLOW => Outcome::Exit { status: 0 },
             _ if self.only_traced => Outcome::Exit { status: 0 },
             status => Outcome::Exit { status: status as i32 },
         };
-        Ok(Some(NativeOutcome { outcome, output: String::new(), stack: Vec::new(), seconds: 0.0 }))
+        Ok(Some(NativeOutcome { outcome, output: String::new(), stack: Vec::new(), seconds: 0.0, shown }))
     }
 }
 
@@ -116,6 +121,7 @@ fn world<'a>(ops: &[Op], recovery: &'a (dyn Fn(&mut Pm<'_>) -> u64 + Sync)) -> (
         images: Vec::new(),
         recovery,
         only_traced: false,
+        shows: None,
         executions: AtomicU64::new(0),
         broken: AtomicBool::new(false),
     };
@@ -134,6 +140,7 @@ fn world<'a>(ops: &[Op], recovery: &'a (dyn Fn(&mut Pm<'_>) -> u64 + Sync)) -> (
             patches: Vec::new(),
             lines: found.lines,
             identity,
+            promise: PromiseId::NONE,
             names,
         });
     }
@@ -143,11 +150,12 @@ fn world<'a>(ops: &[Op], recovery: &'a (dyn Fn(&mut Pm<'_>) -> u64 + Sync)) -> (
 struct How {
     workers: usize,
     most: u64,
+    patience: u64,
     failures: u8,
     keep_going: bool,
 }
 
-const PLAIN: How = How { workers: 1, most: u64::MAX, failures: 1, keep_going: true };
+const PLAIN: How = How { workers: 1, most: u64::MAX, patience: u64::MAX, failures: 1, keep_going: true };
 
 fn run(world: &World<'_>, crashes: &[Crash], journal: SearchJournal, how: &How) -> Result<SearchResult, TraceFailure> {
     let usual_outcome = Outcome::Exit { status: 0 };
@@ -159,9 +167,10 @@ fn run(world: &World<'_>, crashes: &[Crash], journal: SearchJournal, how: &How) 
         workers: how.workers,
         deadline: None,
         most: how.most,
-        patience: u64::MAX,
+        patience: how.patience,
         failures: how.failures,
         known_only: false,
+        compares_contents: world.shows.is_some(),
         keep_going: how.keep_going,
     };
     campaign.run(crashes, journal, &())
@@ -237,6 +246,32 @@ fn an_interrupted_search_goes_on() {
     assert!(observed > 0 && observed <= done.executions, "{observed} of {}", done.executions);
     assert_eq!(done.failures.len(), whole.failures.len());
     assert!(done.is_complete());
+}
+
+#[test]
+fn what_shows_another_content_is_tried_and_what_cannot_be_judged_is_counted() {
+    // Reads two lines and is content with everything: only what it shows tells images apart.
+    let reads = |pm: &mut Pm<'_>| {
+        pm.load(0, 1);
+        pm.load(64, 1);
+        0
+    };
+    let hasty = How { patience: 0, ..PLAIN };
+    let (mut world, crashes) = world(&[store(0, 1), store(64, 1)], &reads);
+    let done = run(&world, &crashes, SearchJournal::none(), &hasty).unwrap();
+    assert_eq!((done.executions, done.doubtful), (3, 1), "either of them alone is lost, and not both");
+    world.shows = Some(|image| ShownContent {
+        hash: u64::from(image[0]) * 2 + u64::from(image[64]),
+        not_judged: image[0] == 0 && image[64] == 0,
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let journal = || SearchJournal::open(&folder.path().join("executions.jsonl")).unwrap();
+    for known in [0, 4] {
+        let done = run(&world, &crashes, journal(), &hasty).unwrap();
+        assert_eq!((done.known, done.executions + done.known, done.doubtful), (known, 4, 0));
+        assert_eq!(done.not_judged, 1);
+        assert!(!done.is_complete());
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use pmvet_target::{Workload, sandbox};
 use crate::budget;
 use crate::cli::{self, Durability};
 use crate::exit::{Error, Exit};
-use crate::recovery::failed;
+use crate::recovery::{Recovering, failed};
 use crate::run_folder::{DurableInfo, RunFolder, texts, words};
 use crate::shell_words;
 
@@ -36,6 +36,7 @@ pub(crate) struct DurableSettings {
     /// The program itself is asked. What, its run will show.
     asks: bool,
     asked: Vec<String>,
+    not_asked: usize,
     /// A recovery that the user named, or a server, runs before the dump.
     recovers_first: bool,
     sort: bool,
@@ -52,6 +53,7 @@ impl DurableSettings {
             dump,
             asks,
             asked: Vec::new(),
+            not_asked: 0,
             sort: arguments.dump_sort,
             buffered: arguments.durability == Durability::Buffered,
         })
@@ -62,6 +64,7 @@ impl DurableSettings {
         DurablePlan {
             dump: self.dump.clone(),
             asked: self.asked.clone(),
+            not_asked: self.not_asked,
             recovers_first: self.recovers_first,
             rules: ContentRules { sort: self.sort, buffered: self.buffered },
         }
@@ -77,7 +80,7 @@ impl DurableSettings {
         if !self.asks {
             return Ok(Ok(None));
         }
-        let Questions { lines, .. } = match Questions::of_run(lab, &kept_lines(folder)?)? {
+        let Questions { lines, left, .. } = match Questions::of_run(lab, &kept_lines(folder)?)? {
             Ok(questions) => questions,
             Err(why) => return Ok(Err(indistinct(why))),
         };
@@ -107,9 +110,25 @@ impl DurableSettings {
             true => program,
             false => format!("{program} < {}", shell_words::quoted(file)),
         };
-        (self.dump, self.asked) = (Some(sandbox::shell(&line)), lines);
+        (self.dump, self.asked, self.not_asked) = (Some(sandbox::shell(&line)), lines, left);
         Ok(Ok(Some(line)))
     }
+}
+
+/// Finds out by the recorded run what is left open if nothing shows what the files hold, and lets that recover them. Otherwise, how
+/// pmvet ends.
+pub(crate) fn settle(
+    durable: &mut Option<DurableSettings>,
+    recovering: &mut Recovering,
+    lab: Lab<'_>,
+    folder: &RunFolder,
+) -> Result<Result<(), Exit>, Error> {
+    let Some(durable) = durable else { return Ok(Ok(())) };
+    Ok(durable.find_questions(lab, folder)?.map(|asking| {
+        if let Some(line) = asking {
+            recovering.recover_by(&line);
+        }
+    }))
 }
 
 /// Lets crashes be judged by what the recorded run promised. If that cannot be told, how pmvet ends.
@@ -150,6 +169,9 @@ pub(crate) fn note(seen: &OperationsSeen, coverage: &mut Coverage) {
     if seen.questions > 0 {
         let asked = format!("{} questions of the input were asked again", seen.questions);
         not(format!("what answers do not show: {asked}, since there is no --dump"));
+    }
+    if seen.questions_left > 0 {
+        not(format!("what {} more questions of the input would show (--dump shows everything)", seen.questions_left));
     }
     for line in &seen.masked {
         not(format!("what the dump shows as `{line}`, which differs between runs without a crash"));

@@ -18,6 +18,7 @@ use pmvet_target::sandbox::driver::Driver;
 use crate::budget;
 use crate::cli::{self, Persistency};
 use crate::config::Config;
+use crate::durable::DurableSettings;
 use crate::exit::{Error, Exit};
 use crate::system;
 use crate::workload;
@@ -107,6 +108,15 @@ impl Recovering {
             stop: workload.stop.clone(),
             config: format!("{config:?}"),
         })
+    }
+
+    /// What is compared of a program that is no server, if anything. What shows the files recovers them, too, if the user named no recovery.
+    pub(crate) fn show_by(&mut self, arguments: &cli::Durable) -> Option<DurableSettings> {
+        let durable = DurableSettings::new(arguments, self.recover.is_some(), false);
+        if let Some(dump) = &arguments.dump {
+            self.recover_by(dump);
+        }
+        durable
     }
 
     /// Lets this command, which shows what the files hold, recover them, too, if the user named none.

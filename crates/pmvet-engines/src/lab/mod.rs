@@ -33,7 +33,9 @@ pub use evidence::{StackLookup, UsualRecovery, Witness};
 pub use moments::{Newest, ScanError, version_at, versions_at};
 pub use native::NativeStacks;
 pub use pool::{TrialCounts, TrialImage, TrialPool, TrialProgress};
-pub use recovery::{Bench, PATIENCE, Promised, RecoveryCommand, Trial, files, room, usual_timeout, with_paths};
+pub use recovery::{
+    Bench, PATIENCE, Promised, RecoveryCommand, ShownContent, Trial, files, room, usual_timeout, with_paths,
+};
 pub use recovery_plan::{ProvenRecovery, RecoveryPlan, UnprovenRecovery};
 pub use tried::{TrialJournal, Tried};
 

@@ -11,6 +11,7 @@ use pmvet_target::crash::{Scratch, VersionId, Versions};
 use pmvet_target::launch::signal_name;
 use pmvet_target::sandbox::driver::Driver;
 use pmvet_target::sandbox::{self, Capture, Output, Overlay, RawFrame, SandboxedEnd, SandboxedProgram, Unwinder};
+use serde::{Deserialize, Serialize};
 
 use super::pool::TrialImage;
 use crate::promises::judge::{ContentJudge, ContentVerdict, DUMP_OUTPUT};
@@ -66,6 +67,23 @@ pub struct Trial {
     pub stack: Vec<RawFrame>,
     /// How long it took, with the oracle and the dump.
     pub time: Duration,
+    pub shown: ShownContent,
+}
+
+/// What a recovered image shows, if contents are compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownContent {
+    /// The same for the same content. 0: nothing was looked at.
+    pub hash: u64,
+    /// Whether it is right is not known.
+    pub not_judged: bool,
+}
+
+impl ShownContent {
+    /// Nobody looked.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How much memory the files of a recovery may take that starts with so many bytes of PM.
@@ -136,7 +154,10 @@ impl RecoveryCommand {
             run.output = std::mem::take(&mut run.client_output);
         }
         let mut trial = match self.outcome(run.end) {
-            Some(outcome) => Trial { outcome, output: run.output, stack: run.stack, time: run.time },
+            Some(outcome) => {
+                let shown = ShownContent::default();
+                Trial { outcome, output: run.output, stack: run.stack, time: run.time, shown }
+            }
             None => return Ok(None),
         };
         if usual.is_some_and(|usual| *usual == trial.outcome) {
@@ -220,8 +241,10 @@ impl RecoveryCommand {
                 verdict = promised.judge.judge(promise, promised.promises.spans(), &rest)?;
             }
         }
+        let hash = promised.judge.content_hash(&shown);
+        trial.shown = ShownContent { hash, not_judged: verdict == ContentVerdict::NotJudged };
         match verdict {
-            ContentVerdict::Kept => {}
+            ContentVerdict::Kept | ContentVerdict::NotJudged => {}
             ContentVerdict::Broken(outcome) => trial.outcome = outcome,
             ContentVerdict::Unknown => return Ok(None),
         }

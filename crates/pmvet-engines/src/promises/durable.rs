@@ -21,6 +21,8 @@ pub struct DurablePlan {
     pub dump: Option<Vec<OsString>>,
     /// The questions that the dump answers, if that is how it shows what they hold.
     pub asked: Vec<String>,
+    /// How many more there are that are not asked.
+    pub not_asked: usize,
     /// A recovery runs before the dump.
     pub recovers_first: bool,
     /// How contents are compared.
@@ -50,10 +52,11 @@ pub struct OperationsSeen {
     pub acknowledged_by: Acknowledgement,
     /// Contents that crash images were compared with.
     pub contents: usize,
-    /// Crash images with too many operations under way.
+    /// Crash images that could not be judged: too many operations were under way, or some at the same time on one thing.
     pub not_judged: usize,
-    /// How many questions show a content, if that is how it is shown.
+    /// How many questions show a content, if that is how it is shown, and how many more there are that are not asked.
     pub questions: usize,
+    pub questions_left: usize,
     /// Lines of the dump that differ between runs without a crash.
     pub masked: Vec<String>,
 }
@@ -66,6 +69,7 @@ impl OperationsSeen {
             contents: judge.contents(),
             not_judged: judge.not_judged(),
             questions: judge.asked.len(),
+            questions_left: judge.not_asked,
             masked: judge.mask().masked(),
         }
     }
@@ -101,7 +105,7 @@ pub(crate) fn promised(
     let judge = ContentJudge::new(lines, plan.rules, ContentMask::default(), dump, Some(references), journal)
         .map_err(|source| LabError::Journal { path: journal.into(), source })?
         .with_several(several)
-        .with_asked(plan.asked.clone());
+        .with_asked(plan.asked.clone(), plan.not_asked);
     Ok(Ok((Promised { promises: Arc::new(promises), judge: Arc::new(judge) }, how)))
 }
 
@@ -155,7 +159,7 @@ pub fn promised_by(
     journal: &Path,
 ) -> Result<Promised, LabError> {
     let (dump, asked, rules) = (kept.dump.clone(), kept.asked.clone(), kept.rules);
-    let plan = DurablePlan { recovers_first: dump.is_some(), dump, asked, rules };
+    let plan = DurablePlan { recovers_first: dump.is_some(), dump, asked, not_asked: 0, rules };
     let recovery = DrivenCommand { command: recovery, driver: None };
     let references = plan.references(recovery, workload, line_source(workload));
     again(kept, promise, Some(references), journal)
@@ -170,6 +174,6 @@ fn again(
     let KeptComparison { dump, asked, rules, mask, lines } = kept;
     let judge = ContentJudge::new(lines, rules, mask, dump, references, journal)
         .map_err(|source| LabError::Journal { path: journal.into(), source })?
-        .with_asked(asked);
+        .with_asked(asked, 0);
     Ok(Promised { promises: Arc::new(Promises::only(promise.clone())), judge: Arc::new(judge) })
 }

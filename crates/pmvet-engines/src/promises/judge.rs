@@ -18,6 +18,7 @@ use pmvet_target::sandbox::requests::{self, Request};
 use pmvet_target::sandbox::{self, Capture, Output, Overlay, SandboxedEnd, SandboxedProgram, SandboxedRun, Unwinder};
 use pmvet_target::{Workload, sparse};
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::content::{self, Content, ContentMask, Step};
 use super::questions::Questions;
@@ -209,6 +210,8 @@ pub enum ContentVerdict {
     Kept,
     /// It is none of these: an [`Outcome::Content`] that says what is wrong.
     Broken(Outcome),
+    /// It is none of the contents that were tried, but there are more that may be right.
+    NotJudged,
     /// pmvet was asked to stop.
     Unknown,
 }
@@ -239,6 +242,8 @@ pub struct ContentJudge {
     pub dump: Option<Vec<OsString>>,
     /// The questions that it answers, if that is how it shows the content.
     pub asked: Vec<String>,
+    /// How many more there are that are not asked.
+    pub not_asked: usize,
     /// Nothing: only what the journal knows.
     references: Option<ReferenceRuns>,
     known: Mutex<(HashMap<String, Arc<str>>, JournalLines)>,
@@ -268,6 +273,7 @@ impl ContentJudge {
             mask,
             dump,
             asked: Vec::new(),
+            not_asked: 0,
             references,
             known: Mutex::new((known, lines)),
             under_way: Mutex::default(),
@@ -282,8 +288,8 @@ impl ContentJudge {
     }
 
     /// The same, where contents are answers to questions.
-    pub fn with_asked(self, asked: Vec<String>) -> Self {
-        Self { asked, ..self }
+    pub fn with_asked(self, asked: Vec<String>, not_asked: usize) -> Self {
+        Self { asked, not_asked, ..self }
     }
 
     /// Learns what differs between runs without a crash. `recorded` is what the image shows that the recorded run left, if that is to be
@@ -357,6 +363,16 @@ impl ContentJudge {
         Questions::answers(&self.asked, self.known(&key(&[])).as_deref(), text)
     }
 
+    /// The same for texts that are one content, as it is compared.
+    pub fn content_hash(&self, text: &str) -> u64 {
+        let mut hash = Xxh3::new();
+        self.content(text).lines().for_each(|line| {
+            hash.update(line.as_bytes());
+            hash.update(b"\n");
+        });
+        hash.digest()
+    }
+
     fn differ(&self, expected: &str, found: &str) -> Option<Vec<String>> {
         let (expected, found) = (self.content(expected), self.content(found));
         (expected != found).then(|| content::shown(&expected, &found))
@@ -406,7 +422,7 @@ impl ContentJudge {
         Ok(broken.map_or_else(
             || {
                 self.not_judged.fetch_add(1, Ordering::Relaxed);
-                ContentVerdict::Kept
+                ContentVerdict::NotJudged
             },
             ContentVerdict::Broken,
         ))
@@ -666,7 +682,7 @@ mod tests {
     fn with_too_many_under_way_nothing_is_said() {
         let (judge, _folder) = judge(ContentRules::default());
         let promise = Promise { open: (0..3).chain([0; COMBINED]).collect(), ..Promise::default() };
-        assert_eq!(judge.judge(&promise, &[], "nonsense").unwrap(), ContentVerdict::Kept);
+        assert_eq!(judge.judge(&promise, &[], "nonsense").unwrap(), ContentVerdict::NotJudged);
         assert_eq!(judge.not_judged(), 1);
     }
 
@@ -691,7 +707,7 @@ mod tests {
         };
         let wrong = "1 x\n2 b\n3 c\n";
         assert!(matches!(judged([(1, 2), (3, 4), (5, 6)], wrong), ContentVerdict::Broken(_)));
-        assert_eq!(judged([(1, 4), (3, 5), (6, 7)], wrong), ContentVerdict::Kept, "two on the same key at a time");
+        assert_eq!(judged([(1, 4), (3, 5), (6, 7)], wrong), ContentVerdict::NotJudged, "two on the same key at a time");
         assert!(matches!(judged([(1, 4), (5, 7), (6, 8)], wrong), ContentVerdict::Broken(_)), "on another key");
     }
 

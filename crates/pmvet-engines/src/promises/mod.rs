@@ -54,6 +54,11 @@ impl Promise {
         PromiseId(hash.digest().max(1))
     }
 
+    /// The same for promises with the same acknowledged operations, whatever is under way.
+    pub fn acknowledged_id(&self) -> PromiseId {
+        Self { done: self.done, more: self.more.clone(), ..Self::default() }.id()
+    }
+
     /// With these operations acknowledged, and those under way.
     fn from_operations(done: &BTreeSet<u32>, open: &BTreeSet<u32>) -> Self {
         let first = (0..).zip(done).find(|(i, operation)| i != *operation).map_or(done.len() as u32, |(i, _)| i);

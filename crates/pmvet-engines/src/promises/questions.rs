@@ -21,6 +21,8 @@ pub struct Questions {
     pub lines: Vec<String>,
     /// Their verbs.
     pub verbs: Vec<String>,
+    /// How many more there are.
+    pub left: usize,
 }
 
 impl Questions {
@@ -65,8 +67,9 @@ impl Questions {
             let about = names.iter().filter(|_| names_one).map(|name| format!("{verb} {name}"));
             asked.extend(own.into_iter().map(str::to_owned).chain(about).filter(|line| known.insert(line.clone())));
         }
+        let left = asked.len().saturating_sub(MOST_QUESTIONS);
         asked.truncate(MOST_QUESTIONS);
-        Self { lines: asked, verbs }
+        Self { lines: asked, verbs, left }
     }
 
     /// What an answer to each of these questions says, a line each, without what is the same when nothing was done (`at_first`). As it is if
@@ -143,6 +146,14 @@ mod tests {
     #[test]
     fn what_has_more_than_one_argument_is_asked_as_it_was() {
         assert_eq!(questions(&["put 9 a", "range 1 4"], &[0]).0, ["range 1 4"]);
+    }
+
+    #[test]
+    fn questions_beyond_the_most_are_counted() {
+        let lines: Vec<String> = (0..1500).map(|key| format!("put {key} x")).chain(["get 0".into()]).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let questions = Questions::about(&lines, &(0..1500).collect());
+        assert_eq!((questions.lines.len(), questions.left), (MOST_QUESTIONS, 500));
     }
 
     #[test]

@@ -8,7 +8,6 @@ use super::explore::state_of;
 use super::line::Writer;
 use crate::causes::early_stores::{self, Decisive, EventSite, FatalLoss};
 use crate::lab::{ScanError, TrialJournal, TrialPool};
-use crate::promises::PromiseId;
 
 /// For each failure the store that decides, if experiments find one. Crashes of the recovery itself are left out: what it stored is not in
 /// the recording.
@@ -38,7 +37,7 @@ fn loss<'a>(failure: &FailedExecution, patches: &'a [Patch]) -> Option<FatalLoss
     Some(FatalLoss {
         crash: EventSite { seq: crash.moment.before.unwrap_or(u64::MAX), site: crash.moment.site },
         version: crash.version,
-        promise: PromiseId::NONE,
+        promise: crash.promise,
         patches,
         thread: last.map_or(crash.moment.thread, |store| store.thread),
         lost: first.zip(last).map(|(first, last)| (site(first), site(last))),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 use pmvet_findings::Outcome;
-use pmvet_target::crash::{Patch, VersionId};
+use pmvet_target::crash::Patch;
 use pmvet_target::sandbox::RawFrame;
 use pmvet_target::shutdown::is_over;
 use rustc_hash::FxHashSet;
@@ -19,6 +19,7 @@ use super::nested;
 use super::reads::UncertainRead;
 use super::scan::{self, Crash, ExecutionStacks};
 use super::traced::{Ended, Observed, TraceFailure};
+use crate::lab::ShownContent;
 
 /// What a native run of the recovery says about an image: without instrumentation, as users would run it.
 #[derive(Debug, Clone)]
@@ -31,6 +32,7 @@ pub struct NativeOutcome {
     pub stack: Vec<RawFrame>,
     /// How long it took, with the oracle.
     pub seconds: f64,
+    pub shown: ShownContent,
 }
 
 /// How long an execution may take before it counts as a hang.
@@ -62,13 +64,8 @@ pub trait ConfirmNatively: Sync {
     /// What a worker keeps from one run to the next.
     type Bench: Default;
 
-    /// Nothing if pmvet was asked to stop.
-    fn confirm(
-        &self,
-        bench: &mut Self::Bench,
-        version: VersionId,
-        patches: &[Patch],
-    ) -> io::Result<Option<NativeOutcome>>;
+    /// On what this crash leaves, as changes to its version. Nothing if pmvet was asked to stop.
+    fn confirm(&self, bench: &mut Self::Bench, crash: &Crash, patches: &[Patch]) -> io::Result<Option<NativeOutcome>>;
 }
 
 /// Who wants to know how it goes.
@@ -119,6 +116,8 @@ pub struct CrashSearch<'a, O, C> {
     pub failures: u8,
     /// A crash is explored to its end although an execution after it has failed.
     pub keep_going: bool,
+    /// Contents are compared: each execution is made natively, too, which shows what the image holds.
+    pub compares_contents: bool,
     /// Executions that are not in the journal are left: other machines have made all there are.
     pub known_only: bool,
 }
@@ -150,6 +149,8 @@ pub struct SearchResult {
     pub diverged: u64,
     /// Failures that a native run did not show.
     pub unconfirmed: u64,
+    /// Executions that show a content of which is not known whether it is right.
+    pub not_judged: u64,
     /// Recoveries in which not all crashes could be told.
     pub inner_cut: u64,
     /// The most executions that one crash took.
@@ -169,6 +170,7 @@ impl SearchResult {
             && self.abandoned == 0
             && self.diverged == 0
             && self.unconfirmed == 0
+            && self.not_judged == 0
             && self.inner_cut == 0
     }
 }
@@ -305,27 +307,32 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
         known: Option<ExecutionEntry>,
     ) -> Result<Option<Executed>, TraceFailure> {
         if let Some(entry) = known {
-            let (observed, verdict) = entry.into_parts();
-            return Ok(Some(Executed { observed, verdict, new: false }));
+            let (observed, verdict, shown) = entry.into_parts();
+            return Ok(Some(Executed { observed, verdict, shown, new: false }));
         }
         if crash.lines.is_empty() && self.failures <= 1 {
             // Whatever it reads, there is nothing to choose: no need to look.
-            let verdict = self.confirm.confirm(bench, crash.version, &crash.patches)?;
+            let verdict = self.confirm.confirm(bench, crash, &crash.patches)?;
             let Some(verdict) = verdict else { return Ok(None) };
-            let good = verdict.outcome == *self.usual_outcome;
+            let (good, shown) = (verdict.outcome == *self.usual_outcome, verdict.shown);
             let observed = Observed::unseen(if good { self.usual } else { Ended::Unseen });
-            return Ok(Some(Executed { observed, verdict: (!good).then_some(verdict), new: true }));
+            return Ok(Some(Executed { observed, verdict: (!good).then_some(verdict), shown, new: true }));
         }
         // A hang costs all the time it is given, so a native run is asked early whether it is one. Only where the search goes on from
         // what a hanging recovery has read, it is watched for longer.
         let limit = if self.keep_going { TimeLimit::Traced } else { TimeLimit::Native };
         let Some(mut observed) = self.observe.observe(worker, crash, &job.choice, limit)? else { return Ok(None) };
-        if observed.ended == self.usual {
-            return Ok(Some(Executed { observed, verdict: None, new: true }));
+        if observed.ended == self.usual && !self.compares_contents {
+            return Ok(Some(Executed { observed, verdict: None, shown: ShownContent::default(), new: true }));
         }
-        let Some(verdict) = self.confirm.confirm(bench, crash.version, &crash.image(&job.choice))? else {
+        let Some(verdict) = self.confirm.confirm(bench, crash, &crash.image(&job.choice))? else {
             return Ok(None);
         };
+        let shown = verdict.shown;
+        if observed.ended == self.usual {
+            let verdict = Some(verdict).filter(|verdict| verdict.outcome != *self.usual_outcome);
+            return Ok(Some(Executed { observed, verdict, shown, new: true }));
+        }
         let hangs = matches!(verdict.outcome, Outcome::Hang { .. }) && job.is_reached_by(&observed.reads);
         if limit == TimeLimit::Native && observed.ended == Ended::Hang && !hangs {
             match self.observe.observe(worker, crash, &job.choice, TimeLimit::Traced)? {
@@ -333,8 +340,9 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
                 None => return Ok(None),
             }
         }
-        let verdict = (observed.ended != self.usual).then_some(verdict);
-        Ok(Some(Executed { observed, verdict, new: true }))
+        let failed = verdict.outcome != *self.usual_outcome && self.compares_contents;
+        let verdict = (observed.ended != self.usual || failed).then_some(verdict);
+        Ok(Some(Executed { observed, verdict, shown, new: true }))
     }
 
     /// Enters what an execution showed.
@@ -346,14 +354,15 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
         job: PlannedExecution,
         executed: Executed,
     ) -> Result<(), TraceFailure> {
-        let Executed { observed, verdict, new } = executed;
+        let Executed { observed, verdict, shown, new } = executed;
+        state.done.not_judged += u64::from(shown.not_judged);
         state.done.watched += u64::from(observed.looked.is_some());
         state.done.looked += u64::from(observed.looked == Some(true));
         if new {
             state.done.executions += 1;
             // Crashes in the recovery are not in the journal, so those executions have to be made again.
             if self.failures <= 1 {
-                state.journal.add(crash.identity, &job.choice, &observed, verdict.as_ref())?;
+                state.journal.add(crash.identity, &job.choice, &observed, verdict.as_ref(), shown)?;
             }
         } else {
             state.done.known += 1;
@@ -382,7 +391,8 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
             Some(_) => state.done.unconfirmed += 1,
             None => {}
         }
-        let execution = Execution { reads, outcome: ended, effects };
+        // What is shown depends on all that was read, so a choice that shows something else is a new one.
+        let execution = Execution { reads, outcome: (ended, shown.hash), effects };
         if let Some(open) = state.open.iter_mut().find(|open| open.number == number) {
             open.running -= 1;
             open.explorer.done(job, &execution);
@@ -422,7 +432,7 @@ fn crash_inside(
         certain.update(&at.to_le_bytes());
         certain.update(&[byte]);
     }
-    let identity = crash::identity(certain.digest128(), &lines);
+    let identity = crash::with_promise(crash::identity(certain.digest128(), &lines), before.promise);
     Crash {
         moment: inner.moment,
         level,
@@ -431,6 +441,8 @@ fn crash_inside(
         patches,
         lines,
         identity,
+        // During the recovery nothing is promised or kept.
+        promise: before.promise,
         names,
     }
 }
@@ -438,6 +450,7 @@ fn crash_inside(
 struct Executed {
     observed: Observed,
     verdict: Option<NativeOutcome>,
+    shown: ShownContent,
     new: bool,
 }
 

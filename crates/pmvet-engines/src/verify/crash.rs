@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pmvet_events::event::Event;
 use pmvet_events::{ContextId, SiteId, ThreadId};
 use pmvet_model::LineId;
 use rustc_hash::FxHashMap;
@@ -9,6 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::explore::{ImageChoice, state_of};
 use super::line::{LineBytes, Uncertain, UncertainLines};
+use crate::promises::PromiseId;
 use pmvet_model::Model;
 
 /// Before which event of an execution the power fails.
@@ -18,15 +20,29 @@ pub struct CrashMoment {
     pub before: Option<u64>,
     /// Whose event it is.
     pub thread: ThreadId,
-    /// Its instruction.
+    /// The place of that event, or that of the answer right before it.
     pub site: SiteId,
     /// The call path of the instruction.
     pub context: ContextId,
+    /// The event before it is an answer, which has acknowledged an operation.
+    pub is_after_answer: bool,
 }
 
 impl CrashMoment {
     /// After the last event, where no thread is to be named.
-    pub const END: Self = Self { before: None, thread: ThreadId(0), site: SiteId(0), context: ContextId(0) };
+    pub const END: Self =
+        Self { before: None, thread: ThreadId(0), site: SiteId(0), context: ContextId(0), is_after_answer: false };
+
+    /// Before this event.
+    pub fn before(event: &Event<'_>) -> Self {
+        let Event { seq, thread, site, context, .. } = *event;
+        Self { before: Some(seq), thread, site, context, is_after_answer: false }
+    }
+
+    /// Right after this event, which is an answer.
+    pub fn after_answer(event: &Event<'_>) -> Self {
+        Self { before: Some(event.seq + 1), is_after_answer: true, ..Self::before(event) }
+    }
 }
 
 /// The lines that are uncertain at the failure points of one execution. Those that did not change from one to the next are shared.
@@ -73,6 +89,19 @@ pub fn identity(certain: u128, lines: &UncertainLines) -> u128 {
         line.hash(&mut hash);
     }
     hash.digest128()
+}
+
+/// The identity of a crash after which something must be there.
+pub fn with_promise(identity: u128, promise: PromiseId) -> u128 {
+    match promise {
+        PromiseId::NONE => identity,
+        PromiseId(promise) => {
+            let mut hash = Xxh3::new();
+            hash.update(&identity.to_le_bytes());
+            hash.update(&promise.to_le_bytes());
+            hash.digest128()
+        }
+    }
 }
 
 /// Bytes to write over the newest image: a line, the first byte in it, and what is there instead.

@@ -7,19 +7,26 @@ use pmvet_findings::finding::CrashImage;
 use pmvet_findings::{
     Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery, Role, Severity, TimelineStep, rules,
 };
-use pmvet_target::crash::{Patch, VersionId};
+use pmvet_target::crash::Patch;
 use pmvet_target::sandbox::RawFrame;
 
 use super::campaign::FailedExecution;
 use super::explore::{Feasible, Split, state_of, walk};
 use super::line::{Uncertain, Writer};
+use super::scan::Crash;
 use crate::causes::early_stores::Decisive;
 use crate::causes::words::{self, FindingText, function_of};
 use crate::lab::native::NativeStacks;
+use crate::promises::PromiseId;
 use crate::stacks::{self, Stacks};
 
 /// How many loads and stores one finding names.
 const NAMED: usize = 8;
+
+/// What to do about a state that a crash leaves although it loses nothing.
+const UNFINISHED_STATE: &str = "Make every state between two of its stores one that recovery can handle: write and persist new data \
+    first and publish it with one last store of at most 8 bytes, or persist a log entry that covers these stores before the first of \
+    them. If recovery is meant to repair such a state, the fault is there.";
 
 /// What every finding of a run has in common.
 pub struct SearchSetting<'a> {
@@ -27,8 +34,10 @@ pub struct SearchSetting<'a> {
     pub recovery: Vec<String>,
     /// How it ends when nothing was injected.
     pub usual: Outcome,
+    /// The events before which the run was crashed, in order.
+    pub moments: Vec<u64>,
     /// The name of an image, as a replay knows it.
-    pub image: &'a dyn Fn(VersionId, &[Patch]) -> String,
+    pub image: &'a dyn Fn(&Crash, &[Patch]) -> String,
 }
 
 impl std::fmt::Debug for SearchSetting<'_> {
@@ -48,6 +57,8 @@ pub struct ReplayableFinding {
     pub patches: Vec<Patch>,
     /// The name of the image, as in the finding's evidence.
     pub image: String,
+    /// What the image must show.
+    pub promise: PromiseId,
 }
 
 /// A load of a failing execution that missed a store.
@@ -75,7 +86,20 @@ pub fn one_per_cause(
     });
     let mut found: Vec<ReplayableFinding> = Vec::new();
     let mut causes: HashMap<(CauseKey, Option<u8>), usize> = HashMap::new();
+    let windows = windows(&described, &setting.moments);
+    let mut broken: HashMap<BrokenContent<'_>, usize> = HashMap::new();
     for (missed, failure, decisive) in described {
+        // What is wrong although nothing is lost stays wrong for a while, whatever the program does and a crash loses meanwhile.
+        let contents = broken_contents(failure, &windows);
+        if let Some(&same) = contents.iter().find_map(|content| broken.get(content)) {
+            found[same].finding.count += 1;
+            continue;
+        }
+        let mut note_contents = |finding: usize| {
+            if missed.is_empty() {
+                broken.extend(contents.iter().map(|content| (*content, finding)));
+            }
+        };
         // What is lost is the cause, however recovery stumbles over it. If nothing is, only the ways of failing tell causes apart.
         let kind = missed.is_empty().then(|| kind(&failure.verdict.outcome));
         let crash_place = crash_place(failure, stacks, natives);
@@ -114,15 +138,61 @@ pub fn one_per_cause(
             }
         }
         if let Some(same) = keys.iter().find_map(|key| causes.get(&(key.clone(), kind)).copied()) {
+            note_contents(same);
             found[same].finding.count += 1;
             continue;
         }
+        note_contents(found.len());
         for key in keys {
             causes.entry((key, kind)).or_insert(found.len());
         }
         found.push(finding(failure, &missed, decisive, places, crash_place, setting, stacks, natives));
     }
     found
+}
+
+/// What two failures have in common if they are about the same wrong content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum BrokenContent<'a> {
+    /// What is wrong, with which operation.
+    Operation(&'static str, &'a str),
+    /// Crashes that follow each other, and after all of which the same is wrong although nothing is lost.
+    Window(usize),
+}
+
+/// What is wrong with a content, in all ways in which it may be the same as another.
+fn broken_contents<'a>(failure: &'a FailedExecution, windows: &HashMap<u64, usize>) -> Vec<BrokenContent<'a>> {
+    let Outcome::Content { violation, operation, .. } = &failure.verdict.outcome else { return Vec::new() };
+    let window = windows.get(&moment(failure)).filter(|_| failure.crash.level == 0);
+    let window = window.map(|window| BrokenContent::Window(*window));
+    std::iter::once(BrokenContent::Operation(violation.title(), operation)).chain(window).collect()
+}
+
+/// Which window each moment is in at which a crash leaves a wrong content although it loses nothing. `moments` are all, in order.
+fn windows(failures: &[(Vec<Missed>, &FailedExecution, Option<Decisive>)], moments: &[u64]) -> HashMap<u64, usize> {
+    let mut wrong = HashMap::new();
+    for (missed, failure, _) in failures {
+        if let Outcome::Content { violation, .. } = &failure.verdict.outcome
+            && missed.is_empty()
+            && failure.crash.level == 0
+        {
+            wrong.insert(moment(failure), violation.title());
+        }
+    }
+    let (mut windows, mut count, mut last) = (HashMap::new(), 0, None);
+    for at in moments {
+        let now = wrong.get(at).copied();
+        if now.is_some() {
+            count += usize::from(now != last);
+            windows.insert(*at, count);
+        }
+        last = now;
+    }
+    windows
+}
+
+fn moment(failure: &FailedExecution) -> u64 {
+    failure.crash.moment.before.unwrap_or(u64::MAX)
 }
 
 /// The loads that missed a store, the last one first: it is the nearest to the failure.
@@ -177,10 +247,11 @@ fn finding(
     places.extend(stacks::recovery_place(&stack, outcome));
     let (where_, at) = (where_of(&first), where_of(&crash_place));
     let whose = if crash.level == 0 { "a crash" } else { "a crash of the recovery" };
+    let trouble = words::trouble(outcome);
     let FindingText { title, happened, fix } = match (missed.first(), decisive) {
         (Some(_), Some(Decisive::Early(_))) => words::too_early(&first, &places[1], &at, outcome),
         (Some(m), _) if m.torn => FindingText {
-            title: format!("recovery fails if a store in {} is torn", function_of(&first)),
+            title: format!("{trouble} if a store in {} is torn", function_of(&first)),
             happened: format!(
                 "The store {where_} has more than 8 bytes, so that {whose} {at} may leave a part of it in PM. A load of the recovery \
                  sees such a part, and recovery {outcome}."
@@ -188,7 +259,7 @@ fn finding(
             fix: fix(m, &where_, missed.len(), &places),
         },
         (Some(m), _) => FindingText {
-            title: format!("recovery fails if a store in {} is lost", function_of(&first)),
+            title: format!("{trouble} if a store in {} is lost", function_of(&first)),
             happened: format!(
                 "Nothing forces the store {where_} into PM before {whose} {at}. A load of the recovery sees what was there \
                  before it, {}, and recovery {outcome}.",
@@ -196,26 +267,34 @@ fn finding(
             ),
             fix: fix(m, &where_, missed.len(), &places),
         },
+        (None, None) if crash.moment.is_after_answer => FindingText {
+            title: format!("{trouble}: the answer in {} comes too early", function_of(&first)),
+            happened: format!(
+                "The operation is acknowledged {at}. After {whose} right then, with every store so far in PM, recovery {outcome}."
+            ),
+            fix: format!(
+                "Store what the operation changes, and make it persistent, before it is acknowledged {at}. If it is stored by \
+                 then, recovery does not find it."
+            ),
+        },
         (None, _) => FindingText {
-            title: format!("recovery fails after a crash in {}", function_of(&first)),
+            title: format!("{trouble} after a crash in {}", function_of(&first)),
             happened: format!("After {whose} {at}, with every store so far in PM, recovery {outcome}."),
-            fix: "Make every state between two of its stores one that recovery can handle: write and persist new data first \
-                  and publish it with one last store of at most 8 bytes, or persist a log entry that covers these stores \
-                  before the first of them. If recovery is meant to repair such a state, the fault is there."
-                .into(),
+            fix: UNFINISHED_STATE.into(),
         },
     };
     let patches = crash.image(&failure.choice);
-    let image = (setting.image)(crash.version, &patches);
+    let image = (setting.image)(crash, &patches);
     let lost: Vec<Place> = missed.iter().take(NAMED).map(|m| store_place(failure, m, stacks, natives)).collect();
     let pending: usize = crash.lines.iter().map(|line| line.stores().len()).sum();
     let finding = Finding {
-        rule: rules::REACHABLE_FAILURE.id(),
+        rule: words::rule_of(outcome, rules::REACHABLE_FAILURE),
         severity: Severity::Error,
         title,
-        expected: format!(
-            "Whatever the processor has written back by the time of a crash, recovery {}.",
-            setting.usual
+        expected: words::expectation(
+            "Whatever the processor has written back by the time of a crash",
+            outcome,
+            &setting.usual,
         ),
         happened,
         fix,
@@ -245,7 +324,7 @@ fn finding(
         fingerprint: String::new(),
         replay: None,
     };
-    ReplayableFinding { finding, before: crash.origin, patches, image }
+    ReplayableFinding { finding, before: crash.origin, patches, image, promise: crash.promise }
 }
 
 fn fix(missed: &Missed, where_: &str, lines: usize, places: &[Place]) -> String {
@@ -356,7 +435,8 @@ fn load_place(failure: &FailedExecution, missed: &Missed, natives: &mut NativeSt
 fn crash_place(failure: &FailedExecution, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Place {
     let moment = &failure.crash.moment;
     let whose = if failure.crash.level == 0 { "a crash" } else { "a crash of the recovery" };
-    let label = format!("{whose} before this: recovery {}", failure.verdict.outcome);
+    let when = if moment.is_after_answer { "after" } else { "before" };
+    let label = format!("{whose} {when} this: recovery {}", failure.verdict.outcome);
     let stack = match moment.before {
         Some(_) => stack_of(failure, failure.crash.level, moment.site, moment.context, stacks, natives),
         None => vec![Frame::default()],

@@ -15,6 +15,7 @@ use super::explore::ImageChoice;
 use super::reads::UncertainRead;
 use super::traced::{Ended, Observed};
 use crate::json_lines::JournalLines;
+use crate::lab::ShownContent;
 
 /// One execution.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -26,6 +27,8 @@ pub struct ExecutionEntry {
     effects: Vec<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failure: Option<Failed>,
+    #[serde(default, skip_serializing_if = "ShownContent::is_nothing")]
+    shown: ShownContent,
 }
 
 /// What is worth keeping of an execution that went wrong.
@@ -39,7 +42,7 @@ struct Failed {
 }
 
 impl ExecutionEntry {
-    pub(super) fn into_parts(self) -> (Observed, Option<NativeOutcome>) {
+    pub(super) fn into_parts(self) -> (Observed, Option<NativeOutcome>, ShownContent) {
         let ended = match self.ended {
             (0, status) => Ended::Exit(status),
             (1, signal) => Ended::Signal(signal),
@@ -50,10 +53,10 @@ impl ExecutionEntry {
         let (mut stacks, mut verdict) = (Vec::new(), None);
         if let Some(Failed { outcome, output, stack, seconds, loads }) = self.failure {
             stacks = loads;
-            verdict = Some(NativeOutcome { outcome, output, stack, seconds });
+            verdict = Some(NativeOutcome { outcome, output, stack, seconds, shown: self.shown });
         }
         let reads = self.reads.into_iter().map(|(line, bytes)| UncertainRead { line, bytes }).collect();
-        (Observed { reads, stacks, effects: self.effects, ..Observed::unseen(ended) }, verdict)
+        (Observed { reads, stacks, effects: self.effects, ..Observed::unseen(ended) }, verdict, self.shown)
     }
 }
 
@@ -100,6 +103,7 @@ impl SearchJournal {
         choice: &ImageChoice,
         observed: &Observed,
         verdict: Option<&NativeOutcome>,
+        shown: ShownContent,
     ) -> io::Result<()> {
         let Some(lines) = &mut self.lines else { return Ok(()) };
         let entry = ExecutionEntry {
@@ -121,6 +125,7 @@ impl SearchJournal {
                 seconds: verdict.seconds,
                 loads: observed.stacks.clone(),
             }),
+            shown,
         };
         lines.add(&entry)
     }

@@ -23,10 +23,13 @@
 //! * Checksums: a choice whose consequences have been seen before from the same point waits until there is nothing else to do
 //!   ([`Explorer::done`]). The search is exhaustive unless it runs out of patience first, and then it says so.
 //!
+//! With `--durable`, contents are compared with what was [promised](crate::promises): what shows them is watched as the recovery is, a native
+//! run on the same image shows the content, which belongs to the outcome of an execution, and crashes come right after answers, too.
+//!
 //! What a complete search says: no crash of *this* run, at any of its moments, leaves an image on which *this* recovery fails, if the
 //! recovery depends on nothing but the image (executions that show otherwise are counted).
 //!
-//! What it misses: other inputs and other thread schedules; what the recovery gets wrong and neither it nor the oracle notices.
+//! What it misses: other inputs and other thread schedules; what the recovery gets wrong and neither it, the oracle nor the dump shows.
 
 pub mod blame;
 pub mod campaign;

@@ -17,6 +17,7 @@ use super::crash::{self, CrashMoment, LinePatch, PendingLines};
 use super::line::UncertainLines;
 use super::points::FailurePointFinder;
 use crate::lab::Newest;
+use crate::promises::{Promise, PromiseId, Promises};
 
 /// A crash of a recorded run, or of one of its recoveries.
 #[derive(Debug, Clone)]
@@ -33,8 +34,10 @@ pub struct Crash {
     pub patches: Vec<Patch>,
     /// Lines of which nobody knows what the crash left.
     pub lines: UncertainLines,
-    /// Equal for crashes after which any recovery does the same.
+    /// Equal for crashes after which any recovery does the same, and must.
     pub identity: u128,
+    /// What the program had promised by then, if contents are compared.
+    pub promise: PromiseId,
     /// Where the stores of crashed recoveries were made, by level and the numbers of their runs.
     pub names: ExecutionStacks,
 }
@@ -66,7 +69,7 @@ pub(super) fn patch((id, first, bytes): LinePatch) -> Patch {
 pub struct CrashScan {
     /// The contents that crashes refer to.
     pub versions: Versions,
-    /// In the order of the run, each only once.
+    /// In the order of the run, each only once; with contents to compare, when [promises are set](CrashScan::set_promises).
     pub crashes: Vec<Crash>,
     /// The content at the end of the run.
     pub last: VersionId,
@@ -82,6 +85,32 @@ pub struct CrashScan {
     pub saw_pm: bool,
 }
 
+impl CrashScan {
+    /// Asks of each crash whether it keeps what was promised by then.
+    ///
+    /// Of crashes that leave the same, with the same operations acknowledged, the first is enough: it has the fewest under way, so it allows
+    /// the fewest contents.
+    pub fn set_promises(&mut self, promises: &Promises) {
+        let acknowledged = |seq: u64| promises.get(promises.at(seq)).map(Promise::acknowledged_id);
+        let mut known = FxHashSet::default();
+        (self.passed, self.eager) = (0, 0);
+        let Self { crashes, passed, eager, .. } = self;
+        crashes.retain_mut(|crash| {
+            let seq = crash.moment.before.unwrap_or(u64::MAX);
+            let now = acknowledged(seq);
+            if crash.moment.is_after_answer && now == acknowledged(seq - 1) {
+                // That was no answer, after all.
+                return false;
+            }
+            *passed += 1;
+            *eager = eager.saturating_add(crash::combinations(&crash.lines));
+            crash.promise = promises.at(seq);
+            crash.identity = crash::with_promise(crash.identity, now.unwrap_or(PromiseId::NONE));
+            known.insert(crash.identity)
+        });
+    }
+}
+
 /// Makes a [`CrashScan`] out of events.
 #[derive(Debug)]
 pub struct CrashScanner {
@@ -92,6 +121,10 @@ pub struct CrashScanner {
     versions: Versions,
     crashes: Vec<Crash>,
     known: FxHashSet<u128>,
+    /// Contents are compared: what is promised by a moment matters, too.
+    compares_contents: bool,
+    /// The moment right after the last event, if that may have acknowledged an operation.
+    answered: Option<CrashMoment>,
     passed: u64,
     eager: u128,
     unsupported: u64,
@@ -99,8 +132,9 @@ pub struct CrashScanner {
 }
 
 impl CrashScanner {
-    /// `store` is an empty file for the pages of all versions.
-    pub fn new(recording: &Recording, mode: Mode, store: MappedFile) -> Self {
+    /// `store` is an empty file for the pages of all versions. If contents are compared, crashes right after an answer matter, too: what
+    /// they may leave is little, but it must be right.
+    pub fn new(recording: &Recording, mode: Mode, compares_contents: bool, store: MappedFile) -> Self {
         Self {
             model: Model::new(mode),
             replay: PmReplay::new(recording),
@@ -109,6 +143,8 @@ impl CrashScanner {
             versions: Versions::new(store),
             crashes: Vec::new(),
             known: FxHashSet::default(),
+            compares_contents,
+            answered: None,
             passed: 0,
             eager: 0,
             unsupported: 0,
@@ -124,9 +160,15 @@ impl CrashScanner {
             What::Map { .. } => self.saw_pm = true,
             _ => {}
         }
+        let answered = self.answered.take();
         if self.points.is_point(event, &self.model) {
-            let Event { seq, thread, site, context, .. } = *event;
-            self.crash(CrashMoment { before: Some(seq), thread, site, context })?;
+            self.crash(CrashMoment::before(event))?;
+        } else if let Some(answered) = answered {
+            self.crash(answered)?;
+        }
+        // A program that prints nothing acknowledges an operation when it reads the next one.
+        if self.compares_contents && (event.what.is_answer() || matches!(event.what, What::Input { .. })) {
+            self.answered = Some(CrashMoment::after_answer(event));
         }
         self.model.event(event, &Newest(&self.replay));
         self.replay.apply(event)
@@ -139,7 +181,7 @@ impl CrashScanner {
         let identity = crash::identity(certain, &lines);
         self.passed += 1;
         self.eager = self.eager.saturating_add(crash::combinations(&lines));
-        if self.known.insert(identity) {
+        if self.compares_contents || self.known.insert(identity) {
             let origin = moment.before;
             self.crashes.push(Crash {
                 moment,
@@ -149,6 +191,7 @@ impl CrashScanner {
                 patches: Vec::new(),
                 lines,
                 identity,
+                promise: PromiseId::NONE,
                 names: ExecutionStacks::default(),
             });
         }

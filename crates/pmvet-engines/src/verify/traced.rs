@@ -60,7 +60,9 @@ pub struct Traced<'a> {
     pub timeout: Duration,
     /// Looks at the recovered image; 0 means consistent.
     pub oracle: Option<Vec<OsString>>,
-    /// Environment variables of an oracle that runs without instrumentation.
+    /// Shows what the recovered image holds, if the recovery itself does not.
+    pub dump: Option<Vec<OsString>>,
+    /// Environment variables of an oracle, or of a dump, that runs without instrumentation.
     pub variables: Vec<(OsString, OsString)>,
     /// Crashes in the recovery are wanted too, of a processor with such caches.
     pub nested: Option<Mode>,
@@ -229,7 +231,7 @@ impl Traced<'_> {
         let start = self.nested.map(|mode| (&image.content, mode));
         let mut watcher = RecoveryWatcher::new(image.files, &crash.lines, start);
         if let Some(ran) = self.serve(worker, &mut watcher, limit)? {
-            let ran = self.ask_oracle(worker, &mut watcher, ran)?;
+            let ran = self.look_at_result(worker, &mut watcher, ran)?;
             return Ok((watcher.finish(), ran));
         }
         // It may have run, and changed its files.
@@ -237,21 +239,41 @@ impl Traced<'_> {
         let start = self.nested.map(|mode| (&image.content, mode));
         let mut watcher = RecoveryWatcher::new(image.files, &crash.lines, start);
         let ran = self.in_time(&self.launch(worker, &self.program), &mut watcher, limit)?;
-        let ran = self.ask_oracle(worker, &mut watcher, ran)?;
+        let ran = self.look_at_result(worker, &mut watcher, ran)?;
         Ok((watcher.finish(), ran))
     }
 
-    /// Lets the oracle judge what a recovery has left that ended as it should. What the oracle reads matters as much as what the recovery
-    /// does, so it is watched too, unless there is nothing left that it could read.
-    fn ask_oracle(
+    /// Lets the oracle judge what a recovery has left that ended as it should, and then the dump show it. What the dump shows is of no
+    /// interest here, only what it reads: a native run is asked what the image holds.
+    fn look_at_result(
         &self,
+        worker: &mut TracedWorker,
+        watcher: &mut RecoveryWatcher<'_>,
+        mut ran: Ran,
+    ) -> Result<Ran, TraceFailure> {
+        if let Some(oracle) = &self.oracle {
+            ran = self.ask(oracle, worker, watcher, ran)?;
+        }
+        if let Some(dump) = self.dump.as_ref().filter(|_| !watcher.has_seen_all()) {
+            // A recovery that looks is not enough: a dump that cannot be watched would leave choices out.
+            watcher.forget_looks();
+            ran = self.ask(dump, worker, watcher, ran)?;
+        }
+        Ok(ran)
+    }
+
+    /// Runs a command on what a recovery has left that ended as it should; 0 means consistent. What it reads matters as much as what the
+    /// recovery does, so it is watched too, unless there is nothing left that it could read.
+    fn ask(
+        &self,
+        oracle: &[OsString],
         worker: &mut TracedWorker,
         watcher: &mut RecoveryWatcher<'_>,
         ran: Ran,
     ) -> Result<Ran, TraceFailure> {
-        let Some(oracle) = self.oracle.as_ref().filter(|_| ran.ended == self.usual && !is_over()) else {
+        if ran.ended != self.usual || is_over() {
             return Ok(ran);
-        };
+        }
         if !watcher.has_seen_all()
             && let Ok(program) = Program::find(oracle)
         {

@@ -1,7 +1,8 @@
 //! A verification of one recorded run, from its events to findings: the crashes, the recovery on what each can leave, and words.
 //!
-//! A [`Verification`] is [read](Verification::read), its recovery is [proven](Verification::prove) on what the undisturbed run left, and
-//! then everything is [tried](Verification::run). Whoever calls it decides what to tell the user in between.
+//! A [`Verification`] is [read](Verification::read); contents are [expected](Verification::expect_durable), if anybody asks; its recovery is
+//! [proven](Verification::prove) on what the undisturbed run left; and then everything is [tried](Verification::run). Whoever calls it
+//! decides what to tell the user in between.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use pmvet_events::plan::Plan;
 use pmvet_events::spaces::AddressSpaces;
 use pmvet_findings::{Finding, Outcome};
 use pmvet_model::{Mode, Unknown};
-use pmvet_target::crash::{Patch, VersionId, Versions};
+use pmvet_target::crash::{Patch, Versions};
 use pmvet_target::program::Program;
 use pmvet_target::shutdown;
 use pmvet_target::symbols::Symbolizer;
@@ -32,6 +33,9 @@ use crate::lab::{
     self, Bench, Lab, LabError, NativeStacks, ProvenRecovery, RecoveryCommand, RecoveryPlan, TrialImage, TrialJournal,
     TrialPool, UnprovenRecovery, Witness,
 };
+use crate::promises::durable::{DurablePlan, OperationLog, OperationsSeen, promised};
+use crate::promises::judge::{ContentJudge, DrivenCommand, Incomparable};
+use crate::promises::{Acknowledgement, Indistinct, OperationSigns};
 use crate::shards;
 use crate::stacks::Symbols;
 use crate::timeline;
@@ -55,6 +59,8 @@ pub struct VerifyPlan {
     pub most_executions: u64,
     /// Executions after one crash before doubtful choices are left out.
     pub patience_executions: u64,
+    /// Contents are compared with what was promised, see [`Verification::expect_durable`].
+    pub compares_contents: bool,
     /// The recovery tells by checksums what is whole, so that no choice is doubtful.
     pub checksums: bool,
     /// The part of the crashes that is tried here, from 0, and how many parts there are.
@@ -84,6 +90,9 @@ pub struct Verification<'a> {
     command: RecoveryCommand,
     scan: CrashScan,
     is_whole: bool,
+    /// What may begin and end operations, if contents are compared.
+    signs: OperationSigns,
+    acknowledged_by: Option<Acknowledgement>,
     transactions: TransactionFacts,
     symbols: Symbols,
     places: Definitions,
@@ -99,6 +108,8 @@ pub struct Verified {
     pub witnesses: HashMap<String, Witness>,
     /// How much was executed, and what was left.
     pub done: SearchResult,
+    /// If contents were expected.
+    pub operations: Option<OperationsSeen>,
     /// Failure points passed, those that leave the same as another one included.
     pub points_passed: u64,
     /// Crashes that leave different choices.
@@ -139,8 +150,9 @@ impl<'a> Verification<'a> {
         let mut reader = recording.read().map_err(unread)?;
         let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
         let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
-        let mut scanner = CrashScanner::new(&recording, plan.mode, store);
+        let mut scanner = CrashScanner::new(&recording, plan.mode, plan.compares_contents, store);
         let (mut spaces, mut transactions) = (AddressSpaces::default(), TransactionTracker::default());
+        let mut signs = OperationSigns::default();
         let rebuilding = |e| LabError::output("rebuild", "the content of PM", e);
         let (mut clock, mut is_whole) = (shutdown::ClockCheck::default(), true);
         while let Some(event) = reader.next().map_err(unread)? {
@@ -151,6 +163,9 @@ impl<'a> Verification<'a> {
             symbols.event(&event);
             spaces.update(&event);
             transactions.event(&event, &spaces, &Unknown);
+            if plan.compares_contents {
+                signs.event(&event);
+            }
             scanner.event(&event).map_err(rebuilding)?;
         }
         let scan = scanner.finish().map_err(rebuilding)?;
@@ -161,6 +176,8 @@ impl<'a> Verification<'a> {
             command: recovery.for_files(&scan.versions, scan.last),
             scan,
             is_whole,
+            signs,
+            acknowledged_by: None,
             transactions: transactions.finish(),
             symbols,
             places: reader.into_places(),
@@ -176,6 +193,36 @@ impl<'a> Verification<'a> {
     /// Whether the run mapped PM.
     pub fn saw_pm(&self) -> bool {
         self.scan.saw_pm
+    }
+
+    /// Asks of each crash whether it keeps what was promised by then. `contents` is the file where contents are kept that operations
+    /// lead to.
+    pub fn expect_durable(
+        &mut self,
+        durable: &DurablePlan,
+        log: OperationLog,
+        contents: &Path,
+    ) -> Result<Result<(), Indistinct>, LabError> {
+        let recovers = DrivenCommand { command: self.recovery.command.clone(), driver: None };
+        match promised(durable, recovers, self.lab.workload, &self.signs, log, contents)? {
+            Ok((promised, how)) => {
+                self.scan.set_promises(&promised.promises);
+                (self.command.promised, self.acknowledged_by) = (Some(promised), Some(how));
+                Ok(Ok(()))
+            }
+            Err(why) => Ok(Err(why)),
+        }
+    }
+
+    /// Who compares contents, if anybody does.
+    pub fn content_judge(&self) -> Option<&ContentJudge> {
+        self.command.promised.as_ref().map(|promised| &*promised.judge)
+    }
+
+    /// Sees whether contents can be compared. `shown` is what the recovery showed of what the undisturbed run left, if that is known.
+    pub fn calibrate(&self, shown: Option<&str>) -> Result<Result<(), Incomparable>, LabError> {
+        let calibrated = self.content_judge().map_or(Ok(Ok(())), |judge| judge.calibrate(shown));
+        calibrated.map_err(|e| LabError::output("run", "the dump", e))
     }
 
     /// Sees whether the recovery works on what the undisturbed run left.
@@ -200,11 +247,12 @@ impl<'a> Verification<'a> {
             plan: self.plan_recovery(&paths),
             install: self.lab.install,
             files: &workload.left,
-            input: workload.input.clone(),
+            input: self.recovery.input.clone(),
             paths,
             most_bytes: self.command.most_bytes,
             timeout,
             oracle: self.command.oracle.clone(),
+            dump: self.content_judge().and_then(|judge| judge.dump.clone()),
             variables: self.command.variables.clone(),
             nested: (self.plan.failures > 1).then_some(self.plan.mode),
             versions: &scan.versions,
@@ -222,6 +270,7 @@ impl<'a> Verification<'a> {
             patience: self.plan.patience_executions,
             failures: self.plan.failures,
             keep_going: self.plan.keep_going,
+            compares_contents: self.plan.compares_contents,
             known_only: self.plan.known_only,
         };
         let path = self.lab.folder.join(JOURNAL);
@@ -240,10 +289,11 @@ impl<'a> Verification<'a> {
             done.doubtful = 0;
         }
         let decisive = self.decisive_stores(&done, usual)?;
-        let image = |version: VersionId, patches: &[Patch]| TrialImage::new(version, patches).name(&scan.versions);
+        let image = |crash: &Crash, patches: &[Patch]| trial_image(crash, patches).name(&scan.versions);
         let setting = SearchSetting {
             recovery: self.command.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
             usual: usual.clone(),
+            moments: scan.crashes.iter().map(|crash| crash.moment.before.unwrap_or(u64::MAX)).collect(),
             image: &image,
         };
         let mut stacks = self.symbols.with(&self.places);
@@ -251,7 +301,8 @@ impl<'a> Verification<'a> {
             findings::one_per_cause(&done.failures, &decisive, &setting, &mut stacks, &mut NativeStacks::default());
         let (mut findings, mut witnesses) = (Vec::new(), HashMap::new());
         for found in found {
-            let witness = Witness { recording: None, seq: found.before, patches: found.patches, promise: None };
+            let promise = self.command.promise(found.promise);
+            let witness = Witness { recording: None, seq: found.before, patches: found.patches, promise };
             witnesses.insert(found.image, witness);
             findings.push(found.finding);
         }
@@ -259,10 +310,14 @@ impl<'a> Verification<'a> {
         transactions::blame_transactions(&mut findings, &EscapingLines::new(&self.transactions, &mut stacks));
         let mut findings = transactions::one_per_function(findings);
         timeline::tell(&self.lab.recording(), &mut findings, &mut stacks)?;
+        let seen = self.acknowledged_by.zip(self.content_judge()).map(|(how, judge)| OperationsSeen::new(how, judge));
+        // What earlier parts of this search have left counts, too; experiments to find a store do not.
+        let operations = seen.map(|seen| OperationsSeen { not_judged: done.not_judged as usize, ..seen });
         Ok(Verified {
             findings,
             witnesses,
             done,
+            operations,
             points_passed: scan.passed,
             crashes: scan.crashes.len(),
             eager_executions: scan.eager,
@@ -315,13 +370,19 @@ struct Natively<'a> {
 impl ConfirmNatively for Natively<'_> {
     type Bench = Bench;
 
-    fn confirm(&self, bench: &mut Bench, version: VersionId, patches: &[Patch]) -> io::Result<Option<NativeOutcome>> {
-        let trial = self.recovery.run(bench, self.versions, TrialImage::new(version, patches), Some(self.usual))?;
+    fn confirm(&self, bench: &mut Bench, crash: &Crash, patches: &[Patch]) -> io::Result<Option<NativeOutcome>> {
+        let trial = self.recovery.run(bench, self.versions, trial_image(crash, patches), Some(self.usual))?;
         Ok(trial.map(|trial| NativeOutcome {
             outcome: trial.outcome,
             output: String::from_utf8_lossy(&trial.output).into_owned(),
             stack: trial.stack,
             seconds: trial.time.as_secs_f64(),
+            shown: trial.shown,
         }))
     }
+}
+
+/// What a crash leaves, and what that must show.
+fn trial_image<'a>(crash: &Crash, patches: &'a [Patch]) -> TrialImage<'a> {
+    TrialImage { version: crash.version, patches, promise: crash.promise }
 }

@@ -107,6 +107,11 @@ impl<'a> RecoveryWatcher<'a> {
         (self.ids, self.modules, self.spaces) = Default::default();
     }
 
+    /// What comes now has to look at PM itself.
+    pub(super) fn forget_looks(&mut self) {
+        self.looked = false;
+    }
+
     fn end_recovery(&mut self) {
         let reads = self.observer.count();
         let Some(mut inside) = self.inside.take() else { return };
@@ -268,8 +273,7 @@ impl Inside<'_> {
             return;
         }
         if self.points.is_point(event, &self.model) {
-            let Event { seq, thread, site, context, .. } = *event;
-            self.crash(CrashMoment { before: Some(seq), thread, site, context }, reads);
+            self.crash(CrashMoment::before(event), reads);
         }
         let ground = RecoveryGround { image: self.start, written: &self.written, undecided: &self.undecided };
         self.model.event(event, &ground);

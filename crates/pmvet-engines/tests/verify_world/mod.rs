@@ -108,8 +108,7 @@ impl Running {
     }
 
     fn inner(&self, reads: usize) -> Inner {
-        let moment =
-            CrashMoment { before: Some(self.seq), thread: ThreadId(1), site: SiteId(0), context: ContextId(0) };
+        let moment = CrashMoment { before: Some(self.seq), thread: ThreadId(1), ..CrashMoment::END };
         Inner { moment, reads, pending: nested::pending(&self.model), written: self.written.all() }
     }
 }

@@ -37,7 +37,7 @@ pub(crate) enum CrashAt {
 pub(crate) struct Durable {
     /// Ask of each crash whether the operations that were acknowledged by then are still there. Operations are the lines of
     /// standard input; the program may also read them from a file, which @@ stands for in its arguments. Those of a server are
-    /// what its --client asks
+    /// what its --client asks (`check` only)
     #[arg(long, conflicts_with = "in_place")]
     pub(crate) durable: bool,
 
@@ -140,6 +140,9 @@ pub(crate) struct Verify {
 
     #[command(flatten)]
     pub(crate) recovering: Recovering,
+
+    #[command(flatten)]
+    pub(crate) durable: Durable,
 
     /// How many crashes may follow each other: with 2, recoveries are crashed too
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]

@@ -7,6 +7,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::common::{Reporting, Workload, parse_time};
+use super::crashes::Durable;
 
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("instead").args(["rebuild", "paths_of", "cmin", "tmin"])))]
@@ -74,6 +75,9 @@ pub(crate) struct Fuzz {
     /// With --interleave: how the program recovers, as a shell command [default: the program's own command line]
     #[arg(long, value_name = "CMD", requires = "interleave")]
     pub(crate) recover: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) durable: Durable,
 
     /// With --interleave: run after a recovery that succeeded, with the paths of the PM files as arguments; 0 means consistent
     #[arg(long, value_name = "CMD", requires = "interleave")]

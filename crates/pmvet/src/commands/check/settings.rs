@@ -10,7 +10,7 @@ use pmvet_target::Workload;
 use pmvet_target::sandbox::driver::Driver;
 
 use crate::cli::{self, CrashAt};
-use crate::durable::DurableSettings;
+use crate::durable::{self, DurableSettings};
 use crate::exit::{Error, Exit};
 use crate::recovery::{self, Identity, Recovering};
 use crate::run_folder::RunFolder;
@@ -63,12 +63,7 @@ impl CheckSettings {
 
     /// Finds out by the recorded run what is left open, with `--durable` and no dump. Otherwise, how pmvet ends.
     pub(super) fn settle(&mut self, lab: Lab<'_>, folder: &RunFolder) -> Result<Result<(), Exit>, Error> {
-        let Some(durable) = &mut self.durable else { return Ok(Ok(())) };
-        Ok(durable.find_questions(lab, folder)?.map(|asking| {
-            if let Some(line) = asking {
-                self.recovering.recover_by(&line);
-            }
-        }))
+        durable::settle(&mut self.durable, &mut self.recovering, lab, folder)
     }
 
     /// The defaults, with all reorderings, as `vet` wants them.
@@ -91,8 +86,14 @@ impl CheckSettings {
         })
     }
 
-    /// For one of many test cases: with reorderings, but less of everything.
-    pub(crate) fn of_case(recovering: Recovering, known_points: Option<PathBuf>, pedantic: bool) -> Self {
+    /// For one of many test cases: with reorderings, but less of everything. Contents are compared if `durable` says so.
+    pub(crate) fn of_case(
+        mut recovering: Recovering,
+        durable: &cli::Durable,
+        known_points: Option<PathBuf>,
+        pedantic: bool,
+    ) -> Self {
+        let durable = recovering.show_by(durable);
         Self {
             plan: InjectionPlan {
                 at: Granularity::Persist,
@@ -106,7 +107,7 @@ impl CheckSettings {
             sample: None,
             shard: None,
             alone: false,
-            durable: None,
+            durable,
             driver: None,
         }
     }

@@ -59,6 +59,14 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
             "--keep copies what one recorded run leaves, and fuzz makes thousands; leave it out".into(),
         ));
     }
+    // A prediction has no crash to look at.
+    let crashes = arguments.interleave || arguments.then.iter().any(|engine| *engine != cli::Then::Race);
+    if arguments.durable.durable && !crashes {
+        return Err(Error::Usage(
+            "--durable looks at what is left after a crash, which fuzz makes with --then check, --then verify or --interleave"
+                .into(),
+        ));
+    }
     let config = Config::load(arguments.workload.config.as_deref())?;
     let mut workload = workload::describe(&arguments.workload, &config, &here)?;
     let install = Install::find()?;

@@ -67,9 +67,8 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     one_at_a_time(arguments.workload.client.as_deref(), arguments.confirm.jobs)?;
     let config = Config::load(arguments.workload.config.as_deref())?;
     let options = options(arguments, &config.race);
-    let durable = DurableSettings::new(&arguments.durable, arguments.confirm.recover.is_some(), false);
     let races = RaceEngine::new(arguments.confirm.clone(), options, &arguments.workload, &config);
-    let mut races = RaceEngine { durable, ..races };
+    let mut races = races.with_contents(&arguments.durable);
     let job = Job {
         workload: &arguments.workload,
         reporting: &arguments.reporting,
@@ -115,6 +114,12 @@ impl RaceEngine {
             explored: None,
             analysed: None,
         }
+    }
+
+    /// The same, with contents to compare, as far as these arguments want that.
+    pub(super) fn with_contents(self, arguments: &cli::Durable) -> Self {
+        let durable = DurableSettings::new(arguments, self.confirm.recover.is_some(), false);
+        Self { durable, ..self }
     }
 
     /// One turn of an input among many: races are proven as long as runs cover anything that is not known.

@@ -7,6 +7,7 @@ use std::io;
 use std::path::Path;
 
 use pmvet_engines::lab::{Lab, ProvenRecovery};
+use pmvet_engines::promises::durable::OperationLog;
 use pmvet_engines::verify::verification::{EXPERIMENTS, JOURNAL};
 use pmvet_engines::verify::{SearchProgress, Verification, VerifyObserver};
 use pmvet_target::shutdown;
@@ -17,6 +18,7 @@ use crate::budget;
 use crate::cli;
 use crate::config::Config;
 use crate::driver::{self, Engine, EngineReport, Job, Needs, NoReport, RecordOnly, Resumable, Session};
+use crate::durable;
 use crate::exit::{Error, Exit};
 use crate::progress::ProgressReport;
 use crate::recovery::{self, failed};
@@ -56,11 +58,11 @@ pub(super) struct VerifyEngine {
 
 impl Engine for VerifyEngine {
     fn names(&self) -> Vec<String> {
-        vec!["verify".into()]
+        self.settings.engines()
     }
 
     fn needs(&self) -> Needs {
-        Needs::default()
+        Needs { operations: self.settings.durable.is_some(), ..Needs::default() }
     }
 
     fn prepare(&self, workload: &Workload) -> Result<(), Error> {
@@ -74,26 +76,44 @@ impl Engine for VerifyEngine {
     }
 
     fn run(&mut self, session: &mut Session) -> Result<EngineReport, NoReport> {
-        let (settings, quiet, stats_file) = (&self.settings, session.quiet, session.stats_file("verify"));
+        let (quiet, stats_file) = (session.quiet, session.stats_file("verify"));
         let Session { workload, folder, info, install, started, .. } = session;
+        let lab = Lab { workload, install, folder: &folder.path };
+        if let Err(exit) = self.settings.settle(lab, folder)? {
+            return Err(NoReport::Exit(exit));
+        }
+        self.describe(workload, info);
+        let settings = &self.settings;
         let plan = settings.plan();
         let recovery_plan = settings.recovering.natively(workload, None);
-        let lab = Lab { workload, install, folder: &folder.path };
-        let verification = Verification::read(lab, &plan, &recovery_plan)?;
+        let mut verification = Verification::read(lab, &plan, &recovery_plan)?;
         if !verification.is_whole() {
             return Err(NoReport::Exit(budget::not_analysed().unwrap_or(Exit::Interrupted)));
         }
         if !verification.saw_pm() {
             return Err(NoReport::Exit(workload::no_pm(workload)));
         }
-        let (usual, timeout) = match (&info.usual, info.timeout) {
-            (Some(usual), Some(timeout)) => (usual.clone(), timeout),
+        if let Some(durable) = &settings.durable {
+            let operations = OperationLog::Lines(durable::kept_lines(folder)?);
+            let contents = folder.file(durable::CONTENTS);
+            if let Err(why) = verification.expect_durable(&durable.plan(), operations, &contents)? {
+                return Err(NoReport::Exit(durable::indistinct(why)));
+            }
+        }
+        let (usual, timeout, shown) = match (&info.usual, info.timeout) {
+            (Some(usual), Some(timeout)) => (usual.clone(), timeout, None),
             _ => match verification.prove()? {
-                Ok(ProvenRecovery { usual, timeout, .. }) => (usual, timeout),
+                Ok(ProvenRecovery { usual, timeout, output }) => {
+                    (usual, timeout, Some(String::from_utf8_lossy(&output).into_owned()))
+                }
                 Err(why) => return Err(NoReport::Exit(recovery::unproven(&why, recovery_plan.oracle.is_some()))),
             },
         };
+        if let Err(why) = verification.calibrate(shown.as_deref())? {
+            return Err(NoReport::Exit(durable::incomparable(why)));
+        }
         (info.usual, info.timeout) = (Some(usual.clone()), Some(timeout));
+        info.durable = verification.content_judge().map(durable::describe);
         folder.keep_info(info);
         let program = settings.recovering.program(workload)?;
         for name in [JOURNAL, EXPERIMENTS] {

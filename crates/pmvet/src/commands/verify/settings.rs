@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 
+use pmvet_engines::lab::Lab;
 use pmvet_engines::verify::VerifyPlan;
 
 use crate::cli;
-use crate::exit::Error;
+use crate::durable::{self, DurableSettings};
+use crate::exit::{Error, Exit};
 use crate::recovery::{self, Identity, Recovering};
+use crate::run_folder::RunFolder;
 
 #[derive(Debug, Clone)]
 pub(crate) struct VerifySettings {
@@ -20,6 +23,8 @@ pub(crate) struct VerifySettings {
     shard: Option<(usize, usize)>,
     /// The runs that have made all executions there are: nothing is executed here.
     pub(super) gathered: Option<Vec<PathBuf>>,
+    /// Whether crashes must leave what was promised.
+    pub(super) durable: Option<DurableSettings>,
 }
 
 impl VerifySettings {
@@ -34,15 +39,22 @@ impl VerifySettings {
             checksums: false,
             shard: None,
             gathered: None,
+            durable: None,
         }
+    }
+
+    /// The same, with contents to compare, as far as these arguments want that.
+    pub(crate) fn with_contents(self, arguments: &cli::Durable) -> Self {
+        let mut recovering = self.recovering;
+        let durable = recovering.show_by(arguments);
+        Self { recovering, durable, ..self }
     }
 
     pub(super) fn new(arguments: &cli::Verify) -> Result<Self, Error> {
         if arguments.workload.client.is_some() {
             return Err(Error::Usage("verify runs recoveries that end by themselves; for servers use check".into()));
         }
-        Ok(Self {
-            recovering: Recovering::new(&arguments.recovering, &arguments.workload)?,
+        let settings = Self {
             failures: arguments.failures,
             keep_going: arguments.keep_going,
             most: arguments.max_executions.unwrap_or(u64::MAX),
@@ -50,7 +62,19 @@ impl VerifySettings {
             checksums: arguments.checksums,
             shard: arguments.shard.map(|(k, n)| (k as usize - 1, n as usize)),
             gathered: arguments.gathered.clone(),
-        })
+            ..Self::by_default(Recovering::new(&arguments.recovering, &arguments.workload)?)
+        };
+        Ok(settings.with_contents(&arguments.durable))
+    }
+
+    /// Finds out by the recorded run what is left open, with `--durable` and no dump. Otherwise, how pmvet ends.
+    pub(super) fn settle(&mut self, lab: Lab<'_>, folder: &RunFolder) -> Result<Result<(), Exit>, Error> {
+        durable::settle(&mut self.durable, &mut self.recovering, lab, folder)
+    }
+
+    pub(super) fn engines(&self) -> Vec<String> {
+        let durable = self.durable.as_ref().map(|_| "durable".to_owned());
+        std::iter::once("verify".to_owned()).chain(durable).collect()
     }
 
     /// What the engine is to try.
@@ -61,6 +85,7 @@ impl VerifySettings {
             keep_going: self.keep_going,
             most_executions: self.most,
             patience_executions: self.patience,
+            compares_contents: self.durable.is_some(),
             checksums: self.checksums,
             shard: self.shard,
             known_only: self.gathered.is_some(),
@@ -75,6 +100,7 @@ impl VerifySettings {
             ("failures", &self.failures),
             ("keep-going", &self.keep_going),
             ("patience", &self.patience),
+            ("durable", &self.durable),
         ]);
         recovery::add_shard(&mut identity, self.shard);
         identity

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use pmvet_engines::promises::durable::OperationsSeen;
 use pmvet_engines::verify::Verified;
 use pmvet_findings::{Coverage, Phase};
 use serde::Serialize;
 
 use super::settings::VerifySettings;
+use crate::durable;
 use crate::run_folder::RunInfo;
 
 #[derive(Debug, Serialize)]
@@ -37,6 +39,10 @@ pub(super) struct VerifyStats {
     diverged: u64,
     unconfirmed: u64,
     jobs: usize,
+    /// With `--durable`: executions that show a content of which is not known whether it is right.
+    not_judged: u64,
+    #[serde(skip)]
+    operations: Option<OperationsSeen>,
     #[serde(skip)]
     inner_cut: u64,
     #[serde(skip)]
@@ -73,6 +79,8 @@ impl VerifyStats {
             diverged: done.diverged,
             unconfirmed: done.unconfirmed,
             jobs,
+            not_judged: done.not_judged,
+            operations: verified.operations.clone(),
             inner_cut: done.inner_cut,
             merged: verified.merged_states,
             unsupported: verified.unsupported_accesses,
@@ -86,6 +94,9 @@ impl VerifyStats {
         coverage.count("different crashes", self.crashes_explored as u64, Some(all as u64));
         if settings.failures > 1 {
             coverage.count("crashes in recoveries", self.crashes_in_recovery as u64, None);
+        }
+        if let Some(seen) = &self.operations {
+            durable::count(seen, &mut coverage);
         }
         coverage.count("executions of the recovery", self.executions + self.executions_known, None);
         let mut not = |count: u64, text: &str| {
@@ -106,6 +117,9 @@ impl VerifyStats {
         not(self.inner_cut, "crashes of {} recoveries that change files by system calls");
         not(self.merged, "{} states of lines with very many pending stores");
         not(self.unsupported, "{} accesses to PM that pmvet cannot record");
+        if let Some(seen) = &self.operations {
+            durable::note(seen, &mut coverage);
+        }
         if settings.failures == 1 {
             coverage.not_covered.push("crashes of the recovery itself (--failures 2)".into());
         }

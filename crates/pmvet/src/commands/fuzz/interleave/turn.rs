@@ -68,7 +68,12 @@ impl<'a> Turns<'a> {
     fn explore(&self, turn: Turn, files: Overlay, started: Instant) -> TurnReport {
         let arguments = self.arguments;
         let file = turn.folder.join("input");
-        let word = |word: &OsString| if word == INPUT { file.clone().into() } else { word.clone() };
+        // A turn without a single operation promises nothing. Otherwise operations are followed in a file of their run.
+        let durable = match turn.input.is_empty() {
+            true => cli::Durable::default(),
+            false => arguments.durable.clone(),
+        };
+        let word = |word: &OsString| if word == INPUT && !durable.durable { file.clone().into() } else { word.clone() };
         let workload = cli::Workload {
             command: arguments.workload.command.iter().map(word).collect(),
             runs: turn.folder.join("runs"),
@@ -85,7 +90,8 @@ impl<'a> Turns<'a> {
             budget: Some(turn.time),
             ..cli::Confirm::default()
         };
-        let mut races = RaceEngine::exploring(confirm, self.known.clone(), &workload, self.config);
+        let races = RaceEngine::exploring(confirm, self.known.clone(), &workload, self.config);
+        let mut races = races.with_contents(&durable);
         let job = Job {
             workload: &workload,
             reporting: &self.reporting,

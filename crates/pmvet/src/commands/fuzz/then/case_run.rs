@@ -78,8 +78,14 @@ impl<'a> CaseRuns<'a> {
 
     fn analyse(&self, run: CaseRun, mut files: Overlay, started: Instant) -> Result<InnerReport, Error> {
         lay_out_case(&run, &mut files).map_err(|e| failed("lay out", "a test case", e))?;
+        // A case without a single operation promises nothing.
+        let durable = match run.case.input.is_empty() {
+            true => cli::Durable::default(),
+            false => self.arguments.durable.clone(),
+        };
         let word = |word: &OsString| match &run.input {
-            Some(path) if word == INPUT => path.clone().into(),
+            // Operations are followed in a file of their run.
+            Some(path) if word == INPUT && !(durable.durable && run.engine != Then::Race) => path.clone().into(),
             _ => word.clone(),
         };
         let workload = cli::Workload {
@@ -92,11 +98,14 @@ impl<'a> CaseRuns<'a> {
         let recovering = Recovering::new(&recovering, &workload)?;
         let mut engine: Box<dyn Engine> = match run.engine {
             Then::Check => {
-                let settings = CheckSettings::of_case(recovering, run.known_points, self.reporting.pedantic);
+                let settings = CheckSettings::of_case(recovering, &durable, run.known_points, self.reporting.pedantic);
                 Box::new(CheckEngine { settings })
             }
             Then::Race => Box::new(RaceEngine::predicting(&workload, self.config)),
-            Then::Verify => Box::new(VerifyEngine { settings: VerifySettings::by_default(recovering) }),
+            Then::Verify => {
+                let settings = VerifySettings::by_default(recovering).with_contents(&durable);
+                Box::new(VerifyEngine { settings })
+            }
         };
         let job = Job {
             workload: &workload,
