@@ -67,6 +67,7 @@ pub struct Trial {
     pub stack: Vec<RawFrame>,
     /// How long it took, with the oracle and the dump.
     pub time: Duration,
+    /// What the image shows, where contents are compared.
     pub shown: ShownContent,
 }
 

@@ -54,8 +54,9 @@ pub struct OperationsSeen {
     pub contents: usize,
     /// Crash images that could not be judged: too many operations were under way, or some at the same time on one thing.
     pub not_judged: usize,
-    /// How many questions show a content, if that is how it is shown, and how many more there are that are not asked.
+    /// How many questions show a content, if that is how it is shown.
     pub questions: usize,
+    /// How many more there are that are not asked.
     pub questions_left: usize,
     /// Lines of the dump that differ between runs without a crash.
     pub masked: Vec<String>,

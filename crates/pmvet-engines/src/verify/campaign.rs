@@ -32,6 +32,7 @@ pub struct NativeOutcome {
     pub stack: Vec<RawFrame>,
     /// How long it took, with the oracle.
     pub seconds: f64,
+    /// What the image shows, where contents are compared.
     pub shown: ShownContent,
 }
 
