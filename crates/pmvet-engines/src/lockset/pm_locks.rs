@@ -77,6 +77,8 @@ pub enum Afterwards {
     LeftHeld,
     /// Nobody asked for it: it tells nothing.
     Unused,
+    /// The same, since the run ended badly before anybody could.
+    Failed,
 }
 
 /// Watches a run that starts from the image of a crash in which one lock is held.
@@ -209,6 +211,8 @@ impl Aftermath {
             Afterwards::Freed
         } else if self.refused || self.looked && (failed || self.waits_for_ever()) {
             Afterwards::LeftHeld
+        } else if failed && !self.is_spinning() {
+            Afterwards::Failed
         } else {
             Afterwards::Unused
         }
