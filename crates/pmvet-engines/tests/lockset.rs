@@ -287,6 +287,56 @@ fn initialisation_that_is_not_persisted_is_kept() {
     assert_eq!(s.races(), [(1, 2)]);
 }
 
+/// Whether another run may not show the races with the load at site 2.
+fn is_chance(s: Script) -> Vec<bool> {
+    let outcome = s.engine.finish();
+    outcome.races.iter().filter(|race| race.load.site.0 == 2).map(|race| race.sightings.is_chance()).collect()
+}
+
+#[test]
+fn a_race_at_one_line_of_many_may_not_show_again() {
+    let run = |lines: u64, read: u64| {
+        let mut s = Script::new(LocksetOptions::default());
+        for line in 0..lines {
+            s.public(X + 64 * line);
+            s.store(2, 1, X + 64 * line);
+            s.persist(2, X + 64 * line);
+        }
+        (0..read).for_each(|line| s.use_(3, 2, X + 64 * line));
+        is_chance(s)
+    };
+    assert_eq!(run(1, 1), [false], "there is no other line");
+    assert_eq!((run(6, 1), run(6, 2), run(6, 3)), (vec![true], vec![true], vec![false]));
+}
+
+#[test]
+fn what_only_an_overlap_makes_a_race_may_not_show_again() {
+    let run = |persisted: bool, known: bool| {
+        let mut s = Script::new(LocksetOptions::default());
+        if known {
+            s.public(X);
+        }
+        s.store(2, 1, X);
+        s.use_(3, 2, X);
+        if persisted {
+            s.persist(2, X);
+        }
+        is_chance(s)
+    };
+    assert_eq!(run(true, false), [true], "had the reader come later, it would have been initialisation");
+    assert_eq!(run(true, true), [false]);
+    assert_eq!(run(false, false), [false], "whenever the reader comes, it comes in time");
+}
+
+#[test]
+fn a_lock_free_store_that_was_read_in_time_may_not_show_again() {
+    let mut s = new();
+    s.cas(2, 1, X, 0, 64, true);
+    s.use_(3, 2, X);
+    s.persist(2, X);
+    assert_eq!(is_chance(s), [true]);
+}
+
 #[test]
 fn a_store_that_is_never_persisted_races_and_so_does_one_that_is_overwritten() {
     let mut s = new();

@@ -222,6 +222,9 @@ pub enum Evidence {
     Race {
         /// The racy load was seen between the store and its persist in this very run.
         observed: bool,
+        /// Only how the threads of this run came to meet made it show: another run may not show it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_chance: bool,
         /// Locks held at the store, at the load, in the words of the program; never as addresses.
         store_locks: Vec<String>,
         /// Those at the load.

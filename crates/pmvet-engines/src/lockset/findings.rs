@@ -9,7 +9,7 @@ use super::pm_locks::LockLeftHeld;
 use super::race_paths::{self, Ends, RaceGroup, RaceReader};
 use super::races::{PredictedRace, RaceAccess, WindowEnd};
 use crate::stacks::{Stacks, user_frame};
-use rustc_hash::FxHashSet as FastSet;
+use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
 /// One finding per place of the program's own code that stores, with all that read it; several instructions of a line are
 /// one place to whoever looks at it.
@@ -37,7 +37,25 @@ pub fn held_locks(all: &[LockLeftHeld], stacks: &mut dyn Stacks, sources: &Sourc
             None => groups.push((at, vec![(lock.clone(), finding)])),
         }
     }
-    groups.into_iter().map(|(_, group)| group).collect()
+    groups.into_iter().map(|(_, group)| in_turn(group)).collect()
+}
+
+/// One lock of each caller first: a function that takes locks may be called for locks of several kinds.
+fn in_turn(group: WordedLocks) -> WordedLocks {
+    let caller = |finding: &Finding| {
+        let stack = &finding.places[0].stack;
+        let frame = stack.iter().skip(user_frame(stack)? + 1).find(|frame| frame.is_user())?;
+        Some((frame.file.clone(), frame.line, if frame.line.is_some() { 0 } else { frame.offset }))
+    };
+    let mut seen: FastMap<_, usize> = FastMap::default();
+    let mut turns: Vec<_> = Vec::new();
+    for lock in group {
+        let turn = seen.entry(caller(&lock.1)).or_default();
+        *turn += 1;
+        turns.push((*turn, lock));
+    }
+    turns.sort_by_key(|(turn, _)| *turn);
+    turns.into_iter().map(|(_, lock)| lock).collect()
 }
 
 /// A lock that a crash left held and that the restart did not free.
@@ -155,6 +173,7 @@ fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWord
         .collect::<Vec<_>>();
     timeline.extend(race.ended_by.zip(ends.end.as_ref()).map(|(m, s)| step(m.seq, m.thread.0, what(race.fate), s)));
     timeline.sort_by_key(|step| step.seq);
+    let by_chance = group.is_chance();
     let [store_locks, load_locks] = words.names(&race.store.locks, &race.load.locks, stacks);
     Some(Finding {
         rule: rules::PERSISTENCY_RACE.id(),
@@ -164,17 +183,21 @@ fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWord
         expected: "A value is persistent before another thread can read it and act on it.".into(),
         happened: format!(
             "{writer} stores a value, and {reader} reads it in another thread. {cause} If the machine fails in between, \
-             what the reader did may survive while the value it relied on is lost.{}",
-            group.others(1 + others.len())
+             what the reader did may survive while the value it relied on is lost.{}{}",
+            group.others(1 + others.len()),
+            if by_chance { CHANCE } else { "" }
         ),
         fix,
         caveat: Some(caveat.into()),
-        evidence: Evidence::Race { observed: race.observed, store_locks, load_locks, timeline },
+        evidence: Evidence::Race { observed: race.observed, by_chance, store_locks, load_locks, timeline },
         count: group.count(),
         fingerprint: String::new(),
         replay: None,
     })
 }
+
+/// Of a race that depends on how the threads of a run come to meet.
+const CHANCE: &str = " This run shows it by chance: another run may not.";
 
 /// Places that read to show in full. Those beyond are only named.
 const MAX_READERS: usize = 8;

@@ -30,6 +30,8 @@ pub(crate) struct Dirty {
     pub(crate) stamp: u32,
     pub(crate) locks: SetId,
     pub(crate) how: StoreMeans,
+    /// Nobody else had been here before.
+    pub(crate) alone: bool,
     /// Another thread has been here since.
     pub(crate) touched: bool,
     /// Loads by others that saw it.
@@ -71,6 +73,8 @@ pub(crate) struct Written {
     pub(crate) locks: SetId,
     pub(crate) held: SetId,
     pub(crate) how: StoreMeans,
+    /// Had no other thread come within the window, it would have been initialisation.
+    pub(crate) overlapped: bool,
     /// When the window ended.
     pub(crate) end: Epoch,
     /// When the storing thread itself made it persistent, if another thread had done that before.

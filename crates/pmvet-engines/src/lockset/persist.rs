@@ -96,11 +96,15 @@ impl LocksetEngine {
             _ => owner.held.since(dirty.stamp, &mut self.sets),
         };
         let end = by.map_or(Epoch::NEVER, |by| self.clocks.now(by.thread));
-        let Dirty { at, bytes, how, during, touched, .. } = dirty;
+        self.races.stored(dirty.at, PmWord { file: line.file, offset: line.offset });
+        let Dirty { at, bytes, how, during, touched, alone, .. } = dirty;
+        // What is never persistent, another thread always comes in time for.
+        let overlapped = alone && touched && self.options.init_removal && fate != Fate::LeftInCache;
         let waiting = !touched && self.options.allocators && fate == Fate::Persisted;
         let held = dirty.locks;
         let own_end = None;
-        let written = Written { at, bytes, locks, held, how, end, own_end, fate, ended_by: by, waiting, compared: 0 };
+        let written =
+            Written { at, bytes, locks, held, how, overlapped, end, own_end, fate, ended_by: by, waiting, compared: 0 };
         self.compare(id, &written, &during, true);
         if let Some(at) = self.lines.get(id).note_written(written, &self.clocks) {
             self.judge(id, at);

@@ -13,6 +13,7 @@ use pmvet_findings::{Frame, Stack};
 use rustc_hash::FxHashSet as FastSet;
 
 use super::races::PredictedRace;
+use super::sightings::Sightings;
 use crate::stacks::{Stacks, user_frame};
 
 /// The call paths of a race.
@@ -29,6 +30,8 @@ pub(super) struct RaceGroup<'a> {
     pub(super) readers: Vec<RaceReader<'a>>,
     /// All paths to the store.
     paths: BTreeSet<String>,
+    /// Of all its races.
+    sightings: Sightings,
 }
 
 /// The races of a store with one place that reads.
@@ -88,7 +91,10 @@ pub(super) fn group<'a>(races: &'a [PredictedRace], stacks: &mut dyn Stacks) -> 
         let reader = RaceReader { place: load.0, race, ends, count: race.count, paths: load.1 };
         match groups.iter_mut().find(|known| known.place == place) {
             Some(known) => known.join(paths, reader),
-            None => groups.push(RaceGroup { place, readers: vec![reader], paths }),
+            None => {
+                let sightings = race.sightings.clone();
+                groups.push(RaceGroup { place, readers: vec![reader], paths, sightings });
+            }
         }
     }
     for group in &mut groups {
@@ -128,10 +134,16 @@ const PATHS: usize = 8;
 impl<'a> RaceGroup<'a> {
     fn join(&mut self, paths: BTreeSet<String>, reader: RaceReader<'a>) {
         self.paths.extend(paths);
+        self.sightings.join(&reader.race.sightings);
         match self.readers.iter_mut().find(|known| known.place == reader.place) {
             Some(known) => known.join(reader),
             None => self.readers.push(reader),
         }
+    }
+
+    /// Another run may not show any of them.
+    pub(super) fn is_chance(&self) -> bool {
+        self.sightings.is_chance()
     }
 
     pub(super) fn count(&self) -> u64 {

@@ -9,6 +9,7 @@ use super::LocksetOptions;
 use super::lines::{EventOrigin, Fate, StoreMeans, TrackedLine, Written, mask, word_bits};
 use super::locksets::{Hold, HoldMode, LockId, Locksets, SetId};
 use super::reads::LineRead;
+use super::sightings::{Sightings, StoredLines};
 use super::spin::{KnownLocks, PmWord};
 use rustc_hash::FxHashMap as FastMap;
 
@@ -72,6 +73,8 @@ pub struct PredictedRace {
     pub observed: bool,
     /// How often the pair of call paths was seen.
     pub count: u64,
+    /// Whether another run would show it.
+    pub sightings: Sightings,
 }
 
 /// A lock that would make a pair harmless, if it is one; and whether both sides have only counted it up.
@@ -96,6 +99,8 @@ pub(crate) struct Races {
     candidates: FastMap<CandidateKey, Candidate>,
     /// The paths that are told apart, by the instructions that they lead to.
     paths: FastMap<(SiteId, SiteId), Vec<PathPair>>,
+    /// Where each instruction has stored to what others may read.
+    stored: FastMap<(SiteId, ContextId), StoredLines>,
     /// What two locksets have in common, by their ids.
     common: FastMap<(SetId, SetId), Common>,
 }
@@ -181,6 +186,11 @@ impl Races {
         found
     }
 
+    /// A store to a line that others may read.
+    pub(crate) fn stored(&mut self, at: EventOrigin, line: PmWord) {
+        self.stored.entry((at.site, at.context)).or_default().note(line);
+    }
+
     /// Judges a store and a load of another thread that no happens-before edge keeps apart. `acted`: the load's thread was
     /// seen to act before the store was persistent.
     pub(crate) fn pair(&mut self, store: &Written, read: &LineRead, acted: bool, context: &PairContext<'_>) {
@@ -210,17 +220,22 @@ impl Races {
             }
         }
         let observed = acted || read.saw == Some(store.at.seq);
+        // Without the overlap this would have been left out above, or taken for initialisation.
+        let lock_free = matches!(store.how, StoreMeans::Atomic(_)) && !context.predict_lock_free;
+        let line = PmWord { file: context.file, offset: context.offset };
         let key = (self.path_pair(store.at, read.at), excuses, word);
         if let Some(known) = self.candidates.get_mut(&key) {
             known.race.count += 1;
+            known.race.sightings.note(line, store.overlapped || lock_free);
             // The sample that says most is the one that was observed.
             if observed && !known.race.observed {
-                let count = known.race.count;
-                known.race = PredictedRace { count, ..describe(store, read, bytes, observed, context) };
+                let (count, sightings) = (known.race.count, std::mem::take(&mut known.race.sightings));
+                known.race = PredictedRace { count, sightings, ..describe(store, read, bytes, observed, context) };
             }
             return;
         }
-        let race = describe(store, read, bytes, observed, context);
+        let mut race = describe(store, read, bytes, observed, context);
+        race.sightings.note(line, store.overlapped || lock_free);
         let excuses = key.1.clone();
         self.candidates.insert(key, Candidate { race, excuses, word });
     }
@@ -250,7 +265,10 @@ impl Races {
                 continue;
             }
             match found.get_mut(&pair) {
-                Some(known) => known.count += candidate.race.count,
+                Some(known) => {
+                    known.count += candidate.race.count;
+                    known.sightings.join(&candidate.race.sightings);
+                }
                 None => {
                     found.insert(pair, candidate.race);
                 }
@@ -259,6 +277,9 @@ impl Races {
         let mut races: Vec<PredictedRace> = found.into_values().collect();
         let no_locks = locks.names_of_no_locks();
         for race in &mut races {
+            if let Some(lines) = self.stored.get(&(race.store.site, race.store.context)) {
+                race.sightings.stores_to(lines);
+            }
             let lists = [&mut race.store.locks, &mut race.load.locks, &mut race.kept];
             lists.into_iter().for_each(|names| names.retain(|name| !no_locks.contains(name)));
         }
@@ -305,5 +326,6 @@ fn describe(store: &Written, read: &LineRead, bytes: u64, observed: bool, contex
         kept: names(store.locks, context),
         observed,
         count: 1,
+        sightings: Sightings::default(),
     }
 }

@@ -127,6 +127,7 @@ impl LocksetEngine {
             line.guard(hold.lock);
         }
         let (stamp, locks) = (held.stamp(), held.set());
+        let alone = line.is_private(at.thread, bytes);
         // Words of one object, or bytes of one copy: one record will do, unless a flush has come in between.
         if let Some(last) = line.dirty.last_mut()
             && (last.at.thread, last.at.site, last.at.context) == (at.thread, at.site, at.context)
@@ -138,9 +139,10 @@ impl LocksetEngine {
         {
             last.bytes |= bytes;
             last.at.seq = at.seq;
+            last.alone &= alone;
             return;
         }
-        line.dirty.push(Dirty { at, bytes, stamp, locks, how, touched: false, during: Vec::new() });
+        line.dirty.push(Dirty { at, bytes, stamp, locks, how, alone, touched: false, during: Vec::new() });
     }
 
     /// Ends the windows of what a new store covers.

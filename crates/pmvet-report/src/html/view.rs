@@ -162,7 +162,7 @@ impl Tables<'_> {
                 set("diff", json!(image.diff.iter().map(diff).collect::<Vec<_>>()));
                 set("recovery", self.recovery(recovery));
             }
-            Evidence::Race { observed, store_locks, load_locks, timeline } => {
+            Evidence::Race { observed, store_locks, load_locks, timeline, .. } => {
                 set("timeline", self.timeline(timeline));
                 let clean_all = |locks: &[String]| locks.iter().map(|lock| clean(lock)).collect::<Vec<_>>();
                 let race = json!({

@@ -387,6 +387,7 @@ pub(crate) fn sample(rule: &Rule) -> Finding {
                 caveat: Some("Predicted from the locks held; pmvet race --confirm forces it.".into()),
                 evidence: Evidence::Race {
                     observed: false,
+                    by_chance: false,
                     store_locks: vec![],
                     load_locks: vec!["list->lock".into()],
                     timeline: race_timeline(),
