@@ -186,7 +186,7 @@ pub(crate) fn one_at_a_time(client: Option<&str>, jobs: Option<u16>) -> Result<(
 }
 
 /// What to say if a recovery, or its oracle, does not work on what the undisturbed run left, and how pmvet ends.
-pub(crate) fn unproven(why: &UnprovenRecovery, has_oracle: bool) -> Exit {
+pub(crate) fn unproven(why: &UnprovenRecovery, has_oracle: bool, has_dump: bool) -> Exit {
     match why {
         UnprovenRecovery::Interrupted => {
             let what = match has_oracle {
@@ -201,7 +201,12 @@ pub(crate) fn unproven(why: &UnprovenRecovery, has_oracle: bool) -> Exit {
             output.as_bytes(),
         ),
         UnprovenRecovery::Fails { outcome, output } => workload::failed(
-            "the recovery fails although nothing was injected; --recover names another command",
+            match has_dump {
+                true => {
+                    "the recovery, or the dump after it, fails although nothing was injected; see --recover and --dump"
+                }
+                false => "the recovery fails although nothing was injected; --recover names another command",
+            },
             outcome,
             output,
         ),

@@ -1,6 +1,6 @@
 //! How findings tell of stores that made the difference, whichever engine found them.
 
-use pmvet_findings::{Finding, Frame, Outcome, Place, PmRange, Role, Rule, RuleId};
+use pmvet_findings::{Finding, Frame, Outcome, Place, PmRange, Role, Rule, RuleId, Violation};
 
 use super::early_stores::PmStore;
 use crate::stacks::Stacks;
@@ -49,6 +49,15 @@ pub(crate) fn rule_of(outcome: &Outcome, experiment: &Rule) -> RuleId {
     }
 }
 
+/// How several stores become one step.
+pub(crate) const AT_ONCE: &str = "persist a log entry that covers all of its stores before the first of them, or write new data beside \
+    the old and publish it with one store of at most 8 bytes";
+
+/// Whether an operation is there in part.
+pub(crate) fn is_torn(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Content { violation: Violation::Torn, .. })
+}
+
 /// What should have been the case: `when` there was a crash.
 pub(crate) fn expectation(when: &str, outcome: &Outcome, usual: &Outcome) -> String {
     match outcome {
@@ -68,10 +77,17 @@ pub(crate) fn too_early(early: &Place, lost: &Place, crash: &str, outcome: &Outc
             "The store {store} may be in PM while the one {lost}, which is made after it, is not. If a crash comes {crash} then, \
              recovery {outcome}; without the first store it copes."
         ),
-        fix: format!(
-            "Make {} persistent last: store it after what is stored {lost} has been flushed and fenced.",
-            Finding::DATA
-        ),
+        fix: match is_torn(outcome) {
+            true => format!(
+                "No order of {} and what is stored {lost} helps, since an operation must be there as a whole or not at all: \
+                 {AT_ONCE}.",
+                Finding::DATA
+            ),
+            false => format!(
+                "Make {} persistent last: store it after what is stored {lost} has been flushed and fenced.",
+                Finding::DATA
+            ),
+        },
     }
 }
 

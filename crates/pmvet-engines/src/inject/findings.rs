@@ -182,6 +182,9 @@ fn fatal_window(places: &[Place], window: &Window, outcome: &Outcome) -> Finding
                 "Until `{create}` returns, the file is there and cannot be opened. Make it under another name and rename it when it \
                  is complete, or let recovery begin anew if it finds it unfinished."
             ),
+            None if words::is_torn(outcome) => {
+                format!("An operation must be there as a whole or not at all: {}.", words::AT_ONCE)
+            }
             None => repair(places, &where_),
         },
     }

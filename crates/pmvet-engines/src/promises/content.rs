@@ -123,7 +123,8 @@ pub fn difference(steps: &[Step<'_>], allowed: &[&Content], done: &[&str], found
         ContentDifference { violation, step, names, lines: shown(right, found) }
     };
     for (i, step) in steps.iter().enumerate() {
-        if let Some(violation) = half_done(*step, found, name) {
+        let may_be_missing = allowed.contains(&step.before);
+        if let Some(violation) = half_done(*step, may_be_missing, found, name) {
             return make(violation, Some(i), step.after);
         }
     }
@@ -149,8 +150,14 @@ pub fn difference(steps: &[Step<'_>], allowed: &[&Content], done: &[&str], found
     make(violation, None, right)
 }
 
-/// Whether a content is between what is there before an operation and after it.
-fn half_done(Step { operation, before, after }: Step<'_>, found: &Content, name: NameOf<'_>) -> Option<Violation> {
+/// Whether a content is between what is there before an operation and after it. If the operation may not be missing, what it names has to
+/// be there.
+fn half_done(
+    Step { operation, before, after }: Step<'_>,
+    may_be_missing: bool,
+    found: &Content,
+    name: NameOf<'_>,
+) -> Option<Violation> {
     let (removed, added) = (before.without(after), after.without(before));
     let (gone, new) = (before.without(found), found.without(before));
     if found == before || found == after {
@@ -169,7 +176,9 @@ fn half_done(Step { operation, before, after }: Step<'_>, found: &Content, name:
         let each = changed.iter().all(|name| is_done(name) || is_undone(name));
         return match (each, whole(&named)) {
             (true, false) => Some(Violation::Torn),
-            (true, true) if changed.len() > 1 => Some(Violation::WrongValue),
+            (true, true) if changed.len() > 1 && (may_be_missing || named.iter().all(is_done)) => {
+                Some(Violation::WrongValue)
+            }
             _ => None,
         };
     }
@@ -309,6 +318,17 @@ mod tests {
         assert_eq!(judged(&list, &["drop a"], 1, "post a|post b"), Violation::Resurrected);
         let fields = ["", "1.x a|1.y b", ""];
         assert_eq!(judged(&fields, &["put 1 a b", "del 1"], 2, "1.x a|1.y b"), Violation::Resurrected);
+    }
+
+    /// The count alone is as it should be: it is not what is wrong.
+    #[test]
+    fn what_is_counted_and_not_there() {
+        let put = ["count 1|k 1", "count 2|k 1|m 2"];
+        assert_eq!(judged(&put, &["put m 2"], 1, "count 2|k 1"), Violation::Lost);
+        assert_eq!(judged(&put, &["put m 2"], 0, "count 2|k 1"), Violation::WrongValue, "not acknowledged");
+        let del = ["count 2|k 1|m 2", "count 1|k 1"];
+        assert_eq!(judged(&del, &["del m"], 1, "count 1|k 1|m 2"), Violation::Resurrected);
+        assert_eq!(judged(&del, &["del m"], 1, "count 2|k 1"), Violation::WrongValue, "done, and not counted");
     }
 
     #[test]

@@ -107,7 +107,10 @@ impl Engine for CheckEngine {
                 Ok(ProvenRecovery { usual, timeout, output }) => {
                     (usual, timeout, Some(String::from_utf8_lossy(&output).into_owned()))
                 }
-                Err(why) => return Err(NoReport::Exit(recovery::unproven(&why, recovery_plan.oracle.is_some()))),
+                Err(why) => {
+                    let (oracle, dump) = (recovery_plan.oracle.is_some(), settings.durable.is_some());
+                    return Err(NoReport::Exit(recovery::unproven(&why, oracle, dump)));
+                }
             },
         };
         if let Err(why) = check.calibrate(shown.as_deref())? {
