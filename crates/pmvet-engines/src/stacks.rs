@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use pmvet_events::event::{Event, What};
-use pmvet_events::{ContextId, FileId, ModuleId, Places, Site, SiteId};
+use pmvet_events::{ContextId, FileId, Places, Site, SiteId};
 pub use pmvet_findings::stack::user_frame;
 use pmvet_findings::stack::{is_library, is_pm_library, naming_frame};
 use pmvet_findings::{Frame, Outcome, Place, Role, Stack};
-use pmvet_target::sandbox::RawFrame;
 use pmvet_target::symbols::types::Types;
 use pmvet_target::symbols::{self, Symbolizer};
 
@@ -33,17 +32,6 @@ pub trait Stacks {
     fn variable(&mut self, _address: u64) -> Option<(String, u64)> {
         None
     }
-
-    /// The functions around an address of a process that ran natively: inlined ones first.
-    fn raw_frames(&mut self, frame: &RawFrame) -> Stack {
-        let (module, base) = frame.module.clone().unzip();
-        vec![Frame { module, offset: frame.pc.saturating_sub(base.unwrap_or(0)), ..Frame::default() }]
-    }
-}
-
-/// The stack of a process that ran natively.
-pub fn raw_stack(frames: &[RawFrame], stacks: &mut dyn Stacks) -> Stack {
-    frames.iter().flat_map(|frame| stacks.raw_frames(frame)).collect()
 }
 
 /// Where a recovery was when it failed. Nothing if the program's own code is not on the stack: `main` may have returned.
@@ -58,8 +46,6 @@ pub(crate) fn recovery_place(stack: &Stack, outcome: &Outcome) -> Option<Place> 
 pub struct Symbols {
     symbolizer: Symbolizer,
     files: HashMap<FileId, PathBuf>,
-    /// Modules of processes that were not traced, which have no ids of their own.
-    foreign: HashMap<(PathBuf, u64), ModuleId>,
 }
 
 impl Symbols {
@@ -83,14 +69,6 @@ impl Symbols {
     pub fn go_on_with(&mut self, other: Self) {
         self.symbolizer.go_on_with(other.symbolizer);
         self.files = other.files;
-    }
-
-    fn foreign(&mut self, path: &Path, base: u64) -> ModuleId {
-        let next = ModuleId(u32::MAX - self.foreign.len() as u32);
-        *self.foreign.entry((path.into(), base)).or_insert_with(|| {
-            self.symbolizer.add_module(next, base, path);
-            next
-        })
     }
 
     /// What the modules say about their types and variables.
@@ -144,11 +122,6 @@ impl Stacks for Resolver<'_> {
 
     fn variable(&mut self, address: u64) -> Option<(String, u64)> {
         self.symbols.symbolizer.variable(address)
-    }
-
-    fn raw_frames(&mut self, raw: &RawFrame) -> Stack {
-        let module = raw.module.as_ref().map_or(ModuleId(0), |(path, base)| self.symbols.foreign(path, *base));
-        self.symbols.symbolizer.frames(Site { pc: raw.pc, module }).iter().map(frame).collect()
     }
 }
 
