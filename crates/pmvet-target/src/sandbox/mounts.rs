@@ -137,10 +137,15 @@ pub(super) fn writable_tops(mounts: &[Mount], hints: &[PathBuf]) -> Vec<PathBuf>
     tops.into_iter().collect()
 }
 
-/// Whether owner and group of a folder are the user's own.
+/// The user and the group that the kernel shows, inside a user namespace, for everybody who is not in it: `nobody`.
+const OVERFLOW_ID: u32 = 65_534;
+
+/// Whether owner and group of a folder are the user's own. To `nobody`, those of others look so as well.
 fn can_be_copied(folder: &Path) -> bool {
     let own = (geteuid().as_raw(), getegid().as_raw());
-    folder.metadata().is_ok_and(|found| (found.uid(), found.gid()) == own)
+    own.0 != OVERFLOW_ID
+        && own.1 != OVERFLOW_ID
+        && folder.metadata().is_ok_and(|found| (found.uid(), found.gid()) == own)
 }
 
 /// How many levels below the root of a file system are searched. Homes (`/home/name`) and data folders (`/srv/data/name`) are there.
