@@ -7,16 +7,8 @@
 #   SAMPLE=N  failure points to try (default all)
 #   MAPS=...  which maps (default btree rbtree hashmap_atomic)
 
-set -euo pipefail
-export LC_ALL=C
-
-cd "$(dirname "$0")/.."
-pmvet=$PWD/target/release/pmvet
+. "$(dirname "$0")/bench-common.sh"
 ops=${OPS:-150000}
-files=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-bench.XXXXXX")
-pools=$(mktemp -d /dev/shm/pmvet-bench.XXXXXX)
-trap 'rm -rf "$files" "$pools"' EXIT
-trap 'exit 130' INT TERM HUP
 export PMEM_IS_PMEM_FORCE=1
 
 now() { echo "$EPOCHREALTIME"; }

@@ -1,4 +1,4 @@
-# What the scripts of `make bench` begin with; they source it. Sets $pmvet, and $files and $pools, two folders that are gone at the end.
+# What the scripts of `make bench` and race-table.sh begin with; they source it. Sets $pmvet, and $files and $pools, two folders that are gone at the end.
 
 set -euo pipefail
 export LC_ALL=C

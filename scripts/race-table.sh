@@ -4,15 +4,7 @@
 #
 #   scripts/race-table.sh [clean|bugs] [PROGRAM...]
 
-set -euo pipefail
-export LC_ALL=C
-
-cd "$(dirname "$0")/.."
-pmvet=$PWD/target/release/pmvet
-files=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-table.XXXXXX")
-pools=$(mktemp -d /dev/shm/pmvet-table.XXXXXX)
-trap 'rm -rf "$files" "$pools"' EXIT
-trap 'exit 130' INT TERM HUP
+. "$(dirname "$0")/bench-common.sh"
 
 which=${1:-all}
 shift || true

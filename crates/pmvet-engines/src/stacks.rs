@@ -128,24 +128,29 @@ impl Stacks for Resolver<'_> {
 /// The frames of all sites, innermost first, without those of the C library that start programs and threads: no report shows them, and
 /// to name them means to read its debug information, a third of what symbols cost in a short run.
 pub(crate) fn program_frames(symbolizer: &mut Symbolizer, sites: &[Site]) -> Stack {
-    let path = |symbolizer: &Symbolizer, site: &Site| symbolizer.path(site.module).map(Path::to_path_buf);
-    let is_starter = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| module_owner(path) == Owner::Runtime);
-    let paths: Vec<Option<PathBuf>> = sites.iter().map(|site| path(symbolizer, site)).collect();
+    let starts_others = |symbolizer: &Symbolizer, site: &Site| {
+        symbolizer.path(site.module).is_some_and(|path| module_owner(path) == Owner::Runtime)
+    };
     let mut end = sites.len();
     // `_start` is in the program, and called by nobody.
     if end > 1
-        && is_starter(&paths[end - 2])
+        && starts_others(symbolizer, &sites[end - 2])
         && symbolizer.frames(sites[end - 1]).iter().any(|frame| frame.function.as_deref() == Some("_start"))
     {
         end -= 1;
     }
-    while end > 0 && is_starter(&paths[end - 1]) {
+    while end > 0 && starts_others(symbolizer, &sites[end - 1]) {
         end -= 1;
     }
     // Without code of the program's own, who has called what is left says when it ran: `main` may have returned.
-    let is_own = |path: &Option<PathBuf>| path.as_deref().is_some_and(|path| !is_library(path) && !is_pm_library(path));
-    let shown = if paths[..end].iter().any(is_own) { &sites[..end] } else { sites };
-    shown.iter().flat_map(|site| symbolizer.frames(*site).iter().map(frame).collect::<Vec<_>>()).collect()
+    let is_own =
+        |site: &Site| symbolizer.path(site.module).is_some_and(|path| !is_library(path) && !is_pm_library(path));
+    let shown = if sites[..end].iter().any(is_own) { &sites[..end] } else { sites };
+    let mut stack = Stack::new();
+    for site in shown {
+        stack.extend(symbolizer.frames(*site).iter().map(frame));
+    }
+    stack
 }
 
 pub(crate) fn frame(frame: &symbols::SymbolizedFrame) -> Frame {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmvet_engines::lab::{RecoveryPlan, UnprovenRecovery};
+use pmvet_engines::lab::{LabError, ProvenRecovery, RecoveryPlan, UnprovenRecovery};
 use pmvet_findings::Outcome;
 use pmvet_model::Mode;
 use pmvet_target::Workload;
@@ -18,6 +18,7 @@ use pmvet_target::sandbox::driver::Driver;
 use crate::budget;
 use crate::cli::{self, Persistency};
 use crate::config::Config;
+use crate::driver::NoReport;
 use crate::durable::DurableSettings;
 use crate::exit::{Error, Exit};
 use crate::system;
@@ -185,8 +186,27 @@ pub(crate) fn one_at_a_time(client: Option<&str>, jobs: Option<u16>) -> Result<(
     }
 }
 
+/// How the recovery ends when nothing was injected, how long it may take, and what it printed, if it had to be run for that: an earlier part
+/// of the same run may have found out.
+pub(crate) fn usual(
+    known: (Option<&Outcome>, Option<Duration>),
+    has_oracle: bool,
+    has_dump: bool,
+    prove: impl FnOnce() -> Result<Result<ProvenRecovery, UnprovenRecovery>, LabError>,
+) -> Result<(Outcome, Duration, Option<String>), NoReport> {
+    if let (Some(usual), Some(timeout)) = known {
+        return Ok((usual.clone(), timeout, None));
+    }
+    match prove()? {
+        Ok(ProvenRecovery { usual, timeout, output }) => {
+            Ok((usual, timeout, Some(String::from_utf8_lossy(&output).into_owned())))
+        }
+        Err(why) => Err(NoReport::Exit(unproven(&why, has_oracle, has_dump))),
+    }
+}
+
 /// What to say if a recovery, or its oracle, does not work on what the undisturbed run left, and how pmvet ends.
-pub(crate) fn unproven(why: &UnprovenRecovery, has_oracle: bool, has_dump: bool) -> Exit {
+fn unproven(why: &UnprovenRecovery, has_oracle: bool, has_dump: bool) -> Exit {
     match why {
         UnprovenRecovery::Interrupted => {
             let what = match has_oracle {

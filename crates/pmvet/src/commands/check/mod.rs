@@ -7,7 +7,7 @@ mod stats;
 use std::path::Path;
 
 use pmvet_engines::check::{CheckObserver, Checked, CrashCheck};
-use pmvet_engines::lab::{Lab, ProvenRecovery, TrialProgress};
+use pmvet_engines::lab::{Lab, TrialProgress};
 use pmvet_target::shutdown;
 
 pub(super) use self::settings::CheckSettings;
@@ -101,18 +101,9 @@ impl Engine for CheckEngine {
         {
             return Err(NoReport::Exit(exit));
         }
-        let (usual, timeout, shown) = match (&info.usual, info.timeout) {
-            (Some(usual), Some(timeout)) => (usual.clone(), timeout, None),
-            _ => match check.prove()? {
-                Ok(ProvenRecovery { usual, timeout, output }) => {
-                    (usual, timeout, Some(String::from_utf8_lossy(&output).into_owned()))
-                }
-                Err(why) => {
-                    let (oracle, dump) = (recovery_plan.oracle.is_some(), settings.durable.is_some());
-                    return Err(NoReport::Exit(recovery::unproven(&why, oracle, dump)));
-                }
-            },
-        };
+        let known = (info.usual.as_ref(), info.timeout);
+        let (has_oracle, has_dump) = (recovery_plan.oracle.is_some(), settings.durable.is_some());
+        let (usual, timeout, shown) = recovery::usual(known, has_oracle, has_dump, || check.prove())?;
         if let Err(why) = check.calibrate(shown.as_deref())? {
             return Err(NoReport::Exit(durable::incomparable(why)));
         }

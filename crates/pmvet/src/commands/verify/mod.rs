@@ -6,7 +6,7 @@ mod stats;
 use std::io;
 use std::path::Path;
 
-use pmvet_engines::lab::{Lab, ProvenRecovery};
+use pmvet_engines::lab::Lab;
 use pmvet_engines::promises::durable::OperationLog;
 use pmvet_engines::verify::verification::{EXPERIMENTS, JOURNAL};
 use pmvet_engines::verify::{SearchProgress, Verification, VerifyObserver};
@@ -100,18 +100,9 @@ impl Engine for VerifyEngine {
                 return Err(NoReport::Exit(durable::indistinct(why)));
             }
         }
-        let (usual, timeout, shown) = match (&info.usual, info.timeout) {
-            (Some(usual), Some(timeout)) => (usual.clone(), timeout, None),
-            _ => match verification.prove()? {
-                Ok(ProvenRecovery { usual, timeout, output }) => {
-                    (usual, timeout, Some(String::from_utf8_lossy(&output).into_owned()))
-                }
-                Err(why) => {
-                    let (oracle, dump) = (recovery_plan.oracle.is_some(), settings.durable.is_some());
-                    return Err(NoReport::Exit(recovery::unproven(&why, oracle, dump)));
-                }
-            },
-        };
+        let known = (info.usual.as_ref(), info.timeout);
+        let (has_oracle, has_dump) = (recovery_plan.oracle.is_some(), settings.durable.is_some());
+        let (usual, timeout, shown) = recovery::usual(known, has_oracle, has_dump, || verification.prove())?;
         if let Err(why) = verification.calibrate(shown.as_deref())? {
             return Err(NoReport::Exit(durable::incomparable(why)));
         }
