@@ -58,7 +58,7 @@ test-%:
 	MAKEFLAGS= $(CARGO) test --release --workspace --test $*
 
 build: ## build pmvet, the client and DynamoRIO
-	$(CARGO) build --release --workspace
+	$(CARGO) build --release --workspace --exclude pmvet-fixtures
 
 # The release profile everywhere: another one would build DynamoRIO once more.
 lint: ## formatting and clippy, warnings are errors

@@ -12,10 +12,8 @@ cd "$(dirname "$0")/.."
 build=${BUILD:-target/release}
 prefix=${DESTDIR:-}${PREFIX:-/usr/local}
 
-# The same choice as pmvet makes in its build folder: the newest.
-# shellcheck disable=SC2012
-dynamorio=$(ls -t "$build"/build/dynamorio-sys-*/out/build/lib64/release/libdynamorio.so 2>/dev/null | head -n 1)
-for file in "$build/pmvet" "$build/libpmvet_client.so" "${dynamorio:-$build/build/dynamorio-sys-*}"; do
+dynamorio=$build/dynamorio/lib64/release/libdynamorio.so
+for file in "$build/pmvet" "$build/libpmvet_client.so" "$dynamorio"; do
 	if [ ! -f "$file" ]; then
 		echo "install.sh: no $file; run: cargo build --release" >&2
 		exit 1

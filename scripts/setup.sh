@@ -23,15 +23,6 @@ command_of() { command -v "$1"; }
 header() { [ -e "/usr/include/$1" ] || [ -e "/usr/include/$(uname -m)-linux-gnu/$1" ]; }
 examples() { [ -d "/usr/share/doc/$1/examples" ]; }
 pmdk() { header "$2" && examples "$1"; }
-# bindgen loads libclang, and libclang wants its own headers.
-libclang() {
-	[ -n "${LIBCLANG_PATH:-}" ] && return 0
-	for library in /usr/lib/llvm-*/lib/libclang*.so*; do
-		[ -e "$library" ] || continue
-		ls "${library%/*}"/clang/*/include/stddef.h && return 0
-	done
-	return 1
-}
 
 case $goal in
 build | test | fuzz | slurm) ;;
@@ -51,10 +42,6 @@ need cmake command_of cmake
 need gcc command_of gcc
 need g++ command_of g++
 need libc6-dev header stdio.h
-need libclang-dev libclang
-# DynamoRIO patches and builds elfutils, which reads compressed sections.
-need patch command_of patch
-need zlib1g-dev header zlib.h
 need perl command_of perl
 if [ "$goal" != build ]; then
 	need libpmem-dev pmdk libpmem-dev libpmem.h

@@ -30,11 +30,11 @@ mod run;
 
 use core::ffi::{c_char, c_int};
 
-use dynamorio_sys::*;
 use pmvet_events::plan::Plan;
 use pmvet_events::shm::SharedMemory;
 
 use crate::control::{determinism, initial_stack, lifecycle};
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::{TLS, Tls};
 use crate::record::thread::slot;
 use crate::run::run;

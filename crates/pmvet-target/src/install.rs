@@ -1,7 +1,6 @@
 //! Where the parts that run inside a target are: beside an installed pmvet, or in the build that made it.
 
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 /// The files that a target is run with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,23 +57,13 @@ impl Install {
         if !client.exists() {
             return Err(InstallError::Missing { what: CLIENT, looked: vec![installed, build] });
         }
-        let dynamorio = newest_build(&build.join("build"));
-        match dynamorio {
-            Some(dynamorio) => Ok(Self { dynamorio: absolute(&dynamorio), client: absolute(&client) }),
-            None => Err(InstallError::Missing { what: DYNAMORIO, looked: vec![installed, build.join("build")] }),
+        let folder = build.join("dynamorio/lib64/release");
+        let dynamorio = folder.join(DYNAMORIO);
+        match dynamorio.exists() {
+            true => Ok(Self { dynamorio: absolute(&dynamorio), client: absolute(&client) }),
+            false => Err(InstallError::Missing { what: DYNAMORIO, looked: vec![installed, folder] }),
         }
     }
-}
-
-/// The crate that builds DynamoRIO does not say where; cargo keeps it in a folder with a hash in its name.
-fn newest_build(folder: &Path) -> Option<PathBuf> {
-    let built = |entry: std::fs::DirEntry| -> Option<(SystemTime, PathBuf)> {
-        let ours = entry.file_name().to_str()?.starts_with("dynamorio-sys-");
-        let library = entry.path().join("out/build/lib64/release").join(DYNAMORIO);
-        let time = library.metadata().ok()?.modified().ok()?;
-        ours.then_some((time, library))
-    };
-    std::fs::read_dir(folder).ok()?.flatten().filter_map(built).max().map(|(_, library)| library)
 }
 
 fn absolute(path: &Path) -> PathBuf {
@@ -104,9 +93,8 @@ mod tests {
     fn finds_what_cargo_built() {
         let dir = tempfile::tempdir().unwrap();
         touch(dir.path().join(CLIENT));
-        let library = dir.path().join("build/dynamorio-sys-0123/out/build/lib64/release").join(DYNAMORIO);
+        let library = dir.path().join("dynamorio/lib64/release").join(DYNAMORIO);
         touch(library.clone());
-        touch(dir.path().join("build/other-0123/out/build/lib64/release").join(DYNAMORIO));
         assert_eq!(Install::beside(dir.path()).unwrap().dynamorio, library.canonicalize().unwrap());
     }
 

@@ -2,8 +2,7 @@
 
 use core::ffi::c_void;
 
-use dynamorio_sys::*;
-
+use super::bindings::*;
 use super::{fail, read_memory, regions};
 
 /// Drops all translated code. Other threads leave theirs at the end of the block they are in.

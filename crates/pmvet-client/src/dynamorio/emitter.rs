@@ -2,11 +2,9 @@
 
 use core::ffi::c_void;
 
-use dynamorio_sys::*;
-
 use super::TLS;
-use super::ffi::*;
-use super::instructions::Instr;
+use super::bindings::*;
+use super::instructions::{Instr, OPSZ_lea};
 
 pub(crate) const RCX: reg_id_t = DR_REG_RCX as reg_id_t;
 pub(crate) const RSP: reg_id_t = DR_REG_RSP as reg_id_t;

@@ -2,7 +2,8 @@
 
 use std::sync::OnceLock;
 
-use dynamorio_sys::*;
+use super::bindings::*;
+
 use pmvet_events::shm::Header;
 
 /// The exit status of a target that the client gave up on.
@@ -30,6 +31,6 @@ pub(crate) fn fail(message: &str) -> ! {
 
 fn print_to_stderr(message: &str) {
     let line = format!("pmvet: {message}\n");
-    // SAFETY: the buffer is valid for its length.
-    unsafe { dr_write_file(dr_stderr(), line.as_ptr().cast(), line.len()) };
+    // SAFETY: the buffer is valid for its length, and DynamoRIO does not change its standard error.
+    unsafe { dr_write_file(our_stderr, line.as_ptr().cast(), line.len()) };
 }

@@ -5,7 +5,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 
-use dynamorio_sys::{dr_global_alloc, dr_global_free};
+use super::bindings::{dr_global_alloc, dr_global_free};
 
 struct Heap;
 

@@ -2,9 +2,11 @@
 //!
 //! An [`Instr`] that is passed to a function here belongs to the basic block under construction.
 
-use dynamorio_sys::*;
+use super::bindings::*;
 
-use super::ffi::*;
+/// The size that marks the operand of an address computation.
+#[allow(non_upper_case_globals, reason = "DynamoRIO's name")]
+pub(crate) const OPSZ_lea: u32 = OPSZ_0;
 
 pub(crate) type Instr = *mut instr_t;
 

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 
-use dynamorio_sys::*;
+use super::bindings::*;
 
 pub(crate) fn yield_thread() {
     // SAFETY: no state.

@@ -2,9 +2,9 @@
 
 use core::ffi::c_void;
 
-use dynamorio_sys::*;
 use pmvet_events::stage::Stage;
 
+use super::bindings::*;
 use super::{Region, fail, regions};
 
 /// Reads the target's memory, as far as it is there.

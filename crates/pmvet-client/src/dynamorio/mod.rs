@@ -4,11 +4,11 @@
 //! room knows nothing about persistent memory, and uses no other room of this crate. Elsewhere only `instrument`, which
 //! takes instructions apart, and the callbacks in `events` name DynamoRIO's types.
 
+pub(crate) mod bindings;
 pub(crate) mod bytes;
 mod code_cache;
 pub(crate) mod emitter;
 mod failure;
-pub(crate) mod ffi;
 mod global;
 mod heap;
 pub(crate) mod instructions;

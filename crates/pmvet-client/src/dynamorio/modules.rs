@@ -3,7 +3,8 @@
 use std::ffi::{CStr, CString};
 use std::path::PathBuf;
 
-use dynamorio_sys::*;
+use super::bindings::*;
+
 use pmvet_events::paths;
 
 /// Where a module is mapped, and its file.

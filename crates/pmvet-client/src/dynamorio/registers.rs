@@ -1,8 +1,6 @@
 //! The target's registers, from within a clean call or an event that has them.
 
-use dynamorio_sys::*;
-
-use super::ffi::*;
+use super::bindings::*;
 
 /// All of the target's registers.
 pub(crate) fn registers() -> Box<dr_mcontext_t> {

@@ -5,9 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use dynamorio_sys::*;
-
-use super::ffi::reg_get_value;
+use super::bindings::*;
 use super::read_c_string;
 
 /// Arguments and result of a system call.

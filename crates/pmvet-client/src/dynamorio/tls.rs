@@ -4,8 +4,7 @@
 
 use core::ffi::c_void;
 
-use dynamorio_sys::*;
-
+use super::bindings::*;
 use super::{Global, fail};
 
 /// The slots of the client, which every thread has.

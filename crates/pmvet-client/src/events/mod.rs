@@ -4,11 +4,10 @@ pub(crate) mod syscalls;
 
 use core::ffi::c_void;
 
-use dynamorio_sys::*;
-
 use crate::control::fork_server::FORK_SERVER;
 use crate::control::schedule::SCHEDULE;
 use crate::dynamorio::Module;
+use crate::dynamorio::bindings::*;
 use crate::record::module_events;
 use crate::record::sites::SITES;
 use crate::record::sync_functions::HOOKS;

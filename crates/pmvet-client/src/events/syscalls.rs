@@ -2,14 +2,13 @@
 
 use core::ffi::c_void;
 
-use dynamorio_sys::bool_;
-
 use crate::control::fork_server::FORK_SERVER;
 use crate::control::lockstep::LOCKSTEP;
 use crate::control::schedule::SCHEDULE;
 use crate::control::signals::SIGNALS;
 use crate::control::{determinism, syscall_fixes};
 use crate::coverage;
+use crate::dynamorio::bindings::bool_;
 use crate::dynamorio::{self, Syscall};
 use crate::record::process_end;
 use crate::record::syscalls;

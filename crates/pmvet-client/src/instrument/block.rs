@@ -25,7 +25,6 @@
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dynamorio_sys::*;
 use pmvet_events::wire;
 
 use super::cold::{Body, Cold};
@@ -35,6 +34,7 @@ use super::sequences::{Access, Address};
 use super::{branch_counters, clean_calls, markers, stubs};
 use crate::control::fork_server::FORK_SERVER;
 use crate::control::schedule::SCHEDULE;
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::emitter::{Emitter, RCX, RSP, sum};
 use crate::dynamorio::instructions::{self, Instr, app_pc};
 use crate::record::pm::PM;

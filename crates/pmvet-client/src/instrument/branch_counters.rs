@@ -1,11 +1,10 @@
 //! Counts branches: which block runs after which, in the way of AFL.
 
-use dynamorio_sys::*;
-
 use super::liveness::LiveRegisters;
 use crate::coverage;
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::emitter::{Emitter, RCX, mem, reg_part};
-use crate::dynamorio::ffi::OPSZ_lea;
+use crate::dynamorio::instructions::OPSZ_lea;
 use crate::record::shadow_stack::HASH_FACTOR;
 use crate::record::sites::{ModuleKind, SITES};
 use crate::record::thread::slot;

@@ -4,10 +4,9 @@
 
 use core::ffi::c_void;
 
-use dynamorio_sys::*;
-
 use super::sequences::Access;
 use crate::control::determinism;
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::emitter::{Emitter, immediate};
 use crate::dynamorio::instructions::{self, Instr, app_pc};
 use crate::record::instruction_trace;

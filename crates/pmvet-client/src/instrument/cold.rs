@@ -1,12 +1,11 @@
 //! The cold parts of a block: what runs when an access may be to PM.
 
-use dynamorio_sys::*;
-
 use super::block::Block;
 use super::liveness::LiveRegisters;
 use super::runtime_ranges::RuntimeRanges;
 use super::sequences::{Access, Address};
 use super::{clean_calls, stubs};
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::emitter::RCX;
 use crate::dynamorio::instructions::{self, Instr, changes_address, uses_register, writes_register};
 use crate::record::thread::{mode, slot};

@@ -13,11 +13,9 @@
 
 use core::ffi::c_void;
 
-use dynamorio_sys::*;
-
 use super::block::Block;
 use super::liveness::LiveRegisters;
-use crate::dynamorio::ffi::*;
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::instructions::{self, Instr, app_pc, constant_address};
 use crate::dynamorio::{read_memory, read_word};
 use crate::record::thread::Thread;

@@ -5,10 +5,8 @@
 
 #![allow(non_upper_case_globals, reason = "DynamoRIO's names in patterns")]
 
-use dynamorio_sys::*;
-
 use super::markers;
-use crate::dynamorio::ffi::*;
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::instructions::Instr;
 
 /// What the target needs just before an instruction.

@@ -7,11 +7,11 @@
 
 use core::ffi::c_void;
 
-use dynamorio_sys::*;
 use pmvet_events::event::{MarkerKind, What};
 use pmvet_events::ids::SiteId;
 
 use crate::dynamorio;
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::emitter::{Emitter, immediate};
 use crate::dynamorio::instructions::{Instr, app_pc};
 use crate::record::sites::SITES;

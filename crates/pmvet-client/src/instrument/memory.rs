@@ -2,7 +2,6 @@
 
 #![allow(non_upper_case_globals, reason = "DynamoRIO's names in patterns")]
 
-use dynamorio_sys::*;
 use pmvet_events::wire;
 
 use super::block::Block;
@@ -11,6 +10,7 @@ use super::liveness::LiveRegisters;
 use super::runtime_ranges::RuntimeRanges;
 use super::sequences::Address;
 use super::stubs;
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::instructions::{self, Instr, address_off_stack, app_pc, constant_address};
 use crate::record::pm::PM;
 use crate::record::sync_functions::HOOKS;

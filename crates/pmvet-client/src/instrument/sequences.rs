@@ -2,12 +2,11 @@
 
 use std::mem::offset_of;
 
-use dynamorio_sys::*;
-
 use super::stubs;
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::emitter::{Emitter, RCX, RSP, imm32, immediate, mem, reg, reg_part};
-use crate::dynamorio::ffi::OPSZ_lea;
 use crate::dynamorio::instructions::Instr;
+use crate::dynamorio::instructions::OPSZ_lea;
 use crate::record::pm::PM;
 use crate::record::shadow_stack::ShadowFrame;
 use crate::record::thread::{Thread, slot};

@@ -2,13 +2,13 @@
 
 use core::ffi::c_void;
 
-use dynamorio_sys::*;
 use pmvet_events::event::{StoreKind, What};
 use pmvet_events::ids::SiteId;
 
 use super::ranges::repeated_range;
 use super::{RuntimeRanges, Shape};
 use crate::dynamorio;
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::emitter::{Emitter, immediate};
 use crate::record::pm::PM;
 use crate::record::thread::{Thread, mode, slot};

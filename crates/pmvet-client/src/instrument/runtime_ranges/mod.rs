@@ -10,9 +10,7 @@
 mod callbacks;
 mod ranges;
 
-use dynamorio_sys::*;
-
-use crate::dynamorio::ffi::*;
+use crate::dynamorio::bindings::*;
 use crate::dynamorio::instructions::{self, Instr, computed_address, is_vector_register};
 use crate::run::run;
 

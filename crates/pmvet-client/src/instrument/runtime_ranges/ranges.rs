@@ -1,9 +1,7 @@
 //! The ranges that an instruction accesses, from the registers just before it.
 
-use dynamorio_sys::*;
-
 use super::{RuntimeRanges, Shape};
-use crate::dynamorio::ffi::*;
+use crate::dynamorio::bindings::*;
 
 impl RuntimeRanges {
     /// The ranges that the instruction is about to access.
