@@ -60,6 +60,8 @@ if [ "$goal" != build ]; then
 	need chromium command_of chromium
 	need fonts-dejavu-core [ -d /usr/share/fonts/truetype/dejavu ]
 	need libxml2-utils command_of xmllint
+	# The documents' programs are mended with it.
+	need patch command_of patch
 	# The CI examples turn findings into annotations with it.
 	need jq command_of jq
 fi

@@ -1267,6 +1267,31 @@ fn locks_are_named_by_variable_by_place_in_pm_or_by_the_line_that_takes_them() {
     assert_eq!((store, load), (format!("pool+{:#x}{}", Z - BASE, &taken("")[6..]), taken("")));
 }
 
+#[test]
+fn a_race_says_from_when_to_when_its_locks_were_held() {
+    let mut s = new();
+    s.lock(2, A);
+    s.store(2, 1, X);
+    s.lock(3, A + 64);
+    s.load(3, 2, X);
+    s.act(3);
+    s.unlock(3, A + 64);
+    // Taken and given back before and after: not the critical section of the load.
+    s.lock(3, A + 64);
+    s.unlock(3, A + 64);
+    s.persist(2, X);
+    s.unlock(2, A);
+    let found = findings(&s.engine.finish(), &mut Fake, &no_sources());
+    let race = found.into_iter().find(|f| f.places[1].stack[0].line == Some(2)).expect("the race is found");
+    let Evidence::Race { lock_spans, timeline, .. } = &race.evidence else { panic!("{race:?}") };
+    let seq = |what: &str| timeline.iter().find(|step| step.what == what).unwrap().seq;
+    let [store, load] = lock_spans.as_slice() else { panic!("{lock_spans:?}") };
+    assert_eq!((store.thread, load.thread), (2, 3));
+    assert!(store.from < seq("stored") && store.to.is_none(), "{store:?}: held when the value becomes persistent");
+    assert!(load.from <= seq("loaded") && load.from > seq("stored"), "{load:?}");
+    assert!(load.to.is_some_and(|to| to > seq("loaded") && to < seq("persisted")), "{load:?}");
+}
+
 /// Every event is in a function that the context is the caller of.
 struct Called;
 

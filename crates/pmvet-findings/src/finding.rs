@@ -229,9 +229,26 @@ pub enum Evidence {
         store_locks: Vec<String>,
         /// Those at the load.
         load_locks: Vec<String>,
+        /// When these locks were held, as far as that is known.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        lock_spans: Vec<LockSpan>,
         /// The store, the load and what made the value persistent, if anything did, in the order of the run.
         timeline: Vec<TimelineStep>,
     },
+}
+
+/// From when to when a thread held a lock, by positions in the order of the run's events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockSpan {
+    /// pmvet's number of the thread, from 1.
+    pub thread: u32,
+    /// One of the locks of the race.
+    pub lock: String,
+    /// The event that took it.
+    pub from: u64,
+    /// The event that gave it back. Nothing if it was held when the race was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
 }
 
 /// A step in the life of a cache line, for timelines.

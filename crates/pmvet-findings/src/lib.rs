@@ -51,7 +51,7 @@ pub mod token;
 pub mod tree;
 
 pub use finding::{
-    ByteDiff, CrashImage, Evidence, Finding, Frame, Outcome, Place, PmRange, Recovery, Role, Severity, Stack,
+    ByteDiff, CrashImage, Evidence, Finding, Frame, LockSpan, Outcome, Place, PmRange, Recovery, Role, Severity, Stack,
     TimelineStep, Violation,
 };
 pub use rules::{Rule, RuleId};

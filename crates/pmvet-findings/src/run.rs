@@ -63,6 +63,9 @@ pub struct Run {
     /// The failure points and what became of them; nothing if no crash was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<FailurePointTree>,
+    /// The same for crashes of recoveries; nothing if none was crashed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery_tree: Option<FailurePointTree>,
 }
 
 /// A part of a run's time.

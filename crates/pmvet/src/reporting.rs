@@ -38,6 +38,7 @@ pub(crate) struct Results<'a> {
     pub(crate) witnesses: HashMap<String, Witness>,
     pub(crate) coverage: Coverage,
     pub(crate) tree: Option<FailurePointTree>,
+    pub(crate) recovery_tree: Option<FailurePointTree>,
     pub(crate) engines: Vec<String>,
     pub(crate) seconds: f64,
     pub(crate) phases: Vec<Phase>,
@@ -137,6 +138,7 @@ pub(crate) fn keep(results: Results<'_>, how: &cli::Reporting, sources: &Sources
         suppressed: suppressions.used(),
         unused_suppressions: suppressions.unused(),
         tree: results.tree,
+        recovery_tree: results.recovery_tree,
     };
     folder.keep_json("report.json", &run);
     Ok(run)

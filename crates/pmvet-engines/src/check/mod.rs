@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pmvet_findings::{FailurePointTree, Finding, Outcome, Sources};
+use pmvet_findings::{FailurePointTree, Finding, Outcome, Sources, tree};
 use pmvet_model::Mode;
 
 use self::injection::{Injected, Injection, JOURNAL};
@@ -93,6 +93,8 @@ pub struct Checked {
     pub witnesses: HashMap<String, Witness>,
     /// The failure points by their call paths.
     pub tree: FailurePointTree,
+    /// Those of recoveries that were crashed.
+    pub recovery_tree: FailurePointTree,
     /// How much was done, for the summary.
     pub counts: CheckCounts,
     /// If contents were expected.
@@ -241,14 +243,16 @@ impl<'a> CrashCheck<'a> {
             shares.append(&mut crashed.shares);
             shares
         });
-        let tree = run.tree(&injected.verdicts);
+        let mut tree = tree::Builder::default();
+        run.add_points(&injected.verdicts, &mut tree);
         let Injected { mut findings, mut witnesses, .. } = injected;
         findings.extend(causes::without_known(&findings, crashed.findings));
         witnesses.extend(crashed.witnesses);
         Ok(Checked {
             findings: transactions::one_per_function(findings),
             witnesses,
-            tree,
+            tree: tree.finish(),
+            recovery_tree: crashed.tree.finish(),
             counts,
             operations: acknowledged_by.zip(promised).map(|(how, promised)| OperationsSeen::new(how, &promised.judge)),
             shares,

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use pmvet_events::What;
 use pmvet_events::file::Definitions;
-use pmvet_findings::{FailurePointTree, Finding, Sources, Tally};
+use pmvet_findings::{Finding, Sources, Tally, tree};
 use pmvet_target::shutdown;
 use pmvet_target::symbols::Symbolizer;
 
@@ -101,9 +101,8 @@ impl RecordedRun {
         self.with_names(|names| rules::report(RawFindings { findings: raw, ..self.raw.clone() }, names.stacks))
     }
 
-    /// The failure points by their call paths, with what came of each.
-    pub(super) fn tree(&self, verdicts: &[PointVerdict]) -> FailurePointTree {
-        let mut tree = pmvet_findings::tree::Builder::default();
+    /// Adds the failure points by their call paths, with what came of each.
+    pub(super) fn add_points(&self, verdicts: &[PointVerdict], tree: &mut tree::Builder) {
         self.with_names(|names| {
             for (point, verdict) in self.scan.points.iter().zip(verdicts) {
                 let stack = names.stacks.stack(point.site, point.context);
@@ -115,6 +114,5 @@ impl RecordedRun {
                 tree.add_stack(&stack, tally);
             }
         });
-        tree.finish()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pmvet_events::file::TraceHeader;
-use pmvet_findings::{Finding, Outcome, Sources};
+use pmvet_findings::{Finding, Outcome, Sources, tree};
 use pmvet_target::crash::Scratch;
 use pmvet_target::launch::TargetExit;
 use pmvet_target::program::Program;
@@ -48,6 +48,8 @@ pub(super) struct CrashedRecoveries {
     /// For other shards.
     pub(super) shares: Vec<Share>,
     pub(super) witnesses: HashMap<String, Witness>,
+    /// The failure points of all of them.
+    pub(super) tree: tree::Builder,
     pub(super) recorded: usize,
     /// Of these, the recoveries that mapped PM.
     pub(super) looked: usize,
@@ -126,6 +128,7 @@ impl RecoveryCrashes<'_> {
         let journal = open_journal(&folder, self.observer)?;
         let injection = Injection::new(self.plan, &run, lab, recovery, (self.usual, self.timeout));
         let injected = injection.run(journal, 0, self.observer.trials(), self.sources)?;
+        run.add_points(&injected.verdicts, &mut crashed.tree);
         crashed.points += run.scan.points.len();
         crashed.tried += injected.done.tried + injected.done.known;
         crashed.left += injected.done.left;

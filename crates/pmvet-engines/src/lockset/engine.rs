@@ -284,7 +284,7 @@ impl LocksetEngine {
         {
             let holders: Vec<ThreadId> = guessed.word.holders.iter().map(|h| h.thread).collect();
             for thread in holders {
-                self.threads.get(thread).held.release(lock, &mut self.sets);
+                self.threads.get(thread).held.release(lock, at.seq, &mut self.sets);
                 self.locks.named_released(lock, thread);
             }
         }
@@ -300,7 +300,7 @@ impl LocksetEngine {
             self.note_held(lock, at.seq, false);
         }
         let hold = Hold { lock, mode };
-        self.threads.get(at.thread).held.acquire(hold, false, &mut self.sets);
+        self.threads.get(at.thread).held.acquire(hold, false, at.seq, &mut self.sets);
         self.later(at.thread, hold);
     }
 
@@ -308,7 +308,7 @@ impl LocksetEngine {
         let place = self.place(at.thread, addr);
         let key = self.key(at.thread, addr, place);
         let Some(lock) = self.locks.find(key) else { return };
-        if self.threads.get(at.thread).held.release(lock, &mut self.sets) {
+        if self.threads.get(at.thread).held.release(lock, at.seq, &mut self.sets) {
             if !self.threads.get(at.thread).held.holds(lock) {
                 self.locks.named_released(lock, at.thread);
             }
@@ -318,7 +318,7 @@ impl LocksetEngine {
         let holders: Vec<_> =
             self.locks.get(lock).into_iter().flat_map(|l| &l.word.holders).map(|h| h.thread).collect();
         for holder in holders {
-            self.threads.get(holder).held.release(lock, &mut self.sets);
+            self.threads.get(holder).held.release(lock, at.seq, &mut self.sets);
             self.locks.named_released(lock, holder);
         }
     }
@@ -326,23 +326,23 @@ impl LocksetEngine {
     /// Does what an access to a lock word means. True if it meant anything.
     pub(super) fn step(&mut self, at: EventOrigin, step: LockStep) -> bool {
         while let Some((lock, thread)) = self.locks.dropped.pop() {
-            self.threads.get(thread).held.release(lock, &mut self.sets);
+            self.threads.get(thread).held.release(lock, at.seq, &mut self.sets);
         }
         match step {
             LockStep::Nothing => return false,
             LockStep::Acquire { lock, mode, instead_of } => {
                 if let Some(thread) = instead_of {
-                    self.threads.get(thread).held.release(lock, &mut self.sets);
+                    self.threads.get(thread).held.release(lock, at.seq, &mut self.sets);
                 }
                 let hold = Hold { lock, mode };
-                if let Some(lost) = self.threads.get(at.thread).held.acquire(hold, true, &mut self.sets) {
+                if let Some(lost) = self.threads.get(at.thread).held.acquire(hold, true, at.seq, &mut self.sets) {
                     self.locks.forgotten(lost, at.thread);
                 }
                 self.note_held(lock, at.seq, false);
                 self.later(at.thread, hold);
             }
             LockStep::Release { lock, holder } => {
-                self.threads.get(holder).held.release(lock, &mut self.sets);
+                self.threads.get(holder).held.release(lock, at.seq, &mut self.sets);
             }
         }
         true

@@ -174,7 +174,7 @@ fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWord
     timeline.extend(race.ended_by.zip(ends.end.as_ref()).map(|(m, s)| step(m.seq, m.thread.0, what(race.fate), s)));
     timeline.sort_by_key(|step| step.seq);
     let by_chance = group.is_chance();
-    let [store_locks, load_locks] = words.names(&race.store.locks, &race.load.locks, stacks);
+    let ([store_locks, load_locks], lock_spans) = words.names([&race.store, &race.load], stacks);
     Some(Finding {
         rule: rules::PERSISTENCY_RACE.id(),
         severity: rules::PERSISTENCY_RACE.severity,
@@ -189,7 +189,7 @@ fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWord
         ),
         fix,
         caveat: Some(caveat.into()),
-        evidence: Evidence::Race { observed: race.observed, by_chance, store_locks, load_locks, timeline },
+        evidence: Evidence::Race { observed: race.observed, by_chance, store_locks, load_locks, lock_spans, timeline },
         count: group.count(),
         fingerprint: String::new(),
         replay: None,

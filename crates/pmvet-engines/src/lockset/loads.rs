@@ -240,7 +240,7 @@ impl LocksetEngine {
         if !line.reads.note(read, &self.clocks) {
             return;
         }
-        let context = PairContext::new(line, &self.sets, &self.locks, &self.options);
+        let context = PairContext::new(line, &self.sets, &self.locks, &self.threads, &self.options);
         for written in line.written.iter().filter(|w| w.bytes & read.bytes != 0 && !w.waiting) {
             if read.would_differ(written) {
                 continue;

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use pmvet_findings::{Frame, Sources};
+use pmvet_findings::{Frame, LockSpan, Sources};
 
-use super::races::LockName;
+use super::races::{LockName, LockTime, RaceAccess};
 use super::spin::Takers;
 use crate::stacks::{Stacks, user_frame};
 
@@ -23,8 +23,13 @@ impl<'a> LockWords<'a> {
         Self { takers, sources, known: BTreeMap::new() }
     }
 
-    /// The locks of a store and of a load. Different locks of one name, as those of two buckets, are numbered.
-    pub(super) fn names(&mut self, store: &[LockName], load: &[LockName], stacks: &mut dyn Stacks) -> [Vec<String>; 2] {
+    /// The locks of a store and of a load, and when they were held. Different locks of one name, as those of two buckets, are numbered.
+    pub(super) fn names(
+        &mut self,
+        ends: [&RaceAccess; 2],
+        stacks: &mut dyn Stacks,
+    ) -> ([Vec<String>; 2], Vec<LockSpan>) {
+        let [store, load] = ends.map(|end| end.locks.as_slice());
         // Those of both first: which is which must not depend on addresses.
         let both = store.iter().filter(|lock| load.contains(lock));
         let apart = store.iter().filter(|lock| !load.contains(lock));
@@ -42,11 +47,16 @@ impl<'a> LockWords<'a> {
                 (*lock, if several { format!("{words} #{}", alike(&named[..=at])) } else { words.clone() })
             })
             .collect();
-        [store, load].map(|locks| {
+        let names = [store, load].map(|locks| {
             let mut words: Vec<String> = locks.iter().filter_map(|lock| numbered.get(lock).cloned()).collect();
             words.sort();
             words
-        })
+        });
+        let spans = ends.into_iter().flat_map(|end| end.spans.iter().map(|span| (end.thread.0, span)));
+        let worded = spans.filter_map(|(thread, &LockTime { lock, from, to })| {
+            Some(LockSpan { thread, lock: numbered.get(&lock)?.clone(), from, to })
+        });
+        (names, worded.collect())
     }
 
     fn word(&mut self, lock: LockName, stacks: &mut dyn Stacks) -> String {

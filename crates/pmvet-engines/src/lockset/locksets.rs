@@ -4,6 +4,8 @@
 //! thread's *held list* has the timestamps and the sets have none, so that equal sets stay equal: the locks that have
 //! protected a store ever since are those the thread holds now and took before the store.
 
+use std::collections::VecDeque;
+
 use rustc_hash::FxHashMap as FastMap;
 
 pub(crate) type LockId = u32;
@@ -113,6 +115,15 @@ pub(crate) struct Held {
     depth: u32,
     /// Inferred, and so perhaps no lock at all.
     guessed: bool,
+    /// The event that took it.
+    since: u64,
+}
+
+/// From when to when a lock was held, by the numbers of events. No end: it is held still, or was given back long ago.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeldSpan {
+    pub(crate) from: u64,
+    pub(crate) to: Option<u64>,
 }
 
 /// The locks of one thread.
@@ -122,7 +133,12 @@ pub(crate) struct HeldList {
     acquisitions: u32,
     /// The set of all of `held`.
     set: SetId,
+    /// Locks that were given back, the newest last; for pictures of races.
+    returned: VecDeque<(LockId, u64, u64)>,
 }
+
+/// Critical sections of a thread that are remembered. A store is compared with loads when its window ends, soon after it.
+const MAX_RETURNED: usize = 32;
 
 /// Inferred locks that a thread may hold at a time. A word that was taken for a lock and is never given back must not
 /// make the sets grow for ever.
@@ -130,13 +146,13 @@ const MAX_GUESSED: usize = 12;
 
 impl HeldList {
     /// Takes a lock. Returns an inferred one that had to be forgotten for it.
-    pub(crate) fn acquire(&mut self, hold: Hold, guessed: bool, sets: &mut Locksets) -> Option<LockId> {
+    pub(crate) fn acquire(&mut self, hold: Hold, guessed: bool, seq: u64, sets: &mut Locksets) -> Option<LockId> {
         self.acquisitions += 1;
         if let Some(again) = self.held.iter_mut().find(|h| h.hold == hold) {
             again.depth += 1;
             return None;
         }
-        self.held.push(Held { hold, stamp: self.acquisitions, depth: 1, guessed });
+        self.held.push(Held { hold, stamp: self.acquisitions, depth: 1, guessed, since: seq });
         self.set = sets.with(self.set, hold);
         let too_many = guessed && self.held.iter().filter(|h| h.guessed).count() > MAX_GUESSED;
         let oldest = self.held.iter().position(|h| h.guessed).filter(|_| too_many)?;
@@ -145,14 +161,26 @@ impl HeldList {
         Some(forgotten.lock)
     }
 
-    pub(crate) fn release(&mut self, lock: LockId, sets: &mut Locksets) -> bool {
+    pub(crate) fn release(&mut self, lock: LockId, seq: u64, sets: &mut Locksets) -> bool {
         let Some(at) = self.held.iter().rposition(|h| h.hold.lock == lock) else { return false };
         self.held[at].depth -= 1;
         if self.held[at].depth == 0 {
-            let hold = self.held.remove(at).hold;
+            let Held { hold, since, .. } = self.held.remove(at);
             self.set = sets.without(self.set, hold);
+            if self.returned.len() == MAX_RETURNED {
+                self.returned.pop_front();
+            }
+            self.returned.push_back((lock, since, seq));
         }
         true
+    }
+
+    /// The time around an event in which the thread held the lock, if that is still known.
+    pub(crate) fn span(&self, lock: LockId, seq: u64) -> Option<HeldSpan> {
+        let past = self.returned.iter().rev().find(|(past, from, to)| *past == lock && (*from..=*to).contains(&seq));
+        let now = self.held.iter().find(|h| h.hold.lock == lock && h.since <= seq);
+        let past = past.map(|&(_, from, to)| HeldSpan { from, to: Some(to) });
+        past.or_else(|| now.map(|held| HeldSpan { from: held.since, to: None }))
     }
 
     pub(crate) fn holds(&self, lock: LockId) -> bool {

@@ -53,6 +53,6 @@ mod stores;
 pub use engine::{Code, CodeNames, LocksetAnalysis, LocksetEngine, LocksetStats, Unmatched};
 pub use lines::Fate;
 pub use options::{Edges, LocksetOptions};
-pub use races::{LockName, PredictedRace, RaceAccess, WindowEnd};
+pub use races::{LockName, LockTime, PredictedRace, RaceAccess, WindowEnd};
 pub use sightings::Sightings;
 pub use spin::{InferredLock, LockShape, PmWord, Takers};

@@ -113,7 +113,7 @@ impl LocksetEngine {
 
     pub(super) fn compare(&mut self, id: LineIndex, written: &Written, reads: &[LineRead], acted: bool) {
         let line = self.lines.get(id);
-        let context = PairContext::new(line, &self.sets, &self.locks, &self.options);
+        let context = PairContext::new(line, &self.sets, &self.locks, &self.threads, &self.options);
         for read in reads {
             self.races.pair(written, read, acted, &context);
         }
@@ -122,7 +122,7 @@ impl LocksetEngine {
     /// Compares a store of a line with all loads of it that others have made.
     fn judge(&mut self, id: LineIndex, at: usize) {
         let line = self.lines.get(id);
-        let context = PairContext::new(line, &self.sets, &self.locks, &self.options);
+        let context = PairContext::new(line, &self.sets, &self.locks, &self.threads, &self.options);
         let Some(written) = line.written.get_mut(at) else { return };
         written.compared = line.reads.seen();
         let (clocks, writer) = (&self.clocks, written.at.thread);

@@ -7,7 +7,8 @@ use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::LocksetOptions;
 use super::lines::{EventOrigin, Fate, StoreMeans, TrackedLine, Written, mask, word_bits};
-use super::locksets::{Hold, HoldMode, LockId, Locksets, SetId};
+use super::locksets::{HeldSpan, Hold, HoldMode, LockId, Locksets, SetId};
+use super::reader::Threads;
 use super::reads::LineRead;
 use super::sightings::{Sightings, StoredLines};
 use super::spin::{KnownLocks, PmWord};
@@ -32,6 +33,19 @@ pub struct RaceAccess {
     pub len: u64,
     /// Locks held there; for the load also those that were taken or looked at before its thread acted.
     pub locks: Vec<LockName>,
+    /// When they were held, as far as that is known.
+    pub spans: Vec<LockTime>,
+}
+
+/// A lock, and from when to when a thread held it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LockTime {
+    /// The lock.
+    pub lock: LockName,
+    /// Number of the event that took it.
+    pub from: u64,
+    /// ... and of the one that gave it back, if that came before the end of the race.
+    pub to: Option<u64>,
 }
 
 /// Where something happened, without memory.
@@ -130,6 +144,7 @@ fn exclude(a: Hold, b: Hold) -> bool {
 pub(crate) struct PairContext<'a> {
     pub(crate) sets: &'a Locksets,
     pub(crate) locks: &'a KnownLocks,
+    pub(crate) threads: &'a Threads,
     pub(crate) file: FileId,
     /// Of the line in the file.
     pub(crate) offset: u64,
@@ -137,8 +152,14 @@ pub(crate) struct PairContext<'a> {
 }
 
 impl<'a> PairContext<'a> {
-    pub(crate) fn new(line: &TrackedLine, sets: &'a Locksets, locks: &'a KnownLocks, options: &LocksetOptions) -> Self {
-        Self { sets, locks, file: line.file, offset: line.offset, predict_lock_free: options.lock_free }
+    pub(crate) fn new(
+        line: &TrackedLine,
+        sets: &'a Locksets,
+        locks: &'a KnownLocks,
+        threads: &'a Threads,
+        options: &LocksetOptions,
+    ) -> Self {
+        Self { sets, locks, threads, file: line.file, offset: line.offset, predict_lock_free: options.lock_free }
     }
 
     /// Locks of the store that are in its line, and that the load's thread has read before it acted.
@@ -282,6 +303,8 @@ impl Races {
             }
             let lists = [&mut race.store.locks, &mut race.load.locks, &mut race.kept];
             lists.into_iter().for_each(|names| names.retain(|name| !no_locks.contains(name)));
+            let spans = [&mut race.store.spans, &mut race.load.spans];
+            spans.into_iter().for_each(|spans| spans.retain(|span| !no_locks.contains(&span.lock)));
         }
         races.sort_by_key(|r| (r.store.seq, r.load.seq));
         races
@@ -300,6 +323,18 @@ fn names(set: SetId, context: &PairContext<'_>) -> Vec<LockName> {
     names
 }
 
+fn spans(set: SetId, at: EventOrigin, context: &PairContext<'_>) -> Vec<LockTime> {
+    let Some(thread) = context.threads.known(at.thread) else { return Vec::new() };
+    let span = |hold: &Hold| {
+        let HeldSpan { from, to } = thread.held.span(hold.lock, at.seq)?;
+        Some(LockTime { lock: context.locks.name(hold.lock)?, from, to })
+    };
+    let mut spans: Vec<_> = context.sets.get(set).iter().filter_map(span).collect();
+    spans.sort_unstable();
+    spans.dedup();
+    spans
+}
+
 fn moment(at: EventOrigin) -> WindowEnd {
     WindowEnd { thread: at.thread, site: at.site, context: at.context, seq: at.seq }
 }
@@ -316,6 +351,7 @@ fn describe(store: &Written, read: &LineRead, bytes: u64, observed: bool, contex
             offset: context.offset + first,
             len: 64 - u64::from(bytes.leading_zeros()) - first,
             locks: names(locks, context),
+            spans: spans(locks, at, context),
         }
     };
     PredictedRace {

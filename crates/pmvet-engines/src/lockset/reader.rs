@@ -175,6 +175,11 @@ impl Threads {
         self.threads[index].get_or_insert_default()
     }
 
+    /// A thread that has done something.
+    pub(crate) fn known(&self, id: ThreadId) -> Option<&ThreadView> {
+        self.threads.get(id.0 as usize)?.as_deref()
+    }
+
     pub(crate) fn ids(&self) -> Vec<ThreadId> {
         let alive = self.threads.iter().enumerate().filter(|(_, t)| t.is_some());
         alive.map(|(index, _)| ThreadId(index as u32)).collect()

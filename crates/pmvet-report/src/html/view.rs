@@ -7,8 +7,8 @@ use std::{
 };
 
 use pmvet_findings::{
-    Evidence, FailurePointTree, Finding, Frame, Outcome, Place, PmRange, Recovery, Run, Sources, TimelineStep,
-    fingerprint::is_decisive, rules, run::is_pedantic,
+    Evidence, FailurePointTree, Finding, Frame, LockSpan, Outcome, Place, PmRange, Recovery, Run, Sources,
+    TimelineStep, fingerprint::is_decisive, rules, run::is_pedantic,
 };
 use serde_json::{Map, Value, json};
 
@@ -47,7 +47,9 @@ pub(super) fn write(page: &Html, run: &Run, sources: &Sources, out: &mut impl Wr
     out.write_all(b"],\"tree\":")?;
     script_safe::write(&tree(run), out)?;
     out.write_all(b",\"covered\":")?;
-    script_safe::write(&tables.covered(run), out)?;
+    script_safe::write(&tables.covered(run.tree.as_ref()), out)?;
+    out.write_all(b",\"coveredRecovery\":")?;
+    script_safe::write(&tables.covered(run.recovery_tree.as_ref()), out)?;
     out.write_all(b",\"frames\":")?;
     script_safe::write(&tables.frames, out)?;
     out.write_all(b",\"lines\":")?;
@@ -162,13 +164,22 @@ impl Tables<'_> {
                 set("diff", json!(image.diff.iter().map(diff).collect::<Vec<_>>()));
                 set("recovery", self.recovery(recovery));
             }
-            Evidence::Race { observed, store_locks, load_locks, timeline, .. } => {
+            Evidence::Race { observed, store_locks, load_locks, lock_spans, timeline, .. } => {
                 set("timeline", self.timeline(timeline));
                 let clean_all = |locks: &[String]| locks.iter().map(|lock| clean(lock)).collect::<Vec<_>>();
+                let span = |span: &LockSpan| {
+                    json!({
+                        "thread": span.thread,
+                        "lock": clean(&span.lock),
+                        "from": span.from.to_string(),
+                        "to": span.to.map(|to| to.to_string()),
+                    })
+                };
                 let race = json!({
                     "observed": observed,
                     "storeLocks": clean_all(store_locks),
                     "loadLocks": clean_all(load_locks),
+                    "spans": lock_spans.iter().map(span).collect::<Vec<_>>(),
                 });
                 set("race", race);
             }
@@ -236,8 +247,8 @@ impl Tables<'_> {
     }
 
     /// What became of the failure points, by files and lines.
-    fn covered(&mut self, run: &Run) -> Value {
-        let lines = run.tree.as_ref().map(FailurePointTree::by_source_line).unwrap_or_default();
+    fn covered(&mut self, tree: Option<&FailurePointTree>) -> Value {
+        let lines = tree.map(FailurePointTree::by_source_line).unwrap_or_default();
         let mut files: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for (&(path, line), tally) in lines.iter().take(MAX_COVERED_LINES) {
             let row = json!([line, tally.ok, tally.failed, tally.not_tried]);

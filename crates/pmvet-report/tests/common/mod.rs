@@ -5,8 +5,8 @@
 use std::path::PathBuf;
 
 use pmvet_findings::{
-    ByteDiff, CrashImage, Evidence, Finding, Frame, Outcome, Phase, Place, PmRange, Recovery, Role, Rule, Run,
-    Severity, Sources, TimelineStep, Violation, dedup::Dedup, rules, suppress, tree,
+    ByteDiff, CrashImage, Evidence, Finding, Frame, LockSpan, Outcome, Phase, Place, PmRange, Recovery, Role, Rule,
+    Run, Severity, Sources, TimelineStep, Violation, dedup::Dedup, rules, suppress, tree,
 };
 
 pub(crate) const LIST_C: &str = include_str!("../fixtures/list.c");
@@ -390,6 +390,7 @@ pub(crate) fn sample(rule: &Rule) -> Finding {
                     by_chance: false,
                     store_locks: vec![],
                     load_locks: vec!["list->lock".into()],
+                    lock_spans: vec![LockSpan { thread: 2, lock: "list->lock".into(), from: 120, to: Some(140) }],
                     timeline: race_timeline(),
                 },
                 count: 7,
@@ -481,6 +482,7 @@ pub(crate) fn run_with(findings: Vec<Finding>, sources: &Sources) -> Run {
         phases: vec![phase("trace", 0.41), phase("recoveries", 2.5), phase("rules", 0.3)],
         findings: dedup.finish("2026-01-31-0001"),
         tree: Some(tree()),
+        recovery_tree: Some(recovery_tree()),
         ..Run::default()
     };
     run.coverage.count("failure points", 180, Some(214));
@@ -506,6 +508,12 @@ pub(crate) fn tree() -> tree::FailurePointTree {
     add(stack("push", "pmem_persist(&list->head", 0), 60, 3, 10);
     add(stack("rename_node", "pmem_drain();", 0), 10, 0, 0);
     add(stack("rename_node", "pmem_drain();", 1), 5, 0, 19);
+    builder.finish()
+}
+
+fn recovery_tree() -> tree::FailurePointTree {
+    let mut builder = tree::Builder::default();
+    builder.add_stack(&stack("rename_node", "pmem_drain();", 0), tree::Tally { ok: 7, failed: 0, not_tried: 2 });
     builder.finish()
 }
 

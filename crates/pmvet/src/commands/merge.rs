@@ -105,6 +105,7 @@ pub(super) fn join_runs(
         findings,
         suppress,
         tree: None,
+        recovery_tree: None,
         engines: engines.into_iter().collect(),
         phases: Vec::new(),
     };

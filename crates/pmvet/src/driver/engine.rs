@@ -85,6 +85,7 @@ pub(crate) struct EngineReport {
     pub(crate) witnesses: HashMap<String, Witness>,
     pub(crate) coverage: Coverage,
     pub(crate) tree: Option<FailurePointTree>,
+    pub(crate) recovery_tree: Option<FailurePointTree>,
     /// Where its time went.
     pub(crate) phases: Vec<Phase>,
     /// It tried everything that it was asked to try.
@@ -103,6 +104,7 @@ impl EngineReport {
             witnesses: HashMap::new(),
             coverage,
             tree: None,
+            recovery_tree: None,
             phases: Vec::new(),
             complete: false,
             least: Exit::Ok,

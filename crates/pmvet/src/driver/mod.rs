@@ -328,6 +328,7 @@ fn results(session: &mut Session, reports: Reports) -> (Results<'_>, Exit) {
         witnesses: Default::default(),
         coverage: Coverage::default(),
         tree: None,
+        recovery_tree: None,
         engines: Vec::new(),
         seconds: session.started.elapsed().as_secs_f64(),
         phases: phases.into_iter().collect(),
@@ -343,6 +344,7 @@ fn results(session: &mut Session, reports: Reports) -> (Results<'_>, Exit) {
         findings.add(report.findings);
         results.witnesses.extend(report.witnesses);
         results.tree = results.tree.or(report.tree);
+        results.recovery_tree = results.recovery_tree.or(report.recovery_tree);
         results.engines.extend(names);
         results.phases.extend(report.phases);
     }

@@ -64,7 +64,7 @@ function laneCell(event, here, inWindow) {
     el("span", { class: "what" }, event.what), whereView(event.frame), event.text ? el("span", { class: "text" }, prose(event.text)) : null));
 }
 
-/** A row per lock of a thread, filled where the lock is known to be held. */
+/** A row per lock of a thread, filled from where it is taken to where it is given back, or at the access alone if that is not known. */
 function lockRows(finding, thread, writer, events, inWindow) {
   if (!finding.race) return [];
   const isWriter = thread === writer;
@@ -72,8 +72,15 @@ function lockRows(finding, thread, writer, events, inWindow) {
   const at = events.findIndex((event) => event.thread === thread && event.what === what);
   if (at < 0) return [];
   const names = isWriter ? finding.race.storeLocks : finding.race.loadLocks;
-  const row = (title, held) => el("tr", { class: "locks" }, el("th", { scope: "row" }, title),
+  const row = (title, isHeld, text) => el("tr", { class: "locks" }, el("th", { scope: "row" }, title),
     events.map((event, index) => el("td", { class: [inWindow(index) ? "window" : "", event.what === "crash" ? "crash" : ""].join(" ").trim() || null },
-      held && index === at ? el("div", { class: "lock" }, "held") : null)));
-  return names.length ? names.map((name) => row(prose(name), true)) : [row("no lock", false)];
+      isHeld(event, index) ? el("div", { class: "lock" }, index === at ? text : "held") : null)));
+  const lockRow = (name) => {
+    const span = finding.race.spans.find((span) => span.thread === thread && span.lock === name);
+    if (!span) return row(prose(name), (event, index) => index === at, "held");
+    const [from, to] = [BigInt(span.from), span.to === null ? null : BigInt(span.to)];
+    const isHeld = (event, index) => index === at || (!event.ghost && event.what !== "crash" && event.seq >= from && (to === null || event.seq <= to));
+    return row(prose(name), isHeld, to === null ? `held since #${from}` : `held from #${from} to #${to}`);
+  };
+  return names.length ? names.map(lockRow) : [row("no lock", () => false)];
 }

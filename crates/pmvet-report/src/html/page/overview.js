@@ -20,10 +20,13 @@ function overview() {
     run.phases.length ? section("Time", phases(run)) : null,
     tree ? section("Failure points by call path", icicleView(null)) : null,
     data.covered.files.length ? section("Failure points by source line", coveredLines(data.covered)) : null,
+    data.coveredRecovery.files.length ? section("Recovery by source line", el("p", {}, RECOVERY_LINES), coveredLines(data.coveredRecovery)) : null,
     section("About this run", facts([["run", run.id], ["started", run.started], ["seed", run.seed], ["pmvet", run.version],
       ...Object.entries(run.versions)])),
   ];
 }
+
+const RECOVERY_LINES = "Where recovery ran, stored to persistent memory and was crashed again. Lines that only read are not marked.";
 
 const wasAnalysed = (run) => run.counters.some((counter) => counter.done > 0);
 

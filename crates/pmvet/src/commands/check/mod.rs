@@ -114,7 +114,7 @@ impl Engine for CheckEngine {
         let sources = reporting::sources();
         let checked = check.run(&usual, timeout, &Shown { quiet }, &sources)?;
         let stats = CheckStats::new(info, &checked, settings.recovering.jobs, *started);
-        let Checked { findings, witnesses, tree, shares, unsaved, .. } = checked;
+        let Checked { findings, witnesses, tree, recovery_tree, shares, unsaved, .. } = checked;
         for error in unsaved {
             folder.kept(Err(error.into()));
         }
@@ -127,6 +127,7 @@ impl Engine for CheckEngine {
         Ok(EngineReport {
             coverage: stats.coverage(settings),
             tree: Some(tree),
+            recovery_tree: Some(recovery_tree).filter(|tree| !tree.nodes.is_empty()),
             phases: stats.phases(),
             complete: stats.recoveries_left == 0 && !shutdown::is_over(),
             least: if stats.no_recovery_ended() { Exit::NothingAnalysed } else { Exit::Ok },

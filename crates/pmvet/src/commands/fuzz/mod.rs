@@ -183,6 +183,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
         witnesses,
         coverage,
         tree: None,
+        recovery_tree: None,
         engines: vec!["fuzz".into()],
         seconds: started.elapsed().as_secs_f64(),
         phases: Vec::new(),

@@ -327,6 +327,7 @@ impl Engine for RaceEngine {
             witnesses: confirmed.map(|c| c.witnesses).unwrap_or_default(),
             coverage,
             tree: None,
+            recovery_tree: None,
             phases,
             complete: outcome.stats.refused == 0 && confirmed_all && !shutdown::is_over(),
             least: Exit::Ok,

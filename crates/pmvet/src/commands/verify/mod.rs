@@ -130,6 +130,7 @@ impl Engine for VerifyEngine {
         Ok(EngineReport {
             coverage,
             tree: None,
+            recovery_tree: None,
             phases: stats.phases(),
             complete: verified.is_complete() && !shutdown::is_over(),
             least: if verified.is_blind() { Exit::NothingAnalysed } else { Exit::Ok },

@@ -93,6 +93,7 @@ pub(super) fn run(arguments: &cli::Fuzz, config: Config, workload: &Workload) ->
         witnesses: Default::default(),
         coverage,
         tree: None,
+        recovery_tree: None,
         engines: vec!["fuzz".into()],
         seconds: started.elapsed().as_secs_f64(),
         phases: Vec::new(),
