@@ -124,12 +124,12 @@ install: ## install into PREFIX (default /usr/local); DESTDIR for packagers
 packed = PMVET_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --dirty=' with changes' 2>/dev/null)" $(MAKE) --no-print-directory build
 
 dist: ## pack what runs from any folder into a tarball, in target/dist
-	@$(SETUP) build
+	@$(SETUP) package
 	@$(packed)
 	@scripts/dist.sh tar
 
 deb: ## build a Debian package, in target/dist
-	@$(SETUP) build
+	@$(SETUP) package
 	@$(packed)
 	@scripts/dist.sh deb
 

@@ -2,7 +2,8 @@
 # Installs what is missing on a Debian machine, and nothing else; says nothing and stays off the network if all is there.
 #
 #   scripts/setup.sh build    to build and run pmvet
-#   scripts/setup.sh test     to test it as well
+#   scripts/setup.sh package  to make packages of it
+#   scripts/setup.sh test     to build and test it
 #   scripts/setup.sh fuzz     and to compare it with AFL++
 #   scripts/setup.sh slurm    and to try array jobs
 #
@@ -25,9 +26,9 @@ examples() { [ -d "/usr/share/doc/$1/examples" ]; }
 pmdk() { header "$2" && examples "$1"; }
 
 case $goal in
-build | test | fuzz | slurm) ;;
+build | package | test | fuzz | slurm) ;;
 *)
-	echo "usage: setup.sh build|test|fuzz|slurm" >&2
+	echo "usage: setup.sh build|package|test|fuzz|slurm" >&2
 	exit 2
 	;;
 esac
@@ -43,7 +44,10 @@ need gcc command_of gcc
 need g++ command_of g++
 need libc6-dev header stdio.h
 need perl command_of perl
-if [ "$goal" != build ]; then
+if [ "$goal" = package ]; then
+	need dpkg-dev command_of dpkg-shlibdeps
+	need xz-utils command_of xz
+elif [ "$goal" != build ]; then
 	need libpmem-dev pmdk libpmem-dev libpmem.h
 	need libpmem2-dev pmdk libpmem2-dev libpmem2.h
 	need libpmemobj-dev pmdk libpmemobj-dev libpmemobj.h
@@ -103,7 +107,7 @@ if [ -n "$missing" ]; then
 fi
 
 # The formatter and the linter come with Rust, but not with its smallest profile.
-if [ "$goal" != build ]; then
+if [ "$goal" != build ] && [ "$goal" != package ]; then
 	for component in fmt clippy; do
 		cargo "$component" --version >/dev/null 2>&1 && continue
 		[ "$component" = fmt ] && component=rustfmt
