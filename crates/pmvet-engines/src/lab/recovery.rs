@@ -114,6 +114,16 @@ pub fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
     command
 }
 
+/// Whether it died of a signal that asks a program to end, which somebody else may have sent.
+fn was_told_to_end(outcome: &Outcome) -> bool {
+    let asks = |signal: i32| [libc::SIGTERM, libc::SIGINT, libc::SIGHUP].contains(&signal);
+    match outcome {
+        Outcome::Signal { signal, .. } => asks(*signal),
+        Outcome::Oracle { status, .. } => asks(*status - 128),
+        _ => false,
+    }
+}
+
 /// How much of a recovery's output is kept.
 const TAIL: usize = 8 << 10;
 
@@ -127,6 +137,21 @@ pub struct Bench {
 impl RecoveryCommand {
     /// Runs the recovery on an image. Nothing if pmvet was asked to stop.
     pub fn run(
+        &self,
+        bench: &mut Bench,
+        versions: &Versions,
+        image: TrialImage<'_>,
+        usual: Option<&Outcome>,
+    ) -> io::Result<Option<Trial>> {
+        let trial = self.run_once(bench, versions, image, usual)?;
+        if trial.as_ref().is_some_and(|trial| was_told_to_end(&trial.outcome)) {
+            // A cluster that ends a job tells all of its processes, and a recovery may hear it before pmvet does. One that kills itself does so again.
+            return self.run_once(bench, versions, image, usual);
+        }
+        Ok(trial)
+    }
+
+    fn run_once(
         &self,
         bench: &mut Bench,
         versions: &Versions,
