@@ -145,7 +145,8 @@ impl RecoveryCommand {
     ) -> io::Result<Option<Trial>> {
         let trial = self.run_once(bench, versions, image, usual)?;
         if trial.as_ref().is_some_and(|trial| was_told_to_end(&trial.outcome)) {
-            // A cluster that ends a job tells all of its processes, and a recovery may hear it before pmvet does. One that kills itself does so again.
+            // A cluster that ends a job tells all of its processes, and a recovery may hear it before pmvet does. One that kills
+            // itself does so again.
             return self.run_once(bench, versions, image, usual);
         }
         Ok(trial)
