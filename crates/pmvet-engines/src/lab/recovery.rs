@@ -300,3 +300,22 @@ impl RecoveryCommand {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_signals_that_others_send_are_doubted() {
+        let died = |signal| Outcome::Signal { signal, name: signal_name(signal).into() };
+        let judged = |status| Outcome::Oracle { status, output: String::new() };
+        for outcome in [died(libc::SIGTERM), died(libc::SIGINT), died(libc::SIGHUP), judged(128 + libc::SIGTERM)] {
+            assert!(was_told_to_end(&outcome), "{outcome:?}");
+        }
+        for outcome in
+            [died(libc::SIGSEGV), died(libc::SIGABRT), judged(1), Outcome::Exit { status: 128 + libc::SIGTERM }]
+        {
+            assert!(!was_told_to_end(&outcome), "{outcome:?}");
+        }
+    }
+}
