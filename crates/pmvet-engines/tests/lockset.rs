@@ -3,13 +3,13 @@
 
 use std::path::PathBuf;
 
-use pmvet_engines::lockset::findings::findings;
 use pmvet_engines::lockset::pm_locks::{Aftermath, Afterwards};
-use pmvet_engines::lockset::{Code, Edges, LockShape, LocksetAnalysis, LocksetEngine, LocksetOptions};
+use pmvet_engines::lockset::recordings::join;
+use pmvet_engines::lockset::{self, Code, Edges, LockShape, LocksetAnalysis, LocksetEngine, LocksetOptions};
 use pmvet_engines::stacks::Stacks;
 use pmvet_events::event::{AtomicKind, Event, FenceKind, FlushKind, LockKind, StoreKind, SyncOp, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
-use pmvet_findings::{Evidence, Frame, Role, Severity, Sources, Stack};
+use pmvet_findings::{Evidence, Finding, Frame, Role, Severity, Sources, Stack};
 use proptest::prelude::*;
 
 const BASE: u64 = 0x2000_0000_0000;
@@ -18,6 +18,11 @@ const Y: u64 = BASE + 0x10040;
 const Z: u64 = BASE + 0x10080;
 const A: u64 = 0x7000_0000;
 const B: u64 = 0x7000_0040;
+
+/// What one recording gives.
+fn findings(outcome: &LocksetAnalysis, stacks: &mut dyn Stacks, sources: &Sources) -> Vec<Finding> {
+    join(vec![lockset::findings::findings(outcome, stacks, sources)])
+}
 
 /// Writes a run down, event by event. Sites are numbered as the test likes.
 struct Script {

@@ -1,7 +1,7 @@
 //! Control: what pmvet changes about how the target runs.
 //!
-//! Threads are stopped by a schedule or kept in lockstep, a fork server makes children, deterministic runs get fixed time
-//! and random numbers, and some signals and system calls are put right. The room uses [`crate::record`], whose threads it
+//! Threads begin together, are stopped by a schedule or kept in lockstep, a fork server makes children, deterministic runs get
+//! fixed time and random numbers, and some signals and system calls are put right. The room uses [`crate::record`], whose threads it
 //! stops and starts, and what that uses.
 
 pub(crate) mod determinism;
@@ -14,6 +14,7 @@ mod private_mappings;
 pub(crate) mod schedule;
 pub(crate) mod signals;
 pub(crate) mod spinning;
+pub(crate) mod start_gate;
 pub(crate) mod syscall_fixes;
 
 use pmvet_events::plan::Plan;

@@ -6,6 +6,7 @@ use crate::control::fork_server::FORK_SERVER;
 use crate::control::lockstep::LOCKSTEP;
 use crate::control::schedule::SCHEDULE;
 use crate::control::signals::SIGNALS;
+use crate::control::start_gate::{self, START_GATE};
 use crate::control::{determinism, syscall_fixes};
 use crate::coverage;
 use crate::dynamorio::bindings::bool_;
@@ -29,6 +30,7 @@ fn is_wanted(number: i64) -> bool {
     let plan = &run().plan;
     plan.forks.is_some()
         || plan.in_step && number != libc::SYS_sched_yield
+        || number == start_gate::FIRST_CALL && start_gate::is_wanted(plan)
         || syscalls::is_recorded(number)
         || plan.deterministic && determinism::is_answered(number)
 }
@@ -55,6 +57,8 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     }
     SIGNALS.target_started();
     match number {
+        libc::SYS_clone | libc::SYS_clone3 => START_GATE.note_creation(thread.os_thread),
+        start_gate::FIRST_CALL => START_GATE.wait_for_siblings(),
         libc::SYS_rt_sigaction => SIGNALS.before_sigaction(thread, &call),
         libc::SYS_rt_sigprocmask => SIGNALS.before_sigprocmask(thread, &call),
         libc::SYS_rt_sigsuspend => SIGNALS.before_sigsuspend(thread, &call),

@@ -8,14 +8,20 @@ use super::lock_words::LockWords;
 use super::pm_locks::LockLeftHeld;
 use super::race_paths::{self, Ends, RaceGroup, RaceReader};
 use super::races::{PredictedRace, RaceAccess, WindowEnd};
+use super::recordings::PredictedFinding;
 use crate::stacks::{Stacks, user_frame};
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
 /// One finding per place of the program's own code that stores, with all that read it; several instructions of a line are
 /// one place to whoever looks at it.
-pub fn findings(outcome: &LocksetAnalysis, stacks: &mut dyn Stacks, sources: &Sources) -> Vec<Finding> {
+pub fn findings(outcome: &LocksetAnalysis, stacks: &mut dyn Stacks, sources: &Sources) -> Vec<PredictedFinding> {
     let mut words = LockWords::new(&outcome.takers, sources);
-    race_paths::group(&outcome.races, stacks).iter().filter_map(|group| describe(group, stacks, &mut words)).collect()
+    let groups = race_paths::group(&outcome.races, stacks);
+    let predicted = |group: RaceGroup<'_>| {
+        let finding = describe(&group, stacks, &mut words)?;
+        Some(PredictedFinding { by_chance: group.is_chance(), place: group.place, finding })
+    };
+    groups.into_iter().filter_map(predicted).collect()
 }
 
 /// Locks that a crash can leave held, with what to say if they stay so.
@@ -173,7 +179,6 @@ fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWord
         .collect::<Vec<_>>();
     timeline.extend(race.ended_by.zip(ends.end.as_ref()).map(|(m, s)| step(m.seq, m.thread.0, what(race.fate), s)));
     timeline.sort_by_key(|step| step.seq);
-    let by_chance = group.is_chance();
     let ([store_locks, load_locks], lock_spans) = words.names([&race.store, &race.load], stacks);
     Some(Finding {
         rule: rules::PERSISTENCY_RACE.id(),
@@ -183,21 +188,24 @@ fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWord
         expected: "A value is persistent before another thread can read it and act on it.".into(),
         happened: format!(
             "{writer} stores a value, and {reader} reads it in another thread. {cause} If the machine fails in between, \
-             what the reader did may survive while the value it relied on is lost.{}{}",
+             what the reader did may survive while the value it relied on is lost.{}",
             group.others(1 + others.len()),
-            if by_chance { CHANCE } else { "" }
         ),
         fix,
         caveat: Some(caveat.into()),
-        evidence: Evidence::Race { observed: race.observed, by_chance, store_locks, load_locks, lock_spans, timeline },
+        evidence: Evidence::Race {
+            observed: race.observed,
+            by_chance: false,
+            store_locks,
+            load_locks,
+            lock_spans,
+            timeline,
+        },
         count: group.count(),
         fingerprint: String::new(),
         replay: None,
     })
 }
-
-/// Of a race that depends on how the threads of a run come to meet.
-const CHANCE: &str = " This run shows it by chance: another run may not.";
 
 /// Places that read to show in full. Those beyond are only named.
 const MAX_READERS: usize = 8;

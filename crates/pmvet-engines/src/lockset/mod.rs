@@ -9,7 +9,7 @@
 //! * `lines` — what is known of each cache line; `reader` — of each thread; `locksets`, `clocks` — its locks, its time.
 //! * `races` — pairs and their judgement; `sightings` — whether another run would show them.
 //! * `spin` — locks that only the trace shows; [`pm_locks`] — locks in PM.
-//! * [`findings`] — the outcome in words, `race_paths` what is one finding, `lock_words` the words for locks, [`listed_locks`] those that are inferred, for the user. [`LocksetOptions`] — every choice below as a switch.
+//! * [`findings`] — the outcome in words, `race_paths` what is one finding, [`recordings`] what several runs have in common, `lock_words` the words for locks, [`listed_locks`] those that are inferred, for the user. [`LocksetOptions`] — every choice below as a switch.
 //!
 //! Where it differs from the paper:
 //!
@@ -45,6 +45,7 @@ mod race_paths;
 mod races;
 mod reader;
 mod reads;
+pub mod recordings;
 pub mod restarts;
 mod sightings;
 mod spin;

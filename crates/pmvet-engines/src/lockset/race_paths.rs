@@ -25,7 +25,7 @@ pub(super) struct Ends {
 
 /// Races that are one finding: a place that stores, and those that read.
 pub(super) struct RaceGroup<'a> {
-    place: CodePlace,
+    pub(super) place: CodePlace,
     /// Never empty; the first one says most.
     pub(super) readers: Vec<RaceReader<'a>>,
     /// All paths to the store.
@@ -49,8 +49,8 @@ pub(super) struct RaceReader<'a> {
 type CodeLine = (Option<String>, Option<PathBuf>, Option<u32>, u64);
 
 /// Where the user would look. Only an instruction without a line is told apart from others by its own place.
-#[derive(PartialEq)]
-struct CodePlace(Vec<CodeLine>);
+#[derive(Debug, PartialEq)]
+pub(super) struct CodePlace(Vec<CodeLine>);
 
 impl CodePlace {
     /// `callers`: how many of the calls around the line belong to it.
@@ -62,6 +62,11 @@ impl CodePlace {
             (frame.function.clone(), frame.file.clone(), frame.line, offset)
         };
         CodePlace(stack.iter().skip(own).take(1).chain(outer).map(place).collect())
+    }
+
+    #[cfg(test)]
+    pub(super) fn at_line(line: u32) -> Self {
+        CodePlace(vec![(None, None, Some(line), 0)])
     }
 }
 

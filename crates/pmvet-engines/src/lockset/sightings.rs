@@ -1,4 +1,4 @@
-//! Whether another run would show a race, too.
+//! Whether another run would show a race, too, judged by one recording. [`super::recordings`] compares several.
 //!
 //! A prediction does not need threads to meet, but it needs them to come by. What one run shows and the next does not is of two kinds:
 //!

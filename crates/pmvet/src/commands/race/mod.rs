@@ -49,6 +49,9 @@ pub(crate) struct Explored {
 /// longer one they had the time.
 const MOST_RECORDINGS: u32 = 4;
 const SHORT: f64 = 2.0;
+/// How many recordings tell which predictions are chance, as long as they have fewer events together: about a second of work.
+const MOST_PREDICTIONS: u32 = 3;
+const ENOUGH_EVENTS: u64 = 400_000;
 
 pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     if arguments.confirm.confirm && arguments.workload.in_place {
@@ -69,6 +72,7 @@ pub(crate) fn run(arguments: &cli::Race) -> Result<Exit, Error> {
     let options = options(arguments, &config.race);
     let races = RaceEngine::new(arguments.confirm.clone(), options, &arguments.workload, &config);
     let mut races = races.with_contents(&arguments.durable);
+    races.repeats = !arguments.confirm.confirm && !arguments.workload.in_place;
     let job = Job {
         workload: &arguments.workload,
         reporting: &arguments.reporting,
@@ -96,8 +100,12 @@ pub(super) struct RaceEngine {
     /// It goes on only while runs cover something beyond this, and says what: other inputs are waiting for their turn.
     known: Option<Covered>,
     explored: Option<Explored>,
+    /// Several recordings tell which races are chance.
+    repeats: bool,
     /// What the pass over the events gave, while they were recorded.
     analysed: Option<RaceScan>,
+    /// The same of earlier recordings.
+    earlier: Vec<RaceScan>,
 }
 
 impl RaceEngine {
@@ -112,7 +120,9 @@ impl RaceEngine {
             threads_only: false,
             known: None,
             explored: None,
+            repeats: false,
             analysed: None,
+            earlier: Vec::new(),
         }
     }
 
@@ -179,16 +189,25 @@ impl Engine for RaceEngine {
     }
 
     fn watch(&mut self, live: LiveEvents) {
+        self.earlier.extend(self.analysed.take().filter(|_| self.repeats));
         let updates = self.confirm.confirm.then(|| Updates::new(self.watched.clone()));
         self.analysed = Some(RaceScan::watch(live, self.options.clone(), updates));
     }
 
     fn wants_another_recording(&self, session: &Session) -> bool {
+        let Some(analysed) = self.analysed.as_ref().filter(|scan| scan.saw_pm && scan.threads > 1) else {
+            return false;
+        };
+        if session.info.traced_seconds.is_none_or(|seconds| seconds >= SHORT) {
+            return false;
+        }
+        if self.repeats {
+            let recorded = self.earlier.iter().chain([analysed]);
+            let events: u64 = recorded.map(|scan| scan.outcome.stats.events).sum();
+            return session.recordings < MOST_PREDICTIONS && events < ENOUGH_EVENTS;
+        }
         // Nothing can be forced where threads came one after the other, as they may in a short run.
-        let apart = |analysed: &RaceScan| analysed.saw_pm && analysed.threads > 1 && analysed.shared.is_empty();
-        let short = session.info.traced_seconds.is_some_and(|seconds| seconds < SHORT);
-        let in_step = session.workload.in_step;
-        in_step && short && session.recordings < MOST_RECORDINGS && self.analysed.as_ref().is_some_and(apart)
+        session.workload.in_step && session.recordings < MOST_RECORDINGS && analysed.shared.is_empty()
     }
 
     fn run(&mut self, session: &mut Session) -> Result<EngineReport, NoReport> {
@@ -213,9 +232,14 @@ impl Engine for RaceEngine {
             lines(&listed).iter().for_each(|line| eprintln!("pmvet: {line}"));
             without_effect(&outcome.unmatched).iter().for_each(|line| eprintln!("pmvet: {line}"));
         }
-        let mut stacks = analysed.symbols.with(&analysed.places);
         let sources = reporting::sources();
-        let mut findings = lockset::findings::findings(outcome, &mut stacks, &sources);
+        let predicted = |scan: &mut RaceScan| {
+            lockset::findings::findings(&scan.outcome, &mut scan.symbols.with(&scan.places), &sources)
+        };
+        let scans = self.earlier.iter_mut().chain([&mut analysed]);
+        let mut findings = lockset::recordings::join(scans.map(predicted).collect());
+        let outcome = &analysed.outcome;
+        let mut stacks = analysed.symbols.with(&analysed.places);
         let groups = lockset::findings::held_locks(&outcome.held, &mut stacks, &sources);
         let files = outcome.held.iter().map(|lock| lock.word.file);
         let paths: HashMap<_, _> = files.map(|file| (file, analysed.symbols.path(file))).collect();
@@ -296,6 +320,9 @@ impl Engine for RaceEngine {
         findings.append(&mut locks.findings);
         let outcome = &analysed.outcome;
         let mut coverage = Coverage::default();
+        if *recordings > 1 && !confirms {
+            coverage.count("recordings", u64::from(*recordings), None);
+        }
         coverage.count("events", outcome.stats.events, None);
         coverage.count("loads of PM", outcome.stats.loads, None);
         coverage.count("inferred locks", outcome.inferred.len() as u64, None);
