@@ -163,6 +163,7 @@ pub(crate) fn frame(frame: &symbols::SymbolizedFrame) -> Frame {
         inlined: frame.inlined,
         module: frame.module.as_deref().map(Path::to_path_buf),
         offset: frame.offset,
+        wrapper: false,
     }
 }
 

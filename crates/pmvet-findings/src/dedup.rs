@@ -118,7 +118,14 @@ fn name_data(finding: &mut Finding, sources: &Sources) {
         None => format!("`pmemobj_tx_add_range_direct` with the address that is stored to and {bytes} from there"),
     };
     finding.fix = finding.fix.replace(Finding::TX_ADD, &add);
-    let name = name.map_or("the stored bytes".to_owned(), |name| format!("`{name}`"));
+    let name = match name {
+        Some(name) => format!("`{name}`"),
+        None => {
+            // What has no name is known by its store.
+            finding.fix = finding.fix.replace(&format!("the store of {}", Finding::DATA), "the store");
+            "the stored bytes".to_owned()
+        }
+    };
     finding.fix = finding.fix.replace(Finding::DATA, &name);
 }
 

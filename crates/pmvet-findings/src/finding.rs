@@ -182,6 +182,9 @@ pub struct Frame {
     pub module: Option<PathBuf>,
     /// Distance from the start of the module.
     pub offset: u64,
+    /// The function only stores what its caller gives it: the caller's line says what is done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wrapper: bool,
 }
 
 /// Bytes of a PM file.

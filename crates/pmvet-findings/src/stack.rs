@@ -105,11 +105,20 @@ impl Place {
 /// an instruction. If there are only helpers, the outermost of them.
 pub fn user_frame(stack: &[Frame]) -> Option<usize> {
     let own = |i: &usize| stack[*i].is_user() && !is_intrinsic(&stack[*i]);
-    let decides =
-        |i: &usize| !is_helper(&stack[*i]) && !stack.get(i + 1).is_some_and(|caller| is_setter(&stack[*i], caller));
+    let is_setter = |i: usize| stack.get(i + 1).is_some_and(|caller| is_setter(&stack[i], caller));
+    let decides = |i: &usize| !stack[*i].wrapper && !is_helper(&stack[*i]) && !is_setter(*i);
     let mut frames = 0..stack.len();
     let first = frames.clone().filter(own).find(decides);
     first.or_else(|| frames.clone().rfind(own)).or_else(|| frames.rfind(|&i| stack[i].is_user()))
+}
+
+/// How many frames, the outermost ones, two stacks have in common, with the innermost function that both are in: it may be at different
+/// places in them.
+pub fn shared_frames(one: &[Frame], other: &[Frame]) -> usize {
+    let place = |frame: &Frame| (frame.module.clone(), frame.function.clone(), frame.offset);
+    let same = one.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| place(a) == place(b)).count();
+    let next = |stack: &[Frame]| stack.len().checked_sub(same + 1).and_then(|at| stack[at].function.clone());
+    same + usize::from(next(one).is_some() && next(one) == next(other))
 }
 
 /// The function that a sentence names for a frame of a stack: itself or, if it is a lambda of C++, the one around it.
@@ -205,7 +214,7 @@ impl Frame {
 const SHORT_ARGUMENTS: usize = 12;
 
 fn shortened(name: &str) -> String {
-    let name = without_parameters(name);
+    let name = without_result_type(without_parameters(name));
     let mut short = String::new();
     let mut rest = name;
     while let Some((before, arguments, after)) = type_arguments(rest) {
@@ -236,6 +245,24 @@ fn without_parameters(name: &str) -> &str {
                 || name[..at].ends_with(':')
                 || name[end..].contains([':', '}']);
             return if is_name { name } else { &name[..at] };
+        }
+    }
+    name
+}
+
+/// Without the type of the result, which instances of function templates have before their names.
+fn without_result_type(name: &str) -> &str {
+    let mut depth = 0_u32;
+    for (at, c) in name.char_indices().rev() {
+        match c {
+            '>' | ')' | '}' => depth += 1,
+            '<' | '(' | '{' => depth = depth.saturating_sub(1),
+            ' ' if depth == 0 => {
+                let own = &name[at + 1..];
+                let is_template = own.contains('<');
+                return if is_template && !name[..at].contains("operator") { own } else { name };
+            }
+            _ => {}
         }
     }
     name
@@ -302,6 +329,9 @@ mod tests {
             ("run(int)::{lambda()#1}", "run(int)::{lambda()#1}"),
             ("(anonymous namespace)::run(char**)", "(anonymous namespace)::run"),
             ("operator<(Key const&, Key const&)", "operator<"),
+            ("unsigned long& pm::tx<log>::add<unsigned long>(unsigned long&)", "pm::tx<log>::add<…>"),
+            ("void run<int>(int) [clone .cold]", "run<int>"),
+            ("Key::operator unsigned long<int>() const", "Key::operator unsigned long<int>"),
             ("Key::operator<<(int)", "Key::operator<<"),
             ("A::operator()", "A::operator()"),
             ("<alloc::vec::Vec<T> as core::ops::Drop>::drop", "<alloc::vec::Vec<T> as core::ops::Drop>::drop"),

@@ -28,7 +28,8 @@
 //!
 //! * Store buffers are not modelled: the order of events is the order in which memory took the stores, so a store that
 //!   a thread has issued but nobody sees yet is simply not there yet.
-//! * Stores within one instruction are not torn further than at line boundaries. Hardware guarantees 8 bytes.
+//! * A store of more than 8 bytes is torn at multiples of 8, its first part before its last, in one line at a time. Hardware promises no
+//!   order of the parts.
 //! * Bytes that were written in a way the client does not record (`Unsupported`, `Interrupted`) are not pending.
 //! * A line with more than [`MAX_PENDING`] pending stores merges its oldest ones: fewer states, never a wrong one.
 //!

@@ -12,8 +12,8 @@ use rustc_hash::FxHashSet;
 
 use crate::line::Line;
 use crate::model::Model;
-use crate::store::Store;
-use crate::{LINE_BYTES, LineContent, LineId};
+use crate::store::{Store, WriteKind};
+use crate::{LINE_BYTES, LineContent, LineId, mask};
 
 /// A line that is not at its newest content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,6 +22,15 @@ pub struct Cut {
     pub line: LineId,
     /// How many of its pending stores it has.
     pub kept: usize,
+    /// The byte of the line up to which it has the next one; 0 if it has nothing of it.
+    pub torn_at: u8,
+}
+
+impl Cut {
+    /// The line has its first `kept` pending stores, each as a whole.
+    pub fn between_stores(line: LineId, kept: usize) -> Self {
+        Self { line, kept, torn_at: 0 }
+    }
 }
 
 /// A crash state, as the difference from the state in which every store made it.
@@ -42,12 +51,17 @@ pub enum Reordering {
     Ahead(LineId),
     /// This line has its first pending stores but not all, everything else is newest.
     Partial(LineId, usize),
+    /// This line has so many of its pending stores, and the next one up to this byte of the line; everything else is newest.
+    Torn(LineId, usize, u8),
     /// This line and others lost all their pending stores, and so did not at least two. Which ones, as bits in the order of lines.
     Several(LineId, u8),
 }
 
 /// Up to so many pending lines, all combinations of lines that are behind and lines that are not are among the states: 50 for six lines.
 pub const COMBINED_LINES: usize = 6;
+
+/// The processor makes stores of at most so many bytes atomic, if they are aligned.
+pub const ATOMIC_BYTES: usize = 8;
 
 /// Bytes to write over the newest image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -79,6 +93,8 @@ impl Default for StateLimits {
 
 impl Line {
     /// The different contents it may have after a crash, each with the least number of pending stores that gives it.
+    ///
+    /// Without those in which a store is torn, see [`Line::tears`].
     pub fn states(&self) -> Vec<(usize, LineContent)> {
         let mut seen = FxHashSet::default();
         let mut content = self.bound;
@@ -91,6 +107,25 @@ impl Line {
             }
         }
         states
+    }
+
+    /// The bytes of the line at which a crash may tear a pending store, of which then only the first part is in PM. Stores that were merged
+    /// only come together, and a locked read-modify-write is atomic.
+    pub fn tears(&self, store: &Store) -> impl Iterator<Item = usize> + use<> {
+        let atomic = store.merged || store.kind == WriteKind::Rmw;
+        let inside = if atomic { 0..0 } else { store.offset() + 1..store.offset() + store.len() };
+        inside.filter(|at| at % ATOMIC_BYTES == 0)
+    }
+
+    /// What it holds once the first `kept` of its pending stores have reached PM, and the next one up to a byte of the line.
+    pub fn torn_content(&self, kept: usize, torn_at: usize) -> LineContent {
+        let (mut content, whole) = (self.content(kept), self.content(kept + 1));
+        if let Some(store) = self.stores().get(kept).filter(|store| store.offset() < torn_at) {
+            let part = store.offset()..torn_at;
+            content.bytes[part.clone()].copy_from_slice(&whole.bytes[part.clone()]);
+            content.known |= mask(part.start, part.len());
+        }
+        content
     }
 }
 
@@ -124,16 +159,21 @@ impl Model {
         for candidate in lines.iter().filter(|c| is_new(c.line)) {
             let id = candidate.line.id();
             if candidate.moves {
-                states.push(CrashState { choice: Reordering::Behind(id), cuts: vec![Cut { line: id, kept: 0 }] });
+                states.push(CrashState { choice: Reordering::Behind(id), cuts: vec![Cut::between_stores(id, 0)] });
             }
             // With two lines that move, one ahead is the other one behind; with one it is the newest state.
             if candidate.moves && moving.len() > 2 {
                 let others = moving.iter().map(|c| c.line.id()).filter(|other| *other != id);
-                let cuts = others.map(|line| Cut { line, kept: 0 }).collect();
+                let cuts = others.map(|line| Cut::between_stores(line, 0)).collect();
                 states.push(CrashState { choice: Reordering::Ahead(id), cuts });
             }
             for kept in candidate.between(limits.partial) {
-                states.push(CrashState { choice: Reordering::Partial(id, kept), cuts: vec![Cut { line: id, kept }] });
+                let cuts = vec![Cut::between_stores(id, kept)];
+                states.push(CrashState { choice: Reordering::Partial(id, kept), cuts });
+            }
+            for (kept, torn_at) in candidate.torn(limits.partial) {
+                let cuts = vec![Cut { line: id, kept, torn_at }];
+                states.push(CrashState { choice: Reordering::Torn(id, kept, torn_at), cuts });
             }
             if states.len() >= limits.states {
                 states.truncate(limits.states);
@@ -148,7 +188,7 @@ impl Model {
                     || (0..).zip(&moving).filter(|(i, _)| set >> i & 1 == 1).map(|(_, candidate)| candidate.line);
                 let first = behind().find(|line| is_new(line)).filter(|_| states.len() < limits.states);
                 let Some(first) = first else { continue };
-                let cuts = behind().map(|line| Cut { line: line.id(), kept: 0 }).collect();
+                let cuts = behind().map(|line| Cut::between_stores(line.id(), 0)).collect();
                 states.push(CrashState { choice: Reordering::Several(first.id(), set), cuts });
             }
         }
@@ -160,13 +200,13 @@ impl Model {
         let mut patches = Vec::new();
         for cut in cuts {
             if let Some(line) = self.line(cut.line) {
-                difference(cut.line, &line.content(cut.kept), &line.newest(), &mut patches);
+                difference(cut.line, &line.torn_content(cut.kept, cut.torn_at.into()), &line.newest(), &mut patches);
             }
         }
         patches
     }
 
-    /// The stores that this state leaves out.
+    /// The stores that this state leaves out, as a whole or in part.
     pub fn lost<'a>(&'a self, cuts: &'a [Cut]) -> impl Iterator<Item = (LineId, &'a Store)> {
         cuts.iter().flat_map(|cut| {
             let stores = self.line(cut.line).map_or(&[][..], |line| line.stores().get(cut.kept..).unwrap_or_default());
@@ -194,9 +234,24 @@ impl<'a> Candidate<'a> {
         let newest = self.line.newest().bytes;
         let all: Vec<usize> =
             self.states[1..].iter().filter(|(_, c)| c.bytes != newest).map(|&(kept, _)| kept).collect();
-        let picked = all.len().min(limit);
-        (0..picked).map(|i| all[i * all.len() / picked]).collect()
+        spread(all, limit)
     }
+
+    /// Torn stores that give a content of their own: at most `limit`, spread evenly.
+    fn torn(&self, limit: usize) -> Vec<(usize, u8)> {
+        let newest = self.line.newest().bytes;
+        let is_new = |bytes| bytes != newest && self.states.iter().all(|(_, content)| content.bytes != bytes);
+        let stores = self.line.stores().iter().enumerate();
+        let tears = stores.flat_map(|(kept, store)| self.line.tears(store).map(move |at| (kept, at)));
+        let all = tears.filter(|&(kept, at)| is_new(self.line.torn_content(kept, at).bytes));
+        spread(all.map(|(kept, at)| (kept, at as u8)).collect(), limit)
+    }
+}
+
+/// At most `limit` of them, spread evenly.
+fn spread<T: Copy>(all: Vec<T>, limit: usize) -> Vec<T> {
+    let picked = all.len().min(limit);
+    (0..picked).map(|i| all[i * all.len() / picked]).collect()
 }
 
 /// One patch for each run of bytes that differ.

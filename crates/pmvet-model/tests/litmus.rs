@@ -316,10 +316,28 @@ fn adversarial_states_keep_one_line_back_or_ahead() {
     assert_eq!(few, states[..2]);
     let since = run.model.line(line(2)).unwrap().stores()[0].seq - 1;
     assert!(run.model.adversarial(StateLimits { since, ..StateLimits::default() }).iter().all(|s| match s.choice {
-        Reordering::Behind(l) | Reordering::Ahead(l) | Reordering::Partial(l, _) | Reordering::Several(l, _) => {
-            l == line(2)
-        }
+        Reordering::Behind(l)
+        | Reordering::Ahead(l)
+        | Reordering::Partial(l, _)
+        | Reordering::Torn(l, ..)
+        | Reordering::Several(l, _) => l == line(2),
     }));
+}
+
+#[test]
+fn a_store_of_more_than_eight_bytes_is_torn() {
+    let mut run = adr();
+    run.store(1, 4, &[1; 20]);
+    run.store(1, 32, &[2; 8]);
+    let line = LineId::containing(FILE, 0);
+    let states = run.model.adversarial(StateLimits::default());
+    let torn: Vec<_> = states.iter().filter(|s| matches!(s.choice, Reordering::Torn(..))).collect();
+    let at = |torn_at| Reordering::Torn(line, 0, torn_at);
+    assert_eq!(torn.iter().map(|s| s.choice).collect::<Vec<_>>(), [at(8), at(16)]);
+    let patches = run.model.patches(&torn[1].cuts);
+    let patched: Vec<_> = patches.iter().map(|p| (p.offset, p.bytes.clone())).collect();
+    assert_eq!(patched, [(16, vec![OLD; 8]), (32, vec![OLD; 8])]);
+    assert_eq!(run.model.lost(&torn[1].cuts).count(), 2, "the torn one and what came after it");
 }
 
 #[test]

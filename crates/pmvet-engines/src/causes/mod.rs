@@ -2,6 +2,7 @@
 
 pub mod early_stores;
 pub(crate) mod words;
+pub(crate) mod wrappers;
 
 use std::collections::{HashMap, HashSet};
 
@@ -39,7 +40,8 @@ impl Cause {
     fn new(place: &Place, outcome: u8) -> Option<Self> {
         let frame = place.frame()?;
         Some(Self {
-            function: frame.function.clone(),
+            // A line of a template has a function for each of its instances.
+            function: frame.function.clone().filter(|_| !frame.has_line()),
             file: frame.file.as_ref().map(|file| file.to_string_lossy().into_owned()),
             line: frame.line,
             offset: if frame.has_line() { 0 } else { frame.offset },
@@ -211,7 +213,8 @@ pub fn prove_suspicions(suspected: &mut Vec<Finding>, found: Vec<Finding>) -> Ve
         let blamed = finding.places.first().and_then(line);
         let blamed = blamed.filter(|blamed| lost.iter().any(|lost| line(lost).as_ref() == Some(blamed)));
         let is_about = |suspicion: &Finding, rule: &rules::Rule| {
-            blamed.is_some() && suspicion.rule == rule.id() && suspicion.places.first().and_then(line) == blamed
+            let mut stores = suspicion.places.iter().filter(|place| place.role == Role::Store);
+            blamed.is_some() && suspicion.rule == rule.id() && stores.any(|place| line(place) == blamed)
         };
         if blamed.as_ref().is_some_and(|blamed| proven.contains(blamed)) {
             continue;
@@ -228,6 +231,17 @@ pub fn prove_suspicions(suspected: &mut Vec<Finding>, found: Vec<Finding>) -> Ve
         }
     }
     left
+}
+
+/// Counts proven suspicions that a store is never made persistent with the failure in program order that blames the same line: what is
+/// there to be mended is told once. Returns the other suspicions.
+pub(crate) fn count_suspicions(failures: &mut [Finding], suspected: Vec<Finding>) -> Vec<Finding> {
+    let is_loss = |finding: &Finding| finding.rule == rules::UNPERSISTED_STORE.id() && is_crash(finding);
+    let left = |finding: Finding| match is_loss(&finding) {
+        true => count_early(failures, vec![finding]).0,
+        false => vec![finding],
+    };
+    suspected.into_iter().flat_map(left).collect()
 }
 
 /// Makes an error of a suspicion about a lost store that a crash confirms, unless it is one already.

@@ -12,6 +12,7 @@ pub(crate) const FATAL_AFTER: &str = "a crash after this store is fatal";
 /// Stores that made a difference, beside the one that is blamed.
 pub(crate) const LOST_AFTER: &str = "this one, made after it, may be lost";
 pub(crate) const LATER: &str = "this store, made after it, may be in PM first";
+pub(crate) const TORN: &str = "only the first bytes of this store may be in PM: 8 bytes at a time get there";
 pub(crate) const BEFORE: &str = "this store is in PM already; without it, recovery would cope";
 
 /// A store as a place of a finding.
@@ -88,6 +89,22 @@ pub(crate) fn too_early(early: &Place, lost: &Place, crash: &str, outcome: &Outc
                 Finding::DATA
             ),
         },
+    }
+}
+
+/// A store of which a crash keeps a part. `crash`: where it comes.
+pub(crate) fn torn(store: &Place, crash: &str, outcome: &Outcome) -> FindingText {
+    let where_ = where_of(store);
+    FindingText {
+        title: format!("{} if a store in {} is torn", trouble(outcome), function_of(store)),
+        happened: format!(
+            "The store {where_} has more than 8 bytes, so that a crash {crash} may leave a part of it in PM. If it does, recovery {outcome}."
+        ),
+        fix: format!(
+            "Do not rely on {}, which is stored {where_}, as a whole: let it count only if a later store of at most 8 bytes says so, made \
+             when it has been flushed and fenced; or give it a checksum.",
+            Finding::DATA
+        ),
     }
 }
 

@@ -130,6 +130,11 @@ impl<'a> Injection<'a> {
         let (mut all, failures) = self.windows(&pool, &mut journal, &setting, &mut witnesses)?;
         let states = self.fatal_states(&verdicts, &pool, &mut journal, &mut witnesses)?;
         let (by_rules, proven) = self.suspicions(&lost, &journal, &setting, &mut witnesses);
+        // What one shard alone cannot tell is left to whoever joins them.
+        let by_rules = match self.plan.shard {
+            None => causes::count_suspicions(&mut all, by_rules),
+            Some(_) => by_rules,
+        };
         all.extend(by_rules);
         // The same store, found twice: the rule says more.
         let known: Vec<Finding> = all.iter().filter(|f| proven.contains(&f.places[0].seq)).cloned().collect();

@@ -132,6 +132,8 @@ pub struct CheckCounts {
     pub cut_short_points: usize,
     /// Points with too many pending lines: only one line at a time is early or late there.
     pub not_combined_points: usize,
+    /// Points at which a store can be torn while other lines are pending: only one or the other is tried.
+    pub torn_alone_points: usize,
     /// Recoveries that were recorded and crashed, too; those of them that mapped PM; and the failure points in them.
     pub recoveries_recorded: usize,
     /// Of those, the ones that mapped PM.
@@ -277,6 +279,7 @@ impl CheckCounts {
             reordered_images_left: scan.unlikely,
             cut_short_points: scan.cut_short,
             not_combined_points: scan.not_combined,
+            torn_alone_points: scan.torn_alone,
             recoveries_recorded: crashed.recorded,
             recoveries_that_mapped: crashed.looked,
             points_in_recovery: crashed.points,

@@ -84,6 +84,7 @@ fn join_recording(shares: Vec<Share>) -> Vec<Finding> {
         }
     }
     let mut all = causes::join_failures(failures);
+    let by_rules = causes::count_suspicions(&mut all, by_rules);
     all.extend(by_rules);
     let (lost, _) = causes::count_early(&mut all, causes::join_lost_stores(lost));
     let lost = causes::prove_suspicions(&mut all, lost);

@@ -14,6 +14,7 @@ use crate::causes::early_stores::Decisive;
 use crate::causes::words::{
     self, FindingText, expectation, function_of, rule_of, store_place, too_early, trouble, where_of,
 };
+use crate::causes::wrappers::Wrappers;
 use crate::causes::{Cause, EARLY, Failures, Merged, SEVERAL, causes};
 use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
 use crate::lab::{TrialJournal, Tried};
@@ -70,9 +71,14 @@ pub(crate) fn of_windows(
 ) -> (Vec<Finding>, Vec<(Failures, Option<usize>)>) {
     let mut merged = Merged::default();
     let mut all = Vec::new();
+    let wrappers = match found {
+        [] => Wrappers::default(),
+        _ => Wrappers::new(&scan.targets, names.stacks),
+    };
     for (window, tried, culprit) in found {
         let first = &scan.points[window.first];
         let mut places = window_places(scan, window, tried, culprit, names);
+        blame_caller(&mut places, &wrappers);
         let causes = causes(&places, &tried.outcome);
         let count = window.bad as u64;
         let failures = Failures { seq: first.seq, causes: causes.clone(), count, finding: None };
@@ -158,6 +164,14 @@ fn window_places(
         places.push(point_place(Role::NextGood, &scan.points[after], label.into(), names.stacks));
     }
     places
+}
+
+/// If a function that only stores for its caller opens a window that another call closes, the caller is to blame.
+fn blame_caller(places: &mut [Place], wrappers: &Wrappers) {
+    let closing = places.iter().find(|place| place.role == Role::NextGood).map(|place| place.stack.clone());
+    let Some(closing) = closing.filter(|_| places[0].role == Role::Store) else { return };
+    let opening = places.iter_mut().filter(|place| matches!(place.role, Role::Store | Role::FailurePoint));
+    opening.for_each(|place| wrappers.mark(&mut place.stack, &closing));
 }
 
 /// A window that opens with a store.
@@ -291,8 +305,15 @@ pub(crate) fn of_states(
     let known: HashSet<Option<String>> = known.iter().map(function).collect();
     let mut merged = Merged::default();
     let mut found = found.to_vec();
-    found.sort_by_key(|(state, ..)| matches!(state.choice, Reordering::Ahead(_) | Reordering::Several(..)));
+    // What is fatal alone, and as a whole, is to blame first.
+    found.sort_by_key(|(state, ..)| match state.choice {
+        Reordering::Behind(_) | Reordering::Partial(..) => 0,
+        Reordering::Torn(..) => 1,
+        Reordering::Ahead(_) | Reordering::Several(..) => 2,
+    });
     for (state, tried, decisive) in found {
+        let torn = state.torn();
+        let decisive = decisive.filter(|_| torn.is_none());
         let early = decisive.and_then(Decisive::blamed);
         let point = &scan.points[state.point];
         let mut place = |loss: &PendingStore| place_of(Role::Store, loss, &lost_label(loss), names.stacks);
@@ -301,19 +322,24 @@ pub(crate) fn of_states(
             known.contains(&function_name(place)) || cause(place).is_some_and(|cause| merged.knows(&cause))
         };
         let Some(latest) = state.lost.iter().max_by_key(|loss| loss.seq) else { continue };
-        let last = state.lost.iter().find(|loss| is_to_blame(&place(loss))).unwrap_or(latest);
+        let last = torn.or_else(|| state.lost.iter().find(|loss| is_to_blame(&place(loss)))).unwrap_or(latest);
         let lost = place(last);
         if known.contains(&function_name(&lost)) {
             continue;
         }
-        let blamed = early.map_or(lost, |early| store_place(&early, words::TOO_EARLY, names.stacks));
+        let blamed = match (torn, early) {
+            (Some(torn), _) => place_of(Role::Store, torn, words::TORN, names.stacks),
+            (_, Some(early)) => store_place(&early, words::TOO_EARLY, names.stacks),
+            _ => lost,
+        };
         // Only the store: what is lost, or came too early, is the cause, wherever the crash comes.
         let cause = match decisive {
             // One missing fence, however many lines wait for it.
             Some(Decisive::Later(later)) if last.flushing => cause(&store_place(&later, words::LATER, names.stacks)),
             _ => cause(&blamed),
         };
-        let label = format!("a crash before this, with that store lost: recovery {}", tried.outcome);
+        let gone = if torn.is_some() { "torn" } else { "lost" };
+        let label = format!("a crash before this, with that store {gone}: recovery {}", tried.outcome);
         let mut places = vec![blamed];
         match decisive {
             Some(Decisive::Early(_)) => {
@@ -327,6 +353,7 @@ pub(crate) fn of_states(
         merged.add(cause, 1, || {
             let (store, crash) = (where_of(&places[0]), where_of(&places[places.len() - 1]));
             let FindingText { title, happened, fix } = match early {
+                _ if torn.is_some() => words::torn(&places[0], &crash, &tried.outcome),
                 Some(_) => too_early(&places[0], &places[1], &crash, &tried.outcome),
                 None => FindingText {
                     title: format!("{} if a store in {} is lost", trouble(&tried.outcome), function_of(&places[0])),
@@ -386,6 +413,7 @@ fn choice(state: &ReorderedState) -> String {
         Reordering::Ahead(_) => EARLY.into(),
         Reordering::Several(_, lines) => format!("{} {SEVERAL}", lines.count_ones()),
         Reordering::Partial(_, kept) => format!("one cache line was written back after {kept} of its pending stores"),
+        Reordering::Torn(..) => "one cache line was written back in the middle of a store".into(),
     }
 }
 

@@ -13,6 +13,7 @@ use pmvet_target::recording::Recording;
 
 use super::InjectionPlan;
 use super::points::{FailurePoint, FailurePoints};
+use crate::causes::wrappers::StoreTargets;
 use crate::lab::{Newest, ScanError, TrialImage, lost_stores};
 use crate::promises::{PromiseId, Promises};
 
@@ -61,6 +62,12 @@ pub(crate) struct ReorderedState {
 }
 
 impl ReorderedState {
+    /// The store that this state tears.
+    pub(crate) fn torn(&self) -> Option<&PendingStore> {
+        let is_torn = matches!(self.choice, Reordering::Torn(..));
+        self.lost.iter().min_by_key(|lost| lost.seq).filter(|_| is_torn)
+    }
+
     /// The smaller, the more likely it is to show something new: first something about each store and failure point, and of these
     /// first what a forgotten flush or fence leads to, a line that is late. What is late when an operation has just been acknowledged
     /// is lost data.
@@ -92,8 +99,12 @@ pub(crate) struct FailurePointScan {
     pub(crate) cut_short: usize,
     /// Points with so many pending lines that only one of them at a time is early or late.
     pub(crate) not_combined: usize,
+    /// Points at which a store can be torn while other lines are pending: only one or the other is tried.
+    pub(crate) torn_alone: usize,
     /// The call paths of all failure points passed.
     pub(crate) paths: HashSet<u64>,
+    /// What stores to PM, and where to.
+    pub(crate) targets: StoreTargets,
 }
 
 impl FailurePointScan {
@@ -122,8 +133,9 @@ fn kind(choice: Reordering) -> u8 {
         Reordering::Behind(_) => 0,
         Reordering::Ahead(_) => 1,
         Reordering::Partial(..) => 2,
+        Reordering::Torn(..) => 3,
         // Each set of lines is a kind of its own.
-        Reordering::Several(_, lines) => 3 + lines,
+        Reordering::Several(_, lines) => 4 + lines,
     }
 }
 
@@ -142,6 +154,8 @@ pub(crate) struct FailurePointScanner {
     pairs: HashMap<Pair, u32>,
     cut_short: usize,
     not_combined: usize,
+    torn_alone: usize,
+    targets: StoreTargets,
 }
 
 impl FailurePointScanner {
@@ -158,6 +172,8 @@ impl FailurePointScanner {
             pairs: HashMap::new(),
             cut_short: 0,
             not_combined: 0,
+            torn_alone: 0,
+            targets: StoreTargets::default(),
         }
     }
 
@@ -183,6 +199,7 @@ impl FailurePointScanner {
 
     /// Lets an event happen.
     pub(crate) fn apply(&mut self, event: &Event<'_>) -> Result<(), ScanError> {
+        self.targets.note(event);
         Ok(self.replay.apply(event)?)
     }
 
@@ -191,6 +208,8 @@ impl FailurePointScanner {
         let states = model.adversarial(limits);
         self.cut_short += usize::from(states.len() >= most);
         self.not_combined += usize::from(model.pending_lines() > COMBINED_LINES);
+        let tears = states.iter().any(|state| matches!(state.choice, Reordering::Torn(..)));
+        self.torn_alone += usize::from(tears && model.pending_lines() > 1);
         let point = self.found.len() - 1;
         let at = self.found[point];
         for state in states {
@@ -198,8 +217,14 @@ impl FailurePointScanner {
             let (Reordering::Behind(line)
             | Reordering::Ahead(line)
             | Reordering::Partial(line, _)
+            | Reordering::Torn(line, ..)
             | Reordering::Several(line, _)) = state.choice;
-            let Some(store) = model.line(line).and_then(|line| line.stores().last()) else { continue };
+            let Some(line) = model.line(line) else { continue };
+            let store = match state.choice {
+                Reordering::Torn(_, kept, _) => line.stores().get(kept),
+                _ => line.stores().last(),
+            };
+            let Some(store) = store else { continue };
             let visits =
                 self.pairs.entry((store.site, store.context, at.site, at.context, kind(state.choice))).or_default();
             let before = *visits;
@@ -244,7 +269,9 @@ impl FailurePointScanner {
             unique: self.points.unique(),
             cut_short: self.cut_short,
             not_combined: self.not_combined,
+            torn_alone: self.torn_alone,
             paths: self.points.paths,
+            targets: self.targets,
         })
     }
 }

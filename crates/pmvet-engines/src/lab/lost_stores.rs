@@ -11,5 +11,5 @@ pub(crate) fn of_cuts(model: &Model, cuts: &[Cut]) -> Vec<Patch> {
 
 /// The image in which a pending store, and what its line got after it, is not there.
 pub(crate) fn of_store(model: &Model, line: &Line, index: usize) -> Vec<Patch> {
-    of_cuts(model, &[Cut { line: line.id(), kept: index }])
+    of_cuts(model, &[Cut::between_stores(line.id(), index)])
 }

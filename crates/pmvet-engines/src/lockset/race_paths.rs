@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use pmvet_events::{ContextId, SiteId};
+use pmvet_findings::stack::shared_frames;
 use pmvet_findings::{Frame, Stack};
 use rustc_hash::FxHashSet as FastSet;
 
@@ -115,11 +116,7 @@ fn leaves_to_caller(race: &PredictedRace, ends: &Ends) -> bool {
         return false;
     };
     let store = &ends.store;
-    let of = |frame: &Frame| (frame.module.clone(), frame.function.clone(), frame.offset);
-    let common = store.iter().rev().zip(end.iter().rev()).take_while(|(a, b)| of(a) == of(b)).count();
-    // The innermost frame that both have: the last equal one, or the next if it is the same function at another place.
-    let next = |stack: &Stack| stack.len().checked_sub(common + 1).and_then(|at| stack[at].function.clone());
-    let shared = common + usize::from(next(store).is_some() && next(store) == next(end));
+    let shared = shared_frames(store, end);
     shared > 0 && user_frame(store).is_some_and(|own| own < store.len() - shared)
 }
 

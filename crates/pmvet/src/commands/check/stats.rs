@@ -50,6 +50,8 @@ pub(super) struct CheckStats {
     cut_short: usize,
     #[serde(skip)]
     not_combined: usize,
+    #[serde(skip)]
+    torn_alone: usize,
     /// None of the recoveries that were recorded mapped PM.
     #[serde(skip)]
     is_blind: bool,
@@ -92,6 +94,7 @@ impl CheckStats {
             reordered_images_left: counts.reordered_images_left,
             cut_short: counts.cut_short_points,
             not_combined: counts.not_combined_points,
+            torn_alone: counts.torn_alone_points,
             is_blind: counts.recoveries_recorded > 0 && counts.recoveries_that_mapped == 0,
             operations: checked.operations.clone(),
             writers: counts.writers,
@@ -134,6 +137,10 @@ impl CheckStats {
         if self.not_combined > 0 {
             let points = self.not_combined;
             not(format!("several of many lines early or late together, at {points} failure points (pmvet verify)"));
+        }
+        if self.torn_alone > 0 {
+            let points = self.torn_alone;
+            not(format!("torn stores with other lines early or late, at {points} failure points (pmvet verify)"));
         }
         if self.is_blind {
             let recorded = self.recoveries_recorded;
