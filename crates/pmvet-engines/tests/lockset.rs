@@ -605,6 +605,70 @@ fn a_mutex_in_pm_is_no_data_and_a_library_is_its_own_business() {
 }
 
 #[test]
+fn a_lock_in_pm_is_as_large_as_what_its_function_locks() {
+    for (function, bytes) in [
+        ("pthread_spin_lock", 4),
+        ("__pthread_spin_trylock", 4),
+        ("pthread_mutex_lock", 40),
+        ("pthread_rwlock_wrlock", 56),
+        ("take_latch", 8),
+    ] {
+        let found = |at: u64| {
+            let mut s = new();
+            s.public(Z + at);
+            s.lock(2, Z);
+            s.put(2, 1, Z + at, &[7; 4]);
+            s.unlock(2, Z);
+            s.use_(3, 2, Z + at);
+            let named = |site: SiteId| if site.0 == 903 { vec![function.to_owned()] } else { Vec::new() };
+            races(&s.engine.finish_with(&mut |site| Code { functions: named(site), module: String::new() }))
+        };
+        assert_eq!(found(bytes - 4), [], "{function}");
+        assert_eq!(found(bytes), [(1, 2)], "{function}");
+    }
+}
+
+/// The function takes a mutex for the lock that is named; the lock's own function stores to it.
+#[test]
+fn what_the_c_library_stores_to_a_lock_that_a_function_wraps_is_no_data() {
+    for (function, expected) in [("__pthread_mutex_lock", &[][..]), ("set_owner", &[(1, 2)])] {
+        let mut s = new();
+        s.public(Z + 16);
+        s.lock(2, Z);
+        s.store(2, 1, Z + 16);
+        s.unlock(2, Z);
+        s.use_(3, 2, Z + 16);
+        let named = |site: SiteId| match site.0 {
+            903 => vec!["take_latch".to_owned()],
+            1 => vec![function.to_owned()],
+            _ => Vec::new(),
+        };
+        let outcome = s.engine.finish_with(&mut |site| Code { functions: named(site), module: String::new() });
+        assert_eq!(races(&outcome), expected, "{function}");
+    }
+}
+
+/// Who waits for a `pthread_rwlock_t` changes words of it as spin locks are changed.
+#[test]
+fn words_within_a_lock_are_no_locks_and_hide_none_of_it() {
+    let mut s = new();
+    s.public(Z + 16);
+    for round in 0..4 {
+        let thread = 2 + round % 2;
+        s.lock(thread, Z);
+        s.cas(thread, 51, Z + 8, 0, 1, true);
+        s.store(thread, 1, Z + 16);
+        s.cas(thread, 52, Z + 8, 1, 0, true);
+        s.unlock(thread, Z);
+        s.use_(5 - thread, 2, Z + 16);
+    }
+    let named = |site: SiteId| if site.0 == 903 { vec!["pthread_rwlock_wrlock".to_owned()] } else { Vec::new() };
+    let outcome = s.engine.finish_with(&mut |site| Code { functions: named(site), module: String::new() });
+    assert_eq!(races(&outcome), []);
+    assert_eq!(outcome.inferred, []);
+}
+
+#[test]
 fn a_counter_that_moves_in_strides_is_no_version_lock() {
     let mut s = new();
     let mut at = 0;

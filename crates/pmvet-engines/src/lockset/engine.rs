@@ -7,12 +7,13 @@ use pmvet_events::{SiteId, ThreadId};
 
 use super::clocks::Clocks;
 use super::lines::{EventOrigin, LineIndex, TrackedLines};
+use super::lock_objects::LockObjects;
 use super::locksets::{Hold, HoldMode, LockId, Locksets};
 use super::options::LocksetOptions;
 use super::pm_locks::{HeldLocks, LockLeftHeld};
-use super::races::{PredictedRace, RaceAccess, Races};
+use super::races::{PredictedRace, Races};
 use super::reader::Threads;
-use super::spin::{InferredLock, KnownLocks, LockStep, PmWord, Takers, WordChange};
+use super::spin::{InferredLock, KnownLocks, Lock, LockStep, PmWord, Takers, WordChange};
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
 /// Where an instruction is, in words.
@@ -230,12 +231,18 @@ impl LocksetEngine {
         }
         self.close_all();
         let unmatched = self.consult(&mut *names);
+        let objects = LockObjects::new(&self.locks, &mut *names);
+        let is_inside = |lock: &Lock| !lock.named && lock.place.is_some_and(|word| objects.contain(word));
+        self.locks.insides = self.locks.all().filter(|(_, lock)| is_inside(lock)).map(|(id, _)| id).collect();
         self.locks.conclude();
         let (locks, stats) = (&self.locks, &mut self.stats);
         stats.lines = self.lines.len() as u64;
         stats.locksets = self.sets.len() as u64;
         stats.refused = self.lines.refused;
         let is_lock = |word: PmWord| locks.find(pm_key(word)).is_some_and(|lock| locks.verdict(lock).0);
+        let mut races = self.races.finish(locks);
+        let objects = objects.with_words(locks);
+        races.retain(|race| !objects.contain_all_of(&race.store, &mut *names));
         let mut libraries: FastMap<SiteId, bool> = FastMap::default();
         let mut own = |site: SiteId| {
             let known = libraries.entry(site).or_insert_with(|| {
@@ -244,15 +251,7 @@ impl LocksetEngine {
             });
             !*known
         };
-        let objects = locks.objects_in_pm();
-        let inside = |a: &RaceAccess| {
-            objects
-                .range(..=(a.file.0, a.offset))
-                .next_back()
-                .is_some_and(|(at, len)| at.0 == a.file.0 && a.offset + a.len <= at.1 + len)
-        };
-        let mut races = self.races.finish(locks);
-        races.retain(|race| !inside(&race.store) && (own(race.store.site) || own(race.load.site)));
+        races.retain(|race| own(race.store.site) || own(race.load.site));
         let held = races.iter().flat_map(|race| race.store.locks.iter().chain(&race.load.locks)).copied().collect();
         let (takers, inferred) = (locks.takers(&held), locks.inferred());
         LocksetAnalysis { races, takers, inferred, held: self.held_locks.finish(is_lock), unmatched, stats: *stats }
@@ -294,7 +293,7 @@ impl LocksetEngine {
             LockKind::Shared => HoldMode::Shared,
         };
         let lock =
-            self.locks.named(key, place, mode, WordChange { thread, site, context, seq, old: 0, new: 1, bytes: 0 });
+            self.locks.named(key, place, WordChange { thread, site, context, seq, old: 0, new: 1, bytes: 0 });
         if let Some(word) = place {
             self.mark_word(word);
             self.note_held(lock, at.seq, false);

@@ -8,7 +8,7 @@
 //! * [`LocksetEngine`] — the sink; `loads`, `stores` and `persist` are its memory side.
 //! * `lines` — what is known of each cache line; `reader` — of each thread; `locksets`, `clocks` — its locks, its time.
 //! * `races` — pairs and their judgement; `sightings` — whether another run would show them.
-//! * `spin` — locks that only the trace shows; [`pm_locks`] — locks in PM.
+//! * `spin` — locks that only the trace shows; [`pm_locks`] — locks in PM; `lock_objects` — how large they are.
 //! * [`findings`] — the outcome in words, `race_paths` what is one finding, [`recordings`] what several runs have in common, `lock_words` the words for locks, [`listed_locks`] those that are inferred, for the user. [`LocksetOptions`] — every choice below as a switch.
 //!
 //! Where it differs from the paper:
@@ -36,6 +36,7 @@ pub mod findings;
 mod lines;
 pub mod listed_locks;
 mod loads;
+mod lock_objects;
 mod lock_words;
 mod locksets;
 mod options;

@@ -53,6 +53,8 @@ pub(crate) struct KnownLocks {
     /// Acquire sites that the user calls locks, and no locks.
     pub(crate) declared: FastSet<SiteId>,
     pub(crate) denied: FastSet<SiteId>,
+    /// Words within locks that functions take: those functions use them as they like.
+    pub(crate) insides: FastSet<LockId>,
     /// Whether sites will be denied or declared once the run is over: until then nothing inferred is certain, or hopeless.
     denies: bool,
     declares: bool,
@@ -64,8 +66,6 @@ pub(crate) struct Lock {
     pub(crate) place: Option<PmWord>,
     /// Taken by a function that is known to take locks.
     pub(crate) named: bool,
-    /// It was taken by readers, too.
-    shared: bool,
     pub(crate) word: Word,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Word {
     /// What the newest read-modify-write has left there.
     latest: u64,
     /// Its size.
-    bytes: u64,
+    pub(crate) bytes: u64,
     /// Another thread that has changed the word while it seemed to be held, from the value that its holder had put there.
     rival: Option<Holder>,
     /// Its holders turned out to be those who had given it back.
@@ -244,7 +244,7 @@ impl KnownLocks {
     fn enter(&mut self, key: u64, place: Option<PmWord>, named: bool) -> LockId {
         let locks = &mut self.locks;
         let id = *self.by_key.entry(key).or_insert_with(|| {
-            locks.push(Lock { address: key & ADDRESS, place, named, shared: false, word: Word::default() });
+            locks.push(Lock { address: key & ADDRESS, place, named, word: Word::default() });
             locks.len() as LockId - 1
         });
         locks[id as usize].named |= named;
@@ -257,25 +257,11 @@ impl KnownLocks {
     }
 
     /// A lock function was called for the lock.
-    pub(crate) fn named(&mut self, key: u64, place: Option<PmWord>, mode: HoldMode, change: WordChange) -> LockId {
+    pub(crate) fn named(&mut self, key: u64, place: Option<PmWord>, change: WordChange) -> LockId {
         let id = self.enter(key, place, true);
         let lock = &mut self.locks[id as usize];
-        lock.shared |= mode == HoldMode::Shared;
         lock.word.note_taken(change, HoldMode::Exclusive);
         id
-    }
-
-    /// The locks that are in PM, by file and offset, with their sizes: those of known functions have that of `pthread_mutex_t`
-    /// and `pthread_rwlock_t`, others that of their word. What is in them is not data.
-    pub(crate) fn objects_in_pm(&self) -> BTreeMap<(u32, u64), u64> {
-        let size = |lock: &Lock| match (lock.named, lock.shared) {
-            (true, true) => 56,
-            (true, false) => 40,
-            (false, _) => lock.word.bytes,
-        };
-        let locks = self.all().filter(|&(id, _)| self.verdict(id).0);
-        let in_pm = locks.filter_map(|(_, lock)| lock.place.map(|at| (at, size(lock))));
-        in_pm.map(|(at, size)| ((at.file.0, at.offset), size)).collect()
     }
 
     /// What locks would be called that turned out to be none, such as counters.
@@ -491,6 +477,7 @@ impl KnownLocks {
 
     /// Whether the word is a lock, as far as is known by now; and whether two who counted it up exclude each other.
     pub(crate) fn verdict(&self, lock: LockId) -> (bool, bool) {
+        let is_inside = self.insides.contains(&lock);
         let Some(lock) = self.get(lock) else { return (false, false) };
         if lock.named {
             return (true, true);
@@ -500,13 +487,14 @@ impl KnownLocks {
         let declared = word.sites.iter().any(|s| self.declared.contains(s));
         // A lock that nobody has given back is still a lock, if it is taken where other locks are.
         let usual = word.sites.iter().any(|s| self.lock_sites.contains(s)) && word.disturbed == 0;
-        (!denied && (declared || usual || word.is_lock()), !word.counts || word.serving.is_some())
+        let is_lock = declared || usual || word.is_lock();
+        (is_lock && !denied && !is_inside, !word.counts || word.serving.is_some())
     }
 
     /// All evidence is in.
     pub(crate) fn conclude(&mut self) {
         let mut locks_taken: FastMap<SiteId, u32> = FastMap::default();
-        for lock in self.locks.iter().filter(|l| !l.named && l.word.is_lock()) {
+        for (_, lock) in self.all().filter(|(id, l)| !l.named && l.word.is_lock() && !self.insides.contains(id)) {
             lock.word.sites.iter().for_each(|&site| *locks_taken.entry(site).or_default() += 1);
         }
         self.lock_sites.extend(locks_taken.into_iter().filter(|&(_, taken)| taken > 1).map(|(site, _)| site));
