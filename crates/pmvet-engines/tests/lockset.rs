@@ -648,6 +648,33 @@ fn what_the_c_library_stores_to_a_lock_that_a_function_wraps_is_no_data() {
     }
 }
 
+/// A sequence lock: odd while somebody writes. `given_back` is the instruction that makes it even again, by one more.
+fn sequence_sections(given_back: u32) -> (Vec<(u32, u32)>, Vec<LockShape>) {
+    let mut s = new();
+    for round in 0..4u32 {
+        let (thread, sequence) = (2 + round % 2, u64::from(round) * 2);
+        s.cas(thread, 51, X + 32, sequence, sequence + 1, true);
+        s.store(thread, 1, X);
+        s.persist(thread, X);
+        s.cas(thread, given_back, X + 32, sequence + 1, sequence + 2, true);
+        let reader = 5 - thread;
+        s.load(reader, 60, X + 32);
+        s.load(reader, 2, X);
+        s.load(reader, 61, X + 32);
+        s.act(reader);
+    }
+    let outcome = s.engine.finish();
+    let shapes = outcome.inferred.iter().map(|lock| lock.shape).collect();
+    (races(&outcome).into_iter().filter(|&(_, load)| load == 2).collect(), shapes)
+}
+
+#[test]
+fn a_sequence_lock_may_count_up_by_two_instructions_and_not_by_one() {
+    assert_eq!(sequence_sections(52), (vec![], vec![LockShape::Version]));
+    // One instruction that counts up, twice in a row by each thread, is a counter.
+    assert_eq!(sequence_sections(51), (vec![(1, 2)], vec![]));
+}
+
 /// Who waits for a `pthread_rwlock_t` changes words of it as spin locks are changed.
 #[test]
 fn words_within_a_lock_are_no_locks_and_hide_none_of_it() {

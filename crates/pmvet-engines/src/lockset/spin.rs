@@ -384,7 +384,9 @@ impl KnownLocks {
             return LockStep::Acquire { lock, mode: HoldMode::Exclusive, instead_of: Some(holder.thread) };
         }
         let counted = holder.mode == HoldMode::Counted;
-        let counter = counted && old.is_some_and(|old| new == old.wrapping_add(1));
+        // Nobody gives a lock back by taking it; and who gives a version lock back was alone with it.
+        let again = by.is_some_and(|change| change.site == holder.site) || word.holders.len() > 1;
+        let counter = counted && again && old.is_some_and(|old| new == old.wrapping_add(1));
         if counter {
             // The same thread counts up again: this word counts something.
             word.disturbed += 2;
@@ -405,7 +407,7 @@ impl KnownLocks {
             word.counts &= word.holders.len() == 1;
             word.holders.retain(|h| h.thread == holder.thread);
         } else if new != holder.put {
-            // What moves on by the instruction that took it counts something: nobody gives a lock back by taking it.
+            // What moves on by the instruction that took it counts something.
             let counter = by.is_some_and(|change| change.site == holder.site);
             word.moved_on += u64::from(!counter);
             word.disturbed += 2 * u64::from(counter);
