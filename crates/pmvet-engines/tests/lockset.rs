@@ -675,6 +675,39 @@ fn a_sequence_lock_may_count_up_by_two_instructions_and_not_by_one() {
     assert_eq!(sequence_sections(51), (vec![(1, 2)], vec![]));
 }
 
+/// Each thread counts a word up while it is about, as with pins of a page, and down again: by an atomic subtraction, or by a store as with
+/// a spin lock. `together`: two are there at a time once, at another word.
+fn counted_sections(together: bool, subtracts: bool) -> Vec<(u32, u32)> {
+    let mut s = new();
+    if together {
+        s.cas(2, 51, B, 0, 1, true);
+        s.cas(3, 51, B, 1, 2, true);
+        s.cas(2, 52, B, 2, 1, true);
+        s.cas(3, 52, B, 1, 0, true);
+    }
+    for round in 0..12 {
+        let thread = 2 + round % 2;
+        s.cas(thread, 51, A, 0, 1, true);
+        s.use_(thread, 2, X);
+        s.store(thread, 1, X);
+        s.persist(thread, X);
+        if subtracts {
+            s.cas(thread, 52, A, 1, 0, true);
+        } else {
+            s.add(thread, 53, What::Atomic { addr: A, old: &1u64.to_le_bytes(), new: &[0; 8], how: AtomicKind::Stored });
+        }
+    }
+    s.races()
+}
+
+#[test]
+fn what_several_hold_at_a_time_in_one_place_is_shared_elsewhere_too() {
+    assert_eq!(counted_sections(false, true), []);
+    assert_eq!(counted_sections(true, true), [(1, 2)]);
+    // A lock that one compare-and-swap of a library takes, as it counts references.
+    assert_eq!(counted_sections(true, false), []);
+}
+
 /// Who waits for a `pthread_rwlock_t` changes words of it as spin locks are changed.
 #[test]
 fn words_within_a_lock_are_no_locks_and_hide_none_of_it() {

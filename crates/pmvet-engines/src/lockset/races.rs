@@ -190,7 +190,7 @@ impl Races {
         for &x in sets.get(a) {
             for &y in sets.get(b).iter().filter(|&&y| exclude(x, y)) {
                 let counted = (x.mode, y.mode) == (HoldMode::Counted, HoldMode::Counted);
-                certain |= locks.is_certain(x.lock) && (!counted || locks.verdict(x.lock).1);
+                certain |= if counted { locks.is_certain_to_exclude(x.lock) } else { locks.is_certain(x.lock) };
                 excuses.push((x.lock, counted));
             }
         }

@@ -16,7 +16,7 @@
 //! that is not PM is seen late, at the thread's next access to PM, and only for the last four words that the thread has
 //! taken; any other such lock counts as held until somebody else takes it. A reference count that is taken and dropped
 //! around an access looks like a reader's share of a lock; since two readers never exclude each other, that hides
-//! nothing.
+//! nothing, once any word that is counted up in the same place was held by two at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,6 +83,8 @@ pub(crate) struct Word {
     disturbed: u64,
     /// Held by several at a time.
     counts: bool,
+    /// Given back, of these times, by counting down.
+    counted_down: u64,
     /// The neighbour that serves the tickets.
     serving: Option<u64>,
     pub(crate) sites: Vec<SiteId>,
@@ -384,6 +386,7 @@ impl KnownLocks {
             return LockStep::Acquire { lock, mode: HoldMode::Exclusive, instead_of: Some(holder.thread) };
         }
         let counted = holder.mode == HoldMode::Counted;
+        word.counted_down += u64::from(counted && old.is_some_and(|old| new == old.wrapping_sub(1)));
         // Nobody gives a lock back by taking it; and who gives a version lock back was alone with it.
         let again = by.is_some_and(|change| change.site == holder.site) || word.holders.len() > 1;
         let counter = counted && again && old.is_some_and(|old| new == old.wrapping_add(1));
@@ -500,6 +503,12 @@ impl KnownLocks {
             lock.word.sites.iter().for_each(|&site| *locks_taken.entry(site).or_default() += 1);
         }
         self.lock_sites.extend(locks_taken.into_iter().filter(|&(_, taken)| taken > 1).map(|(site, _)| site));
+        // What several hold at a time in one place is no different where, by chance, only one did.
+        let words = || self.locks.iter().map(|lock| &lock.word);
+        let counting: FastSet<SiteId> = words().filter(|word| word.counts).flat_map(|word| word.sites.clone()).collect();
+        for word in self.locks.iter_mut().map(|lock| &mut lock.word).filter(|word| word.is_counted_down()) {
+            word.counts |= word.sites.iter().any(|site| counting.contains(site));
+        }
     }
 
     /// A read-modify-write that found another value than it hoped for.
@@ -513,6 +522,12 @@ impl KnownLocks {
     pub(crate) fn is_certain(&self, lock: LockId) -> bool {
         let certain = |l: &Lock| l.named || !self.denies && l.word.returned >= 4 && l.word.disturbed == 0;
         self.get(lock).is_some_and(certain) && self.verdict(lock).0
+    }
+
+    /// The same, if two have only counted it up: they may turn out to share it.
+    pub(crate) fn is_certain_to_exclude(&self, lock: LockId) -> bool {
+        let shared = |l: &Lock| !l.named && l.word.is_counted_down();
+        self.is_certain(lock) && self.verdict(lock).1 && !self.get(lock).is_some_and(shared)
     }
 
     /// Whether the word is one that tells whose turn it is, for tickets.
@@ -612,6 +627,11 @@ impl Word {
         if self.sites.len() < 8 && !self.sites.contains(&site) {
             self.sites.push(site);
         }
+    }
+
+    /// Who gives it back counts it down, as with references and readers; a lock is rather set to its free value.
+    fn is_counted_down(&self) -> bool {
+        2 * self.counted_down > self.returned
     }
 
     pub(crate) fn is_lock(&self) -> bool {
