@@ -1153,6 +1153,27 @@ fn memory_that_a_pointer_newly_leads_to_was_unpublished() {
     }
 }
 
+/// An object is copied to memory that is used again, changed, made persistent and then published.
+#[test]
+fn what_is_filled_and_then_changed_was_unpublished_too() {
+    for (writer, publishes, expected) in [(2, true, &[][..]), (2, false, &[(1, 2), (3, 2)]), (4, true, &[(1, 2), (3, 2)])] {
+        let mut s = new();
+        s.lock(3, B);
+        s.use_(3, 2, X);
+        s.unlock(3, B);
+        s.lock(2, A);
+        s.store(2, 1, X);
+        s.store(writer, 3, X);
+        s.persist(writer, X);
+        if publishes {
+            s.put(2, 5, Y, &X.to_le_bytes());
+            s.persist(2, Y);
+        }
+        s.unlock(2, A);
+        assert_eq!(s.races(), expected, "overwritten by {writer}, published: {publishes}");
+    }
+}
+
 #[test]
 fn what_a_constructor_fills_before_the_allocator_returns_was_unpublished() {
     for (known, overwritten) in [(true, false), (true, true), (false, false), (false, true)] {
