@@ -14,6 +14,7 @@ use super::pm_locks::{HeldLocks, LockLeftHeld};
 use super::races::{PredictedRace, Races};
 use super::reader::Threads;
 use super::spin::{InferredLock, KnownLocks, Lock, LockStep, PmWord, Takers, WordChange};
+use super::strings::reads_strings;
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
 /// Where an instruction is, in words.
@@ -181,7 +182,11 @@ impl LocksetEngine {
             What::Flush { addr, how, pm: true } => self.flush(at, addr, how),
             What::Fence { .. } => self.fence(at),
             What::FileSync { file, offset, len, .. } => self.file_sync(at, file, offset, len),
-            What::FileWrite { .. } | What::FileZero { .. } | What::FileResize { .. } => self.act(at.thread, None),
+            What::FileWrite { file, offset, data } => {
+                self.act(at.thread, None);
+                self.file_write(file, offset, data);
+            }
+            What::FileZero { .. } | What::FileResize { .. } => self.act(at.thread, None),
             What::Acquire { lock, how } => self.acquire(at, lock, how),
             What::Release { lock, .. } => self.release(at, lock),
             What::ThreadCreate { child } => {
@@ -240,7 +245,9 @@ impl LocksetEngine {
         stats.locksets = self.sets.len() as u64;
         stats.refused = self.lines.refused;
         let is_lock = |word: PmWord| locks.find(pm_key(word)).is_some_and(|lock| locks.verdict(lock).0);
-        let mut races = self.races.finish(locks);
+        let mut string_sites: FastMap<SiteId, bool> = FastMap::default();
+        let mut strings = |site| *string_sites.entry(site).or_insert_with(|| reads_strings(&names(site)));
+        let mut races = self.races.finish(locks, &mut strings);
         let objects = objects.with_words(locks);
         races.retain(|race| !objects.contain_all_of(&race.store, &mut *names));
         let mut libraries: FastMap<SiteId, bool> = FastMap::default();
@@ -292,8 +299,7 @@ impl LocksetEngine {
             LockKind::Exclusive => HoldMode::Exclusive,
             LockKind::Shared => HoldMode::Shared,
         };
-        let lock =
-            self.locks.named(key, place, WordChange { thread, site, context, seq, old: 0, new: 1, bytes: 0 });
+        let lock = self.locks.named(key, place, WordChange { thread, site, context, seq, old: 0, new: 1, bytes: 0 });
         if let Some(word) = place {
             self.mark_word(word);
             self.note_held(lock, at.seq, false);

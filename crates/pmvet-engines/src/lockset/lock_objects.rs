@@ -10,8 +10,14 @@ use super::races::RaceAccess;
 use super::spin::{KnownLocks, Lock, PmWord};
 
 /// Sizes on x86-64, by how the names of the functions begin.
-const KINDS: [(&str, u64); 4] =
-    [("pthread_spin_", 4), ("pthread_rwlock_", LARGEST), ("pthread_mutex_", MUTEX), ("mtx_", MUTEX)];
+const KINDS: [(&str, u64); 6] = [
+    ("pthread_spin_", 4),
+    ("pthread_rwlock_", LARGEST),
+    ("pthread_mutex_", MUTEX),
+    ("pthread_cond_", MUTEX),
+    ("mtx_", MUTEX),
+    ("cnd_", MUTEX),
+];
 /// That of `pthread_mutex_t`, and of what nobody knows the function of.
 const MUTEX: u64 = 40;
 /// That of `pthread_rwlock_t`.

@@ -20,6 +20,7 @@
 //!   flushed it. For a thread that persists its own stores that is the paper's definition.
 //! * A load counts when its thread acts on it (`reader`), as PMRace has it. The exception: a load under a lock that the
 //!   writer gave back too early counts at once.
+//! * Loads by which the C library reads beyond the end of a string do not count (`strings`).
 //! * Spin locks are inferred; locks in PM are looked after; initialisation is recognised again when memory is used again.
 //! * A store by a lock-free read-modify-write is reported only if a thread was seen to act on it in its window, unless
 //!   `LocksetOptions::lock_free` is set: what keeps lock-free readers out is other words, mostly not in PM, so that predictions
@@ -51,6 +52,7 @@ pub mod restarts;
 mod sightings;
 mod spin;
 mod stores;
+mod strings;
 
 pub use engine::{Code, CodeNames, LocksetAnalysis, LocksetEngine, LocksetStats, Unmatched};
 pub use lines::Fate;
