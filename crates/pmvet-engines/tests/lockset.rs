@@ -760,6 +760,22 @@ fn a_string_that_grows_is_another_string() {
     assert!(found.contains(&(1, 2)), "{found:?}");
 }
 
+#[test]
+fn functions_that_take_no_lock_in_the_run_are_named() {
+    let names = ["no_such_function", "take_latch", "_ZL6unlocki", "_ZL6unlockl"].map(str::to_owned);
+    let mut s = Script::new(LocksetOptions { sync: names.to_vec(), ..LocksetOptions::default() });
+    s.lock(2, Z);
+    s.unlock(2, Z);
+    let named = |site: SiteId| match site.0 {
+        903 => vec!["take_latch".to_owned()],
+        904 => vec!["unlock(int)".to_owned()],
+        _ => vec!["no_such_function".to_owned()],
+    };
+    let outcome = s.engine.finish_with(&mut |site| Code { functions: named(site), module: String::new() });
+    // Arguments are not compared: debug information may leave them out.
+    assert_eq!(outcome.unmatched.sync, ["no_such_function"]);
+}
+
 /// Who waits for a `pthread_rwlock_t` changes words of it as spin locks are changed.
 #[test]
 fn words_within_a_lock_are_no_locks_and_hide_none_of_it() {

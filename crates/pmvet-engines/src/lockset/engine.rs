@@ -5,6 +5,8 @@ use pmvet_events::event::{Event, LockKind, SyncOp, What};
 use pmvet_events::spaces::{AddressSpaces, Located};
 use pmvet_events::{SiteId, ThreadId};
 
+use pmvet_target::symbols::demangle;
+
 use super::clocks::Clocks;
 use super::lines::{EventOrigin, LineIndex, TrackedLines};
 use super::lock_objects::LockObjects;
@@ -83,6 +85,8 @@ pub struct LocksetEngine {
     /// Words that threads spin on; what the store that ends the wait brings along.
     pub(super) spins: FastMap<PmWord, Option<Vec<u32>>>,
     held_locks: HeldLocks,
+    /// Entries of functions that have taken locks, or given them back.
+    called: FastSet<SiteId>,
     pub(super) stats: LocksetStats,
 }
 
@@ -136,13 +140,15 @@ pub struct LocksetAnalysis {
     pub stats: LocksetStats,
 }
 
-/// Names of [`LocksetOptions::deny`] and [`LocksetOptions::declare`] that no function has in which an instruction seemed to take a lock.
+/// Names of [`LocksetOptions`] that nothing in the run has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unmatched {
-    /// Names in `deny` without an effect.
+    /// Names in `deny` that no function has in which an instruction seemed to take a lock.
     pub deny: Vec<String>,
-    /// Names in `declare` without an effect.
+    /// Names in `declare` that no function has in which an instruction seemed to take a lock.
     pub declare: Vec<String>,
+    /// Names in `sync` of functions that have taken no lock, and given back none.
+    pub sync: Vec<String>,
 }
 
 impl LocksetEngine {
@@ -161,6 +167,7 @@ impl LocksetEngine {
             detached: Detached::default(),
             spins: FastMap::default(),
             held_locks: HeldLocks::default(),
+            called: FastSet::default(),
             stats: LocksetStats::default(),
         }
     }
@@ -187,8 +194,14 @@ impl LocksetEngine {
                 self.file_write(file, offset, data);
             }
             What::FileZero { .. } | What::FileResize { .. } => self.act(at.thread, None),
-            What::Acquire { lock, how } => self.acquire(at, lock, how),
-            What::Release { lock, .. } => self.release(at, lock),
+            What::Acquire { lock, how } => {
+                self.called.insert(at.site);
+                self.acquire(at, lock, how);
+            }
+            What::Release { lock, .. } => {
+                self.called.insert(at.site);
+                self.release(at, lock);
+            }
             What::ThreadCreate { child } => {
                 self.act(at.thread, None);
                 self.clocks.create(at.thread, child);
@@ -393,7 +406,12 @@ impl LocksetEngine {
 
     /// Asks for every instruction that seemed to take locks whether the user has said something about it.
     fn consult(&mut self, names: CodeNames<'_>) -> Unmatched {
-        let mut unmatched = Unmatched { deny: self.options.deny.clone(), declare: self.options.declare.clone() };
+        let LocksetOptions { deny, declare, sync, .. } = &self.options;
+        let mut unmatched = Unmatched { deny: deny.clone(), declare: declare.clone(), sync: sync.clone() };
+        for &site in self.called.iter().filter(|_| !sync.is_empty()) {
+            let functions = names(site).functions;
+            unmatched.sync.retain(|name| !functions.iter().any(|function| is_named(function, name)));
+        }
         if self.options.deny.is_empty() && self.options.declare.is_empty() {
             return unmatched;
         }
@@ -414,6 +432,13 @@ impl LocksetEngine {
     pub(super) fn line_of(&mut self, word: PmWord) -> Option<LineIndex> {
         self.lines.enter(word.file, word.offset)
     }
+}
+
+/// Whether a function has this name, as the linker knows it. Without the arguments if need be: not all places that know it agree on those.
+fn is_named(function: &str, name: &str) -> bool {
+    let plain = demangle(name);
+    let base = |name: &'_ str| name.split('(').next().map(str::to_owned);
+    function == name || base(function) == base(&plain)
 }
 
 pub(super) fn pm_key(word: PmWord) -> u64 {
