@@ -149,7 +149,7 @@ pub fn cover(confirmed: &Confirmed, coverage: &mut Coverage) {
     let met = confirmed.tallies.values().filter(|tally| tally.meetings > 0).count();
     coverage.count("pairs that met", met as u64, None);
     coverage.count("crash images", confirmed.images as u64, None);
-    coverage.count("confirmed races", confirmed.findings.len() as u64, None);
+    coverage.count("stores of confirmed races", confirmed.findings.len() as u64, None);
     if let Some(why) = &confirmed.no_oracle {
         coverage.not_covered.push(format!("whether races do harm: {why}"));
     }

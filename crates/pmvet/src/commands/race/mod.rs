@@ -110,7 +110,8 @@ pub(super) struct RaceEngine {
 
 impl RaceEngine {
     fn new(confirm: cli::Confirm, options: LocksetOptions, workload: &cli::Workload, config: &Config) -> Self {
-        let options = LocksetOptions { sync: config.sync.iter().map(|sync| sync.function.clone()).collect(), ..options };
+        let options =
+            LocksetOptions { sync: config.sync.iter().map(|sync| sync.function.clone()).collect(), ..options };
         let watched = config.sync_variables.iter().filter_map(|declared| declared.offset).collect();
         Self {
             confirm,
@@ -326,7 +327,7 @@ impl Engine for RaceEngine {
         }
         coverage.count("events", outcome.stats.events, None);
         coverage.count("loads of PM", outcome.stats.loads, None);
-        coverage.count("inferred locks", outcome.inferred.len() as u64, None);
+        coverage.count("inferred locks", listed.len() as u64, None);
         coverage.count("locks in PM", (outcome.held.len() - locks.unknown) as u64, Some(outcome.held.len() as u64));
         if outcome.stats.refused > 0 {
             coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
