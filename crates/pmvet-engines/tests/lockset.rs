@@ -675,6 +675,23 @@ fn a_sequence_lock_may_count_up_by_two_instructions_and_not_by_one() {
     assert_eq!(sequence_sections(51), (vec![(1, 2)], vec![]));
 }
 
+/// What is stored beside a lock may be any number, even that of a ticket.
+#[test]
+fn a_word_that_was_given_back_is_no_ticket() {
+    let mut s = new();
+    for round in 0..4u32 {
+        let (thread, sequence) = (2 + round % 2, u64::from(round) * 2);
+        s.cas(thread, 51, X + 32, sequence, sequence + 1, true);
+        let value = if round == 2 { sequence + 1 } else { 77 };
+        s.put(thread, 1, X, &value.to_le_bytes());
+        s.persist(thread, X);
+        s.cas(thread, 52, X + 32, sequence + 1, sequence + 2, true);
+    }
+    let outcome = s.engine.finish();
+    let shapes: Vec<LockShape> = outcome.inferred.iter().map(|lock| lock.shape).collect();
+    assert_eq!(shapes, [LockShape::Version]);
+}
+
 /// Each thread counts a word up while it is about, as with pins of a page, and down again: by an atomic subtraction, or by a store as with
 /// a spin lock. `together`: two are there at a time once, at another word.
 fn counted_sections(together: bool, subtracts: bool) -> Vec<(u32, u32)> {
@@ -694,7 +711,11 @@ fn counted_sections(together: bool, subtracts: bool) -> Vec<(u32, u32)> {
         if subtracts {
             s.cas(thread, 52, A, 1, 0, true);
         } else {
-            s.add(thread, 53, What::Atomic { addr: A, old: &1u64.to_le_bytes(), new: &[0; 8], how: AtomicKind::Stored });
+            s.add(
+                thread,
+                53,
+                What::Atomic { addr: A, old: &1u64.to_le_bytes(), new: &[0; 8], how: AtomicKind::Stored },
+            );
         }
     }
     s.races()
@@ -755,7 +776,10 @@ fn a_string_that_grows_is_another_string() {
     s.store(2, 1, Y + 8);
     look(&mut s);
     s.persist(2, Y);
-    let code = |site: SiteId| Code { functions: vec!["strcmp".to_owned()].repeat(usize::from(site.0 == 2)), module: "libc.so.6".into() };
+    let code = |site: SiteId| Code {
+        functions: vec!["strcmp".to_owned(); usize::from(site.0 == 2)],
+        module: "libc.so.6".into(),
+    };
     let found = races(&s.engine.finish_with(&mut |site| code(site)));
     assert!(found.contains(&(1, 2)), "{found:?}");
 }
@@ -1224,7 +1248,9 @@ fn memory_that_a_pointer_newly_leads_to_was_unpublished() {
 /// An object is copied to memory that is used again, changed, made persistent and then published.
 #[test]
 fn what_is_filled_and_then_changed_was_unpublished_too() {
-    for (writer, publishes, expected) in [(2, true, &[][..]), (2, false, &[(1, 2), (3, 2)]), (4, true, &[(1, 2), (3, 2)])] {
+    for (writer, publishes, expected) in
+        [(2, true, &[][..]), (2, false, &[(1, 2), (3, 2)]), (4, true, &[(1, 2), (3, 2)])]
+    {
         let mut s = new();
         s.lock(3, B);
         s.use_(3, 2, X);

@@ -469,6 +469,10 @@ impl KnownLocks {
         if at.file != place.file || at.offset / 64 != place.offset / 64 || at.offset == place.offset {
             return LockStep::Nothing;
         }
+        // A word that was given back is no ticket, whatever is stored beside it.
+        if word.serving.is_none() && word.returned + word.moved_on > 0 {
+            return LockStep::Nothing;
+        }
         // A ticket is drawn by counting up by one. The very first one proves nothing: many a word goes from 0 to 1.
         let drawn = |h: &Holder| h.put == h.found.wrapping_add(1) && h.found > 0;
         let served = |h: &Holder| h.thread == thread && drawn(h) && h.put == value;
@@ -505,7 +509,8 @@ impl KnownLocks {
         self.lock_sites.extend(locks_taken.into_iter().filter(|&(_, taken)| taken > 1).map(|(site, _)| site));
         // What several hold at a time in one place is no different where, by chance, only one did.
         let words = || self.locks.iter().map(|lock| &lock.word);
-        let counting: FastSet<SiteId> = words().filter(|word| word.counts).flat_map(|word| word.sites.clone()).collect();
+        let counting: FastSet<SiteId> =
+            words().filter(|word| word.counts).flat_map(|word| word.sites.clone()).collect();
         for word in self.locks.iter_mut().map(|lock| &mut lock.word).filter(|word| word.is_counted_down()) {
             word.counts |= word.sites.iter().any(|site| counting.contains(site));
         }
