@@ -8,8 +8,8 @@ use pmvet_target::crash::{Patch, VersionId};
 use super::meeting::{LaterLoss, MeetingCrash, PmAccess};
 use crate::lab::lost_stores;
 
-/// How many later stores to the line of a lost one are tried as those to blame.
-const MOST_LATER: usize = 3;
+/// How many later stores to the line of a lost one are tried as those to blame: a copy of a line alone takes four.
+const MOST_LATER: usize = 8;
 
 /// What is known of stores that were met.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ pub(super) struct LossPatches {
     pub(super) patches: Vec<Patch>,
     /// ... or only what other threads have stored into the same lines later.
     pub(super) others: Vec<Patch>,
-    /// ... or only what the same thread has stored there later, from a store on that somebody has read.
+    /// ... or only what the same thread has stored there later, from each of those stores on.
     pub(super) later: Vec<LaterLoss>,
     /// When somebody acted first on what is lost, if anybody has.
     pub(super) acted_on: Option<u64>,
@@ -60,7 +60,7 @@ impl LossPatches {
         let mut later: Vec<LaterLoss> = Vec::new();
         for (i, found) in after().filter(|(_, later)| later.thread == store.thread && later.site != store.site) {
             let new = later.iter().all(|known| known.site != found.site);
-            if new && later.len() < MOST_LATER && met.contains(found.seq) {
+            if new && later.len() < MOST_LATER {
                 later.push(LaterLoss { site: found.site, patches: lost_stores::of_store(model, line, i) });
             }
         }

@@ -39,8 +39,8 @@ pub struct MeetingCrash {
     pub patches: Vec<Patch>,
     /// What to write instead to lose only what other threads have stored into the same lines later. Empty: nobody has.
     pub others: Vec<Patch>,
-    /// What to write instead to lose only what the same thread has stored into the line later, for each of those stores that somebody has
-    /// read: it may be the one to blame.
+    /// What to write instead to lose only what the same thread has stored into the line later, from each of those stores on: it may be the
+    /// one to blame.
     pub later: Vec<LaterLoss>,
     /// What to write instead to lose all that is lost but the store that was read. Empty: nothing else is lost, or nobody has read it.
     pub beside: Vec<Patch>,
