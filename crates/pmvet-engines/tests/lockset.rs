@@ -605,6 +605,222 @@ fn a_mutex_in_pm_is_no_data_and_a_library_is_its_own_business() {
 }
 
 #[test]
+fn a_lock_in_pm_is_as_large_as_what_its_function_locks() {
+    for (function, bytes) in [
+        ("pthread_spin_lock", 4),
+        ("__pthread_spin_trylock", 4),
+        ("pthread_mutex_lock", 40),
+        ("pthread_rwlock_wrlock", 56),
+        ("take_latch", 8),
+    ] {
+        let found = |at: u64| {
+            let mut s = new();
+            s.public(Z + at);
+            s.lock(2, Z);
+            s.put(2, 1, Z + at, &[7; 4]);
+            s.unlock(2, Z);
+            s.use_(3, 2, Z + at);
+            let named = |site: SiteId| if site.0 == 903 { vec![function.to_owned()] } else { Vec::new() };
+            races(&s.engine.finish_with(&mut |site| Code { functions: named(site), module: String::new() }))
+        };
+        assert_eq!(found(bytes - 4), [], "{function}");
+        assert_eq!(found(bytes), [(1, 2)], "{function}");
+    }
+}
+
+/// The function takes a mutex for the lock that is named; the lock's own function stores to it.
+#[test]
+fn what_the_c_library_stores_to_a_lock_that_a_function_wraps_is_no_data() {
+    for (function, expected) in [("__pthread_mutex_lock", &[][..]), ("set_owner", &[(1, 2)])] {
+        let mut s = new();
+        s.public(Z + 16);
+        s.lock(2, Z);
+        s.store(2, 1, Z + 16);
+        s.unlock(2, Z);
+        s.use_(3, 2, Z + 16);
+        let named = |site: SiteId| match site.0 {
+            903 => vec!["take_latch".to_owned()],
+            1 => vec![function.to_owned()],
+            _ => Vec::new(),
+        };
+        let outcome = s.engine.finish_with(&mut |site| Code { functions: named(site), module: String::new() });
+        assert_eq!(races(&outcome), expected, "{function}");
+    }
+}
+
+/// A sequence lock: odd while somebody writes. `given_back` is the instruction that makes it even again, by one more.
+fn sequence_sections(given_back: u32) -> (Vec<(u32, u32)>, Vec<LockShape>) {
+    let mut s = new();
+    for round in 0..4u32 {
+        let (thread, sequence) = (2 + round % 2, u64::from(round) * 2);
+        s.cas(thread, 51, X + 32, sequence, sequence + 1, true);
+        s.store(thread, 1, X);
+        s.persist(thread, X);
+        s.cas(thread, given_back, X + 32, sequence + 1, sequence + 2, true);
+        let reader = 5 - thread;
+        s.load(reader, 60, X + 32);
+        s.load(reader, 2, X);
+        s.load(reader, 61, X + 32);
+        s.act(reader);
+    }
+    let outcome = s.engine.finish();
+    let shapes = outcome.inferred.iter().map(|lock| lock.shape).collect();
+    (races(&outcome).into_iter().filter(|&(_, load)| load == 2).collect(), shapes)
+}
+
+#[test]
+fn a_sequence_lock_may_count_up_by_two_instructions_and_not_by_one() {
+    assert_eq!(sequence_sections(52), (vec![], vec![LockShape::Version]));
+    // One instruction that counts up, twice in a row by each thread, is a counter.
+    assert_eq!(sequence_sections(51), (vec![(1, 2)], vec![]));
+}
+
+/// What is stored beside a lock may be any number, even that of a ticket.
+#[test]
+fn a_word_that_was_given_back_is_no_ticket() {
+    let mut s = new();
+    for round in 0..4u32 {
+        let (thread, sequence) = (2 + round % 2, u64::from(round) * 2);
+        s.cas(thread, 51, X + 32, sequence, sequence + 1, true);
+        let value = if round == 2 { sequence + 1 } else { 77 };
+        s.put(thread, 1, X, &value.to_le_bytes());
+        s.persist(thread, X);
+        s.cas(thread, 52, X + 32, sequence + 1, sequence + 2, true);
+    }
+    let outcome = s.engine.finish();
+    let shapes: Vec<LockShape> = outcome.inferred.iter().map(|lock| lock.shape).collect();
+    assert_eq!(shapes, [LockShape::Version]);
+}
+
+/// Each thread counts a word up while it is about, as with pins of a page, and down again: by an atomic subtraction, or by a store as with
+/// a spin lock. `together`: two are there at a time once, at another word.
+fn counted_sections(together: bool, subtracts: bool) -> Vec<(u32, u32)> {
+    let mut s = new();
+    if together {
+        s.cas(2, 51, B, 0, 1, true);
+        s.cas(3, 51, B, 1, 2, true);
+        s.cas(2, 52, B, 2, 1, true);
+        s.cas(3, 52, B, 1, 0, true);
+    }
+    for round in 0..12 {
+        let thread = 2 + round % 2;
+        s.cas(thread, 51, A, 0, 1, true);
+        s.use_(thread, 2, X);
+        s.store(thread, 1, X);
+        s.persist(thread, X);
+        if subtracts {
+            s.cas(thread, 52, A, 1, 0, true);
+        } else {
+            s.add(
+                thread,
+                53,
+                What::Atomic { addr: A, old: &1u64.to_le_bytes(), new: &[0; 8], how: AtomicKind::Stored },
+            );
+        }
+    }
+    s.races()
+}
+
+#[test]
+fn what_several_hold_at_a_time_in_one_place_is_shared_elsewhere_too() {
+    assert_eq!(counted_sections(false, true), []);
+    assert_eq!(counted_sections(true, true), [(1, 2)]);
+    // A lock that one compare-and-swap of a library takes, as it counts references.
+    assert_eq!(counted_sections(true, false), []);
+}
+
+/// A counter beside a name, which others look for with a vector string function.
+#[test]
+fn what_a_string_function_reads_behind_the_string_does_not_count() {
+    for (name, function, module, expected) in [
+        (&b"key\0"[..], "__strcmp_evex", "libc.so.6", &[][..]),
+        (b"key\0", "strncmp", "libc.so.6", &[]),
+        (b"a name without end", "__strcmp_evex", "libc.so.6", &[(1, 2)]),
+        (b"key\0", "__memcpy_evex", "libc.so.6", &[(1, 2)]),
+        (b"key\0", "strcmp", "program", &[(1, 2)]),
+    ] {
+        let mut s = new();
+        s.put(2, 10, Y, name);
+        s.persist(2, Y);
+        s.public(Y + 24);
+        for _ in 0..2 {
+            s.store(2, 1, Y + 24);
+            s.add(3, 2, What::Load { addr: Y, size: 32 });
+            s.act(3);
+            s.persist(2, Y);
+        }
+        let named = |site: SiteId| if site.0 == 2 { vec![function.to_owned()] } else { Vec::new() };
+        let module_of = |site: SiteId| if site.0 == 2 { module.to_owned() } else { String::new() };
+        let mut found =
+            races(&s.engine.finish_with(&mut |site| Code { functions: named(site), module: module_of(site) }));
+        found.retain(|&(store, _)| store == 1);
+        assert_eq!(found, expected, "{function} of {module}");
+    }
+}
+
+/// The string grows until it includes what had been behind it.
+#[test]
+fn a_string_that_grows_is_another_string() {
+    let mut s = new();
+    s.put(2, 10, Y, b"key\0");
+    s.persist(2, Y);
+    s.public(Y + 8);
+    let look = |s: &mut Script| {
+        s.add(3, 2, What::Load { addr: Y, size: 32 });
+        s.act(3);
+    };
+    look(&mut s);
+    look(&mut s);
+    s.put(2, 11, Y + 3, b"boards ");
+    s.persist(2, Y);
+    s.store(2, 1, Y + 8);
+    look(&mut s);
+    s.persist(2, Y);
+    let code = |site: SiteId| Code {
+        functions: vec!["strcmp".to_owned(); usize::from(site.0 == 2)],
+        module: "libc.so.6".into(),
+    };
+    let found = races(&s.engine.finish_with(&mut |site| code(site)));
+    assert!(found.contains(&(1, 2)), "{found:?}");
+}
+
+#[test]
+fn functions_that_take_no_lock_in_the_run_are_named() {
+    let names = ["no_such_function", "take_latch", "_ZL6unlocki", "_ZL6unlockl"].map(str::to_owned);
+    let mut s = Script::new(LocksetOptions { sync: names.to_vec(), ..LocksetOptions::default() });
+    s.lock(2, Z);
+    s.unlock(2, Z);
+    let named = |site: SiteId| match site.0 {
+        903 => vec!["take_latch".to_owned()],
+        904 => vec!["unlock(int)".to_owned()],
+        _ => vec!["no_such_function".to_owned()],
+    };
+    let outcome = s.engine.finish_with(&mut |site| Code { functions: named(site), module: String::new() });
+    // Arguments are not compared: debug information may leave them out.
+    assert_eq!(outcome.unmatched.sync, ["no_such_function"]);
+}
+
+/// Who waits for a `pthread_rwlock_t` changes words of it as spin locks are changed.
+#[test]
+fn words_within_a_lock_are_no_locks_and_hide_none_of_it() {
+    let mut s = new();
+    s.public(Z + 16);
+    for round in 0..4 {
+        let thread = 2 + round % 2;
+        s.lock(thread, Z);
+        s.cas(thread, 51, Z + 8, 0, 1, true);
+        s.store(thread, 1, Z + 16);
+        s.cas(thread, 52, Z + 8, 1, 0, true);
+        s.unlock(thread, Z);
+        s.use_(5 - thread, 2, Z + 16);
+    }
+    let named = |site: SiteId| if site.0 == 903 { vec!["pthread_rwlock_wrlock".to_owned()] } else { Vec::new() };
+    let outcome = s.engine.finish_with(&mut |site| Code { functions: named(site), module: String::new() });
+    assert_eq!(races(&outcome), []);
+    assert_eq!(outcome.inferred, []);
+}
+
+#[test]
 fn a_counter_that_moves_in_strides_is_no_version_lock() {
     let mut s = new();
     let mut at = 0;
@@ -1026,6 +1242,29 @@ fn memory_that_a_pointer_newly_leads_to_was_unpublished() {
         s.persist(2, Y);
         s.unlock(2, A);
         assert_eq!(s.races() == [(1, 2)], racy);
+    }
+}
+
+/// An object is copied to memory that is used again, changed, made persistent and then published.
+#[test]
+fn what_is_filled_and_then_changed_was_unpublished_too() {
+    for (writer, publishes, expected) in
+        [(2, true, &[][..]), (2, false, &[(1, 2), (3, 2)]), (4, true, &[(1, 2), (3, 2)])]
+    {
+        let mut s = new();
+        s.lock(3, B);
+        s.use_(3, 2, X);
+        s.unlock(3, B);
+        s.lock(2, A);
+        s.store(2, 1, X);
+        s.store(writer, 3, X);
+        s.persist(writer, X);
+        if publishes {
+            s.put(2, 5, Y, &X.to_le_bytes());
+            s.persist(2, Y);
+        }
+        s.unlock(2, A);
+        assert_eq!(s.races(), expected, "overwritten by {writer}, published: {publishes}");
     }
 }
 

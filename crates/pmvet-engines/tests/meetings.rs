@@ -114,3 +114,48 @@ fn what_comes_later_to_the_line_that_is_read_is_known() {
         assert_eq!(offsets(&crash.others), (24..32).collect::<Vec<_>>());
     }
 }
+
+/// A thread stores twice to a line. Nobody reads the first: the second may be the one to blame for both.
+#[test]
+fn what_the_writer_stores_later_to_the_line_is_known() {
+    for reads in [false, true] {
+        let mut script = Script::new();
+        script.store(1, 10, 16);
+        script.store(1, 12, 24);
+        if reads {
+            script.send(3, 32, What::Load { addr: BASE + 24, size: 8 });
+        }
+        script.store(3, 30, 128);
+        script.persist(3, 31, 128);
+        script.persist(1, 11, 16);
+        let meetings = script.scanner.finish().unwrap();
+        let unread = of_store(&meetings, 10);
+        assert!(!unread.read);
+        let later: Vec<_> = unread.crashes[0].later.iter().map(|l| (l.site, offsets(&l.patches))).collect();
+        assert_eq!(later, [(SiteId(12), (24..32).collect::<Vec<_>>())]);
+    }
+}
+
+/// A third thread reads the store and acts on it before another one reads it, too.
+#[test]
+fn who_reads_what_others_have_acted_on_is_told_so() {
+    for (acts, expected) in [(false, false), (true, true)] {
+        let mut script = Script::new();
+        script.store(1, 10, 16);
+        script.send(2, 20, What::Load { addr: BASE + 16, size: 8 });
+        if acts {
+            script.store(2, 21, 256);
+            script.persist(2, 22, 256);
+        }
+        script.send(3, 32, What::Load { addr: BASE + 16, size: 8 });
+        script.store(3, 30, 128);
+        script.persist(3, 31, 128);
+        script.store(2, 21, 256);
+        script.persist(2, 22, 256);
+        script.persist(1, 11, 16);
+        let meetings = script.scanner.finish().unwrap();
+        let by = |thread| meetings.meetings.iter().find(|m| m.load.thread == ThreadId(thread)).unwrap();
+        assert!(!by(2).acted_before);
+        assert_eq!(by(3).acted_before, expected);
+    }
+}

@@ -67,7 +67,9 @@ pub fn confirmed(
     let did = match meeting.read {
         true if meeting.is_intra() => format!("{reader} read the value in the same thread and went on"),
         true => format!("{reader} read the value in another thread and went on"),
-        false => format!("{reader} went on in another thread, which must know of it through ordinary memory"),
+        false => format!(
+            "{reader} went on in another thread. It has not read the store; whether it knows of it through ordinary memory is not known"
+        ),
     };
     let else_ = match how.verdict {
         RaceVerdict::TakenBack => format!("It works just before {reader} goes on, whether the store is lost or not."),

@@ -267,6 +267,7 @@ mod tests {
                 load,
                 read: true,
                 acts: 0,
+                acted_before: false,
                 sees_change: false,
                 nth: None,
                 crashes: Vec::new(),

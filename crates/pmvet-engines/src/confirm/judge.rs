@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -420,7 +421,7 @@ impl<'a> Judge<'a> {
         let mut left = POLICY.images_per_run;
         let mut cases = cases.into_iter();
         while left > 0 && !self.is_over() {
-            let open = |case: &RaceCase<'_>| !confirmed.findings.contains_key(&case.pair.0);
+            let open = |case: &RaceCase<'_>| !confirmed.is_settled(&case.pair.0);
             let batch: Vec<RaceCase<'_>> =
                 cases.by_ref().filter(open).take(POLICY.images_per_batch.min(left)).collect();
             if batch.is_empty() {
@@ -434,7 +435,10 @@ impl<'a> Judge<'a> {
         }
         // What is the writer's own fault is reported only where nothing better was found in the same run.
         for (store, finding) in std::mem::take(&mut confirmed.alone) {
-            confirmed.findings.entry(store).or_insert(finding);
+            if let Entry::Vacant(vacant) = confirmed.findings.entry(store) {
+                confirmed.provisional.insert(vacant.key().clone());
+                vacant.insert(finding);
+            }
         }
         Ok(())
     }
@@ -451,11 +455,11 @@ impl<'a> Judge<'a> {
         let hoped_for = batch.iter().filter(|case| !hopeless.contains(&case.id()));
         let jobs: Vec<TrialImage<'_>> = hoped_for.map(RaceCase::job).collect();
         confirmed.images += self.recover(versions, &jobs, self.deadline)?;
-        let bad: Vec<&RaceCase<'_>> = batch
-            .iter()
-            .filter(|case| self.went(versions, &case.job()) == RecoveryOutcome::Badly)
-            .take(POLICY.failures_per_batch)
-            .collect();
+        let mut bad: Vec<&RaceCase<'_>> =
+            batch.iter().filter(|case| self.went(versions, &case.job()) == RecoveryOutcome::Badly).collect();
+        // Those first that can tell who is to blame.
+        bad.sort_by_key(|case| case.meeting.acted_before);
+        bad.truncate(POLICY.failures_per_batch);
         // What fails is looked at even if time is just up: that is what all was done for.
         let less: Vec<TrialImage<'_>> =
             bad.iter().flat_map(|case| [Some(case.whole()), case.others(), case.excused()]).flatten().collect();
@@ -490,13 +494,25 @@ impl<'a> Judge<'a> {
                         tally.inconsistent = self.survivors(case, run)?;
                     }
                 }
+                // Recovery has failed, and who is to blame is not known.
+                RaceVerdict::Elsewhere if case.meeting.acted_before => tally.left_out += 1,
                 RaceVerdict::Elsewhere => tally.images += 1,
                 RaceVerdict::Unfinished => tally.left_out += 1,
                 RaceVerdict::Confirmed | RaceVerdict::WriterAlone | RaceVerdict::TakenBack => {
                     let proof = case.proof(verdict);
-                    if confirmed.findings.contains_key(&case.pair.0) || !self.still_fails(versions, &proof)? {
+                    let is_alone = verdict == RaceVerdict::WriterAlone;
+                    if is_alone && confirmed.provisional.contains(&case.pair.0) {
+                        tally.images += 1;
                         continue;
                     }
+                    if confirmed.is_settled(&case.pair.0) || !self.still_fails(versions, &proof)? {
+                        continue;
+                    }
+                    if verdict != RaceVerdict::TakenBack {
+                        let later = self.later_culprits(case, run, confirmed)?;
+                        confirmed.later.insert(case.pair.0.clone(), later);
+                    }
+                    let versions = &run.meetings.versions;
                     let Some(tried) = self.journal.get(&proof.name(versions)) else { continue };
                     let setting = self.setting();
                     let RaceCase { meeting, crash, .. } = case;
@@ -514,12 +530,13 @@ impl<'a> Judge<'a> {
                     };
                     confirmed.witnesses.insert(tried.image.clone(), witness);
                     confirmed.schedules.insert(tried.image.clone(), schedule);
-                    let found = if verdict == RaceVerdict::WriterAlone {
-                        &mut confirmed.alone
+                    let store = case.pair.0.clone();
+                    if is_alone {
+                        confirmed.alone.entry(store).or_insert(finding);
                     } else {
-                        &mut confirmed.findings
-                    };
-                    found.entry(case.pair.0.clone()).or_insert(finding);
+                        confirmed.provisional.remove(&store);
+                        confirmed.findings.insert(store, finding);
+                    }
                 }
             }
         }
@@ -648,6 +665,8 @@ impl<'a> Judge<'a> {
             .collect();
         let all: Vec<TrialImage<'_>> = unacted.values().chain(beside.values()).copied().collect();
         confirmed.images += self.recover(&run.meetings.versions, &all, self.grace())?;
+        let acted_before: HashSet<usize> =
+            bad.iter().filter(|case| case.meeting.acted_before).map(|case| case.id()).collect();
         let went = |job: &TrialImage<'_>| self.went(&versions, job);
         let controls = jobs.iter().map(|(id, (whole, others, excused), lost, before, none)| {
             let at_load = none.as_ref().map_or(RecoveryOutcome::NotTried, went);
@@ -656,7 +675,8 @@ impl<'a> Judge<'a> {
             let beside = beside.get(id).map(|job| self.went(&run.meetings.versions, job));
             let (lost_at_load, before) = (went(lost), went(before));
             let (whole, others, excused) = (*whole, *others, *excused);
-            (*id, Controls { whole, others, beside, lost_at_load, at_load, unacted, before, excused })
+            let acted_before = acted_before.contains(id);
+            (*id, Controls { whole, others, beside, lost_at_load, at_load, unacted, before, excused, acted_before })
         });
         Ok(controls.collect())
     }

@@ -39,6 +39,9 @@ pub struct MeetingCrash {
     pub patches: Vec<Patch>,
     /// What to write instead to lose only what other threads have stored into the same lines later. Empty: nobody has.
     pub others: Vec<Patch>,
+    /// What to write instead to lose only what the same thread has stored into the line later, from each of those stores on: it may be the
+    /// one to blame.
+    pub later: Vec<LaterLoss>,
     /// What to write instead to lose all that is lost but the store that was read. Empty: nothing else is lost, or nobody has read it.
     pub beside: Vec<Patch>,
     /// The same loss when nobody has acted on it yet: before the event `control_at`.
@@ -57,11 +60,21 @@ pub struct MeetingCrash {
     pub unacted: Option<Vec<Patch>>,
 }
 
+/// The loss of a line from a store on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaterLoss {
+    /// The store's instruction.
+    pub site: SiteId,
+    /// What to write over the image.
+    pub patches: Vec<Patch>,
+}
+
 impl MeetingCrash {
     /// Writes something over all images of the crash.
     pub(super) fn add_to_all(&mut self, patches: &[Patch]) {
         let optional = [&mut self.others, &mut self.beside].into_iter().filter(|images| !images.is_empty());
-        let images = optional.chain([&mut self.patches, &mut self.control]).chain(&mut self.unacted);
+        let later = self.later.iter_mut().map(|later| &mut later.patches);
+        let images = optional.chain([&mut self.patches, &mut self.control]).chain(&mut self.unacted).chain(later);
         images.for_each(|image| image.extend_from_slice(patches));
     }
 }
@@ -77,6 +90,8 @@ pub struct Meeting {
     pub read: bool,
     /// How many acts of others there are between the store and its persist, as far as that was counted.
     pub acts: u64,
+    /// Somebody had read what may be lost, and acted on that, before this load; or, if nobody has read it, before the writer was done.
+    pub acted_before: bool,
     /// The reader had read the value that the store has replaced: it can tell that this has changed.
     pub sees_change: bool,
     /// How often the writer had run the store's instruction before, if that is known.

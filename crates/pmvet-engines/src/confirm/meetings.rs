@@ -1,16 +1,17 @@
 //! Races that happened in a recorded run, and the crashes that would show whether they do harm.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use pmvet_events::event::{Event, MarkerKind, What};
 use pmvet_events::{ContextId, SiteId, ThreadId};
 use pmvet_model::{Line, LineId, Mode, Model};
-use pmvet_target::crash::{Patch, PmReplay, VersionId, Versions};
+use pmvet_target::crash::{Patch, PmReplay, Versions};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
 
 use super::history::{History, Readers, Stored};
-pub use super::meeting::{Meeting, MeetingCrash, Meetings, PmAccess};
+use super::losses::{AtRisk, LossPatches, MetStores, losses, pending};
+pub use super::meeting::{LaterLoss, Meeting, MeetingCrash, Meetings, PmAccess};
 use super::shared::Nth;
 use super::undo::Undo;
 use crate::lab::lost_stores;
@@ -50,7 +51,7 @@ pub struct MeetingScanner {
     windows: HashMap<u64, usize>,
     met: HashMap<(SiteId, SiteId), usize>,
     met_again: HashMap<(u64, SiteId, ContextId), usize>,
-    met_stores: HashSet<u64>,
+    met_stores: MetStores,
     /// How many meetings of a thread with itself there are.
     intra: usize,
     /// What each thread has stored, and done otherwise.
@@ -63,45 +64,6 @@ pub struct MeetingScanner {
     undo: Undo,
     last_seq: u64,
     left_out: u64,
-}
-
-/// What to write over an image to lose stores.
-#[derive(Debug, Default)]
-struct LossPatches {
-    patches: Vec<Patch>,
-    /// ... or only what other threads have stored into the same lines later.
-    others: Vec<Patch>,
-}
-
-impl LossPatches {
-    /// Without one of the stores of a line, and what came there later.
-    fn without(model: &Model, line: &Line, index: usize) -> Self {
-        let thread = line.stores()[index].thread;
-        let other = (index..line.stores().len()).find(|&i| line.stores()[i].thread != thread);
-        Self {
-            patches: lost_stores::of_store(model, line, index),
-            others: other.map_or_else(Vec::new, |other| lost_stores::of_store(model, line, other)),
-        }
-    }
-}
-
-impl FromIterator<Self> for LossPatches {
-    fn from_iter<T: IntoIterator<Item = Self>>(losses: T) -> Self {
-        let mut all = Self::default();
-        for loss in losses {
-            all.patches.extend(loss.patches);
-            all.others.extend(loss.others);
-        }
-        all
-    }
-}
-
-/// A store of the writer that was pending at the load.
-#[derive(Debug)]
-struct AtRisk {
-    end: PmAccess,
-    /// What to write over the content at the load to lose it.
-    control: Vec<Patch>,
 }
 
 /// A meeting whose reader is followed.
@@ -129,7 +91,7 @@ impl MeetingScanner {
             windows: HashMap::new(),
             met: HashMap::new(),
             met_again: HashMap::new(),
-            met_stores: HashSet::new(),
+            met_stores: MetStores::default(),
             intra: 0,
             history: History::default(),
             fences: HashMap::new(),
@@ -271,9 +233,14 @@ impl MeetingScanner {
             let load = end(event.thread, event.site, event.context, self.last_seq);
             let store = end(store.thread, store.site, store.context, store.seq);
             let mut at_risk = vec![AtRisk { end: store, control: lost_stores::of_store(&self.model, found, index) }];
+            let mut acted_before = self.met_stores.first_act(found, index).is_some();
             if !intra {
-                at_risk.extend(self.earlier(&store));
-                self.met_stores.insert(store.seq);
+                let earlier = self.earlier(&store);
+                let acts =
+                    |at: &AtRisk| pending(&self.model, &at.end).and_then(|(l, i)| self.met_stores.first_act(l, i));
+                acted_before |= earlier.iter().any(|at| acts(at).is_some());
+                at_risk.extend(earlier);
+                self.met_stores.met(store.seq);
             }
             let meeting = self.meetings.len();
             let open = self.open.entry(event.thread).or_default();
@@ -290,6 +257,7 @@ impl MeetingScanner {
                 load,
                 read: true,
                 acts: 0,
+                acted_before,
                 sees_change,
                 nth,
                 crashes: Vec::new(),
@@ -337,7 +305,7 @@ impl MeetingScanner {
         }
         let lost = |(&seq, &i): (&u64, &usize)| {
             let (line, index) = pending(&self.model, &self.meetings[i].store)?;
-            Some((seq, LossPatches::without(&self.model, line, index)))
+            Some((seq, LossPatches::without(&self.model, line, index, &self.met_stores)))
         };
         self.windows.iter().filter_map(lost).collect()
     }
@@ -346,7 +314,7 @@ impl MeetingScanner {
     /// they do while the store can be lost.
     fn end(&mut self, event: &Event<'_>, ending: Vec<(u64, LossPatches)>) -> Result<(), ScanError> {
         let Event { seq, thread, site, context, .. } = *event;
-        for (store, LossPatches { patches, others }) in ending {
+        for (store, LossPatches { patches, others, later, .. }) in ending {
             let i = self.windows[&store];
             if pending(&self.model, &self.meetings[i].store).is_some() {
                 continue;
@@ -367,6 +335,7 @@ impl MeetingScanner {
                 version,
                 patches,
                 others,
+                later,
                 beside: Vec::new(),
                 control,
                 control_at,
@@ -412,7 +381,7 @@ impl MeetingScanner {
             let known = first.entry(thread).or_default();
             let new = known.len() < MOST_AT_RISK && known.iter().all(|(known, _)| known.end.line != store.end.line);
             if new && store.others < self.history.others(thread) {
-                known.push((*store, LossPatches::without(&self.model, line, index)));
+                known.push((*store, LossPatches::without(&self.model, line, index, &self.met_stores)));
             }
         };
         for store in self.history.stores_by(event.thread) {
@@ -445,21 +414,24 @@ impl MeetingScanner {
         let loss: LossPatches = lost.into_iter().map(|(_, loss)| loss).collect();
         let (Some(&first), Some(act)) = (stores.first(), self.history.last_act()) else { return Ok(()) };
         let met = self.met.entry((first.end.site, act.site)).or_insert(0);
-        let known = stores.iter().any(|store| self.met_stores.contains(&store.end.seq));
+        let known = stores.iter().any(|store| self.met_stores.contains(store.end.seq));
         if act.thread == writer || *met >= MOST_MEETINGS || known || loss.patches.is_empty() {
             return Ok(());
         }
         *met += 1;
         let (version, _) = self.versions.snapshot(&mut self.replay)?;
         let last = self.history.stores_by(writer).last();
+        let control_at = last.map_or(first.end.seq, |store| store.end.seq) + 1;
+        let acted_before = loss.acted_on.is_some_and(|act| act < control_at);
         let crash = MeetingCrash {
             seq: event.seq,
             version,
             control: loss.patches.clone(),
             patches: loss.patches,
             others: loss.others,
+            later: loss.later,
             beside: Vec::new(),
-            control_at: last.map_or(first.end.seq, |store| store.end.seq) + 1,
+            control_at,
             lost: stores.iter().map(|store| store.end).collect(),
             act,
             fenced: true,
@@ -472,6 +444,7 @@ impl MeetingScanner {
             load: act,
             read: false,
             acts: self.history.others(writer) - first.others,
+            acted_before,
             sees_change: false,
             nth: Some(first.nth),
             crashes: vec![crash],
@@ -500,6 +473,9 @@ impl MeetingScanner {
             }
             let count = if fenced { &mut open.fences } else { &mut open.stores };
             *count += 1;
+            if !meeting.is_intra() {
+                self.met_stores.acted_on(meeting.store.seq, event.seq);
+            }
             if !fenced && (!open.close || *count > MOST_STORES) {
                 continue;
             }
@@ -511,7 +487,7 @@ impl MeetingScanner {
             let (line, offset, len) = place.unwrap_or((meeting.store.line, 0, 0));
             let Event { seq, thread, site, context, .. } = *event;
             let act = PmAccess { thread, site, context, seq, line, offset, len };
-            for loss in losses(model, &meeting.store, &left) {
+            for loss in losses(model, &meeting.store, &left, &self.met_stores) {
                 let (version, _) = self.versions.snapshot(&mut self.replay)?;
                 let unacted = self.undo.since(thread, meeting.load.seq);
                 meeting.crashes.push(MeetingCrash { fenced, unacted, ..loss.after(act, &meeting.load, version) });
@@ -536,67 +512,11 @@ impl MeetingScanner {
             let (meeting, model) = (&mut self.meetings[i], &self.model);
             let left: Vec<&AtRisk> = self.at_risk[i].iter().filter(|at| pending(model, &at.end).is_some()).collect();
             let act = PmAccess { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
-            for loss in losses(model, &meeting.store, &left) {
+            for loss in losses(model, &meeting.store, &left, &self.met_stores) {
                 let (version, _) = self.versions.snapshot(&mut self.replay)?;
                 meeting.crashes.push(MeetingCrash { answered: true, ..loss.after(act, &meeting.load, version) });
             }
         }
         Ok(())
     }
-}
-
-/// A loss at one moment.
-struct Loss {
-    patches: Vec<Patch>,
-    others: Vec<Patch>,
-    /// Without the store that was read.
-    beside: Vec<Patch>,
-    control: Vec<Patch>,
-    lost: Vec<PmAccess>,
-}
-
-impl Loss {
-    /// The crash that loses it just after an act of the reader.
-    fn after(self, act: PmAccess, load: &PmAccess, version: VersionId) -> MeetingCrash {
-        let Self { patches, others, beside, control, lost } = self;
-        let (seq, control_at) = (act.seq + 1, load.seq + 1);
-        let (fenced, answered, unacted) = (false, false, None);
-        MeetingCrash {
-            seq,
-            version,
-            patches,
-            others,
-            beside,
-            control,
-            control_at,
-            lost,
-            act,
-            fenced,
-            answered,
-            unacted,
-        }
-    }
-}
-
-/// What may be lost of stores that are pending still: the one that was read, and then everything.
-fn losses(model: &Model, store: &PmAccess, left: &[&AtRisk]) -> Vec<Loss> {
-    let read = left.iter().take_while(|at| at.end.seq == store.seq).count();
-    let loss = |lost: &[&AtRisk]| {
-        let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| LossPatches::without(model, line, i));
-        let LossPatches { patches, others } = lost.iter().filter_map(at).collect();
-        let earlier = lost.iter().skip_while(|at| at.end.seq == store.seq);
-        let LossPatches { patches: beside, .. } = earlier.filter_map(at).collect();
-        let control = lost.iter().flat_map(|at| at.control.iter().cloned()).collect();
-        let lost = lost.iter().map(|at| at.end).collect();
-        Loss { patches, others, beside, control, lost }
-    };
-    let all = [&left[..read], &left[if read == left.len() { read } else { 0 }..]];
-    all.into_iter().map(loss).filter(|loss| !loss.patches.is_empty()).collect()
-}
-
-/// The line of a store and its place among the pending stores there, if it is still pending.
-fn pending<'a>(model: &'a Model, store: &PmAccess) -> Option<(&'a Line, usize)> {
-    let line = model.line(store.line)?;
-    let index = line.stores().iter().position(|pending| pending.seq == store.seq)?;
-    Some((line, index))
 }

@@ -38,12 +38,24 @@ pub fn merge(predicted: Vec<Finding>, confirmed: &Confirmed) -> Vec<Finding> {
             continue;
         }
         let (tally, told_of) = strongest(&finding, confirmed);
-        finding.caveat = Some(caveat(tally, confirmed) + &told_of);
+        finding.caveat = Some(match is_left_to_later(&finding, confirmed) {
+            true => LEFT_TO_LATER.into(),
+            false => caveat(tally, confirmed) + &told_of,
+        });
         finding.places.extend(tally.and_then(|tally| Some(tally.effect.as_ref()?.0.clone())));
         left.push(finding);
     }
     proven.extend(left);
     proven
+}
+
+/// What is said of a store whose loss is an error of another one.
+const LEFT_TO_LATER: &str = "Not proven by itself: recovery fails if the value is lost, but it fails, too, if only what the same thread stores to \
+    the same cache line later is lost. That is reported as an error.";
+
+fn is_left_to_later(finding: &Finding, confirmed: &Confirmed) -> bool {
+    let store = end(finding, Role::Store).and_then(|place| Instruction::of_frame(place.stack.first()?));
+    store.is_some_and(|store| confirmed.left_to_later.contains(&store))
 }
 
 /// Of the pairs of a finding that met, the one that tells most; and which load that is, if there are several.
@@ -137,7 +149,7 @@ pub fn cover(confirmed: &Confirmed, coverage: &mut Coverage) {
     let met = confirmed.tallies.values().filter(|tally| tally.meetings > 0).count();
     coverage.count("pairs that met", met as u64, None);
     coverage.count("crash images", confirmed.images as u64, None);
-    coverage.count("confirmed races", confirmed.findings.len() as u64, None);
+    coverage.count("stores of confirmed races", confirmed.findings.len() as u64, None);
     if let Some(why) = &confirmed.no_oracle {
         coverage.not_covered.push(format!("whether races do harm: {why}"));
     }

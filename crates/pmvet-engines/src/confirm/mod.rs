@@ -18,6 +18,7 @@
 //! * [`taint`], [`flow`] — where the value goes that was read too early.
 //! * [`overwritten`] — whether recovery undoes what was made of it.
 //! * [`sync_variables`] — declared variables that must be as at the start after recovery.
+//! * `losses` — what a crash may take; `shared_lines` — whether a later store of the line is to blame.
 //! * [`allowed`] — what is known to do no harm.
 //! * [`findings`] — a proven race in words.
 //!
@@ -49,6 +50,7 @@ pub mod held_locks;
 mod history;
 pub mod instruction;
 pub mod judge;
+mod losses;
 mod meeting;
 pub mod meetings;
 pub mod merge;
@@ -59,6 +61,7 @@ pub mod replay;
 pub mod schedule_picker;
 pub mod search;
 pub mod shared;
+mod shared_lines;
 mod sync_crashes;
 pub mod sync_names;
 pub mod sync_variables;
@@ -67,5 +70,5 @@ mod undo;
 pub mod verdict;
 
 pub use flow::{Flow, Flows, SideEffect};
-pub use meetings::{Meeting, MeetingCrash, Meetings, PmAccess};
+pub use meetings::{LaterLoss, Meeting, MeetingCrash, Meetings, PmAccess};
 pub use verdict::{RaceVerdict, judge};

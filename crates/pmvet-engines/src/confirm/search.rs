@@ -15,6 +15,7 @@ use super::judge::{Judge, JudgedRun};
 use super::policy::POLICY;
 use super::replay::{Forced, Schedule, ScratchFolder};
 use super::schedule_picker::{Attempt, RunPlan, SchedulePicker};
+use super::shared_lines::leave_to_later;
 use super::sync_variables::Variables;
 use crate::alias_coverage::Covered;
 use crate::lab::{self, Lab, LabError, RecoveryCommand, Witness};
@@ -50,6 +51,12 @@ pub struct Confirmed {
     pub findings: BTreeMap<Instruction, Finding>,
     /// Those in which the writer itself is at fault, of the run that is being judged.
     pub(super) alone: BTreeMap<Instruction, Finding>,
+    /// Those of earlier runs, until something better is found.
+    pub(super) provisional: BTreeSet<Instruction>,
+    /// For stores that are lost, later ones of the same line without which alone recovery fails, too.
+    pub(super) later: BTreeMap<Instruction, BTreeSet<Instruction>>,
+    /// Stores that have no finding of their own, since one of those has.
+    pub(super) left_to_later: BTreeSet<Instruction>,
     /// What it takes to see each failing image again, by the hash of the image.
     pub witnesses: HashMap<String, Witness>,
     /// Synchronisation variables that keep their value over a crash.
@@ -87,6 +94,11 @@ pub struct Confirmed {
 impl Confirmed {
     fn took(&mut self, name: &str, since: Instant) {
         self.phases.push(Phase { name: name.into(), seconds: since.elapsed().as_secs_f64() });
+    }
+
+    /// Nothing better than what there is can be found for the store.
+    pub(super) fn is_settled(&self, store: &Instruction) -> bool {
+        self.findings.contains_key(store) && !self.provisional.contains(store)
     }
 
     /// Whether of a predicted pair that met nobody knows where the value went.
@@ -271,6 +283,7 @@ impl Confirmation<'_> {
         std::thread::scope(|scope| self.explore(ForcedRuns::new(scope, self), picker, judge, confirmed))?;
         confirmed.took("forced runs", since);
         judge.drop_other_failures(confirmed);
+        confirmed.left_to_later = leave_to_later(&mut confirmed.findings, &confirmed.later);
         if self.has_what_it_wants(confirmed) {
             confirmed.notes.push("what comes after the first proof: --until-finding".into());
         } else {

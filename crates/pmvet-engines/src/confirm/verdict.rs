@@ -12,7 +12,8 @@ pub enum RaceVerdict {
     /// or does not count, what the reader has acted on, as with a transaction that is not committed.
     TakenBack,
     /// Recovery fails with nothing lost, too, or without the store, or if only later stores of others are lost, or works once a lock
-    /// that stays held is free: another bug, of which this says nothing.
+    /// that stays held is free; or the writer itself would be to blame if nobody had acted on the store before: another bug, of which this
+    /// says nothing.
     Elsewhere,
     /// Recovery works.
     Recovered,
@@ -51,6 +52,8 @@ pub struct Controls {
     pub before: RecoveryOutcome,
     /// The same crash, if what the writer has acknowledged since the load may be missing. Nothing: it has acknowledged nothing.
     pub excused: Option<RecoveryOutcome>,
+    /// Somebody else had acted on what is lost before the load. Whatever recovery says of the same loss then is not about the writer alone.
+    pub acted_before: bool,
 }
 
 impl Controls {
@@ -64,13 +67,14 @@ impl Controls {
         unacted: RecoveryOutcome::NotTried,
         before: RecoveryOutcome::NotTried,
         excused: None,
+        acted_before: false,
     };
 }
 
 /// Judges a crash.
 pub fn judge(crash: RecoveryOutcome, controls: Controls) -> RaceVerdict {
     use RecoveryOutcome::{Badly, NotTried, Well};
-    let Controls { whole, others, beside, lost_at_load, at_load, unacted, before, excused } = controls;
+    let Controls { whole, others, beside, lost_at_load, at_load, unacted, before, excused, acted_before } = controls;
     match (crash, whole, lost_at_load, before) {
         (Well, ..) => RaceVerdict::Recovered,
         _ if others == Some(Badly) => RaceVerdict::Elsewhere,
@@ -80,6 +84,8 @@ pub fn judge(crash: RecoveryOutcome, controls: Controls) -> RaceVerdict {
             Some(NotTried) => RaceVerdict::Unfinished,
             Some(Badly) | None => RaceVerdict::Confirmed,
         },
+        // The meeting before this one tells who is to blame.
+        (Badly, Well, Badly, Well) if acted_before => RaceVerdict::Elsewhere,
         (Badly, Well, Badly, Well) => match beside {
             // An earlier store is to blame, and not the one that was read.
             Some(Badly) => RaceVerdict::Elsewhere,
@@ -122,6 +128,8 @@ mod tests {
         ] {
             assert_eq!(judge(Badly, Controls { beside, ..alone }), verdict);
         }
+        // Somebody else had relied on it already.
+        assert_eq!(judge(Badly, Controls { acted_before: true, ..alone }), RaceVerdict::Elsewhere);
         // The reader's act matters: it relies on what the store stands for.
         let acted = Controls { lost_at_load: Well, beside: Some(Badly), ..alone };
         assert_eq!(judge(Badly, acted), RaceVerdict::Confirmed);

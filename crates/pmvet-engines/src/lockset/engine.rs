@@ -5,14 +5,18 @@ use pmvet_events::event::{Event, LockKind, SyncOp, What};
 use pmvet_events::spaces::{AddressSpaces, Located};
 use pmvet_events::{SiteId, ThreadId};
 
+use pmvet_target::symbols::demangle;
+
 use super::clocks::Clocks;
 use super::lines::{EventOrigin, LineIndex, TrackedLines};
+use super::lock_objects::LockObjects;
 use super::locksets::{Hold, HoldMode, LockId, Locksets};
 use super::options::LocksetOptions;
 use super::pm_locks::{HeldLocks, LockLeftHeld};
-use super::races::{PredictedRace, RaceAccess, Races};
+use super::races::{PredictedRace, Races};
 use super::reader::Threads;
-use super::spin::{InferredLock, KnownLocks, LockStep, PmWord, Takers, WordChange};
+use super::spin::{InferredLock, KnownLocks, Lock, LockStep, PmWord, Takers, WordChange};
+use super::strings::reads_strings;
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
 /// Where an instruction is, in words.
@@ -81,6 +85,8 @@ pub struct LocksetEngine {
     /// Words that threads spin on; what the store that ends the wait brings along.
     pub(super) spins: FastMap<PmWord, Option<Vec<u32>>>,
     held_locks: HeldLocks,
+    /// Entries of functions that have taken locks, or given them back.
+    called: FastSet<SiteId>,
     pub(super) stats: LocksetStats,
 }
 
@@ -134,13 +140,15 @@ pub struct LocksetAnalysis {
     pub stats: LocksetStats,
 }
 
-/// Names of [`LocksetOptions::deny`] and [`LocksetOptions::declare`] that no function has in which an instruction seemed to take a lock.
+/// Names of [`LocksetOptions`] that nothing in the run has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unmatched {
-    /// Names in `deny` without an effect.
+    /// Names in `deny` that no function has in which an instruction seemed to take a lock.
     pub deny: Vec<String>,
-    /// Names in `declare` without an effect.
+    /// Names in `declare` that no function has in which an instruction seemed to take a lock.
     pub declare: Vec<String>,
+    /// Names in `sync` of functions that have taken no lock, and given back none.
+    pub sync: Vec<String>,
 }
 
 impl LocksetEngine {
@@ -159,6 +167,7 @@ impl LocksetEngine {
             detached: Detached::default(),
             spins: FastMap::default(),
             held_locks: HeldLocks::default(),
+            called: FastSet::default(),
             stats: LocksetStats::default(),
         }
     }
@@ -180,9 +189,19 @@ impl LocksetEngine {
             What::Flush { addr, how, pm: true } => self.flush(at, addr, how),
             What::Fence { .. } => self.fence(at),
             What::FileSync { file, offset, len, .. } => self.file_sync(at, file, offset, len),
-            What::FileWrite { .. } | What::FileZero { .. } | What::FileResize { .. } => self.act(at.thread, None),
-            What::Acquire { lock, how } => self.acquire(at, lock, how),
-            What::Release { lock, .. } => self.release(at, lock),
+            What::FileWrite { file, offset, data } => {
+                self.act(at.thread, None);
+                self.file_write(file, offset, data);
+            }
+            What::FileZero { .. } | What::FileResize { .. } => self.act(at.thread, None),
+            What::Acquire { lock, how } => {
+                self.called.insert(at.site);
+                self.acquire(at, lock, how);
+            }
+            What::Release { lock, .. } => {
+                self.called.insert(at.site);
+                self.release(at, lock);
+            }
             What::ThreadCreate { child } => {
                 self.act(at.thread, None);
                 self.clocks.create(at.thread, child);
@@ -230,12 +249,20 @@ impl LocksetEngine {
         }
         self.close_all();
         let unmatched = self.consult(&mut *names);
+        let objects = LockObjects::new(&self.locks, &mut *names);
+        let is_inside = |lock: &Lock| !lock.named && lock.place.is_some_and(|word| objects.contain(word));
+        self.locks.insides = self.locks.all().filter(|(_, lock)| is_inside(lock)).map(|(id, _)| id).collect();
         self.locks.conclude();
         let (locks, stats) = (&self.locks, &mut self.stats);
         stats.lines = self.lines.len() as u64;
         stats.locksets = self.sets.len() as u64;
         stats.refused = self.lines.refused;
         let is_lock = |word: PmWord| locks.find(pm_key(word)).is_some_and(|lock| locks.verdict(lock).0);
+        let mut string_sites: FastMap<SiteId, bool> = FastMap::default();
+        let mut strings = |site| *string_sites.entry(site).or_insert_with(|| reads_strings(&names(site)));
+        let mut races = self.races.finish(locks, &mut strings);
+        let objects = objects.with_words(locks);
+        races.retain(|race| !objects.contain_all_of(&race.store, &mut *names));
         let mut libraries: FastMap<SiteId, bool> = FastMap::default();
         let mut own = |site: SiteId| {
             let known = libraries.entry(site).or_insert_with(|| {
@@ -244,15 +271,7 @@ impl LocksetEngine {
             });
             !*known
         };
-        let objects = locks.objects_in_pm();
-        let inside = |a: &RaceAccess| {
-            objects
-                .range(..=(a.file.0, a.offset))
-                .next_back()
-                .is_some_and(|(at, len)| at.0 == a.file.0 && a.offset + a.len <= at.1 + len)
-        };
-        let mut races = self.races.finish(locks);
-        races.retain(|race| !inside(&race.store) && (own(race.store.site) || own(race.load.site)));
+        races.retain(|race| own(race.store.site) || own(race.load.site));
         let held = races.iter().flat_map(|race| race.store.locks.iter().chain(&race.load.locks)).copied().collect();
         let (takers, inferred) = (locks.takers(&held), locks.inferred());
         LocksetAnalysis { races, takers, inferred, held: self.held_locks.finish(is_lock), unmatched, stats: *stats }
@@ -293,8 +312,7 @@ impl LocksetEngine {
             LockKind::Exclusive => HoldMode::Exclusive,
             LockKind::Shared => HoldMode::Shared,
         };
-        let lock =
-            self.locks.named(key, place, mode, WordChange { thread, site, context, seq, old: 0, new: 1, bytes: 0 });
+        let lock = self.locks.named(key, place, WordChange { thread, site, context, seq, old: 0, new: 1, bytes: 0 });
         if let Some(word) = place {
             self.mark_word(word);
             self.note_held(lock, at.seq, false);
@@ -388,7 +406,12 @@ impl LocksetEngine {
 
     /// Asks for every instruction that seemed to take locks whether the user has said something about it.
     fn consult(&mut self, names: CodeNames<'_>) -> Unmatched {
-        let mut unmatched = Unmatched { deny: self.options.deny.clone(), declare: self.options.declare.clone() };
+        let LocksetOptions { deny, declare, sync, .. } = &self.options;
+        let mut unmatched = Unmatched { deny: deny.clone(), declare: declare.clone(), sync: sync.clone() };
+        for &site in self.called.iter().filter(|_| !sync.is_empty()) {
+            let functions = names(site).functions;
+            unmatched.sync.retain(|name| !functions.iter().any(|function| is_named(function, name)));
+        }
         if self.options.deny.is_empty() && self.options.declare.is_empty() {
             return unmatched;
         }
@@ -409,6 +432,13 @@ impl LocksetEngine {
     pub(super) fn line_of(&mut self, word: PmWord) -> Option<LineIndex> {
         self.lines.enter(word.file, word.offset)
     }
+}
+
+/// Whether a function has this name, as the linker knows it. Without the arguments if need be: not all places that know it agree on those.
+fn is_named(function: &str, name: &str) -> bool {
+    let plain = demangle(name);
+    let base = |name: &'_ str| name.split('(').next().map(str::to_owned);
+    function == name || base(function) == base(&plain)
 }
 
 pub(super) fn pm_key(word: PmWord) -> u64 {

@@ -8,6 +8,7 @@ use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 use super::clocks::{Clocks, Epoch};
 use super::locksets::{LockId, SetId};
 use super::reads::{LineRead, Maker, Reads};
+use super::strings::LineContent;
 use rustc_hash::FxHashMap as FastMap;
 
 pub(crate) type LineIndex = u32;
@@ -49,8 +50,11 @@ impl Dirty {
     pub(crate) fn acted_on(&mut self, read: LineRead) {
         let of = |r: &LineRead| (r.at.thread, r.at.site, r.at.context, r.locks);
         let same = |r: &LineRead| of(r) == of(&read);
-        if self.during.len() < MAX_PER_LINE && !self.during.iter().any(same) {
-            self.during.push(read);
+        let most = self.during.len() >= MAX_PER_LINE;
+        match self.during.iter_mut().find(|r| same(r)) {
+            Some(known) => known.text |= read.text,
+            None if most => {}
+            None => self.during.push(read),
         }
     }
 }
@@ -153,6 +157,9 @@ pub(crate) struct TrackedLine {
     born: (u64, u64),
     /// Locks under which the line was stored to lately.
     pub(crate) guards: [Option<LockId>; 4],
+    pub(crate) content: LineContent,
+    /// Somebody has read what may be a string.
+    pub(crate) holds_text: bool,
 }
 
 /// Loads and stores to remember per line.
@@ -273,6 +280,13 @@ impl TrackedLine {
         self.written.push(written);
         self.version = self.version.wrapping_add(1);
         (!waits).then_some(self.written.len() - 1)
+    }
+
+    /// Notes what is stored. A string that goes on further than before is not the one that others have read.
+    pub(crate) fn hold(&mut self, first: u64, value: &[u8]) {
+        if self.content.store(first, value) && self.holds_text {
+            self.version = self.version.wrapping_add(1);
+        }
     }
 
     fn fill(&mut self, thread: ThreadId, bytes: u64) {

@@ -1,5 +1,7 @@
 //! Locks that no function call shows, as users see them: by place, with the evidence, so that they can contradict.
 
+use std::collections::BTreeSet;
+
 use pmvet_events::ContextId;
 use serde::Serialize;
 
@@ -24,10 +26,13 @@ pub struct ListedLock {
 }
 
 impl ListedLock {
-    /// Those that are taken most often first.
+    /// Those that are taken most often first. Several instructions of a line are one place to whoever looks at it.
     pub fn list(locks: &[InferredLock], stacks: &mut dyn Stacks) -> Vec<Self> {
         let mut all: Vec<Self> = locks.iter().map(|lock| Self::new(lock, stacks)).collect();
         all.sort_by(|a, b| b.acquired.cmp(&a.acquired).then_with(|| a.place.cmp(&b.place)));
+        // Each counts how often its words were taken, wherever: they must not be added up.
+        let mut seen = BTreeSet::new();
+        all.retain(|lock| seen.insert((lock.shape, lock.place.clone(), lock.in_pm, lock.declared)));
         all
     }
 

@@ -11,6 +11,7 @@ use super::reader::{ALWAYS, LoadKey, MAX_PENDING, PendingLoad};
 use super::reads::LineRead;
 use super::spin::PmWord;
 use super::stores::Part;
+use super::strings::WORD;
 
 /// A thread that has read the same word this often, and did nothing else, waits for it to change.
 const SPINS: u32 = 3;
@@ -48,11 +49,14 @@ impl LocksetEngine {
         // Nearly always one line of one file; only then can the load be remembered.
         if let Some(part) = self.one_part(at.thread, addr, size.into()) {
             self.flags(at, part.word, repeats);
-            return self.load_line(at, part, Some(key), last_seq);
+            let text = if size > WORD { self.text(part, &mut false) } else { u64::MAX };
+            return self.load_line(at, part, text, Some(key), last_seq);
         }
+        let mut ended = false;
         for part in self.parts(at.thread, addr, size.into()) {
             self.flags(at, part.word, repeats);
-            self.load_line(at, part, None, last_seq);
+            let text = if size > WORD { self.text(part, &mut ended) } else { u64::MAX };
+            self.load_line(at, part, text, None, last_seq);
         }
     }
 
@@ -70,9 +74,11 @@ impl LocksetEngine {
         }
     }
 
-    pub(super) fn load_line(&mut self, at: EventOrigin, part: Part, key: Option<LoadKey>, last_seq: u64) {
+    /// `text`: the bytes that matter if it reads a string.
+    pub(super) fn load_line(&mut self, at: EventOrigin, part: Part, text: u64, key: Option<LoadKey>, last_seq: u64) {
         let Some(id) = self.lines.enter(part.word.file, part.word.offset) else { return };
         let bytes = mask(part.word.offset, part.len);
+        let text = text & bytes;
         let mut key = key;
         if self.lines.get(id).atomics & bytes != 0 {
             if let Some(lock) = self.locks.find(pm_key(part.word)) {
@@ -101,14 +107,14 @@ impl LocksetEngine {
         let locks = thread.held.set();
         // Seen before, with no more protection than now, and nothing has been stored since: nothing can be learnt from it.
         let epoch = self.clocks.now(at.thread);
-        if saw.is_none() && line.atomics & bytes == 0 && line.reads.knows(&at, locks, epoch, bytes) {
+        if saw.is_none() && line.atomics & bytes == 0 && line.reads.knows(&at, locks, epoch, [bytes, text]) {
             if let Some(key) = key {
                 thread.cache.remember(key, id, line.version, ALWAYS);
             }
             return;
         }
         let from = words(bytes).next().map_or(Default::default(), |word| line.makers[word]);
-        let read = LineRead { at, bytes, locks, epoch, saw, from, followed: false, looked: 0 };
+        let read = LineRead { at, bytes, text, locks, epoch, saw, from, followed: false, looked: 0 };
         self.same_lock(id, read);
         let line = self.lines.get(id);
         let thread = self.threads.get(at.thread);
@@ -121,6 +127,7 @@ impl LocksetEngine {
         }
         if let Some(last) = thread.pending.last_mut().filter(|last| last.line == id && last.is_like(&read)) {
             last.read.bytes |= bytes;
+            last.read.text |= text;
             return;
         }
         let key = key.unwrap_or_default();

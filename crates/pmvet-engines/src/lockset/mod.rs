@@ -8,7 +8,7 @@
 //! * [`LocksetEngine`] — the sink; `loads`, `stores` and `persist` are its memory side.
 //! * `lines` — what is known of each cache line; `reader` — of each thread; `locksets`, `clocks` — its locks, its time.
 //! * `races` — pairs and their judgement; `sightings` — whether another run would show them.
-//! * `spin` — locks that only the trace shows; [`pm_locks`] — locks in PM.
+//! * `spin` — locks that only the trace shows; [`pm_locks`] — locks in PM; `lock_objects` — how large they are.
 //! * [`findings`] — the outcome in words, `race_paths` what is one finding, [`recordings`] what several runs have in common, `lock_words` the words for locks, [`listed_locks`] those that are inferred, for the user. [`LocksetOptions`] — every choice below as a switch.
 //!
 //! Where it differs from the paper:
@@ -20,6 +20,7 @@
 //!   flushed it. For a thread that persists its own stores that is the paper's definition.
 //! * A load counts when its thread acts on it (`reader`), as PMRace has it. The exception: a load under a lock that the
 //!   writer gave back too early counts at once.
+//! * Loads by which the C library reads beyond the end of a string do not count (`strings`).
 //! * Spin locks are inferred; locks in PM are looked after; initialisation is recognised again when memory is used again.
 //! * A store by a lock-free read-modify-write is reported only if a thread was seen to act on it in its window, unless
 //!   `LocksetOptions::lock_free` is set: what keeps lock-free readers out is other words, mostly not in PM, so that predictions
@@ -36,6 +37,7 @@ pub mod findings;
 mod lines;
 pub mod listed_locks;
 mod loads;
+mod lock_objects;
 mod lock_words;
 mod locksets;
 mod options;
@@ -50,6 +52,7 @@ pub mod restarts;
 mod sightings;
 mod spin;
 mod stores;
+mod strings;
 
 pub use engine::{Code, CodeNames, LocksetAnalysis, LocksetEngine, LocksetStats, Unmatched};
 pub use lines::Fate;

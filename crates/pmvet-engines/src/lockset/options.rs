@@ -22,6 +22,8 @@ pub struct LocksetOptions {
     pub deny: Vec<String>,
     /// Functions whose read-modify-writes take locks, whatever they look like.
     pub declare: Vec<String>,
+    /// Functions of the user that take or give back locks, by the names that the linker knows; only to say which of them were not seen.
+    pub sync: Vec<String>,
     /// How many cache lines to follow; a bound on memory. Accesses beyond it are counted, see `LocksetStats::refused`.
     pub max_lines: usize,
 }
@@ -60,6 +62,7 @@ impl Default for LocksetOptions {
             edges: Edges::ALL,
             deny: Vec::new(),
             declare: Vec::new(),
+            sync: Vec::new(),
             max_lines: 2_000_000,
         }
     }

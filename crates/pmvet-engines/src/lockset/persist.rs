@@ -100,7 +100,10 @@ impl LocksetEngine {
         let Dirty { at, bytes, how, during, touched, alone, .. } = dirty;
         // What is never persistent, another thread always comes in time for.
         let overlapped = alone && touched && self.options.init_removal && fate != Fate::LeftInCache;
-        let waiting = !touched && self.options.allocators && fate == Fate::Persisted;
+        // What its own thread stores anew before anybody has come near is no less initialisation, as when an object is copied and changed.
+        let own = by.is_some_and(|by| by.thread == at.thread);
+        let is_over = fate == Fate::Persisted || fate == Fate::Overwritten && own;
+        let waiting = !touched && self.options.allocators && is_over;
         let held = dirty.locks;
         let own_end = None;
         let written =

@@ -97,8 +97,9 @@ type Excuse = (LockId, bool);
 /// The call paths of a store and of a load, each with its instruction.
 type PathPair = [(SiteId, ContextId); 2];
 
-/// The paths of both ends, and what the candidate depends on.
-type CandidateKey = (PathPair, Box<[Excuse]>, Option<LockId>);
+/// The paths of both ends, and what the candidate depends on; at last, whether the store comes behind the end of what is read if that is
+/// a string.
+type CandidateKey = (PathPair, Box<[Excuse]>, Option<LockId>, bool);
 
 #[derive(Debug)]
 struct Candidate {
@@ -190,7 +191,7 @@ impl Races {
         for &x in sets.get(a) {
             for &y in sets.get(b).iter().filter(|&&y| exclude(x, y)) {
                 let counted = (x.mode, y.mode) == (HoldMode::Counted, HoldMode::Counted);
-                certain |= locks.is_certain(x.lock) && (!counted || locks.verdict(x.lock).1);
+                certain |= if counted { locks.is_certain_to_exclude(x.lock) } else { locks.is_certain(x.lock) };
                 excuses.push((x.lock, counted));
             }
         }
@@ -244,7 +245,7 @@ impl Races {
         // Without the overlap this would have been left out above, or taken for initialisation.
         let lock_free = matches!(store.how, StoreMeans::Atomic(_)) && !context.predict_lock_free;
         let line = PmWord { file: context.file, offset: context.offset };
-        let key = (self.path_pair(store.at, read.at), excuses, word);
+        let key = (self.path_pair(store.at, read.at), excuses, word, bytes & read.text == 0);
         if let Some(known) = self.candidates.get_mut(&key) {
             known.race.count += 1;
             known.race.sightings.note(line, store.overlapped || lock_free);
@@ -274,11 +275,16 @@ impl Races {
         pair
     }
 
-    /// What remains, now that all evidence is in: one race per pair of call paths, in the order in which they came.
-    pub(crate) fn finish(self, locks: &KnownLocks) -> Vec<PredictedRace> {
+    /// What remains, now that all evidence is in: one race per pair of call paths, in the order in which they came. `reads_string`: whether
+    /// an instruction is one of a function that reads strings.
+    pub(crate) fn finish(self, locks: &KnownLocks, reads_string: &mut dyn FnMut(SiteId) -> bool) -> Vec<PredictedRace> {
         let mut found: FastMap<PathPair, PredictedRace> = FastMap::default();
-        let mut left: Vec<(PathPair, Candidate)> =
-            self.candidates.into_iter().map(|((pair, ..), c)| (pair, c)).collect();
+        let mut left: Vec<(PathPair, Candidate)> = Vec::new();
+        for ((pair, .., is_behind), candidate) in self.candidates {
+            if !is_behind || !reads_string(candidate.race.load.site) {
+                left.push((pair, candidate));
+            }
+        }
         left.sort_by_key(|(_, c)| (!c.race.observed, c.race.store.seq, c.race.load.seq));
         for (pair, candidate) in left {
             let excused = candidate.excuses.iter().any(|&e| holds(e, locks));

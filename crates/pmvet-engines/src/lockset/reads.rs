@@ -11,6 +11,8 @@ use super::locksets::SetId;
 pub(crate) struct LineRead {
     pub(crate) at: EventOrigin,
     pub(crate) bytes: u64,
+    /// Those that matter to a function that reads a string; see `strings`.
+    pub(crate) text: u64,
     pub(crate) locks: SetId,
     pub(crate) epoch: Epoch,
     /// The number of the store whose bytes it read before they were persistent.
@@ -93,8 +95,9 @@ impl Reads {
     /// Whether these bytes were read before, by the same instruction of the same thread with the same locks: on the same call
     /// path, or on as many others as are told apart.
     #[inline]
-    pub(crate) fn knows(&self, at: &EventOrigin, locks: SetId, epoch: Epoch, bytes: u64) -> bool {
-        let same = |r: &&LineRead| (r.at.site, r.locks, r.epoch) == (at.site, locks, epoch) && bytes & !r.bytes == 0;
+    pub(crate) fn knows(&self, at: &EventOrigin, locks: SetId, epoch: Epoch, [bytes, text]: [u64; 2]) -> bool {
+        let covers = |r: &LineRead| bytes & !r.bytes == 0 && text & !r.text == 0;
+        let same = |r: &&LineRead| (r.at.site, r.locks, r.epoch) == (at.site, locks, epoch) && covers(r);
         let tagged = self.tagged(tag(at.site, locks, epoch), u32::MAX);
         if tagged == 0 {
             return false;
@@ -118,10 +121,12 @@ impl Reads {
         let mut alike = 0;
         for at in Self::of_bits(tagged) {
             let Some(known) = self.list.get_mut(at).filter(|r| like(r)) else { continue };
-            let covered = read.bytes & !known.bytes == 0 && known.looked & !read.looked == 0;
+            let covers = read.bytes & !known.bytes == 0 && read.text & !known.text == 0;
+            let covered = covers && known.looked & !read.looked == 0;
             if known.epoch == read.epoch {
                 let same = covered && (known.from == read.from || !read.followed);
                 known.bytes |= read.bytes;
+                known.text |= read.text;
                 known.looked &= read.looked;
                 known.from = read.from;
                 self.seen += u32::from(!covered);

@@ -16,7 +16,7 @@
 //! that is not PM is seen late, at the thread's next access to PM, and only for the last four words that the thread has
 //! taken; any other such lock counts as held until somebody else takes it. A reference count that is taken and dropped
 //! around an access looks like a reader's share of a lock; since two readers never exclude each other, that hides
-//! nothing.
+//! nothing, once any word that is counted up in the same place was held by two at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +53,8 @@ pub(crate) struct KnownLocks {
     /// Acquire sites that the user calls locks, and no locks.
     pub(crate) declared: FastSet<SiteId>,
     pub(crate) denied: FastSet<SiteId>,
+    /// Words within locks that functions take: those functions use them as they like.
+    pub(crate) insides: FastSet<LockId>,
     /// Whether sites will be denied or declared once the run is over: until then nothing inferred is certain, or hopeless.
     denies: bool,
     declares: bool,
@@ -64,8 +66,6 @@ pub(crate) struct Lock {
     pub(crate) place: Option<PmWord>,
     /// Taken by a function that is known to take locks.
     pub(crate) named: bool,
-    /// It was taken by readers, too.
-    shared: bool,
     pub(crate) word: Word,
 }
 
@@ -83,6 +83,8 @@ pub(crate) struct Word {
     disturbed: u64,
     /// Held by several at a time.
     counts: bool,
+    /// Given back, of these times, by counting down.
+    counted_down: u64,
     /// The neighbour that serves the tickets.
     serving: Option<u64>,
     pub(crate) sites: Vec<SiteId>,
@@ -92,7 +94,7 @@ pub(crate) struct Word {
     /// What the newest read-modify-write has left there.
     latest: u64,
     /// Its size.
-    bytes: u64,
+    pub(crate) bytes: u64,
     /// Another thread that has changed the word while it seemed to be held, from the value that its holder had put there.
     rival: Option<Holder>,
     /// Its holders turned out to be those who had given it back.
@@ -244,7 +246,7 @@ impl KnownLocks {
     fn enter(&mut self, key: u64, place: Option<PmWord>, named: bool) -> LockId {
         let locks = &mut self.locks;
         let id = *self.by_key.entry(key).or_insert_with(|| {
-            locks.push(Lock { address: key & ADDRESS, place, named, shared: false, word: Word::default() });
+            locks.push(Lock { address: key & ADDRESS, place, named, word: Word::default() });
             locks.len() as LockId - 1
         });
         locks[id as usize].named |= named;
@@ -257,25 +259,11 @@ impl KnownLocks {
     }
 
     /// A lock function was called for the lock.
-    pub(crate) fn named(&mut self, key: u64, place: Option<PmWord>, mode: HoldMode, change: WordChange) -> LockId {
+    pub(crate) fn named(&mut self, key: u64, place: Option<PmWord>, change: WordChange) -> LockId {
         let id = self.enter(key, place, true);
         let lock = &mut self.locks[id as usize];
-        lock.shared |= mode == HoldMode::Shared;
         lock.word.note_taken(change, HoldMode::Exclusive);
         id
-    }
-
-    /// The locks that are in PM, by file and offset, with their sizes: those of known functions have that of `pthread_mutex_t`
-    /// and `pthread_rwlock_t`, others that of their word. What is in them is not data.
-    pub(crate) fn objects_in_pm(&self) -> BTreeMap<(u32, u64), u64> {
-        let size = |lock: &Lock| match (lock.named, lock.shared) {
-            (true, true) => 56,
-            (true, false) => 40,
-            (false, _) => lock.word.bytes,
-        };
-        let locks = self.all().filter(|&(id, _)| self.verdict(id).0);
-        let in_pm = locks.filter_map(|(_, lock)| lock.place.map(|at| (at, size(lock))));
-        in_pm.map(|(at, size)| ((at.file.0, at.offset), size)).collect()
     }
 
     /// What locks would be called that turned out to be none, such as counters.
@@ -398,7 +386,10 @@ impl KnownLocks {
             return LockStep::Acquire { lock, mode: HoldMode::Exclusive, instead_of: Some(holder.thread) };
         }
         let counted = holder.mode == HoldMode::Counted;
-        let counter = counted && old.is_some_and(|old| new == old.wrapping_add(1));
+        word.counted_down += u64::from(counted && old.is_some_and(|old| new == old.wrapping_sub(1)));
+        // Nobody gives a lock back by taking it; and who gives a version lock back was alone with it.
+        let again = by.is_some_and(|change| change.site == holder.site) || word.holders.len() > 1;
+        let counter = counted && again && old.is_some_and(|old| new == old.wrapping_add(1));
         if counter {
             // The same thread counts up again: this word counts something.
             word.disturbed += 2;
@@ -419,7 +410,7 @@ impl KnownLocks {
             word.counts &= word.holders.len() == 1;
             word.holders.retain(|h| h.thread == holder.thread);
         } else if new != holder.put {
-            // What moves on by the instruction that took it counts something: nobody gives a lock back by taking it.
+            // What moves on by the instruction that took it counts something.
             let counter = by.is_some_and(|change| change.site == holder.site);
             word.moved_on += u64::from(!counter);
             word.disturbed += 2 * u64::from(counter);
@@ -478,6 +469,10 @@ impl KnownLocks {
         if at.file != place.file || at.offset / 64 != place.offset / 64 || at.offset == place.offset {
             return LockStep::Nothing;
         }
+        // A word that was given back is no ticket, whatever is stored beside it.
+        if word.serving.is_none() && word.returned + word.moved_on > 0 {
+            return LockStep::Nothing;
+        }
         // A ticket is drawn by counting up by one. The very first one proves nothing: many a word goes from 0 to 1.
         let drawn = |h: &Holder| h.put == h.found.wrapping_add(1) && h.found > 0;
         let served = |h: &Holder| h.thread == thread && drawn(h) && h.put == value;
@@ -491,6 +486,7 @@ impl KnownLocks {
 
     /// Whether the word is a lock, as far as is known by now; and whether two who counted it up exclude each other.
     pub(crate) fn verdict(&self, lock: LockId) -> (bool, bool) {
+        let is_inside = self.insides.contains(&lock);
         let Some(lock) = self.get(lock) else { return (false, false) };
         if lock.named {
             return (true, true);
@@ -500,16 +496,24 @@ impl KnownLocks {
         let declared = word.sites.iter().any(|s| self.declared.contains(s));
         // A lock that nobody has given back is still a lock, if it is taken where other locks are.
         let usual = word.sites.iter().any(|s| self.lock_sites.contains(s)) && word.disturbed == 0;
-        (!denied && (declared || usual || word.is_lock()), !word.counts || word.serving.is_some())
+        let is_lock = declared || usual || word.is_lock();
+        (is_lock && !denied && !is_inside, !word.counts || word.serving.is_some())
     }
 
     /// All evidence is in.
     pub(crate) fn conclude(&mut self) {
         let mut locks_taken: FastMap<SiteId, u32> = FastMap::default();
-        for lock in self.locks.iter().filter(|l| !l.named && l.word.is_lock()) {
+        for (_, lock) in self.all().filter(|(id, l)| !l.named && l.word.is_lock() && !self.insides.contains(id)) {
             lock.word.sites.iter().for_each(|&site| *locks_taken.entry(site).or_default() += 1);
         }
         self.lock_sites.extend(locks_taken.into_iter().filter(|&(_, taken)| taken > 1).map(|(site, _)| site));
+        // What several hold at a time in one place is no different where, by chance, only one did.
+        let words = || self.locks.iter().map(|lock| &lock.word);
+        let counting: FastSet<SiteId> =
+            words().filter(|word| word.counts).flat_map(|word| word.sites.clone()).collect();
+        for word in self.locks.iter_mut().map(|lock| &mut lock.word).filter(|word| word.is_counted_down()) {
+            word.counts |= word.sites.iter().any(|site| counting.contains(site));
+        }
     }
 
     /// A read-modify-write that found another value than it hoped for.
@@ -523,6 +527,12 @@ impl KnownLocks {
     pub(crate) fn is_certain(&self, lock: LockId) -> bool {
         let certain = |l: &Lock| l.named || !self.denies && l.word.returned >= 4 && l.word.disturbed == 0;
         self.get(lock).is_some_and(certain) && self.verdict(lock).0
+    }
+
+    /// The same, if two have only counted it up: they may turn out to share it.
+    pub(crate) fn is_certain_to_exclude(&self, lock: LockId) -> bool {
+        let shared = |l: &Lock| !l.named && l.word.is_counted_down();
+        self.is_certain(lock) && self.verdict(lock).1 && !self.get(lock).is_some_and(shared)
     }
 
     /// Whether the word is one that tells whose turn it is, for tickets.
@@ -622,6 +632,11 @@ impl Word {
         if self.sites.len() < 8 && !self.sites.contains(&site) {
             self.sites.push(site);
         }
+    }
+
+    /// Who gives it back counts it down, as with references and readers; a lock is rather set to its free value.
+    fn is_counted_down(&self) -> bool {
+        2 * self.counted_down > self.returned
     }
 
     pub(crate) fn is_lock(&self) -> bool {

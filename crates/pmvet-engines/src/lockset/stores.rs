@@ -1,7 +1,7 @@
 //! Stores and read-modify-writes: what they replace, and what they give away.
 
-use pmvet_events::ThreadId;
 use pmvet_events::event::{AtomicKind, LINE, StoreKind};
+use pmvet_events::{FileId, ThreadId};
 
 use super::engine::{LocksetEngine, pm_key};
 use super::lines::{Dirty, EventOrigin, Fate, LineIndex, LineOwner, StoreMeans, mask, words};
@@ -68,6 +68,7 @@ impl LocksetEngine {
     fn store_part(&mut self, at: EventOrigin, part: Part, value: &[u8], how: StoreKind) {
         let Some(id) = self.lines.enter(part.word.file, part.word.offset) else { return };
         let stored = value.get(part.first..part.first + part.len as usize).unwrap_or_default();
+        self.lines.get(id).hold(part.word.offset, stored);
         let (lock, meant) = self.store_to_word(at, id, part, stored);
         if !meant {
             self.act(at.thread, Some(id));
@@ -159,6 +160,17 @@ impl LocksetEngine {
         }
     }
 
+    /// A system call writes to a file.
+    pub(super) fn file_write(&mut self, file: FileId, mut offset: u64, mut data: &[u8]) {
+        while !data.is_empty() {
+            let (now, later) = data.split_at(data.len().min((LINE - offset % LINE) as usize));
+            if let Some(id) = self.lines.find(file, offset) {
+                self.lines.get(id).hold(offset, now);
+            }
+            (offset, data) = (offset + now.len() as u64, later);
+        }
+    }
+
     pub(super) fn rmw(&mut self, at: EventOrigin, addr: u64, old: &[u8], new: &[u8], stored: bool) {
         self.fence(at);
         let place = self.place(at.thread, addr);
@@ -181,9 +193,10 @@ impl LocksetEngine {
         if !meant {
             // The word itself is data: it is read, and written if the comparison held.
             let last_seq = self.threads.get(at.thread).last_seq;
-            self.load_line(at, part, None, last_seq);
+            self.load_line(at, part, u64::MAX, None, last_seq);
         }
         if stored {
+            self.lines.get(id).hold(word.offset, new.get(..part.len as usize).unwrap_or_default());
             if !meant {
                 self.act(at.thread, Some(id));
             }
@@ -202,6 +215,7 @@ impl LocksetEngine {
         let Some(id) = self.line_of(word) else { return };
         let bytes = new.len() as u64;
         let part = Part { word, first: 0, len: bytes.min(LINE - word.offset % LINE) };
+        self.lines.get(id).hold(word.offset, new.get(..part.len as usize).unwrap_or_default());
         let (key, public) = (pm_key(word), self.lines.get(id).is_public(mask(word.offset, part.len)));
         let known = self.locks.find(key);
         let holds = known.is_some_and(|lock| self.threads.get(at.thread).held.holds(lock));

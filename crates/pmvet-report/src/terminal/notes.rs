@@ -4,6 +4,7 @@ use annotate_snippets::{Level, Message};
 use pmvet_findings::{
     CrashImage, Evidence, Finding, Frame, Outcome, Place, Recovery,
     fingerprint::is_decisive,
+    rules,
     stack::{main_has_returned, user_frames},
 };
 
@@ -50,7 +51,11 @@ pub(super) fn messages(finding: &Finding, labels: &[(u32, String)], full: bool, 
         }
     }
     if finding.count > 1 {
-        notes.text(Level::NOTE, "seen", &format!("{} times", finding.count));
+        // A race is counted by accesses that differ in thread, locks or time, whether they met or not.
+        match finding.rule == rules::PERSISTENCY_RACE.id() {
+            true => notes.text(Level::NOTE, "pairs", &format!("{} of a store and a load", finding.count)),
+            false => notes.text(Level::NOTE, "seen", &format!("{} times", finding.count)),
+        }
     }
     if let Some(caveat) = &finding.caveat {
         notes.text(Level::NOTE, "caveat", caveat);

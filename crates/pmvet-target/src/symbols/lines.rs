@@ -139,7 +139,7 @@ fn at(bare: &SymbolizedFrame, location: Option<Location<'_>>) -> SymbolizedFrame
 
 /// The name as written in the source. The name alone tells the scheme: symbol tables do not say which language a
 /// function was written in, and debug information can name a language that is younger than the demangler.
-pub(super) fn demangle(name: &str) -> String {
+pub fn demangle(name: &str) -> String {
     if name.starts_with("_Z") || name.starts_with("_R") {
         addr2line::demangle_auto(name.into(), None).into_owned()
     } else {

@@ -30,6 +30,7 @@ use pmvet_events::{ModuleId, Site};
 
 pub use self::frame::SymbolizedFrame;
 pub use self::info::{DebugInfo, Missing};
+pub use self::lines::demangle;
 
 use self::image::Stamp;
 use self::module::Module;

@@ -110,6 +110,8 @@ pub(super) struct RaceEngine {
 
 impl RaceEngine {
     fn new(confirm: cli::Confirm, options: LocksetOptions, workload: &cli::Workload, config: &Config) -> Self {
+        let options =
+            LocksetOptions { sync: config.sync.iter().map(|sync| sync.function.clone()).collect(), ..options };
         let watched = config.sync_variables.iter().filter_map(|declared| declared.offset).collect();
         Self {
             confirm,
@@ -325,7 +327,7 @@ impl Engine for RaceEngine {
         }
         coverage.count("events", outcome.stats.events, None);
         coverage.count("loads of PM", outcome.stats.loads, None);
-        coverage.count("inferred locks", outcome.inferred.len() as u64, None);
+        coverage.count("inferred locks", listed.len() as u64, None);
         coverage.count("locks in PM", (outcome.held.len() - locks.unknown) as u64, Some(outcome.held.len() as u64));
         if outcome.stats.refused > 0 {
             coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
@@ -429,5 +431,11 @@ fn without_effect(unmatched: &Unmatched) -> Vec<String> {
         };
         functions.iter().map(line).collect()
     };
-    [told("deny-lock", &unmatched.deny), told("declare-lock", &unmatched.declare)].concat()
+    let sync = unmatched.sync.iter().map(|function| {
+        format!(
+            "the function `{function}` of a [[sync]] entry changed nothing: it took no lock in this run and gave none back. Its name has \
+             to be the one that the linker knows (see nm), and it must not be inlined; or the run did not come to it"
+        )
+    });
+    [told("deny-lock", &unmatched.deny), told("declare-lock", &unmatched.declare), sync.collect()].concat()
 }

@@ -1,0 +1,154 @@
+//! What a crash may take of what a thread has stored, and who else might be to blame for what follows.
+
+use std::collections::{HashMap, HashSet};
+
+use pmvet_model::{Line, Model};
+use pmvet_target::crash::{Patch, VersionId};
+
+use super::meeting::{LaterLoss, MeetingCrash, PmAccess};
+use crate::lab::lost_stores;
+
+/// How many later stores to the line of a lost one are tried as those to blame: a copy of a line alone takes four.
+const MOST_LATER: usize = 8;
+
+/// What is known of stores that were met.
+#[derive(Debug, Default)]
+pub(super) struct MetStores {
+    /// Their numbers.
+    all: HashSet<u64>,
+    /// When somebody who had read them acted first.
+    acted_on: HashMap<u64, u64>,
+}
+
+impl MetStores {
+    pub(super) fn met(&mut self, store: u64) {
+        self.all.insert(store);
+    }
+
+    pub(super) fn contains(&self, store: u64) -> bool {
+        self.all.contains(&store)
+    }
+
+    pub(super) fn acted_on(&mut self, store: u64, at: u64) {
+        self.acted_on.entry(store).or_insert(at);
+    }
+
+    /// When somebody acted first on one of the pending stores that are lost with this one.
+    pub(super) fn first_act(&self, line: &Line, index: usize) -> Option<u64> {
+        line.stores().iter().skip(index).filter_map(|store| self.acted_on.get(&store.seq)).min().copied()
+    }
+}
+
+/// What to write over an image to lose stores.
+#[derive(Debug, Default)]
+pub(super) struct LossPatches {
+    pub(super) patches: Vec<Patch>,
+    /// ... or only what other threads have stored into the same lines later.
+    pub(super) others: Vec<Patch>,
+    /// ... or only what the same thread has stored there later, from each of those stores on.
+    pub(super) later: Vec<LaterLoss>,
+    /// When somebody acted first on what is lost, if anybody has.
+    pub(super) acted_on: Option<u64>,
+}
+
+impl LossPatches {
+    /// Without one of the stores of a line, and what came there later.
+    pub(super) fn without(model: &Model, line: &Line, index: usize, met: &MetStores) -> Self {
+        let store = line.stores()[index];
+        let after = || line.stores().iter().enumerate().skip(index + 1);
+        let other = after().find(|(_, later)| later.thread != store.thread);
+        let mut later: Vec<LaterLoss> = Vec::new();
+        for (i, found) in after().filter(|(_, later)| later.thread == store.thread && later.site != store.site) {
+            let new = later.iter().all(|known| known.site != found.site);
+            if new && later.len() < MOST_LATER {
+                later.push(LaterLoss { site: found.site, patches: lost_stores::of_store(model, line, i) });
+            }
+        }
+        Self {
+            patches: lost_stores::of_store(model, line, index),
+            others: other.map_or_else(Vec::new, |(other, _)| lost_stores::of_store(model, line, other)),
+            later,
+            acted_on: met.first_act(line, index),
+        }
+    }
+}
+
+impl FromIterator<Self> for LossPatches {
+    fn from_iter<T: IntoIterator<Item = Self>>(losses: T) -> Self {
+        let mut all = Self::default();
+        for loss in losses {
+            all.patches.extend(loss.patches);
+            all.others.extend(loss.others);
+            all.later.extend(loss.later);
+            all.acted_on = all.acted_on.into_iter().chain(loss.acted_on).min();
+        }
+        all.later.truncate(MOST_LATER);
+        all
+    }
+}
+
+/// A store of the writer that was pending at the load.
+#[derive(Debug)]
+pub(super) struct AtRisk {
+    pub(super) end: PmAccess,
+    /// What to write over the content at the load to lose it.
+    pub(super) control: Vec<Patch>,
+}
+
+/// A loss at one moment.
+pub(super) struct Loss {
+    patches: Vec<Patch>,
+    others: Vec<Patch>,
+    later: Vec<LaterLoss>,
+    /// Without the store that was read.
+    beside: Vec<Patch>,
+    control: Vec<Patch>,
+    lost: Vec<PmAccess>,
+}
+
+impl Loss {
+    /// The crash that loses it just after an act of the reader.
+    pub(super) fn after(self, act: PmAccess, load: &PmAccess, version: VersionId) -> MeetingCrash {
+        let Self { patches, others, later, beside, control, lost } = self;
+        let (seq, control_at) = (act.seq + 1, load.seq + 1);
+        let (fenced, answered, unacted) = (false, false, None);
+        MeetingCrash {
+            seq,
+            version,
+            patches,
+            others,
+            later,
+            beside,
+            control,
+            control_at,
+            lost,
+            act,
+            fenced,
+            answered,
+            unacted,
+        }
+    }
+}
+
+/// What may be lost of stores that are pending still: the one that was read, and then everything.
+pub(super) fn losses(model: &Model, store: &PmAccess, left: &[&AtRisk], met: &MetStores) -> Vec<Loss> {
+    let read = left.iter().take_while(|at| at.end.seq == store.seq).count();
+    let loss = |lost: &[&AtRisk]| {
+        let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| LossPatches::without(model, line, i, met));
+        let LossPatches { patches, others, later, .. } = lost.iter().filter_map(at).collect();
+        let earlier = lost.iter().skip_while(|at| at.end.seq == store.seq);
+        let LossPatches { patches: beside, .. } = earlier.filter_map(at).collect();
+        let control = lost.iter().flat_map(|at| at.control.iter().cloned()).collect();
+        let lost = lost.iter().map(|at| at.end).collect();
+        Loss { patches, others, later, beside, control, lost }
+    };
+    let all = [&left[..read], &left[if read == left.len() { read } else { 0 }..]];
+    all.into_iter().map(loss).filter(|loss| !loss.patches.is_empty()).collect()
+}
+
+/// The line of a store and its place among the pending stores there, if it is still pending.
+pub(super) fn pending<'a>(model: &'a Model, store: &PmAccess) -> Option<(&'a Line, usize)> {
+    let line = model.line(store.line)?;
+    let index = line.stores().iter().position(|pending| pending.seq == store.seq)?;
+    Some((line, index))
+}
