@@ -9,8 +9,8 @@ use pmvet_model::states::Reordering;
 use super::points::FailurePoint;
 use super::refine::{Culprit, EventPlace};
 use super::scan::{FailurePointScan, PendingStore, ReorderedState};
-use super::windows::{FailureMode, PointVerdict, Window, windows};
 use crate::causes::early_stores::Decisive;
+use crate::causes::windows::{FailureMode, PointVerdict, Window, windows};
 use crate::causes::words::{
     self, FindingText, expectation, function_of, rule_of, store_place, too_early, trouble, where_of,
 };

@@ -13,7 +13,7 @@ use pmvet_target::recording::Recording;
 use pmvet_target::shutdown;
 
 use super::scan::PendingStore;
-use super::windows::FailureMode;
+use crate::causes::windows::FailureMode;
 use crate::lab::{ScanError, TrialImage, TrialJournal, TrialPool, versions_at};
 
 /// How many crashes are tried for one window in one pass over the run.

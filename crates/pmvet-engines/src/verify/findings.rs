@@ -10,6 +10,7 @@ use pmvet_findings::{
 use pmvet_target::crash::Patch;
 use pmvet_target::sandbox::RawFrame;
 
+use super::broken_states::{BrokenState, BrokenStates};
 use super::campaign::FailedExecution;
 use super::explore::{Feasible, Split, state_of, walk};
 use super::line::{Uncertain, Writer};
@@ -86,18 +87,19 @@ pub fn one_per_cause(
     });
     let mut found: Vec<ReplayableFinding> = Vec::new();
     let mut causes: HashMap<(CauseKey, Option<u8>), usize> = HashMap::new();
-    let windows = windows(&described, &setting.moments);
-    let mut broken: HashMap<BrokenContent<'_>, usize> = HashMap::new();
+    let losing_nothing = described.iter().filter(|(missed, ..)| missed.is_empty()).map(|(_, failure, _)| *failure);
+    let states = BrokenStates::new(losing_nothing, &setting.moments);
+    let mut broken: HashMap<BrokenState<'_>, usize> = HashMap::new();
     for (missed, failure, decisive) in described {
-        // What is wrong although nothing is lost stays wrong for a while, whatever the program does and a crash loses meanwhile.
-        let contents = broken_contents(failure, &windows);
-        if let Some(&same) = contents.iter().find_map(|content| broken.get(content)) {
+        // What is wrong although nothing is lost stays wrong for a while, whatever the program does meanwhile.
+        let shown = states.of(failure);
+        if let Some(&same) = shown.iter().find_map(|state| broken.get(state)) {
             found[same].finding.count += 1;
             continue;
         }
-        let mut note_contents = |finding: usize| {
+        let mut note_broken = |finding: usize| {
             if missed.is_empty() {
-                broken.extend(contents.iter().map(|content| (*content, finding)));
+                broken.extend(shown.iter().map(|state| (*state, finding)));
             }
         };
         // What is lost is the cause, however recovery stumbles over it. If nothing is, only the ways of failing tell causes apart.
@@ -138,61 +140,17 @@ pub fn one_per_cause(
             }
         }
         if let Some(same) = keys.iter().find_map(|key| causes.get(&(key.clone(), kind)).copied()) {
-            note_contents(same);
+            note_broken(same);
             found[same].finding.count += 1;
             continue;
         }
-        note_contents(found.len());
+        note_broken(found.len());
         for key in keys {
             causes.entry((key, kind)).or_insert(found.len());
         }
         found.push(finding(failure, &missed, decisive, places, crash_place, setting, stacks, natives));
     }
     found
-}
-
-/// What two failures have in common if they are about the same wrong content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum BrokenContent<'a> {
-    /// What is wrong, with which operation.
-    Operation(&'static str, &'a str),
-    /// Crashes that follow each other, and after all of which the same is wrong although nothing is lost.
-    Window(usize),
-}
-
-/// What is wrong with a content, in all ways in which it may be the same as another.
-fn broken_contents<'a>(failure: &'a FailedExecution, windows: &HashMap<u64, usize>) -> Vec<BrokenContent<'a>> {
-    let Outcome::Content { violation, operation, .. } = &failure.verdict.outcome else { return Vec::new() };
-    let window = windows.get(&moment(failure)).filter(|_| failure.crash.level == 0);
-    let window = window.map(|window| BrokenContent::Window(*window));
-    std::iter::once(BrokenContent::Operation(violation.title(), operation)).chain(window).collect()
-}
-
-/// Which window each moment is in at which a crash leaves a wrong content although it loses nothing. `moments` are all, in order.
-fn windows(failures: &[(Vec<Missed>, &FailedExecution, Option<Decisive>)], moments: &[u64]) -> HashMap<u64, usize> {
-    let mut wrong = HashMap::new();
-    for (missed, failure, _) in failures {
-        if let Outcome::Content { violation, .. } = &failure.verdict.outcome
-            && missed.is_empty()
-            && failure.crash.level == 0
-        {
-            wrong.insert(moment(failure), violation.title());
-        }
-    }
-    let (mut windows, mut count, mut last) = (HashMap::new(), 0, None);
-    for at in moments {
-        let now = wrong.get(at).copied();
-        if now.is_some() {
-            count += usize::from(now != last);
-            windows.insert(*at, count);
-        }
-        last = now;
-    }
-    windows
-}
-
-fn moment(failure: &FailedExecution) -> u64 {
-    failure.crash.moment.before.unwrap_or(u64::MAX)
 }
 
 /// The loads that missed a store, the last one first: it is the nearest to the failure.

@@ -147,6 +147,18 @@ impl Uncertain {
         found.map(|(_, store)| store)
     }
 
+    /// Whether a load of these bytes sees in `state` what it would have seen before the store of this number, with nothing lost.
+    pub fn is_as_before(&self, state: u16, bytes: u64, seq: u64) -> bool {
+        let Some(content) = self.content(state).filter(|content| content.torn.is_none()) else { return false };
+        let is_there = |i: usize| !content.missing.iter().any(|lost| lost.contains(&(i as u16)));
+        (0..LINE_BYTES).filter(|byte| bytes >> byte & 1 == 1).all(|byte| {
+            let newest = |counts: &dyn Fn(usize) -> bool| {
+                (0..self.stores.len()).rev().find(|&i| self.stores[i].covers >> byte & 1 == 1 && counts(i))
+            };
+            newest(&is_there) == newest(&|i| self.stores[i].seq < seq)
+        })
+    }
+
     /// Sorts some states by what a load of these bytes sees. The class of `mine` comes first, the others in order.
     pub fn split(&self, states: &[u16], bytes: u64, mine: u16) -> Vec<Vec<u16>> {
         let mut classes: Vec<Vec<u16>> = vec![Vec::new()];

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod campaign;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use pmvet_engines::verify::crash::{self, CrashMoment, PendingLines};
@@ -107,6 +109,10 @@ impl Running {
         with_what(op, |thread, what| self.send(thread, what));
     }
 
+    fn crash(&self, pending: &mut PendingLines) -> Crash {
+        Crash { before: self.seq + 1, lines: pending.lines(&self.model), newest: self.image }
+    }
+
     fn inner(&self, reads: usize) -> Inner {
         let moment = CrashMoment { before: Some(self.seq), thread: ThreadId(1), ..CrashMoment::END };
         Inner { moment, reads, pending: nested::pending(&self.model), written: self.written.all() }
@@ -135,6 +141,8 @@ fn with_what(op: &Op, mut f: impl FnMut(u32, What<'_>)) {
 
 /// A crash to recover from.
 pub(crate) struct Crash {
+    /// The number of the event before which it comes.
+    pub(crate) before: u64,
     pub(crate) lines: UncertainLines,
     pub(crate) newest: Image,
 }
@@ -146,11 +154,11 @@ pub(crate) fn crashes(program: &[Op]) -> Vec<Crash> {
     let mut found = Vec::new();
     for op in program {
         if running.is_point(op) {
-            found.push(Crash { lines: pending.lines(&running.model), newest: running.image });
+            found.push(running.crash(&mut pending));
         }
         running.apply(op);
     }
-    found.push(Crash { lines: pending.lines(&running.model), newest: running.image });
+    found.push(running.crash(&mut pending));
     found
 }
 
@@ -317,7 +325,7 @@ pub(crate) fn lazy_twice(crash: &Crash, recovery: &Recovery<'_>, second: &Recove
             }
             let certain = xxhash_rust::xxh3::xxh3_128(&newest);
             if known.insert(crash::identity(certain, &lines)) {
-                let found = lazy(&Crash { lines, newest }, second, u64::MAX);
+                let found = lazy(&Crash { before: 0, lines, newest }, second, u64::MAX);
                 let set = found.set();
                 assert_eq!(set.len(), found.seen.len());
                 all.extend(set);
