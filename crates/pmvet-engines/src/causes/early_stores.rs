@@ -7,21 +7,17 @@
 //!
 //! The same experiments find the store to blame for a crash in program order: the last one without which recovery copes.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::HashMap;
 
-use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 use pmvet_target::crash::{Patch, PmReplay, VersionId};
 use pmvet_target::recording::Recording;
 use pmvet_target::shutdown;
 
+use super::recent_stores::{Candidate, RecentStores, Row};
 use crate::lab::{ScanError, TrialImage, TrialJournal, TrialPool};
 use crate::promises::PromiseId;
 
-/// How many instructions before the lost store are looked at.
-const CANDIDATES: usize = 16;
-/// How many stores that one instruction makes in a row are one: a copy.
-const IN_A_ROW: usize = 64;
 /// How many losses of the same store at the same failure point are looked at.
 const MOST_ALIKE: usize = 3;
 
@@ -40,6 +36,8 @@ pub struct FatalLoss<'a> {
     pub thread: ThreadId,
     /// The first and the last store that are lost, if any.
     pub lost: Option<(EventSite, EventSite)>,
+    /// All of them are on their way, only a fence is missing. Whatever fences there were came before the flushes, or were not for them.
+    pub is_flushed: bool,
 }
 
 /// One event of the run.
@@ -100,8 +98,8 @@ pub struct PmStore {
     pub offset: u64,
     /// How many bytes it stored.
     pub len: u64,
-    /// How often its thread has waited since, up to the lost store.
-    fences: u32,
+    /// How often its thread has waited for it, up to the lost store.
+    pub(super) waits: u32,
 }
 
 /// The store that makes the difference in each of these crashes, if there is one. Of crashes that lose the same store at the same place,
@@ -158,7 +156,7 @@ fn find_in_each(
         }
         let (later, before): (Vec<PmStore>, Vec<PmStore>) = rescuing.into_iter().partition(|s| s.seq > loss.last());
         // The last one: without the first ones, such as a mark that the file is in use, recovery would not even look.
-        let last = |fences: u32| before.iter().filter(|s| s.fences == fences).max_by_key(|s| s.seq).copied();
+        let last = |waits: u32| before.iter().filter(|s| s.waits == waits).max_by_key(|s| s.seq).copied();
         let early = last(1).map(Decisive::Before).or(last(0).map(Decisive::Early));
         later.into_iter().min_by_key(|store| store.seq).map(Decisive::Later).or(early)
     };
@@ -187,29 +185,9 @@ impl Images {
     }
 }
 
-/// A store that may be to blame, and what makes it undone.
-#[derive(Debug, Clone)]
-struct Candidate {
-    store: PmStore,
-    before: Vec<Patch>,
-}
-
-/// One store, or several that one instruction made in a row.
-#[derive(Debug, Clone)]
-struct Made {
-    store: PmStore,
-    /// What was there before, the oldest first.
-    changes: Vec<Patch>,
-}
-
-/// What a thread has stored lately.
-#[derive(Debug, Default)]
-struct Thread {
-    made: VecDeque<Made>,
-    last_fence: u64,
-}
-
-/// For each loss, the stores before and after it that may matter. None if its thread has waited for it: then it should be persistent.
+/// For each loss, the stores before and after it that may matter.
+///
+/// Where a flush was forgotten and the thread has fenced since, it took the lost store for persistent: then no earlier one came too early.
 fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec<Candidate>>, ScanError> {
     let mut found: Vec<Vec<Candidate>> = vec![Vec::new(); losses.len()];
     // By the moment: just before the last lost store, and at the crash.
@@ -219,23 +197,24 @@ fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec
     }
     stops.sort_unstable();
     let mut stops = stops.into_iter().peekable();
-    let mut threads: HashMap<ThreadId, Thread> = HashMap::new();
-    let mut waiting: HashMap<usize, Vec<Made>> = HashMap::new();
-    let mut stop = |i: usize, at_crash: bool, threads: &HashMap<ThreadId, Thread>| {
+    let mut recent = RecentStores::default();
+    let mut waiting: HashMap<usize, Vec<Row>> = HashMap::new();
+    let mut stop = |i: usize, at_crash: bool, recent: &RecentStores| {
         let loss = &losses[i];
-        let thread = threads.get(&loss.thread);
+        let thread = recent.of(loss.thread);
         if !at_crash {
             // What is older is what the program relied on all the time: without a mark that the file is in use, recovery would not
             // even look.
-            let made = thread.into_iter().flat_map(|thread| &thread.made).filter(|made| made.store.fences <= 1);
-            waiting.insert(i, made.cloned().collect());
+            let rows = thread.into_iter().flat_map(|thread| thread.waited_at_most(1));
+            waiting.insert(i, rows.cloned().collect());
             return;
         }
         let before = waiting.remove(&i).unwrap_or_default();
-        if let Some(thread) = thread.filter(|thread| thread.last_fence < loss.first()) {
-            let later = thread.made.iter().filter(|made| made.store.seq > loss.last());
-            found[i] = before.iter().chain(later).filter_map(|made| made.undone(loss.patches)).collect();
-        }
+        let Some(thread) = thread else { return };
+        let is_forgotten = !loss.is_flushed && thread.has_fenced_since(loss.first());
+        let before = before.iter().filter(|_| !is_forgotten).filter_map(|row| row.undone(0, loss.patches));
+        let later = thread.waited_at_most(u32::MAX).filter_map(|row| row.undone(loss.last(), loss.patches));
+        found[i] = before.chain(later).collect();
     };
     let mut replay = PmReplay::new(recording);
     let mut reader = recording.read()?;
@@ -250,74 +229,16 @@ fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec
             continue;
         }
         while let Some((_, i, at_crash)) = stops.next_if(|(moment, ..)| *moment <= event.seq) {
-            stop(i, at_crash, &threads);
+            stop(i, at_crash, &recent);
         }
-        note(&event, threads.entry(event.thread).or_default(), &replay);
+        recent.event(&event, replay.spaces(), |file, offset, len| {
+            let bytes = replay.bytes(file);
+            let start = (offset as usize).min(bytes.len());
+            bytes[start..bytes.len().min(start + len)].to_vec()
+        });
         replay.apply(&event)?;
     }
     // Crashes at the end of the run.
-    stops.for_each(|(_, i, at_crash)| stop(i, at_crash, &threads));
+    stops.for_each(|(_, i, at_crash)| stop(i, at_crash, &recent));
     Ok(found)
-}
-
-/// Takes notice of a store or a fence.
-fn note(event: &Event<'_>, thread: &mut Thread, replay: &PmReplay) {
-    let fences = matches!(event.what, What::Fence { .. } | What::Rmw { .. });
-    if fences {
-        thread.last_fence = event.seq;
-        thread.made.iter_mut().for_each(|made| made.store.fences += 1);
-    }
-    let (What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. }) = event.what else {
-        return;
-    };
-    let mut changed = Vec::new();
-    replay.spaces().locate(event.thread, addr, value.len() as u64, |part| {
-        let bytes = replay.bytes(part.file);
-        let start = (part.offset as usize).min(bytes.len());
-        let before = bytes[start..bytes.len().min(start + part.len)].to_vec();
-        changed.push(Patch { file: part.file, offset: part.offset, bytes: before });
-    });
-    let Some(first) = changed.first() else { return };
-    let (file, offset) = (first.file, first.offset);
-    let last = thread.made.back_mut().filter(|made| made.store.site == event.site && made.changes.len() < IN_A_ROW);
-    if let Some(made) = last {
-        made.changes.extend(changed);
-        return;
-    }
-    thread.made.retain(|made| made.store.site != event.site);
-    if thread.made.len() == CANDIDATES {
-        thread.made.pop_front();
-    }
-    let Event { seq, thread: id, site, context, .. } = *event;
-    let len = value.len() as u64;
-    let store = PmStore { seq, thread: id, site, context, file, offset, len, fences: 0 };
-    thread.made.push_back(Made { store, changes: changed });
-}
-
-impl Made {
-    /// What makes it undone at this moment, with what has been stored there since. Nothing if it is lost anyway.
-    fn undone(&self, lost: &[Patch]) -> Option<Candidate> {
-        let mut bytes: BTreeMap<(FileId, u64), u8> = BTreeMap::new();
-        for before in &self.changes {
-            for (offset, &old) in (before.offset..).zip(&before.bytes) {
-                bytes.entry((before.file, offset)).or_insert(old);
-            }
-        }
-        let is_lost = |(file, offset): &(FileId, u64)| {
-            lost.iter().any(|p| p.file == *file && (p.offset..p.offset + p.bytes.len() as u64).contains(offset))
-        };
-        if bytes.is_empty() || bytes.keys().any(is_lost) {
-            return None;
-        }
-        let mut before: Vec<Patch> = Vec::new();
-        for ((file, offset), byte) in bytes {
-            match before.last_mut() {
-                Some(patch) if patch.file == file && patch.offset + patch.bytes.len() as u64 == offset => {
-                    patch.bytes.push(byte);
-                }
-                _ => before.push(Patch { file, offset, bytes: vec![byte] }),
-            }
-        }
-        Some(Candidate { store: self.store, before })
-    }
 }

@@ -374,6 +374,7 @@ fn fatal_loss<'a>(scan: &FailurePointScan, state: &'a ReorderedState) -> Option<
         patches: &state.patches,
         thread: last.thread,
         lost: Some((lost(first), lost(last))),
+        is_flushed: state.lost.iter().all(|lost| lost.flushing),
     })
 }
 
