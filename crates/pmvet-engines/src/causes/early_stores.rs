@@ -3,7 +3,8 @@
 //! A crash loses a store, and recovery fails. Two bugs look like that: the lost store should have been made persistent by then, or another
 //! one, made before it, should have come after it. Experiments tell, on images in which one more store is missing. If recovery copes
 //! without a store that was made after the lost one, the lost one should have been persistent by then. If it copes only without a store
-//! that was made before, and the thread has not yet waited for the lost one, it is that other store that is to blame.
+//! that was made before, and the thread has not yet waited for the lost one, it is that other store that is to blame. If it copes with
+//! both stores and with neither, and not with either of them alone, no order of the two helps.
 //!
 //! The same experiments find the store to blame for a crash in program order: the last one without which recovery copes.
 
@@ -69,13 +70,16 @@ pub enum Decisive {
     Before(PmStore),
     /// A store made after the lost one, which should have been persistent by then.
     Later(PmStore),
+    /// A store made after or before the lost one, which nothing orders. Recovery copes without both of them, and with neither alone.
+    Together(PmStore),
 }
 
 impl Decisive {
-    /// The store to blame in place of the lost one, if it is certain.
-    pub fn blamed(self) -> Option<PmStore> {
+    /// The store to blame in place of the lost one, which has this number, if it is certain.
+    pub fn blamed(self, lost: u64) -> Option<PmStore> {
         match self {
             Self::Early(store) => Some(store),
+            Self::Together(store) => Some(store).filter(|store| store.seq < lost),
             Self::Before(_) | Self::Later(_) => None,
         }
     }
@@ -138,51 +142,90 @@ fn find_in_each(
     journal: &mut TrialJournal,
 ) -> Result<Vec<Option<Decisive>>, ScanError> {
     let candidates = candidates(recording, losses)?;
-    let images: Vec<Vec<Images>> = losses
+    // The fatal images without each candidate.
+    let without: Vec<Vec<Vec<Patch>>> = losses
         .iter()
         .zip(&candidates)
-        .map(|(loss, candidates)| candidates.iter().map(|candidate| Images::new(loss, candidate)).collect())
+        .map(|(loss, candidates)| candidates.iter().map(|candidate| both(loss.patches, &candidate.before)).collect())
         .collect();
-    let jobs: Vec<TrialImage<'_>> =
-        losses.iter().zip(&images).flat_map(|(loss, all)| all.iter().flat_map(|images| images.jobs(loss))).collect();
+    let jobs: Vec<TrialImage<'_>> = losses
+        .iter()
+        .zip(&without)
+        .flat_map(|(loss, images)| images.iter().map(|patches| image(loss, patches)))
+        .collect();
     pool.run(&jobs, journal, &())?;
-    let copes =
-        |job: TrialImage<'_>| journal.get(&job.name(pool.versions)).is_some_and(|tried| tried.outcome == *pool.usual);
-    let decisive = |((loss, candidates), images): ((&FatalLoss<'_>, &Vec<Candidate>), &Vec<Images>)| {
-        let rescuing = candidates.iter().zip(images).filter(|(_, images)| images.jobs(loss).all(copes));
-        let rescuing: Vec<PmStore> = rescuing.map(|(candidate, _)| candidate.store).collect();
-        if loss.lost.is_none() {
-            return rescuing.into_iter().max_by_key(|store| store.seq).map(Decisive::Early);
-        }
-        let (later, before): (Vec<PmStore>, Vec<PmStore>) = rescuing.into_iter().partition(|s| s.seq > loss.last());
-        // The last one: without the first ones, such as a mark that the file is in use, recovery would not even look.
-        let last = |waits: u32| before.iter().filter(|s| s.waits == waits).max_by_key(|s| s.seq).copied();
-        let early = last(1).map(Decisive::Before).or(last(0).map(Decisive::Early));
-        later.into_iter().min_by_key(|store| store.seq).map(Decisive::Later).or(early)
+    let copes = |job: &TrialImage<'_>, journal: &TrialJournal| {
+        journal.get(&job.name(pool.versions)).map(|tried| tried.outcome == *pool.usual)
     };
-    Ok(losses.iter().zip(&candidates).zip(&images).map(decisive).collect())
+    let mut jobs = jobs.into_iter();
+    let rescuing: Vec<Vec<&Candidate>> = candidates
+        .iter()
+        .map(|candidates| {
+            candidates
+                .iter()
+                .zip(&mut jobs)
+                .filter(|(_, job)| copes(job, journal) == Some(true))
+                .map(|(c, _)| c)
+                .collect()
+        })
+        .collect();
+    // With nothing lost but them.
+    let jobs: Vec<TrialImage<'_>> = losses
+        .iter()
+        .zip(&rescuing)
+        .filter(|(loss, _)| loss.lost.is_some())
+        .flat_map(|(loss, rescuing)| rescuing.iter().map(move |candidate| image(loss, &candidate.before)))
+        .collect();
+    pool.run(&jobs, journal, &())?;
+    let decide = |(loss, rescuing): (&FatalLoss<'_>, &Vec<&Candidate>)| {
+        let rescuing = rescuing.iter().map(|candidate| Rescuing {
+            store: candidate.store,
+            is_harmless_alone: copes(&image(loss, &candidate.before), journal),
+        });
+        decide(loss.lost.map(|(_, last)| last.seq), &rescuing.collect::<Vec<_>>())
+    };
+    Ok(losses.iter().zip(&rescuing).map(decide).collect())
 }
 
-/// What is tried for one candidate.
-struct Images {
-    /// The fatal image without it.
-    without: Vec<Patch>,
-    /// If it is a later one: with nothing lost but it. Two stores that only make sense together, such as data and its checksum, are no
-    /// reason to make one of them persistent first.
-    alone: Option<Vec<Patch>>,
+fn both(lost: &[Patch], more: &[Patch]) -> Vec<Patch> {
+    lost.iter().chain(more).cloned().collect()
 }
 
-impl Images {
-    fn new(loss: &FatalLoss<'_>, candidate: &Candidate) -> Self {
-        let without = loss.patches.iter().chain(&candidate.before).cloned().collect();
-        Self { without, alone: (candidate.store.seq > loss.last()).then(|| candidate.before.clone()) }
-    }
+fn image<'a>(loss: &FatalLoss<'_>, patches: &'a [Patch]) -> TrialImage<'a> {
+    TrialImage { version: loss.version, patches, promise: loss.promise }
+}
 
-    fn jobs<'a>(&'a self, loss: &FatalLoss<'_>) -> impl Iterator<Item = TrialImage<'a>> {
-        let (version, promise) = (loss.version, loss.promise);
-        let all = std::iter::once(&self.without).chain(&self.alone);
-        all.map(move |patches| TrialImage { version, patches, promise })
-    }
+/// A store without which recovery copes with the fatal image.
+#[derive(Debug, Clone, Copy)]
+struct Rescuing {
+    store: PmStore,
+    /// Recovery copes, too, if nothing is lost but it. Nothing if there was no time to try.
+    is_harmless_alone: Option<bool>,
+}
+
+/// Which store decides. `lost` is the last store that is lost, if any.
+///
+/// Two stores of which recovery needs both or neither, such as data and its checksum, are no reason to make one of them persistent first.
+fn decide(lost: Option<u64>, rescuing: &[Rescuing]) -> Option<Decisive> {
+    let Some(lost) = lost else {
+        return rescuing.iter().map(|rescuing| rescuing.store).max_by_key(|store| store.seq).map(Decisive::Early);
+    };
+    let (later, before): (Vec<Rescuing>, Vec<Rescuing>) =
+        rescuing.iter().partition(|rescuing| rescuing.store.seq > lost);
+    let first_later = |is_harmless_alone: bool| {
+        let stores = later.iter().filter(|r| r.is_harmless_alone == Some(is_harmless_alone)).map(|r| r.store);
+        stores.min_by_key(|store| store.seq)
+    };
+    // The last one: without the first ones, such as a mark that the file is in use, recovery would not even look.
+    let last_before = |waits: u32, counts: &dyn Fn(&Rescuing) -> bool| {
+        let stores = before.iter().filter(|r| r.store.waits == waits && counts(r)).map(|r| r.store);
+        stores.max_by_key(|store| store.seq)
+    };
+    first_later(true)
+        .map(Decisive::Later)
+        .or_else(|| last_before(1, &|_| true).map(Decisive::Before))
+        .or_else(|| last_before(0, &|r| r.is_harmless_alone != Some(false)).map(Decisive::Early))
+        .or_else(|| first_later(false).or_else(|| last_before(0, &|_| true)).map(Decisive::Together))
 }
 
 /// For each loss, the stores before and after it that may matter.
@@ -241,4 +284,53 @@ fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec
     // Crashes at the end of the run.
     stops.for_each(|(_, i, at_crash)| stop(i, at_crash, &recent));
     Ok(found)
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    fn rescuing(seq: u64, waits: u32, is_harmless_alone: bool) -> Rescuing {
+        let (thread, site, context, file) = (ThreadId(1), SiteId(seq as u32), ContextId(0), FileId(1));
+        Rescuing {
+            store: PmStore { seq, thread, site, context, file, offset: 0, len: 8, waits },
+            is_harmless_alone: Some(is_harmless_alone),
+        }
+    }
+
+    fn decided(rescuing: &[Rescuing]) -> Option<(&'static str, u64)> {
+        decide(Some(50), rescuing).map(|decisive| match decisive {
+            Decisive::Early(store) => ("early", store.seq),
+            Decisive::Before(store) => ("before", store.seq),
+            Decisive::Later(store) => ("later", store.seq),
+            Decisive::Together(store) => ("together", store.seq),
+        })
+    }
+
+    #[test]
+    fn what_relies_on_the_lost_store_decides_first() {
+        assert_eq!(
+            decided(&[rescuing(10, 0, true), rescuing(70, 0, true), rescuing(60, 0, true)]),
+            Some(("later", 60))
+        );
+        assert_eq!(decided(&[rescuing(10, 1, true), rescuing(20, 0, true)]), Some(("before", 10)));
+        assert_eq!(decided(&[rescuing(10, 0, true), rescuing(20, 0, true)]), Some(("early", 20)));
+        assert_eq!(decided(&[]), None);
+    }
+
+    #[test]
+    fn where_no_order_helps_the_stores_belong_together() {
+        assert_eq!(decided(&[rescuing(60, 0, false)]), Some(("together", 60)));
+        assert_eq!(decided(&[rescuing(60, 0, false), rescuing(70, 0, true)]), Some(("later", 70)));
+        assert_eq!(decided(&[rescuing(40, 0, false)]), Some(("together", 40)));
+        assert_eq!(decided(&[rescuing(40, 0, false), rescuing(30, 0, true)]), Some(("early", 30)));
+        let blamed = |seq| Decisive::Together(rescuing(seq, 0, false).store).blamed(50).map(|store| store.seq);
+        assert_eq!((blamed(40), blamed(60)), (Some(40), None), "the first of the two");
+    }
+
+    #[test]
+    fn for_a_crash_in_program_order_the_last_store_decides() {
+        let decisive = decide(None, &[rescuing(10, 0, false), rescuing(20, 5, false)]);
+        assert!(matches!(decisive, Some(Decisive::Early(store)) if store.seq == 20));
+    }
 }

@@ -14,6 +14,8 @@ pub(crate) const LOST_AFTER: &str = "this one, made after it, may be lost";
 pub(crate) const LATER: &str = "this store, made after it, may be in PM first";
 pub(crate) const BEFORE: &str = "this store is in PM already; without it, recovery would cope";
 
+pub(crate) const BELONGS_TO: &str = "recovery needs this store, too, or neither of them";
+
 /// A store as a place of a finding.
 pub(crate) fn store_place(store: &PmStore, label: &str, stacks: &mut dyn Stacks) -> Place {
     Place {
@@ -88,6 +90,22 @@ pub(crate) fn too_early(early: &Place, lost: &Place, crash: &str, outcome: &Outc
                 Finding::DATA
             ),
         },
+    }
+}
+
+/// A crash may leave only one of two stores that recovery needs both or neither of. `first` is blamed.
+pub(crate) fn together(first: &Place, other: &Place, crash: &str, outcome: &Outcome) -> FindingText {
+    let (store, other) = (where_of(first), where_of(other));
+    let stores = match store == other {
+        true => format!("What is stored {store} goes into several cache lines, and nothing keeps these together."),
+        false => format!("Nothing keeps the store {store} and the one {other} together."),
+    };
+    FindingText {
+        title: format!("{} if only one of two stores in {} is persistent", trouble(outcome), function_of(first)),
+        happened: format!(
+            "{stores} If a crash comes {crash} when only one of them is in PM, recovery {outcome}; with both or neither it copes."
+        ),
+        fix: format!("No order of these stores helps: {AT_ONCE}."),
     }
 }
 

@@ -293,7 +293,6 @@ pub(crate) fn of_states(
     let mut found = found.to_vec();
     found.sort_by_key(|(state, ..)| matches!(state.choice, Reordering::Ahead(_) | Reordering::Several(..)));
     for (state, tried, decisive) in found {
-        let early = decisive.and_then(Decisive::blamed);
         let point = &scan.points[state.point];
         let mut place = |loss: &PendingStore| place_of(Role::Store, loss, &lost_label(loss), names.stacks);
         let cause = |place: &Place| Cause::at_place(place, &tried.outcome);
@@ -303,6 +302,7 @@ pub(crate) fn of_states(
         let Some(latest) = state.lost.iter().max_by_key(|loss| loss.seq) else { continue };
         let last = state.lost.iter().find(|loss| is_to_blame(&place(loss))).unwrap_or(latest);
         let lost = place(last);
+        let early = decisive.and_then(|decisive| decisive.blamed(last.seq));
         if known.contains(&function_name(&lost)) {
             continue;
         }
@@ -316,6 +316,11 @@ pub(crate) fn of_states(
         let label = format!("a crash before this, with that store lost: recovery {}", tried.outcome);
         let mut places = vec![blamed];
         match decisive {
+            Some(Decisive::Together(_)) if early.is_some() => {
+                places[0].label = words::BELONGS_TO.into();
+                places.push(place_of(Role::Store, last, &lost_label(last), names.stacks));
+            }
+            Some(Decisive::Together(store)) => places.push(store_place(&store, words::BELONGS_TO, names.stacks)),
             Some(Decisive::Early(_)) => {
                 places.push(place_of(Role::Store, last, words::LOST_AFTER, names.stacks));
             }
@@ -326,9 +331,10 @@ pub(crate) fn of_states(
         places.push(point_place(Role::FailurePoint, point, label, names.stacks));
         merged.add(cause, 1, || {
             let (store, crash) = (where_of(&places[0]), where_of(&places[places.len() - 1]));
-            let FindingText { title, happened, fix } = match early {
-                Some(_) => too_early(&places[0], &places[1], &crash, &tried.outcome),
-                None => FindingText {
+            let FindingText { title, happened, fix } = match decisive {
+                Some(Decisive::Early(_)) => too_early(&places[0], &places[1], &crash, &tried.outcome),
+                Some(Decisive::Together(_)) => words::together(&places[0], &places[1], &crash, &tried.outcome),
+                _ => FindingText {
                     title: format!("{} if a store in {} is lost", trouble(&tried.outcome), function_of(&places[0])),
                     happened: format!(
                         "Nothing forces the store {store} into PM before the program goes on to where a crash comes {crash}. \

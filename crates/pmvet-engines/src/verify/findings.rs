@@ -114,6 +114,17 @@ pub fn one_per_cause(
                 places.insert(0, words::store_place(&early, label, stacks));
                 keys.push(cause(&places[0]));
             }
+            Some(Decisive::Together(other)) => {
+                let mut other = words::store_place(&other, words::BELONGS_TO, stacks);
+                keys.push(cause(&other));
+                keys.extend(missed.iter().map(|m| cause(&oldest_place(failure, m, stacks, natives))));
+                keys.extend(places.iter().map(cause));
+                // The first of the two is blamed.
+                if let Some(lost) = places.first_mut().filter(|lost| other.seq < lost.seq) {
+                    std::mem::swap(&mut other, lost);
+                }
+                places.insert(places.len().min(1), other);
+            }
             Some(Decisive::Later(later)) if missed.first().is_some_and(|m| m.lost.flushing) => {
                 // One missing fence, however many lines wait for it.
                 let later = words::store_place(&later, words::LATER, stacks);
@@ -208,6 +219,7 @@ fn finding(
     let trouble = words::trouble(outcome);
     let FindingText { title, happened, fix } = match (missed.first(), decisive) {
         (Some(_), Some(Decisive::Early(_))) => words::too_early(&first, &places[1], &at, outcome),
+        (Some(_), Some(Decisive::Together(_))) => words::together(&first, &places[1], &at, outcome),
         (Some(m), _) if m.torn => FindingText {
             title: format!("{trouble} if a store in {} is torn", function_of(&first)),
             happened: format!(
