@@ -180,6 +180,7 @@ fn find_in_each(
     let decide = |(loss, rescuing): (&FatalLoss<'_>, &Vec<&Candidate>)| {
         let rescuing = rescuing.iter().map(|candidate| Rescuing {
             store: candidate.store,
+            is_several: candidate.is_several,
             is_harmless_alone: copes(&image(loss, &candidate.before), journal),
         });
         decide(loss.lost.map(|(_, last)| last.seq), &rescuing.collect::<Vec<_>>())
@@ -199,6 +200,8 @@ fn image<'a>(loss: &FatalLoss<'_>, patches: &'a [Patch]) -> TrialImage<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Rescuing {
     store: PmStore,
+    /// It is only one of several that nobody has waited for: recovery copes without all of them.
+    is_several: bool,
     /// Recovery copes, too, if nothing is lost but it. Nothing if there was no time to try.
     is_harmless_alone: Option<bool>,
 }
@@ -210,8 +213,8 @@ fn decide(lost: Option<u64>, rescuing: &[Rescuing]) -> Option<Decisive> {
     let Some(lost) = lost else {
         return rescuing.iter().map(|rescuing| rescuing.store).max_by_key(|store| store.seq).map(Decisive::Early);
     };
-    let (later, before): (Vec<Rescuing>, Vec<Rescuing>) =
-        rescuing.iter().partition(|rescuing| rescuing.store.seq > lost);
+    let (several, single): (Vec<Rescuing>, Vec<Rescuing>) = rescuing.iter().partition(|r| r.is_several);
+    let (later, before): (Vec<Rescuing>, Vec<Rescuing>) = single.into_iter().partition(|r| r.store.seq > lost);
     let first_later = |is_harmless_alone: bool| {
         let stores = later.iter().filter(|r| r.is_harmless_alone == Some(is_harmless_alone)).map(|r| r.store);
         stores.min_by_key(|store| store.seq)
@@ -226,6 +229,7 @@ fn decide(lost: Option<u64>, rescuing: &[Rescuing]) -> Option<Decisive> {
         .or_else(|| last_before(1, &|_| true).map(Decisive::Before))
         .or_else(|| last_before(0, &|r| r.is_harmless_alone != Some(false)).map(Decisive::Early))
         .or_else(|| first_later(false).or_else(|| last_before(0, &|_| true)).map(Decisive::Together))
+        .or_else(|| several.iter().find(|r| r.is_harmless_alone == Some(false)).map(|r| Decisive::Together(r.store)))
 }
 
 /// For each loss, the stores before and after it that may matter.
@@ -257,7 +261,8 @@ fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec
         let is_forgotten = !loss.is_flushed && thread.has_fenced_since(loss.first());
         let before = before.iter().filter(|_| !is_forgotten).filter_map(|row| row.undone(0, loss.patches));
         let later = thread.waited_at_most(u32::MAX).filter_map(|row| row.undone(loss.last(), loss.patches));
-        found[i] = before.chain(later).collect();
+        let pending = thread.pending(loss.patches).filter(|_| loss.lost.is_some());
+        found[i] = before.chain(later).chain(pending).collect();
     };
     let mut replay = PmReplay::new(recording);
     let mut reader = recording.read()?;
@@ -294,6 +299,7 @@ mod unit_tests {
         let (thread, site, context, file) = (ThreadId(1), SiteId(seq as u32), ContextId(0), FileId(1));
         Rescuing {
             store: PmStore { seq, thread, site, context, file, offset: 0, len: 8, waits },
+            is_several: false,
             is_harmless_alone: Some(is_harmless_alone),
         }
     }
@@ -324,6 +330,9 @@ mod unit_tests {
         assert_eq!(decided(&[rescuing(60, 0, false), rescuing(70, 0, true)]), Some(("later", 70)));
         assert_eq!(decided(&[rescuing(40, 0, false)]), Some(("together", 40)));
         assert_eq!(decided(&[rescuing(40, 0, false), rescuing(30, 0, true)]), Some(("early", 30)));
+        let several = |alone| Rescuing { is_several: true, ..rescuing(60, 0, alone) };
+        assert_eq!(decided(&[several(false), rescuing(30, 0, true)]), Some(("early", 30)));
+        assert_eq!((decided(&[several(false)]), decided(&[several(true)])), (Some(("together", 60)), None));
         let blamed = |seq| Decisive::Together(rescuing(seq, 0, false).store).blamed(50).map(|store| store.seq);
         assert_eq!((blamed(40), blamed(60)), (Some(40), None), "the first of the two");
     }

@@ -20,6 +20,8 @@ const IN_A_ROW: usize = 64;
 pub(super) struct Candidate {
     pub(super) store: PmStore,
     pub(super) before: Vec<Patch>,
+    /// It stands for several instructions, of which `store` is the last.
+    pub(super) is_several: bool,
 }
 
 /// One store, or several that one instruction made in a row.
@@ -119,6 +121,19 @@ impl Recent {
         self.rows.iter().filter(move |row| row.waits <= waits)
     }
 
+    /// All that it has not waited for yet and that is not lost, if several instructions have stored it.
+    pub(super) fn pending(&self, lost: &[Patch]) -> Option<Candidate> {
+        if self.waited_at_most(0).filter_map(|row| row.undone(0, lost)).count() < 2 {
+            return None;
+        }
+        let stores = self.waited_at_most(0).flat_map(|row| &row.stores);
+        let mut stores: Vec<&(PmStore, Patch)> =
+            stores.filter(|(_, before)| !before.bytes.is_empty() && !is_lost(before, lost)).collect();
+        stores.sort_by_key(|(store, _)| store.seq);
+        let before = undo(stores.iter().map(|(_, before)| before));
+        Some(Candidate { store: stores.last()?.0, before, is_several: true })
+    }
+
     fn stored(&mut self, stores: Vec<(PmStore, Patch)>, bypasses_cache: bool) {
         let lines = stores.iter().flat_map(|(store, _)| {
             let first = LineId::containing(store.file, store.offset).offset();
@@ -149,30 +164,38 @@ impl Row {
     /// What makes it undone at this moment, with what has been stored there since, as far as it was stored after the event of this number.
     /// Nothing of what is lost anyway.
     pub(super) fn undone(&self, after: u64, lost: &[Patch]) -> Option<Candidate> {
-        let is_lost = |patch: &Patch| {
-            let end = |patch: &Patch| patch.offset + patch.bytes.len() as u64;
-            lost.iter().any(|p| p.file == patch.file && p.offset < end(patch) && patch.offset < end(p))
+        let kept = |(store, before): &&(PmStore, Patch)| {
+            store.seq > after && !before.bytes.is_empty() && !is_lost(before, lost)
         };
-        let kept =
-            |(store, before): &&(PmStore, Patch)| store.seq > after && !before.bytes.is_empty() && !is_lost(before);
-        let mut bytes: BTreeMap<(FileId, u64), u8> = BTreeMap::new();
-        for (_, before) in self.stores.iter().filter(kept) {
-            for (offset, &old) in (before.offset..).zip(&before.bytes) {
-                bytes.entry((before.file, offset)).or_insert(old);
-            }
-        }
         let (first, _) = self.stores.iter().find(kept)?;
-        let mut before: Vec<Patch> = Vec::new();
-        for ((file, offset), byte) in bytes {
-            match before.last_mut() {
-                Some(patch) if patch.file == file && patch.offset + patch.bytes.len() as u64 == offset => {
-                    patch.bytes.push(byte);
-                }
-                _ => before.push(Patch { file, offset, bytes: vec![byte] }),
-            }
-        }
-        Some(Candidate { store: PmStore { waits: self.waits, ..*first }, before })
+        let before = undo(self.stores.iter().filter(kept).map(|(_, before)| before));
+        Some(Candidate { store: PmStore { waits: self.waits, ..*first }, before, is_several: false })
     }
+}
+
+/// What makes stores undone, the oldest first: of each byte, what was there before the first of them.
+fn undo<'a>(stores: impl Iterator<Item = &'a Patch>) -> Vec<Patch> {
+    let mut bytes: BTreeMap<(FileId, u64), u8> = BTreeMap::new();
+    for before in stores {
+        for (offset, &old) in (before.offset..).zip(&before.bytes) {
+            bytes.entry((before.file, offset)).or_insert(old);
+        }
+    }
+    let mut before: Vec<Patch> = Vec::new();
+    for ((file, offset), byte) in bytes {
+        match before.last_mut() {
+            Some(patch) if patch.file == file && patch.offset + patch.bytes.len() as u64 == offset => {
+                patch.bytes.push(byte);
+            }
+            _ => before.push(Patch { file, offset, bytes: vec![byte] }),
+        }
+    }
+    before
+}
+
+fn is_lost(patch: &Patch, lost: &[Patch]) -> bool {
+    let end = |patch: &Patch| patch.offset + patch.bytes.len() as u64;
+    lost.iter().any(|p| p.file == patch.file && p.offset < end(patch) && patch.offset < end(p))
 }
 
 #[cfg(test)]
@@ -244,5 +267,17 @@ mod unit_tests {
         assert_eq!(undone(0, &[0]), Some((2, vec![64, 128])));
         assert_eq!(undone(2, &[0]), Some((3, vec![128])));
         assert_eq!(undone(0, &[0, 64, 128]), None);
+    }
+
+    #[test]
+    fn what_nobody_has_waited_for_is_undone_at_once() {
+        let steps = [Store(0), Flush(0), Fence, Store(64), Store(128), Store(128), Store(192)];
+        let recent = recent(&steps);
+        let pending = |lost: &[Patch]| recent.of(ThreadId(1)).and_then(|thread| thread.pending(lost));
+        let candidate = pending(&[Patch { file: FILE, offset: 64, bytes: vec![0; 8] }]).unwrap();
+        let offsets: Vec<u64> = candidate.before.iter().map(|patch| patch.offset).collect();
+        assert_eq!((candidate.store.seq, candidate.is_several, offsets), (7, true, vec![128, 192]));
+        assert!(candidate.before.iter().all(|patch| patch.bytes == [0; 8]), "as it was before the first of them");
+        assert!(pending(&[64, 128].map(|offset| Patch { file: FILE, offset, bytes: vec![0; 8] })).is_none());
     }
 }
