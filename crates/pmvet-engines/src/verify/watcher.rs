@@ -264,6 +264,12 @@ impl Inside<'_> {
         if self.cut {
             return;
         }
+        // Programs set the size of their pool each time they open it.
+        if let What::FileResize { file, size } = event.what
+            && self.start.size(file) == Some(size)
+        {
+            return;
+        }
         // What a recovery does to a file as a whole cannot be told as changed bytes of an earlier image.
         if matches!(event.what, What::FileResize { .. } | What::FileRename { .. } | What::FileUnlink { .. })
             || matches!(event.what, What::FileWrite { .. } | What::FileZero { .. } | What::Unsupported { .. })
@@ -282,5 +288,43 @@ impl Inside<'_> {
     fn crash(&mut self, moment: CrashMoment, reads: usize) {
         let (pending, written) = (nested::pending(&self.model), self.written.all());
         self.found.push(Inner { moment, reads, pending, written });
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use pmvet_events::ThreadId;
+    use pmvet_events::event::StoreKind;
+
+    use super::*;
+
+    const POOL: FileId = FileId(3);
+
+    /// How many crashes of a recovery can be told that sets the size of its pool, and whether that is all of them.
+    fn crashes(size: u64) -> (usize, bool) {
+        let start = ImageBytes(HashMap::from([(POOL, vec![0; 4096])]));
+        let files = HashMap::from([((1, 2), POOL)]);
+        let mut watcher = RecoveryWatcher::new(files, &UncertainLines::new(), Some((&start, Mode::Adr)));
+        let of_recovery = FileId(0);
+        let steps = [
+            What::ProcessStart { process: 1, parent: 0, path: "/bin/p".as_ref() },
+            What::File { file: of_recovery, device: 1, inode: 2, size: 4096, path: "/pm/pool".as_ref() },
+            What::FileResize { file: of_recovery, size },
+            What::Map { file: of_recovery, addr: 0x1000, len: 4096, offset: 0, writable: true },
+            What::Store { addr: 0x1000, value: &[1], how: StoreKind::Regular },
+        ];
+        let places = pmvet_events::file::Definitions::default();
+        for (seq, what) in (1..).zip(steps) {
+            let event = Event { seq, thread: ThreadId(1), site: SiteId(0), context: ContextId(0), what };
+            watcher.event(&event, &places).unwrap();
+        }
+        let observed = watcher.finish();
+        (observed.inner.len(), !observed.inner_cut)
+    }
+
+    #[test]
+    fn a_size_that_does_not_change_is_no_change() {
+        assert_eq!(crashes(4096), (1, true));
+        assert_eq!(crashes(8192), (0, false));
     }
 }
