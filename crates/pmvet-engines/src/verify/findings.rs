@@ -65,7 +65,7 @@ pub struct ReplayableFinding {
 /// A load of a failing execution that missed a store.
 struct Missed {
     split: Split,
-    /// The oldest store that the load would have seen and did not.
+    /// The store that the load would have seen and did not.
     lost: Writer,
     /// The first bytes of that store are there.
     torn: bool,
@@ -175,7 +175,7 @@ fn missed(failure: &FailedExecution) -> Vec<Missed> {
         if state == line.newest() || missed.iter().any(|m| m.split.line == split.line) {
             continue;
         }
-        if let Some((at, lost)) = first_lost(line, state, split.bytes) {
+        if let Some((at, lost)) = lost_store(line, state, split.bytes) {
             let torn = line.content(state).is_some_and(|content| content.torn == Some(at));
             missed.push(Missed { split, lost, torn });
         }
@@ -183,12 +183,14 @@ fn missed(failure: &FailedExecution) -> Vec<Missed> {
     missed
 }
 
-/// The oldest store to these bytes that this state does not have, or not all of, and its position.
-fn first_lost(line: &Uncertain, state: u16, bytes: u64) -> Option<(u16, Writer)> {
-    let missing = &line.content(state)?.missing;
-    let is_missing = |i: usize| missing.iter().any(|lost| lost.contains(&(i as u16)));
-    let lost = line.stores().iter().enumerate().find(|(i, store)| store.covers & bytes != 0 && is_missing(*i));
-    lost.map(|(i, store)| (i as u16, *store))
+/// The store that a load of these bytes would have seen and does not in this state, or not all of it, and its position: the newest of
+/// those that are missing, unless it sees the first bytes of an older one.
+fn lost_store(line: &Uncertain, state: u16, bytes: u64) -> Option<(u16, Writer)> {
+    let content = line.content(state)?;
+    let is_missing = |i: u16| content.missing.iter().any(|lost| lost.contains(&i));
+    let mut lost = (0..).zip(line.stores()).filter(|(i, store)| store.covers & bytes != 0 && is_missing(*i));
+    let torn = lost.clone().next().filter(|(i, _)| content.torn == Some(*i));
+    torn.or_else(|| lost.by_ref().last()).map(|(i, store)| (i, *store))
 }
 
 #[allow(clippy::too_many_arguments, reason = "all it takes to word one finding")]
