@@ -341,18 +341,7 @@ pub(crate) fn of_states(
                          If the crash loses it, recovery {}.",
                         tried.outcome
                     ),
-                    fix: match last.flushing {
-                        true => format!(
-                            "Put a fence (`sfence`) after the flush of {}, which is stored {store}, {}.",
-                            Finding::DATA,
-                            words::before_later(&places)
-                        ),
-                        false => format!(
-                            "Flush {} after the store {store}, and fence, {}.",
-                            Finding::DATA,
-                            words::before_later(&places)
-                        ),
-                    },
+                    fix: progress(last).fix(&store, &words::before_later(&places), ""),
                 },
             };
             places.extend(recovery_place(tried, names));
@@ -379,11 +368,12 @@ pub(crate) fn of_states(
     merged.findings
 }
 
+fn progress(loss: &PendingStore) -> words::Progress {
+    words::Progress::new(loss.flushing, loss.is_non_temporal)
+}
+
 fn lost_label(loss: &PendingStore) -> String {
-    match loss.flushing {
-        true => "this store is flushed, but no fence waits for it".into(),
-        false => "this store may still be in the cache".into(),
-    }
+    progress(loss).label("this store")
 }
 
 fn choice(state: &ReorderedState) -> String {

@@ -308,18 +308,13 @@ fn fix(missed: &Missed, where_: &str, lines: usize, places: &[Place]) -> String 
              so, made when it has been flushed and fenced; or give it a checksum.{more}",
             Finding::DATA
         )
-    } else if missed.lost.flushing {
-        format!(
-            "Put a fence (`sfence`) after the flush of {}, which is stored {where_}, {before}.{more}",
-            Finding::DATA
-        )
     } else {
-        format!(
-            "Flush {} after the store {where_}, and fence, {before}; or make recovery independent of whether it is \
-             there.{more}",
-            Finding::DATA
-        )
+        progress(&missed.lost).fix(where_, &before, "; or make recovery independent of whether it is there") + more
     }
+}
+
+fn progress(lost: &Writer) -> words::Progress {
+    words::Progress::new(lost.flushing, lost.is_non_temporal)
 }
 
 fn choice_text(failure: &FailedExecution, missed: &[Missed]) -> String {
@@ -363,12 +358,10 @@ fn store_place(
 ) -> Place {
     let lost = &missed.lost;
     let line = &failure.crash.lines[missed.split.line as usize];
-    let label = match (lost.level, lost.flushing) {
-        _ if missed.torn => "only the first bytes of this store may be in PM: 8 bytes at a time get there",
-        (0, true) => "this store is flushed, but no fence waits for it",
-        (0, false) => "this store may still be in the cache",
-        (_, true) => "this store of the recovery is flushed, but no fence waits for it",
-        (_, false) => "this store of the recovery may still be in the cache",
+    let label = match lost.level {
+        _ if missed.torn => "only the first bytes of this store may be in PM: 8 bytes at a time get there".into(),
+        0 => progress(lost).label("this store"),
+        _ => progress(lost).label("this store of the recovery"),
     };
     let stack = writer_stack(failure, lost, stacks, natives);
     let first = lost.covers.trailing_zeros();
@@ -379,7 +372,7 @@ fn store_place(
         object: None,
     };
     let (thread, seq) = (Some(lost.thread.0), (lost.level == 0).then_some(lost.seq));
-    Place { role: Role::Store, stack, thread, pm: Some(pm), seq, label: label.into() }
+    Place { role: Role::Store, stack, thread, pm: Some(pm), seq, label }
 }
 
 /// The oldest pending store of the line that a load missed something of.

@@ -25,6 +25,8 @@ pub struct Writer {
     pub covers: u64,
     /// A flush of it is under way, only the fence is missing.
     pub flushing: bool,
+    /// It bypasses the cache, so no flush was needed.
+    pub is_non_temporal: bool,
     /// Which execution made it: 0 is the workload, 1 its recovery, 2 the recovery of that.
     pub level: u8,
 }
@@ -72,6 +74,7 @@ impl Uncertain {
             context: store.context,
             covers: line.covers(store),
             flushing: line.is_flushing(store),
+            is_non_temporal: store.kind == WriteKind::NonTemporal,
             level,
         }));
         let end = stores.len() as u16;
