@@ -104,3 +104,38 @@ fn a_store_that_is_lost_with_an_older_one_is_a_finding_of_its_own() {
     let titles: Vec<_> = found.iter().map(|finding| finding.title.as_str()).collect();
     assert_eq!(titles, ["recovery fails after a crash in `work`", "recovery fails if a store in `work` is lost"]);
 }
+
+/// A flag in line 1 says that line 0 has to be set to 2. With the bug the recovery lowers the flag first.
+#[test]
+fn a_recovery_that_cannot_begin_again_is_to_blame_not_the_workload() {
+    let mut ops = vec![store(64, 1)];
+    ops.extend(persist(1));
+    ops.push(store(0, 1));
+    ops.extend(persist(0));
+    let recovery = |pm: &mut Pm<'_>| {
+        if pm.load(64, 1)[0] == 0 {
+            return u64::from(pm.load(0, 1)[0] == 1);
+        }
+        for (line, value) in [(1, 0), (0, 2)] {
+            pm.store(line * 64, &[value]);
+            persist(line).iter().for_each(|op| pm.op(op));
+        }
+        0
+    };
+    let found = found(&ops, &recovery, &How { failures: 2, ..FIRST_CRASH_ONLY });
+    assert_eq!(found.len(), 1, "{:?}", found.iter().map(|f| (&f.title, &f.happened)).collect::<Vec<_>>());
+    assert!(found[0].title.starts_with("recovery fails after a crash of the recovery"), "{}", found[0].title);
+    assert!(found[0].fix.contains("begin again") && found[0].places[0].label.contains("store of the recovery"));
+    assert!(found[0].places.iter().all(|place| place.thread.is_none()));
+}
+
+#[test]
+fn a_store_that_came_too_early_is_found_once() {
+    // Line 0 is acknowledged in line 1 before it is there.
+    let mut ops = vec![store(64, 1)];
+    ops.extend(persist(1));
+    ops.push(store(0, 1));
+    ops.extend(persist(0));
+    let recovery = |pm: &mut Pm<'_>| u64::from(pm.load(64, 1)[0] > pm.load(0, 1)[0]);
+    assert_eq!(found(&ops, &recovery, &FIRST_CRASH_ONLY).len(), 1);
+}

@@ -29,6 +29,10 @@ const UNFINISHED_STATE: &str = "Make every state between two of its stores one t
     first and publish it with one last store of at most 8 bytes, or persist a log entry that covers these stores before the first of \
     them. If recovery is meant to repair such a state, the fault is there.";
 
+/// The same, if it is a recovery that was interrupted.
+const UNFINISHED_RECOVERY: &str = "Make every state between two stores of the recovery one from which it can begin again: what it relies on, \
+    such as a log, must stay until all that it repairs is persistent.";
+
 /// What every finding of a run has in common.
 pub struct SearchSetting<'a> {
     /// The recovery's command line, as findings print it.
@@ -81,6 +85,10 @@ pub fn one_per_cause(
 ) -> Vec<ReplayableFinding> {
     let mut described: Vec<(Vec<Missed>, &FailedExecution, Option<Decisive>)> =
         failures.iter().zip(decisive).map(|(failure, decisive)| (missed(failure), failure, *decisive)).collect();
+    // What an earlier crash has lost is a circumstance: the recovery coped with it when it was not interrupted.
+    for (missed, failure, _) in &mut described {
+        missed.retain(|m| m.lost.level == failure.crash.level);
+    }
     // The simplest first: a failure that loses more may be the same one.
     described.sort_by_key(|(missed, failure, _)| {
         (failure.crash.level, missed.len(), missed.first().map_or(0, |m| m.lost.seq))
@@ -90,7 +98,17 @@ pub fn one_per_cause(
     let losing_nothing = described.iter().filter(|(missed, ..)| missed.is_empty()).map(|(_, failure, _)| *failure);
     let states = BrokenStates::new(losing_nothing, &setting.moments);
     let mut broken: HashMap<BrokenState<'_>, usize> = HashMap::new();
+    // From which moment on a recovery that is interrupted leaves what the next one cannot handle, although nothing of it is lost.
+    let mut interrupted: HashMap<(Option<u64>, u8, u8), (u64, usize)> = HashMap::new();
     for (missed, failure, decisive) in described {
+        // The same holds for what a recovery leaves behind after it has begun to repair the image of one crash.
+        let of_recovery = (failure.crash.level > 0)
+            .then(|| (failure.crash.origin, failure.crash.level, kind(&failure.verdict.outcome)));
+        let begun = of_recovery.as_ref().and_then(|recovery| interrupted.get(recovery)).filter(|_| !missed.is_empty());
+        if let Some(&(_, same)) = begun.filter(|(from, _)| *from < failure.crash.moment.before.unwrap_or(u64::MAX)) {
+            found[same].finding.count += 1;
+            continue;
+        }
         // What is wrong although nothing is lost stays wrong for a while, whatever the program does meanwhile.
         let shown = states.of(failure);
         if let Some(&same) = shown.iter().find_map(|state| broken.get(state)) {
@@ -99,20 +117,36 @@ pub fn one_per_cause(
         }
         let mut note_broken = |finding: usize| {
             if missed.is_empty() {
+                let now = failure.crash.moment.before.unwrap_or(u64::MAX);
+                if let Some(recovery) = of_recovery {
+                    interrupted.entry(recovery).or_insert((now, finding));
+                }
                 broken.extend(shown.iter().map(|state| (*state, finding)));
             }
         };
         // What is lost is the cause, however recovery stumbles over it. If nothing is, only the ways of failing tell causes apart.
-        let kind = missed.is_empty().then(|| kind(&failure.verdict.outcome));
+        let fails = kind(&failure.verdict.outcome);
+        let kind = missed.is_empty().then_some(fails);
         let crash_place = crash_place(failure, stacks, natives);
         let mut places: Vec<Place> = missed.iter().map(|m| store_place(failure, m, stacks, natives)).collect();
         let mut keys: Vec<CauseKey> = Vec::new();
+        if let Some(Decisive::Before(store)) = decisive {
+            // Crashes after that store are fatal although nothing is lost: it came too early.
+            let blamed = cause(&words::store_place(&store, words::BEFORE, stacks));
+            if let Some(&same) = causes.get(&(blamed, Some(fails))) {
+                found[same].finding.count += 1;
+                continue;
+            }
+        }
         match decisive {
             Some(Decisive::Early(early)) => {
                 let label = if missed.is_empty() { words::FATAL_AFTER } else { words::TOO_EARLY };
                 places.iter_mut().for_each(|place| place.label = words::LOST_AFTER.into());
                 places.insert(0, words::store_place(&early, label, stacks));
                 keys.push(cause(&places[0]));
+                if missed.is_empty() {
+                    keys.push(cause(&crash_place));
+                }
             }
             Some(Decisive::Together(other)) => {
                 let mut other = words::store_place(&other, words::BELONGS_TO, stacks);
@@ -145,8 +179,12 @@ pub fn one_per_cause(
                     places.push(words::store_place(&store, label, stacks));
                 }
                 if missed.is_empty() {
-                    places.push(crash_place.clone());
+                    places.extend(last_store_place(failure, stacks, natives));
+                    keys.extend(places.iter().map(cause));
                     keys.push(cause(&crash_place));
+                    if places.is_empty() {
+                        places.push(crash_place.clone());
+                    }
                 }
             }
         }
@@ -249,6 +287,14 @@ fn finding(
                  then, recovery does not find it."
             ),
         },
+        (None, _) if crash.level > 0 => FindingText {
+            title: format!("{trouble} after a crash of the recovery in {}", function_of(&first)),
+            happened: format!(
+                "After {whose} {at}, with all that it has stored so far in PM, the next recovery {outcome}. It copes if the first one \
+                 is not interrupted."
+            ),
+            fix: UNFINISHED_RECOVERY.into(),
+        },
         (None, _) => FindingText {
             title: format!("{trouble} after a crash in {}", function_of(&first)),
             happened: format!("After {whose} {at}, with every store so far in PM, recovery {outcome}."),
@@ -324,6 +370,7 @@ fn choice_text(failure: &FailedExecution, missed: &[Missed]) -> String {
         n => format!("{n} recoveries crashed too; "),
     };
     let lost = match missed.len() {
+        0 if failure.crash.level > 0 => "all that it stored is in PM".into(),
         0 => "every store so far is in PM".into(),
         1 => "one cache line that the recovery reads lacks its latest stores".into(),
         n => format!("{n} cache lines that the recovery reads lack their latest stores"),
@@ -371,7 +418,9 @@ fn store_place(
         len: u64::from(lost.covers.count_ones()),
         object: None,
     };
-    let (thread, seq) = (Some(lost.thread.0), (lost.level == 0).then_some(lost.seq));
+    // Events of a recovery have numbers of their own, and so have its threads.
+    let of_workload = lost.level == 0;
+    let (thread, seq) = (of_workload.then_some(lost.thread.0), of_workload.then_some(lost.seq));
     Place { role: Role::Store, stack, thread, pm: Some(pm), seq, label }
 }
 
@@ -406,7 +455,16 @@ fn crash_place(failure: &FailedExecution, stacks: &mut dyn Stacks, natives: &mut
         Some(_) => stack_of(failure, failure.crash.level, moment.site, moment.context, stacks, natives),
         None => vec![Frame::default()],
     };
-    Place { role: Role::FailurePoint, stack, thread: Some(moment.thread.0), pm: None, seq: moment.before, label }
+    let thread = (failure.crash.level == 0).then_some(moment.thread.0);
+    Place { role: Role::FailurePoint, stack, thread, pm: None, seq: moment.before, label }
+}
+
+/// The last store of a recovery before it crashes.
+fn last_store_place(failure: &FailedExecution, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Option<Place> {
+    let (site, context) = failure.crash.moment.last_store.filter(|_| failure.crash.level > 0)?;
+    let stack = stack_of(failure, failure.crash.level, site, context, stacks, natives);
+    let label = "a crash after this store of the recovery is fatal".into();
+    Some(Place { role: Role::Store, stack, thread: None, pm: None, seq: None, label })
 }
 
 fn writer_stack(

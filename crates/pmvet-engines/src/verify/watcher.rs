@@ -55,6 +55,7 @@ struct Inside<'a> {
     model: Model,
     points: FailurePointFinder,
     found: Vec<Inner>,
+    last_store: Option<(SiteId, ContextId)>,
     cut: bool,
 }
 
@@ -71,6 +72,7 @@ impl<'a> RecoveryWatcher<'a> {
             model: Model::new(mode),
             points: FailurePointFinder::default(),
             found: Vec::new(),
+            last_store: None,
             cut: false,
         });
         Self {
@@ -283,10 +285,15 @@ impl Inside<'_> {
         }
         let ground = RecoveryGround { image: self.start, written: &self.written, undecided: &self.undecided };
         self.model.event(event, &ground);
+        if let What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. } = event.what {
+            let place = (event.site, event.context);
+            self.model.spaces().locate(event.thread, addr, value.len() as u64, |_| self.last_store = Some(place));
+        }
     }
 
     fn crash(&mut self, moment: CrashMoment, reads: usize) {
         let (pending, written) = (nested::pending(&self.model), self.written.all());
+        let moment = CrashMoment { last_store: self.last_store, ..moment };
         self.found.push(Inner { moment, reads, pending, written });
     }
 }

@@ -49,6 +49,7 @@ pub(crate) struct Running {
     written: WrittenLines,
     undecided: FxHashSet<LineId>,
     points: FailurePointFinder,
+    last_store: Option<(SiteId, ContextId)>,
     seq: u64,
 }
 
@@ -61,6 +62,7 @@ impl Running {
             written: WrittenLines::default(),
             undecided,
             points: FailurePointFinder::default(),
+            last_store: None,
             seq: 0,
         };
         running.send(1, What::ProcessStart { process: 1, parent: 0, path: "".as_ref() });
@@ -82,6 +84,7 @@ impl Running {
         let image = View(&self.started_on);
         self.model.event(&event, &RecoveryGround { image: &image, written: &self.written, undecided: &self.undecided });
         if let What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. } = what {
+            self.last_store = Some((SiteId(self.seq as u32), ContextId(1)));
             let at = (addr - BASE) as usize;
             self.image[at..at + value.len()].copy_from_slice(value);
             for (i, byte) in value.iter().enumerate() {
@@ -114,7 +117,8 @@ impl Running {
     }
 
     fn inner(&self, reads: usize) -> Inner {
-        let moment = CrashMoment { before: Some(self.seq), thread: ThreadId(1), ..CrashMoment::END };
+        let last_store = self.last_store;
+        let moment = CrashMoment { before: Some(self.seq), thread: ThreadId(1), last_store, ..CrashMoment::END };
         Inner { moment, reads, pending: nested::pending(&self.model), written: self.written.all() }
     }
 }
