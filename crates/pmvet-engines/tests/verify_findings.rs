@@ -139,3 +139,14 @@ fn a_store_that_came_too_early_is_found_once() {
     let recovery = |pm: &mut Pm<'_>| u64::from(pm.load(64, 1)[0] > pm.load(0, 1)[0]);
     assert_eq!(found(&ops, &recovery, &FIRST_CRASH_ONLY).len(), 1);
 }
+
+#[test]
+fn the_newest_of_several_lost_stores_is_blamed() {
+    // Line 0 is cleared and set, and then announced in line 1. Events before the first store begin the run.
+    let mut ops = vec![store(0, 1), store(0, 7), store(64, 1)];
+    ops.extend(persist(1));
+    let recovery = |pm: &mut Pm<'_>| u64::from(pm.load(64, 1)[0] == 1 && pm.load(0, 1)[0] != 7);
+    let found = found(&ops, &recovery, &FIRST_CRASH_ONLY);
+    let blamed: Vec<_> = found.iter().map(|finding| finding.places[0].stack[0].line).collect();
+    assert_eq!(blamed, [Some(7)], "the second store, which is the seventh event");
+}

@@ -146,7 +146,7 @@ fn apart(one: &Place, other: &Place) -> (String, String) {
         return places;
     }
     let with_bytes = |place: &Place, text: String| match &place.pm {
-        Some(PmRange { offset, len, .. }) => format!("of {len} bytes at {offset:#x} {text}"),
+        Some(PmRange { offset, len, .. }) => format!("{text} ({len} bytes at {offset:#x})"),
         None => text,
     };
     (with_bytes(one, places.0), with_bytes(other, places.1))
@@ -217,7 +217,7 @@ mod unit_tests {
     #[test]
     fn stores_of_one_line_of_the_source_are_told_apart_by_their_bytes() {
         let text = told(&place(7, 0), &place(7, 64)).happened;
-        assert!(text.contains("of 8 bytes at 0x0 in f") && text.contains("of 8 bytes at 0x40 in f"), "{text}");
+        assert!(text.contains("(8 bytes at 0x0)") && text.contains("(8 bytes at 0x40)"), "{text}");
         assert!(!told(&place(7, 0), &place(8, 64)).happened.contains("bytes"));
     }
 

@@ -42,9 +42,8 @@ impl BrokenStates {
         let verdicts: Vec<PointVerdict> = (0..moments.len()).map(verdict).collect();
         let mut found = Self::default();
         for (number, window) in windows(&verdicts).into_iter().flat_map(|window| window.by_mode(mode)).enumerate() {
-            for at in window.first..=window.last {
-                found.windows.extend(mode(at).map(|mode| (moments[at], (number, mode))));
-            }
+            let failing = (window.first..=window.last).filter_map(|at| Some((moments[at], (number, mode(at)?))));
+            found.windows.extend(failing);
         }
         found.before = moments.windows(2).map(|two| (two[1], two[0])).collect();
         found

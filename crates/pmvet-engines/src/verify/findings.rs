@@ -99,11 +99,10 @@ pub fn one_per_cause(
     let states = BrokenStates::new(losing_nothing, &setting.moments);
     let mut broken: HashMap<BrokenState<'_>, usize> = HashMap::new();
     // From which moment on a recovery that is interrupted leaves what the next one cannot handle, although nothing of it is lost.
-    let mut interrupted: HashMap<(Option<u64>, u8, u8), (u64, usize)> = HashMap::new();
+    let mut interrupted: HashMap<(u8, u8), (u64, usize)> = HashMap::new();
     for (missed, failure, decisive) in described {
-        // The same holds for what a recovery leaves behind after it has begun to repair the image of one crash.
-        let of_recovery = (failure.crash.level > 0)
-            .then(|| (failure.crash.origin, failure.crash.level, kind(&failure.verdict.outcome)));
+        // The same holds for a recovery. Its runs on different images are alike, so that the number of an event tells how far it has come.
+        let of_recovery = (failure.crash.level > 0).then(|| (failure.crash.level, kind(&failure.verdict.outcome)));
         let begun = of_recovery.as_ref().and_then(|recovery| interrupted.get(recovery)).filter(|_| !missed.is_empty());
         if let Some(&(_, same)) = begun.filter(|(from, _)| *from < failure.crash.moment.before.unwrap_or(u64::MAX)) {
             found[same].finding.count += 1;
@@ -119,7 +118,8 @@ pub fn one_per_cause(
             if missed.is_empty() {
                 let now = failure.crash.moment.before.unwrap_or(u64::MAX);
                 if let Some(recovery) = of_recovery {
-                    interrupted.entry(recovery).or_insert((now, finding));
+                    let first = interrupted.entry(recovery).or_insert((now, finding));
+                    *first = (*first).min((now, finding));
                 }
                 broken.extend(shown.iter().map(|state| (*state, finding)));
             }

@@ -9,6 +9,7 @@ use pmvet_engines::verify::{
     ConfirmNatively, Crash, CrashMoment, CrashSearch, Ended, ImageChoice, NativeOutcome, Observe, Observed,
     SearchJournal, SearchResult, TimeLimit, TraceFailure, crash,
 };
+use pmvet_events::SiteId;
 use pmvet_events::event::{FenceKind, FlushKind};
 use pmvet_findings::Outcome;
 use pmvet_target::crash::{Patch, VersionId};
@@ -107,7 +108,8 @@ pub(crate) fn world<'a>(ops: &[Op], recovery: &'a (dyn Fn(&mut Pm<'_>) -> u64 + 
         let before = Some(found.before);
         let identity = crash::identity(i as u128, &found.lines);
         world.images.push(found.newest);
-        let (moment, names) = (CrashMoment { before, ..CrashMoment::END }, Default::default());
+        let (moment, names) =
+            (CrashMoment { before, site: SiteId(found.before as u32), ..CrashMoment::END }, Default::default());
         all.push(Crash {
             moment,
             level: 0,
