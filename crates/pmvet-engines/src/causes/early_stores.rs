@@ -3,25 +3,22 @@
 //! A crash loses a store, and recovery fails. Two bugs look like that: the lost store should have been made persistent by then, or another
 //! one, made before it, should have come after it. Experiments tell, on images in which one more store is missing. If recovery copes
 //! without a store that was made after the lost one, the lost one should have been persistent by then. If it copes only without a store
-//! that was made before, and the thread has not yet waited for the lost one, it is that other store that is to blame.
+//! that was made before, and the thread has not yet waited for the lost one, it is that other store that is to blame. If it copes with
+//! both stores and with neither, and not with either of them alone, no order of the two helps.
 //!
 //! The same experiments find the store to blame for a crash in program order: the last one without which recovery copes.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::HashMap;
 
-use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 use pmvet_target::crash::{Patch, PmReplay, VersionId};
 use pmvet_target::recording::Recording;
 use pmvet_target::shutdown;
 
+use super::recent_stores::{Candidate, RecentStores, Row};
 use crate::lab::{ScanError, TrialImage, TrialJournal, TrialPool};
 use crate::promises::PromiseId;
 
-/// How many instructions before the lost store are looked at.
-const CANDIDATES: usize = 16;
-/// How many stores that one instruction makes in a row are one: a copy.
-const IN_A_ROW: usize = 64;
 /// How many losses of the same store at the same failure point are looked at.
 const MOST_ALIKE: usize = 3;
 
@@ -40,6 +37,8 @@ pub struct FatalLoss<'a> {
     pub thread: ThreadId,
     /// The first and the last store that are lost, if any.
     pub lost: Option<(EventSite, EventSite)>,
+    /// All of them are on their way, only a fence is missing. Whatever fences there were came before the flushes, or were not for them.
+    pub is_flushed: bool,
 }
 
 /// One event of the run.
@@ -71,13 +70,16 @@ pub enum Decisive {
     Before(PmStore),
     /// A store made after the lost one, which should have been persistent by then.
     Later(PmStore),
+    /// A store made after or before the lost one, which nothing orders. Recovery copes without both of them, and with neither alone.
+    Together(PmStore),
 }
 
 impl Decisive {
-    /// The store to blame in place of the lost one, if it is certain.
-    pub fn blamed(self) -> Option<PmStore> {
+    /// The store to blame in place of the lost one, which has this number, if it is certain.
+    pub fn blamed(self, lost: u64) -> Option<PmStore> {
         match self {
             Self::Early(store) => Some(store),
+            Self::Together(store) => Some(store).filter(|store| store.seq < lost),
             Self::Before(_) | Self::Later(_) => None,
         }
     }
@@ -100,8 +102,8 @@ pub struct PmStore {
     pub offset: u64,
     /// How many bytes it stored.
     pub len: u64,
-    /// How often its thread has waited since, up to the lost store.
-    fences: u32,
+    /// How often its thread has waited for it, up to the lost store.
+    pub(super) waits: u32,
 }
 
 /// The store that makes the difference in each of these crashes, if there is one. Of crashes that lose the same store at the same place,
@@ -140,76 +142,99 @@ fn find_in_each(
     journal: &mut TrialJournal,
 ) -> Result<Vec<Option<Decisive>>, ScanError> {
     let candidates = candidates(recording, losses)?;
-    let images: Vec<Vec<Images>> = losses
+    // The fatal images without each candidate.
+    let without: Vec<Vec<Vec<Patch>>> = losses
         .iter()
         .zip(&candidates)
-        .map(|(loss, candidates)| candidates.iter().map(|candidate| Images::new(loss, candidate)).collect())
+        .map(|(loss, candidates)| candidates.iter().map(|candidate| both(loss.patches, &candidate.before)).collect())
         .collect();
-    let jobs: Vec<TrialImage<'_>> =
-        losses.iter().zip(&images).flat_map(|(loss, all)| all.iter().flat_map(|images| images.jobs(loss))).collect();
+    let jobs: Vec<TrialImage<'_>> = losses
+        .iter()
+        .zip(&without)
+        .flat_map(|(loss, images)| images.iter().map(|patches| image(loss, patches)))
+        .collect();
     pool.run(&jobs, journal, &())?;
-    let copes =
-        |job: TrialImage<'_>| journal.get(&job.name(pool.versions)).is_some_and(|tried| tried.outcome == *pool.usual);
-    let decisive = |((loss, candidates), images): ((&FatalLoss<'_>, &Vec<Candidate>), &Vec<Images>)| {
-        let rescuing = candidates.iter().zip(images).filter(|(_, images)| images.jobs(loss).all(copes));
-        let rescuing: Vec<PmStore> = rescuing.map(|(candidate, _)| candidate.store).collect();
-        if loss.lost.is_none() {
-            return rescuing.into_iter().max_by_key(|store| store.seq).map(Decisive::Early);
-        }
-        let (later, before): (Vec<PmStore>, Vec<PmStore>) = rescuing.into_iter().partition(|s| s.seq > loss.last());
-        // The last one: without the first ones, such as a mark that the file is in use, recovery would not even look.
-        let last = |fences: u32| before.iter().filter(|s| s.fences == fences).max_by_key(|s| s.seq).copied();
-        let early = last(1).map(Decisive::Before).or(last(0).map(Decisive::Early));
-        later.into_iter().min_by_key(|store| store.seq).map(Decisive::Later).or(early)
+    let copes = |job: &TrialImage<'_>, journal: &TrialJournal| {
+        journal.get(&job.name(pool.versions)).map(|tried| tried.outcome == *pool.usual)
     };
-    Ok(losses.iter().zip(&candidates).zip(&images).map(decisive).collect())
+    let mut jobs = jobs.into_iter();
+    let rescuing: Vec<Vec<&Candidate>> = candidates
+        .iter()
+        .map(|candidates| {
+            candidates
+                .iter()
+                .zip(&mut jobs)
+                .filter(|(_, job)| copes(job, journal) == Some(true))
+                .map(|(c, _)| c)
+                .collect()
+        })
+        .collect();
+    // With nothing lost but them.
+    let jobs: Vec<TrialImage<'_>> = losses
+        .iter()
+        .zip(&rescuing)
+        .filter(|(loss, _)| loss.lost.is_some())
+        .flat_map(|(loss, rescuing)| rescuing.iter().map(move |candidate| image(loss, &candidate.before)))
+        .collect();
+    pool.run(&jobs, journal, &())?;
+    let decide = |(loss, rescuing): (&FatalLoss<'_>, &Vec<&Candidate>)| {
+        let rescuing = rescuing.iter().map(|candidate| Rescuing {
+            store: candidate.store,
+            is_several: candidate.is_several,
+            is_harmless_alone: copes(&image(loss, &candidate.before), journal),
+        });
+        decide(loss.lost.map(|(_, last)| last.seq), &rescuing.collect::<Vec<_>>())
+    };
+    Ok(losses.iter().zip(&rescuing).map(decide).collect())
 }
 
-/// What is tried for one candidate.
-struct Images {
-    /// The fatal image without it.
-    without: Vec<Patch>,
-    /// If it is a later one: with nothing lost but it. Two stores that only make sense together, such as data and its checksum, are no
-    /// reason to make one of them persistent first.
-    alone: Option<Vec<Patch>>,
+fn both(lost: &[Patch], more: &[Patch]) -> Vec<Patch> {
+    lost.iter().chain(more).cloned().collect()
 }
 
-impl Images {
-    fn new(loss: &FatalLoss<'_>, candidate: &Candidate) -> Self {
-        let without = loss.patches.iter().chain(&candidate.before).cloned().collect();
-        Self { without, alone: (candidate.store.seq > loss.last()).then(|| candidate.before.clone()) }
-    }
-
-    fn jobs<'a>(&'a self, loss: &FatalLoss<'_>) -> impl Iterator<Item = TrialImage<'a>> {
-        let (version, promise) = (loss.version, loss.promise);
-        let all = std::iter::once(&self.without).chain(&self.alone);
-        all.map(move |patches| TrialImage { version, patches, promise })
-    }
+fn image<'a>(loss: &FatalLoss<'_>, patches: &'a [Patch]) -> TrialImage<'a> {
+    TrialImage { version: loss.version, patches, promise: loss.promise }
 }
 
-/// A store that may be to blame, and what makes it undone.
-#[derive(Debug, Clone)]
-struct Candidate {
+/// A store without which recovery copes with the fatal image.
+#[derive(Debug, Clone, Copy)]
+struct Rescuing {
     store: PmStore,
-    before: Vec<Patch>,
+    /// It is only one of several that nobody has waited for: recovery copes without all of them.
+    is_several: bool,
+    /// Recovery copes, too, if nothing is lost but it. Nothing if there was no time to try.
+    is_harmless_alone: Option<bool>,
 }
 
-/// One store, or several that one instruction made in a row.
-#[derive(Debug, Clone)]
-struct Made {
-    store: PmStore,
-    /// What was there before, the oldest first.
-    changes: Vec<Patch>,
+/// Which store decides. `lost` is the last store that is lost, if any.
+///
+/// Two stores of which recovery needs both or neither, such as data and its checksum, are no reason to make one of them persistent first.
+fn decide(lost: Option<u64>, rescuing: &[Rescuing]) -> Option<Decisive> {
+    let Some(lost) = lost else {
+        return rescuing.iter().map(|rescuing| rescuing.store).max_by_key(|store| store.seq).map(Decisive::Early);
+    };
+    let (several, single): (Vec<Rescuing>, Vec<Rescuing>) = rescuing.iter().partition(|r| r.is_several);
+    let (later, before): (Vec<Rescuing>, Vec<Rescuing>) = single.into_iter().partition(|r| r.store.seq > lost);
+    let first_later = |is_harmless_alone: bool| {
+        let stores = later.iter().filter(|r| r.is_harmless_alone == Some(is_harmless_alone)).map(|r| r.store);
+        stores.min_by_key(|store| store.seq)
+    };
+    // The last one: without the first ones, such as a mark that the file is in use, recovery would not even look.
+    let last_before = |waits: u32, counts: &dyn Fn(&Rescuing) -> bool| {
+        let stores = before.iter().filter(|r| r.store.waits == waits && counts(r)).map(|r| r.store);
+        stores.max_by_key(|store| store.seq)
+    };
+    first_later(true)
+        .map(Decisive::Later)
+        .or_else(|| last_before(1, &|_| true).map(Decisive::Before))
+        .or_else(|| last_before(0, &|r| r.is_harmless_alone != Some(false)).map(Decisive::Early))
+        .or_else(|| first_later(false).or_else(|| last_before(0, &|_| true)).map(Decisive::Together))
+        .or_else(|| several.iter().find(|r| r.is_harmless_alone == Some(false)).map(|r| Decisive::Together(r.store)))
 }
 
-/// What a thread has stored lately.
-#[derive(Debug, Default)]
-struct Thread {
-    made: VecDeque<Made>,
-    last_fence: u64,
-}
-
-/// For each loss, the stores before and after it that may matter. None if its thread has waited for it: then it should be persistent.
+/// For each loss, the stores before and after it that may matter.
+///
+/// Where a flush was forgotten and the thread has fenced since, it took the lost store for persistent: then no earlier one came too early.
 fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec<Candidate>>, ScanError> {
     let mut found: Vec<Vec<Candidate>> = vec![Vec::new(); losses.len()];
     // By the moment: just before the last lost store, and at the crash.
@@ -219,23 +244,25 @@ fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec
     }
     stops.sort_unstable();
     let mut stops = stops.into_iter().peekable();
-    let mut threads: HashMap<ThreadId, Thread> = HashMap::new();
-    let mut waiting: HashMap<usize, Vec<Made>> = HashMap::new();
-    let mut stop = |i: usize, at_crash: bool, threads: &HashMap<ThreadId, Thread>| {
+    let mut recent = RecentStores::default();
+    let mut waiting: HashMap<usize, Vec<Row>> = HashMap::new();
+    let mut stop = |i: usize, at_crash: bool, recent: &RecentStores| {
         let loss = &losses[i];
-        let thread = threads.get(&loss.thread);
+        let thread = recent.of(loss.thread);
         if !at_crash {
             // What is older is what the program relied on all the time: without a mark that the file is in use, recovery would not
             // even look.
-            let made = thread.into_iter().flat_map(|thread| &thread.made).filter(|made| made.store.fences <= 1);
-            waiting.insert(i, made.cloned().collect());
+            let rows = thread.into_iter().flat_map(|thread| thread.waited_at_most(1));
+            waiting.insert(i, rows.cloned().collect());
             return;
         }
         let before = waiting.remove(&i).unwrap_or_default();
-        if let Some(thread) = thread.filter(|thread| thread.last_fence < loss.first()) {
-            let later = thread.made.iter().filter(|made| made.store.seq > loss.last());
-            found[i] = before.iter().chain(later).filter_map(|made| made.undone(loss.patches)).collect();
-        }
+        let Some(thread) = thread else { return };
+        let is_forgotten = !loss.is_flushed && thread.has_fenced_since(loss.first());
+        let before = before.iter().filter(|_| !is_forgotten).filter_map(|row| row.undone(0, loss.patches));
+        let later = thread.waited_at_most(u32::MAX).filter_map(|row| row.undone(loss.last(), loss.patches));
+        let pending = thread.pending(loss.patches).filter(|_| loss.lost.is_some());
+        found[i] = before.chain(later).chain(pending).collect();
     };
     let mut replay = PmReplay::new(recording);
     let mut reader = recording.read()?;
@@ -250,74 +277,69 @@ fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec
             continue;
         }
         while let Some((_, i, at_crash)) = stops.next_if(|(moment, ..)| *moment <= event.seq) {
-            stop(i, at_crash, &threads);
+            stop(i, at_crash, &recent);
         }
-        note(&event, threads.entry(event.thread).or_default(), &replay);
+        recent.event(&event, replay.spaces(), |file, offset, len| {
+            let bytes = replay.bytes(file);
+            let start = (offset as usize).min(bytes.len());
+            bytes[start..bytes.len().min(start + len)].to_vec()
+        });
         replay.apply(&event)?;
     }
     // Crashes at the end of the run.
-    stops.for_each(|(_, i, at_crash)| stop(i, at_crash, &threads));
+    stops.for_each(|(_, i, at_crash)| stop(i, at_crash, &recent));
     Ok(found)
 }
 
-/// Takes notice of a store or a fence.
-fn note(event: &Event<'_>, thread: &mut Thread, replay: &PmReplay) {
-    let fences = matches!(event.what, What::Fence { .. } | What::Rmw { .. });
-    if fences {
-        thread.last_fence = event.seq;
-        thread.made.iter_mut().for_each(|made| made.store.fences += 1);
-    }
-    let (What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. }) = event.what else {
-        return;
-    };
-    let mut changed = Vec::new();
-    replay.spaces().locate(event.thread, addr, value.len() as u64, |part| {
-        let bytes = replay.bytes(part.file);
-        let start = (part.offset as usize).min(bytes.len());
-        let before = bytes[start..bytes.len().min(start + part.len)].to_vec();
-        changed.push(Patch { file: part.file, offset: part.offset, bytes: before });
-    });
-    let Some(first) = changed.first() else { return };
-    let (file, offset) = (first.file, first.offset);
-    let last = thread.made.back_mut().filter(|made| made.store.site == event.site && made.changes.len() < IN_A_ROW);
-    if let Some(made) = last {
-        made.changes.extend(changed);
-        return;
-    }
-    thread.made.retain(|made| made.store.site != event.site);
-    if thread.made.len() == CANDIDATES {
-        thread.made.pop_front();
-    }
-    let Event { seq, thread: id, site, context, .. } = *event;
-    let len = value.len() as u64;
-    let store = PmStore { seq, thread: id, site, context, file, offset, len, fences: 0 };
-    thread.made.push_back(Made { store, changes: changed });
-}
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
 
-impl Made {
-    /// What makes it undone at this moment, with what has been stored there since. Nothing if it is lost anyway.
-    fn undone(&self, lost: &[Patch]) -> Option<Candidate> {
-        let mut bytes: BTreeMap<(FileId, u64), u8> = BTreeMap::new();
-        for before in &self.changes {
-            for (offset, &old) in (before.offset..).zip(&before.bytes) {
-                bytes.entry((before.file, offset)).or_insert(old);
-            }
+    fn rescuing(seq: u64, waits: u32, is_harmless_alone: bool) -> Rescuing {
+        let (thread, site, context, file) = (ThreadId(1), SiteId(seq as u32), ContextId(0), FileId(1));
+        Rescuing {
+            store: PmStore { seq, thread, site, context, file, offset: 0, len: 8, waits },
+            is_several: false,
+            is_harmless_alone: Some(is_harmless_alone),
         }
-        let is_lost = |(file, offset): &(FileId, u64)| {
-            lost.iter().any(|p| p.file == *file && (p.offset..p.offset + p.bytes.len() as u64).contains(offset))
-        };
-        if bytes.is_empty() || bytes.keys().any(is_lost) {
-            return None;
-        }
-        let mut before: Vec<Patch> = Vec::new();
-        for ((file, offset), byte) in bytes {
-            match before.last_mut() {
-                Some(patch) if patch.file == file && patch.offset + patch.bytes.len() as u64 == offset => {
-                    patch.bytes.push(byte);
-                }
-                _ => before.push(Patch { file, offset, bytes: vec![byte] }),
-            }
-        }
-        Some(Candidate { store: self.store, before })
+    }
+
+    fn decided(rescuing: &[Rescuing]) -> Option<(&'static str, u64)> {
+        decide(Some(50), rescuing).map(|decisive| match decisive {
+            Decisive::Early(store) => ("early", store.seq),
+            Decisive::Before(store) => ("before", store.seq),
+            Decisive::Later(store) => ("later", store.seq),
+            Decisive::Together(store) => ("together", store.seq),
+        })
+    }
+
+    #[test]
+    fn what_relies_on_the_lost_store_decides_first() {
+        assert_eq!(
+            decided(&[rescuing(10, 0, true), rescuing(70, 0, true), rescuing(60, 0, true)]),
+            Some(("later", 60))
+        );
+        assert_eq!(decided(&[rescuing(10, 1, true), rescuing(20, 0, true)]), Some(("before", 10)));
+        assert_eq!(decided(&[rescuing(10, 0, true), rescuing(20, 0, true)]), Some(("early", 20)));
+        assert_eq!(decided(&[]), None);
+    }
+
+    #[test]
+    fn where_no_order_helps_the_stores_belong_together() {
+        assert_eq!(decided(&[rescuing(60, 0, false)]), Some(("together", 60)));
+        assert_eq!(decided(&[rescuing(60, 0, false), rescuing(70, 0, true)]), Some(("later", 70)));
+        assert_eq!(decided(&[rescuing(40, 0, false)]), Some(("together", 40)));
+        assert_eq!(decided(&[rescuing(40, 0, false), rescuing(30, 0, true)]), Some(("early", 30)));
+        let several = |alone| Rescuing { is_several: true, ..rescuing(60, 0, alone) };
+        assert_eq!(decided(&[several(false), rescuing(30, 0, true)]), Some(("early", 30)));
+        assert_eq!((decided(&[several(false)]), decided(&[several(true)])), (Some(("together", 60)), None));
+        let blamed = |seq| Decisive::Together(rescuing(seq, 0, false).store).blamed(50).map(|store| store.seq);
+        assert_eq!((blamed(40), blamed(60)), (Some(40), None), "the first of the two");
+    }
+
+    #[test]
+    fn for_a_crash_in_program_order_the_last_store_decides() {
+        let decisive = decide(None, &[rescuing(10, 0, false), rescuing(20, 5, false)]);
+        assert!(matches!(decisive, Some(Decisive::Early(store)) if store.seq == 20));
     }
 }

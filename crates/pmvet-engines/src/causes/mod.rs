@@ -1,6 +1,8 @@
 //! What makes failures one finding: a cause in common. Also across the shards of a run, each of which has seen a part of the failures.
 
 pub mod early_stores;
+mod recent_stores;
+pub(crate) mod windows;
 pub(crate) mod words;
 pub(crate) mod wrappers;
 

@@ -12,11 +12,11 @@ use pmvet_target::crash::Patch;
 use super::CheckPlan;
 use super::recorded_run::RecordedRun;
 use crate::causes::early_stores::{self, Decisive, EventSite, FatalLoss};
+use crate::causes::windows::{FailureMode, PointVerdict, Window};
 use crate::causes::{self, Failures};
 use crate::inject::findings;
 use crate::inject::part::{Part, ToCrash};
 use crate::inject::refine::{self, TurningPoint};
-use crate::inject::windows::{FailureMode, PointVerdict, Window};
 use crate::inject::{FailurePointScan, PendingStore, ReorderedState};
 use crate::lab::{
     Bench, Lab, LabError, RecoveryCommand, TrialCounts, TrialImage, TrialJournal, TrialPool, TrialProgress, Tried,
@@ -379,6 +379,7 @@ fn fatal_loss<'a>(scan: &FailurePointScan, state: &'a ReorderedState) -> Option<
         patches: &state.patches,
         thread: last.thread,
         lost: Some((lost(first), lost(last))),
+        is_flushed: state.lost.iter().all(|lost| lost.flushing),
     })
 }
 

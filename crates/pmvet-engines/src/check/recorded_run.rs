@@ -12,7 +12,7 @@ use pmvet_target::shutdown;
 use pmvet_target::symbols::Symbolizer;
 
 use super::CheckPlan;
-use crate::inject::windows::PointVerdict;
+use crate::causes::windows::PointVerdict;
 use crate::inject::{FailurePointScan, FailurePointScanner};
 use crate::lab::{Lab, LabError, NativeStacks, StackLookup};
 use crate::promises::OperationSigns;

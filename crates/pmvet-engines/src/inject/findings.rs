@@ -9,8 +9,8 @@ use pmvet_model::states::Reordering;
 use super::points::FailurePoint;
 use super::refine::{Culprit, EventPlace};
 use super::scan::{FailurePointScan, PendingStore, ReorderedState};
-use super::windows::{FailureMode, PointVerdict, Window, windows};
 use crate::causes::early_stores::Decisive;
+use crate::causes::windows::{FailureMode, PointVerdict, Window, windows};
 use crate::causes::words::{
     self, FindingText, expectation, function_of, rule_of, store_place, too_early, trouble, where_of,
 };
@@ -314,7 +314,6 @@ pub(crate) fn of_states(
     for (state, tried, decisive) in found {
         let torn = state.torn();
         let decisive = decisive.filter(|_| torn.is_none());
-        let early = decisive.and_then(Decisive::blamed);
         let point = &scan.points[state.point];
         let mut place = |loss: &PendingStore| place_of(Role::Store, loss, &lost_label(loss), names.stacks);
         let cause = |place: &Place| Cause::at_place(place, &tried.outcome);
@@ -324,6 +323,7 @@ pub(crate) fn of_states(
         let Some(latest) = state.lost.iter().max_by_key(|loss| loss.seq) else { continue };
         let last = torn.or_else(|| state.lost.iter().find(|loss| is_to_blame(&place(loss)))).unwrap_or(latest);
         let lost = place(last);
+        let early = decisive.and_then(|decisive| decisive.blamed(last.seq));
         if known.contains(&function_name(&lost)) {
             continue;
         }
@@ -342,6 +342,11 @@ pub(crate) fn of_states(
         let label = format!("a crash before this, with that store {gone}: recovery {}", tried.outcome);
         let mut places = vec![blamed];
         match decisive {
+            Some(Decisive::Together(_)) if early.is_some() => {
+                places[0].label = words::BELONGS_TO.into();
+                places.push(place_of(Role::Store, last, &lost_label(last), names.stacks));
+            }
+            Some(Decisive::Together(store)) => places.push(store_place(&store, words::BELONGS_TO, names.stacks)),
             Some(Decisive::Early(_)) => {
                 places.push(place_of(Role::Store, last, words::LOST_AFTER, names.stacks));
             }
@@ -352,28 +357,18 @@ pub(crate) fn of_states(
         places.push(point_place(Role::FailurePoint, point, label, names.stacks));
         merged.add(cause, 1, || {
             let (store, crash) = (where_of(&places[0]), where_of(&places[places.len() - 1]));
-            let FindingText { title, happened, fix } = match early {
+            let FindingText { title, happened, fix } = match decisive {
                 _ if torn.is_some() => words::torn(&places[0], &crash, &tried.outcome),
-                Some(_) => too_early(&places[0], &places[1], &crash, &tried.outcome),
-                None => FindingText {
+                Some(Decisive::Early(_)) => too_early(&places[0], &places[1], &crash, &tried.outcome),
+                Some(Decisive::Together(_)) => words::together(&places[0], &places[1], &crash, &tried.outcome),
+                _ => FindingText {
                     title: format!("{} if a store in {} is lost", trouble(&tried.outcome), function_of(&places[0])),
                     happened: format!(
                         "Nothing forces the store {store} into PM before the program goes on to where a crash comes {crash}. \
                          If the crash loses it, recovery {}.",
                         tried.outcome
                     ),
-                    fix: match last.flushing {
-                        true => format!(
-                            "Put a fence (`sfence`) after the flush of {}, which is stored {store}, {}.",
-                            Finding::DATA,
-                            words::before_later(&places)
-                        ),
-                        false => format!(
-                            "Flush {} after the store {store}, and fence, {}.",
-                            Finding::DATA,
-                            words::before_later(&places)
-                        ),
-                    },
+                    fix: progress(last).fix(&store, &words::before_later(&places), ""),
                 },
             };
             places.extend(recovery_place(tried, names));
@@ -400,11 +395,12 @@ pub(crate) fn of_states(
     merged.findings
 }
 
+fn progress(loss: &PendingStore) -> words::Progress {
+    words::Progress::new(loss.flushing, loss.is_non_temporal)
+}
+
 fn lost_label(loss: &PendingStore) -> String {
-    match loss.flushing {
-        true => "this store is flushed, but no fence waits for it".into(),
-        false => "this store may still be in the cache".into(),
-    }
+    progress(loss).label("this store")
 }
 
 fn choice(state: &ReorderedState) -> String {

@@ -8,7 +8,7 @@
 //! * The program is not run again for each failure point. Its one recorded run holds the value of every store, so each crash image is
 //!   rebuilt (`scan`), and images with equal content are tried once.
 //! * A failing image is narrowed down to the store that broke it (`refine`), and failures that follow each other without a
-//!   good image between them are one finding (`windows`).
+//!   good image between them are one finding (`causes/windows`).
 //! * Several machines may each try a part of the images (`part`), and a campaign leaves out call paths that earlier runs tried
 //!   (`known_paths`).
 //! * Besides the newest value of everything, states in which the processor wrote lines back in another order are tried
@@ -23,7 +23,6 @@ pub(crate) mod part;
 pub(crate) mod points;
 pub(crate) mod refine;
 pub(crate) mod scan;
-pub(crate) mod windows;
 
 pub use points::Granularity;
 

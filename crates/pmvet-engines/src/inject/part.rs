@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::points::FailurePoint;
 use super::scan::FailurePointScan;
-use super::windows::PointVerdict;
+use crate::causes::windows::PointVerdict;
 
 /// How far recovery from a later point is tried instead, if that from the one to crash fails.
 const MOST_STEPS: usize = 64;
@@ -137,9 +137,9 @@ mod tests {
     use pmvet_events::{ContextId, SiteId, ThreadId};
     use pmvet_target::crash::VersionId;
 
-    use super::super::windows::{Window, windows};
     use super::PointVerdict::{Bad, Good, NotTried};
     use super::*;
+    use crate::causes::windows::{Window, windows};
     use crate::promises::PromiseId;
 
     #[test]

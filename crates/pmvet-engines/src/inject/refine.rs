@@ -13,7 +13,7 @@ use pmvet_target::recording::Recording;
 use pmvet_target::shutdown;
 
 use super::scan::PendingStore;
-use super::windows::FailureMode;
+use crate::causes::windows::FailureMode;
 use crate::lab::{ScanError, TrialImage, TrialJournal, TrialPool, versions_at};
 
 /// How many crashes are tried for one window in one pass over the run.
@@ -170,7 +170,7 @@ fn store_of(event: &Event<'_>, model: &Model) -> Option<PendingStore> {
     let Event { seq, thread, site, context, .. } = *event;
     let place = |file, offset, len| {
         let line = LineId::containing(file, offset);
-        PendingStore { line, seq, thread, site, context, offset, len, flushing: false }
+        PendingStore { line, seq, thread, site, context, offset, len, flushing: false, is_non_temporal: false }
     };
     match event.what {
         What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. } => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pmvet_events::event::Event;
 use pmvet_events::{ContextId, Places, SiteId, ThreadId};
 use pmvet_model::states::{COMBINED_LINES, Reordering, StateLimits};
-use pmvet_model::{Line, LineId, Model, Store};
+use pmvet_model::{Line, LineId, Model, Store, WriteKind};
 use pmvet_target::crash::{Patch, PmReplay, VersionId, Versions};
 use pmvet_target::mapped::MappedFile;
 use pmvet_target::recording::Recording;
@@ -30,6 +30,8 @@ pub(crate) struct PendingStore {
     pub(crate) len: u64,
     /// A flush of it is under way, only the fence is missing.
     pub(crate) flushing: bool,
+    /// It bypasses the cache, so no flush was needed.
+    pub(crate) is_non_temporal: bool,
 }
 
 impl PendingStore {
@@ -43,6 +45,7 @@ impl PendingStore {
             offset: line.id().offset() + store.offset() as u64,
             len: store.len() as u64,
             flushing: line.is_flushing(store),
+            is_non_temporal: store.kind == WriteKind::NonTemporal,
         }
     }
 }

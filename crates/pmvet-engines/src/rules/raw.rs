@@ -51,6 +51,8 @@ pub struct RawFinding {
     pub stores_before: bool,
     /// The bytes are in a pool of libpmemobj.
     pub in_pool: bool,
+    /// The run has transactions.
+    pub has_transactions: bool,
     /// For stores that escape a transaction: how.
     pub escape: Option<Escape>,
     /// For ranges that are added once more: the transaction has allocated them.

@@ -23,6 +23,7 @@ impl RuleWatcher {
             self.transaction_found(rules::TX_PERSIST, raw_place(Role::Flush, place), other, *count);
         }
         for finding in self.findings_mut() {
+            finding.has_transactions = facts.has_transactions;
             finding.in_pool = finding.place.pm.is_some_and(|pm| facts.pools.contains(&pm.file));
         }
     }

@@ -106,6 +106,7 @@ impl RuleWatcher {
                 beside_flushed: false,
                 line_flushed: false,
                 in_pool: false,
+                has_transactions: false,
                 escape: None,
                 allocated: false,
             });

@@ -18,10 +18,21 @@ type SourceLine = (Option<String>, Option<PathBuf>, Option<u32>, u64);
 /// The lines of the program whose stores escape their transactions, and the pools.
 #[derive(Debug, Default)]
 pub struct EscapingLines {
-    lines: HashMap<SourceLine, (Escape, bool)>,
+    lines: HashMap<SourceLine, EscapingLine>,
     /// Some of the stores: until when a crash finds their transaction open.
     open: Vec<(u64, u64, Place)>,
     pools: HashSet<PathBuf>,
+    has_transactions: bool,
+}
+
+/// A line of the program whose stores escape.
+#[derive(Debug, Clone)]
+struct EscapingLine {
+    escape: Escape,
+    /// All of them are made persistent by hand.
+    persisted: bool,
+    /// In words, what of the store is covered.
+    part: Option<String>,
 }
 
 impl EscapingLines {
@@ -31,8 +42,17 @@ impl EscapingLines {
         for store in &facts.escaped {
             let stack = stacks.stack(store.place.site, store.place.context);
             if account(&stack) == Account::User {
-                let known = lines.entry(line_of(subject(&stack))).or_insert((store.escape, true));
-                known.1 &= store.persisted;
+                let known = lines.entry(line_of(subject(&stack))).or_insert_with(|| EscapingLine {
+                    escape: store.escape,
+                    persisted: true,
+                    part: store.part.map(|part| {
+                        let stack = stacks.stack(part.place.site, part.place.context);
+                        let role = Role::Log;
+                        let added = Place { role, stack, thread: None, pm: None, seq: None, label: String::new() };
+                        words::part(&part, &where_of(&added))
+                    }),
+                });
+                known.persisted &= store.persisted;
                 let place = Place {
                     role: Role::Store,
                     stack,
@@ -46,7 +66,8 @@ impl EscapingLines {
                 );
             }
         }
-        Self { lines, open, pools: facts.pools.iter().map(|&file| stacks.file(file)).collect() }
+        let pools = facts.pools.iter().map(|&file| stacks.file(file)).collect();
+        Self { lines, open, pools, has_transactions: facts.has_transactions }
     }
 
     /// The first store that has escaped the transaction which a crash before this event finds open.
@@ -56,8 +77,8 @@ impl EscapingLines {
         open.min_by_key(|(from, ..)| *from).map(|(.., place)| place)
     }
 
-    fn escape(&self, place: &Place) -> Option<(Escape, bool)> {
-        self.lines.get(&line_of(place.frame()?)).copied()
+    fn escape(&self, place: &Place) -> Option<&EscapingLine> {
+        self.lines.get(&line_of(place.frame()?))
     }
 }
 
@@ -76,7 +97,7 @@ pub fn blame_transactions(findings: &mut [Finding], lines: &EscapingLines) {
         blame_escaped(finding, lines);
         let Evidence::Crash { recovery, .. } = &finding.evidence else { continue };
         let Some(first) = finding.places.first().filter(|place| place.role == Role::Store) else { continue };
-        if let Some((escape, persisted)) = lines.escape(first) {
+        if let Some(EscapingLine { escape, persisted, part }) = lines.escape(first) {
             if finding.rule == rules::TX_STORE_NOT_ADDED.id() {
                 continue;
             }
@@ -89,18 +110,20 @@ pub fn blame_transactions(findings: &mut [Finding], lines: &EscapingLines) {
                 finding.rule = rules::TX_STORE_NOT_ADDED.id();
             }
             finding.severity = Severity::Error;
-            finding.title = words::title(escape, &function_of(first));
+            finding.title = words::title(*escape, &function_of(first));
             finding.expected = words::EXPECTED.into();
-            finding.happened = words::happened(escape, &here, persisted) + &seen;
-            finding.fix = words::fix(escape, &here);
+            finding.happened = words::happened(*escape, &here, *persisted, part.as_deref()) + &seen;
+            finding.fix = words::fix(*escape, &here);
             finding.caveat = None;
-            finding.places[0].label = words::label(escape).into();
+            finding.places[0].label = words::label(*escape).into();
         } else if first.pm.as_ref().is_some_and(|pm| lines.pools.contains(&pm.file)) && !makes_pool(first) {
             let opened = where_of(first);
             let closed = finding.places.iter().find(|place| place.role == Role::NextGood).map(where_of);
             finding.fix = match first.stack.first().map(owner) {
-                Some(Owner::PmLibrary) => words::together_fix(&opened, closed.filter(|closed| *closed != opened)),
-                _ => words::outside_fix(&opened),
+                Some(Owner::PmLibrary) => {
+                    words::together_fix(&opened, closed.filter(|closed| *closed != opened), lines.has_transactions)
+                }
+                _ => words::outside_fix(&opened, lines.has_transactions),
             };
         }
     }

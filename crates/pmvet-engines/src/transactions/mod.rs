@@ -20,4 +20,6 @@ pub(crate) mod words;
 
 pub use blame::{EscapingLines, blame_transactions, one_per_function};
 pub use fields::name_fields;
-pub use tracker::{Escape, EscapedStore, NeedlessAdd, NeedlessPersist, TransactionFacts, TransactionTracker, TxPlace};
+pub use tracker::{
+    CoveredPart, Escape, EscapedStore, NeedlessAdd, NeedlessPersist, TransactionFacts, TransactionTracker, TxPlace,
+};

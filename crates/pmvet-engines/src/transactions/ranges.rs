@@ -40,6 +40,15 @@ impl Ranges {
         self.0.range(..=start).next_back().is_some_and(|(_, to)| *to >= end)
     }
 
+    /// From the first to the last address of a range that is not in the set. Nothing if all of it is.
+    pub(super) fn uncovered(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        let around =
+            |at: u64| self.0.range(..=at).next_back().filter(|(_, to)| **to > at).map(|(from, to)| (*from, *to));
+        let from = around(start).map_or(start, |(_, to)| to);
+        let to = around(end.checked_sub(1)?).map_or(end, |(from, _)| from);
+        (from < end && start < to).then_some((from, to))
+    }
+
     /// Whether some of a range is in the set.
     pub(super) fn touch(&self, start: u64, end: u64) -> bool {
         self.0.range(..end).next_back().is_some_and(|(_, to)| *to > start)
@@ -63,6 +72,10 @@ mod unit_tests {
         set.add(0, 100);
         assert_eq!(set.0.len(), 1);
         set.add(5, 5);
+        set.remove(20, 60);
+        assert_eq!(set.uncovered(10, 30), Some((20, 30)));
+        assert_eq!(set.uncovered(0, 100), Some((20, 60)));
+        assert_eq!((set.uncovered(0, 20), set.uncovered(25, 40)), (None, Some((25, 40))));
         assert!(!Ranges::default().cover(0, 1) && !Ranges::default().touch(0, u64::MAX));
     }
 }

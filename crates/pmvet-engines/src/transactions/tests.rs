@@ -58,6 +58,7 @@ fn escaped(steps: &[Step]) -> Vec<(u64, Escape)> {
 fn what_is_added_or_allocated_does_not_escape() {
     assert_eq!(escaped(&[Begin, Add(0, 8), Store(0), Allocate(64, 32), Store(72), Commit, End]), []);
     assert_eq!(escaped(&[Store(0), Begin, Commit, Store(0), End, Store(0)]), [], "outside of any");
+    assert!(run(&[Begin, Commit, End]).has_transactions && !run(&[Store(0), Flush(0)]).has_transactions);
 }
 
 #[test]
@@ -79,6 +80,17 @@ fn it_is_remembered_when_the_transaction_ends() {
 #[test]
 fn what_is_added_late_escapes() {
     assert_eq!(escaped(&[Begin, Store(8), Add(0, 16), Store(8), Commit, End]), [(2, Escape::AddedLate)]);
+}
+
+#[test]
+fn a_part_that_is_added_again_is_not_added_late() {
+    // The second half of the store is never added, though all of the first is, twice.
+    let facts = run(&[Begin, Add(0, 8), Store(4), Add(0, 8), Commit, End]);
+    assert_eq!(facts.escaped[0].escape, Escape::NotAdded);
+    let part = facts.escaped[0].part.unwrap();
+    assert_eq!((part.place.seq, part.first, part.len, part.of), (2, 0, 4, 8));
+    assert_eq!(escaped(&[Begin, Add(0, 8), Store(4), Add(8, 8), Commit, End]), [(3, Escape::AddedLate)]);
+    assert_eq!(run(&[Begin, Store(4), Commit, End]).escaped[0].part, None);
 }
 
 #[test]

@@ -44,6 +44,19 @@ pub enum Escape {
     Freed,
 }
 
+/// Bytes of a store that are covered, though the others are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoveredPart {
+    /// What has covered them.
+    pub place: TxPlace,
+    /// The first of them, counted from the start of the store.
+    pub first: u64,
+    /// How many they are.
+    pub len: u64,
+    /// How many the store has.
+    pub of: u64,
+}
+
 /// All stores of one place of the program that escape their transactions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EscapedStore {
@@ -51,6 +64,8 @@ pub struct EscapedStore {
     pub place: TxPlace,
     /// Why the transactions do not take them back.
     pub escape: Escape,
+    /// What was covered of it, if anything.
+    pub part: Option<CoveredPart>,
     /// The program flushes all of them itself before its transactions end.
     pub persisted: bool,
     /// How many there were.
@@ -92,6 +107,8 @@ pub struct TransactionFacts {
     pub adds: Vec<NeedlessAdd>,
     /// Calls that make persistent what the commit would, one for each place of the program.
     pub persists: Vec<NeedlessPersist>,
+    /// Any transaction was begun. A program that begins none uses other ways of libpmemobj to do several things at once.
+    pub has_transactions: bool,
     /// The files that transactions were begun on.
     pub pools: FxHashSet<FileId>,
 }
@@ -137,6 +154,9 @@ struct AddedRange {
 struct UncoveredStore {
     start: u64,
     end: u64,
+    /// From the first to the last byte of it that was not covered.
+    uncovered: (u64, u64),
+    part: Option<CoveredPart>,
     place: TxPlace,
     escape: Escape,
     persisted: bool,
@@ -200,6 +220,7 @@ impl TransactionTracker {
         let open = self.open.entry(event.thread).or_default();
         match op {
             TransactionOp::Begin => {
+                self.facts.has_transactions = true;
                 open.depth = open.depth.saturating_add(1);
                 open.at_work = !open.aborted;
                 if open.depth == 1 {
@@ -246,16 +267,17 @@ impl TransactionTracker {
     fn settle(&mut self, thread: ThreadId) {
         let Some(open) = self.open.get_mut(&thread) else { return };
         for store in open.stores.drain(..) {
-            let UncoveredStore { place, escape, persisted, .. } = store;
+            let UncoveredStore { place, escape, part, persisted, .. } = store;
             let next = self.facts.escaped.len();
             let at = *self.escaped.entry((place.site, place.context, escape)).or_insert(next);
             if at == next {
-                self.facts.escaped.push(EscapedStore { place, escape, persisted: true, count: 0, spans: Vec::new() });
+                let spans = Vec::new();
+                self.facts.escaped.push(EscapedStore { place, escape, part, persisted: true, count: 0, spans });
             }
             let known = &mut self.facts.escaped[at];
             // The first one that the program leaves to the transaction is the one to show.
             if known.persisted && !persisted {
-                known.place = place;
+                (known.place, known.part) = (place, part);
             }
             known.persisted &= persisted;
             known.count += 1;
@@ -317,10 +339,11 @@ impl OpenTransaction {
         before.filter(|_| covered)
     }
 
-    /// Stores to a range that is added only now.
+    /// Stores to a range that is added only now. What was covered already is added once more, which says nothing about the store.
     fn came_late(&mut self, start: u64, end: u64) {
         self.each_store(start, end, |store| {
-            if store.escape == Escape::NotAdded {
+            let (from, to) = store.uncovered;
+            if store.escape == Escape::NotAdded && start < to && from < end {
                 store.escape = Escape::AddedLate;
             }
         });
@@ -341,16 +364,26 @@ impl OpenTransaction {
             return;
         }
         let lines = (start & !(LINE - 1)..end).step_by(LINE as usize);
-        if self.covered.cover(start, end) || self.stores.len() == MOST_STORES {
+        let Some(uncovered) = self.covered.uncovered(start, end) else { return };
+        if self.stores.len() == MOST_STORES {
             return;
         }
+        let part = self.covered_part(start, end);
         let escape = if self.freed.touch(start, end) { Escape::Freed } else { Escape::NotAdded };
         // What bypasses the cache is persistent with the next fence.
         let persisted = how == StoreKind::NonTemporal;
         for line in lines {
             self.at_line.entry(line).or_default().push(self.stores.len());
         }
-        self.stores.push(UncoveredStore { start, end, place, escape, persisted });
+        self.stores.push(UncoveredStore { start, end, uncovered, part, place, escape, persisted });
+    }
+
+    /// The bytes of a range that one call has covered, if any has.
+    fn covered_part(&self, start: u64, end: u64) -> Option<CoveredPart> {
+        let add = self.adds.iter().rfind(|add| add.start < end && start < add.end)?;
+        let (from, to) = (add.start.max(start), add.end.min(end));
+        let is_covered = self.covered.cover(from, to);
+        is_covered.then_some(CoveredPart { place: add.place, first: from - start, len: to - from, of: end - start })
     }
 
     /// The program makes a range persistent. If the commit would do that, returns what was added there.

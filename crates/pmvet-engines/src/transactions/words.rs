@@ -2,7 +2,7 @@
 
 use pmvet_findings::Finding;
 
-use super::tracker::Escape;
+use super::tracker::{CoveredPart, Escape};
 
 pub(crate) const EXPECTED: &str = "What a transaction changes is added to it first, or allocated in it: then a commit makes it persistent, and an \
      abort or a crash takes it back.";
@@ -15,8 +15,24 @@ pub(crate) fn title(escape: Escape, who: &str) -> String {
     }
 }
 
-/// `here` is where the store is: `` `push` (queue.c:12) ``.
-pub(crate) fn happened(escape: Escape, here: &str, persisted: bool) -> String {
+/// What of a store is covered, and where that was done: `the first 8 of its 16 bytes in `add` (queue.c:7)`.
+pub(super) fn part(part: &CoveredPart, where_: &str) -> String {
+    let CoveredPart { first, len, of, .. } = *part;
+    match first {
+        0 => format!("the first {len} of its {of} bytes {where_}"),
+        _ if first + len == of => format!("the last {len} of its {of} bytes {where_}"),
+        _ => format!("{len} of its {of} bytes {where_}"),
+    }
+}
+
+/// `here` is where the store is: `` `push` (queue.c:12) ``. `part` says what of it is covered, if that is not nothing.
+pub(crate) fn happened(escape: Escape, here: &str, persisted: bool, part: Option<&str>) -> String {
+    if let (Escape::NotAdded, false, Some(part)) = (escape, persisted, part) {
+        return format!(
+            "{here} stores to memory of which its transaction has added only {part}. The commit does not make the others persistent, and \
+             nothing takes them back if the transaction does not commit."
+        );
+    }
     match (escape, persisted) {
         (Escape::NotAdded, true) => format!(
             "{here} stores to memory that its transaction neither added nor allocated, and makes it persistent by hand. Nothing takes \
@@ -63,20 +79,64 @@ pub(crate) fn label(escape: Escape) -> &'static str {
 }
 
 /// For stores to a pool outside of any transaction. `store` is where: `in push (queue.c:12)`.
-pub(crate) fn outside_fix(store: &str) -> String {
+pub(crate) fn outside_fix(store: &str, has_transactions: bool) -> String {
+    let data = Finding::DATA;
+    if has_transactions {
+        let add = Finding::TX_ADD;
+        return format!(
+            "Store to {data} in a transaction, together with what belongs to it, and add it there before the store {store}: {add}. If it \
+             stands for itself, `pmemobj_persist` after the store is enough, before anything relies on it."
+        );
+    }
     format!(
-        "Store to {data} in a transaction, together with what belongs to it, and add it there before the store {store}: {add}. If it \
-         stands for itself, `pmemobj_persist` after the store is enough, before anything relies on it.",
-        data = Finding::DATA,
-        add = Finding::TX_ADD
+        "Make {data} persistent (`pmemobj_persist`) after the store {store}, before anything relies on it: an allocation that is published, \
+         or another store. If it must change together with what belongs to it, set both with one `pmemobj_publish` (`pmemobj_set_value`, \
+         `pmemobj_defer_free`), or in a transaction."
     )
 }
 
 /// For a crash between two steps of the library, of which each is complete by itself.
-pub(crate) fn together_fix(opened: &str, closed: Option<String>) -> String {
+pub(crate) fn together_fix(opened: &str, closed: Option<String>, has_transactions: bool) -> String {
     let with = closed.map_or("what belongs to it".to_owned(), |closed| format!("what is done {closed}"));
+    if has_transactions {
+        return format!(
+            "Do what is done {opened} and {with} in one transaction: it commits both or neither. What changes there is added to it first \
+             (`TX_ADD`, `TX_ADD_FIELD`)."
+        );
+    }
     format!(
-        "Do what is done {opened} and {with} in one transaction: it commits both or neither. What changes there is added to it first \
-         (`TX_ADD`, `TX_ADD_FIELD`)."
+        "Do what is done {opened} and {with} in one step, which happens as a whole or not at all: one `pmemobj_publish` of all its actions \
+         (`pmemobj_reserve`, `pmemobj_set_value`, `pmemobj_defer_free`), or a transaction."
     )
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_transactions_is_told_of_actions() {
+        for has_transactions in [true, false] {
+            let fixes = [outside_fix("in f", has_transactions), together_fix("in f", None, has_transactions)];
+            for fix in fixes {
+                assert_eq!(fix.contains("pmemobj_publish"), !has_transactions, "{fix}");
+            }
+        }
+        assert!(!outside_fix("in f", false).contains(Finding::TX_ADD));
+    }
+
+    #[test]
+    fn a_part_is_told_by_its_bytes() {
+        let place = super::super::TxPlace {
+            seq: 1,
+            thread: pmvet_events::ThreadId(1),
+            site: pmvet_events::SiteId(1),
+            context: pmvet_events::ContextId(1),
+            pm: None,
+        };
+        let told = |first, len| part(&CoveredPart { place, first, len, of: 16 }, "in g");
+        assert_eq!(told(0, 8), "the first 8 of its 16 bytes in g");
+        assert_eq!(told(8, 8), "the last 8 of its 16 bytes in g");
+        assert_eq!(told(4, 8), "8 of its 16 bytes in g");
+    }
 }

@@ -41,6 +41,7 @@ fn loss<'a>(failure: &FailedExecution, patches: &'a [Patch]) -> Option<FatalLoss
         patches,
         thread: last.map_or(crash.moment.thread, |store| store.thread),
         lost: first.zip(last).map(|(first, last)| (site(first), site(last))),
+        is_flushed: lost.iter().all(|store| store.flushing),
     })
 }
 

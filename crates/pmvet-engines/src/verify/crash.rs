@@ -26,17 +26,25 @@ pub struct CrashMoment {
     pub context: ContextId,
     /// The event before it is an answer, which has acknowledged an operation.
     pub is_after_answer: bool,
+    /// The last store before it, if it is a crash of a recovery. Those of the workload are in the recording.
+    pub last_store: Option<(SiteId, ContextId)>,
 }
 
 impl CrashMoment {
     /// After the last event, where no thread is to be named.
-    pub const END: Self =
-        Self { before: None, thread: ThreadId(0), site: SiteId(0), context: ContextId(0), is_after_answer: false };
+    pub const END: Self = Self {
+        before: None,
+        thread: ThreadId(0),
+        site: SiteId(0),
+        context: ContextId(0),
+        is_after_answer: false,
+        last_store: None,
+    };
 
     /// Before this event.
     pub fn before(event: &Event<'_>) -> Self {
         let Event { seq, thread, site, context, .. } = *event;
-        Self { before: Some(seq), thread, site, context, is_after_answer: false }
+        Self { before: Some(seq), thread, site, context, is_after_answer: false, last_store: None }
     }
 
     /// Right after this event, which is an answer.

@@ -10,6 +10,7 @@ use pmvet_findings::{
 use pmvet_target::crash::Patch;
 use pmvet_target::sandbox::RawFrame;
 
+use super::broken_states::{BrokenState, BrokenStates};
 use super::campaign::FailedExecution;
 use super::explore::{Feasible, Split, state_of, walk};
 use super::line::{Uncertain, Writer};
@@ -27,6 +28,10 @@ const NAMED: usize = 8;
 const UNFINISHED_STATE: &str = "Make every state between two of its stores one that recovery can handle: write and persist new data \
     first and publish it with one last store of at most 8 bytes, or persist a log entry that covers these stores before the first of \
     them. If recovery is meant to repair such a state, the fault is there.";
+
+/// The same, if it is a recovery that was interrupted.
+const UNFINISHED_RECOVERY: &str = "Make every state between two stores of the recovery one from which it can begin again: what it relies on, \
+    such as a log, must stay until all that it repairs is persistent.";
 
 /// What every finding of a run has in common.
 pub struct SearchSetting<'a> {
@@ -64,7 +69,7 @@ pub struct ReplayableFinding {
 /// A load of a failing execution that missed a store.
 struct Missed {
     split: Split,
-    /// The oldest store that the load would have seen and did not.
+    /// The store that the load would have seen and did not.
     lost: Writer,
     /// The first bytes of that store are there.
     torn: bool,
@@ -80,37 +85,79 @@ pub fn one_per_cause(
 ) -> Vec<ReplayableFinding> {
     let mut described: Vec<(Vec<Missed>, &FailedExecution, Option<Decisive>)> =
         failures.iter().zip(decisive).map(|(failure, decisive)| (missed(failure), failure, *decisive)).collect();
+    // What an earlier crash has lost is a circumstance: the recovery coped with it when it was not interrupted.
+    for (missed, failure, _) in &mut described {
+        missed.retain(|m| m.lost.level == failure.crash.level);
+    }
     // The simplest first: a failure that loses more may be the same one.
     described.sort_by_key(|(missed, failure, _)| {
         (failure.crash.level, missed.len(), missed.first().map_or(0, |m| m.lost.seq))
     });
     let mut found: Vec<ReplayableFinding> = Vec::new();
     let mut causes: HashMap<(CauseKey, Option<u8>), usize> = HashMap::new();
-    let windows = windows(&described, &setting.moments);
-    let mut broken: HashMap<BrokenContent<'_>, usize> = HashMap::new();
+    let losing_nothing = described.iter().filter(|(missed, ..)| missed.is_empty()).map(|(_, failure, _)| *failure);
+    let states = BrokenStates::new(losing_nothing, &setting.moments);
+    let mut broken: HashMap<BrokenState<'_>, usize> = HashMap::new();
+    // From which moment on a recovery that is interrupted leaves what the next one cannot handle, although nothing of it is lost.
+    let mut interrupted: HashMap<(u8, u8), (u64, usize)> = HashMap::new();
     for (missed, failure, decisive) in described {
-        // What is wrong although nothing is lost stays wrong for a while, whatever the program does and a crash loses meanwhile.
-        let contents = broken_contents(failure, &windows);
-        if let Some(&same) = contents.iter().find_map(|content| broken.get(content)) {
+        // The same holds for a recovery. Its runs on different images are alike, so that the number of an event tells how far it has come.
+        let of_recovery = (failure.crash.level > 0).then(|| (failure.crash.level, kind(&failure.verdict.outcome)));
+        let begun = of_recovery.as_ref().and_then(|recovery| interrupted.get(recovery)).filter(|_| !missed.is_empty());
+        if let Some(&(_, same)) = begun.filter(|(from, _)| *from < failure.crash.moment.before.unwrap_or(u64::MAX)) {
             found[same].finding.count += 1;
             continue;
         }
-        let mut note_contents = |finding: usize| {
+        // What is wrong although nothing is lost stays wrong for a while, whatever the program does meanwhile.
+        let shown = states.of(failure);
+        if let Some(&same) = shown.iter().find_map(|state| broken.get(state)) {
+            found[same].finding.count += 1;
+            continue;
+        }
+        let mut note_broken = |finding: usize| {
             if missed.is_empty() {
-                broken.extend(contents.iter().map(|content| (*content, finding)));
+                let now = failure.crash.moment.before.unwrap_or(u64::MAX);
+                if let Some(recovery) = of_recovery {
+                    let first = interrupted.entry(recovery).or_insert((now, finding));
+                    *first = (*first).min((now, finding));
+                }
+                broken.extend(shown.iter().map(|state| (*state, finding)));
             }
         };
         // What is lost is the cause, however recovery stumbles over it. If nothing is, only the ways of failing tell causes apart.
-        let kind = missed.is_empty().then(|| kind(&failure.verdict.outcome));
+        let fails = kind(&failure.verdict.outcome);
+        let kind = missed.is_empty().then_some(fails);
         let crash_place = crash_place(failure, stacks, natives);
         let mut places: Vec<Place> = missed.iter().map(|m| store_place(failure, m, stacks, natives)).collect();
         let mut keys: Vec<CauseKey> = Vec::new();
+        if let Some(Decisive::Before(store)) = decisive {
+            // Crashes after that store are fatal although nothing is lost: it came too early.
+            let blamed = cause(&words::store_place(&store, words::BEFORE, stacks));
+            if let Some(&same) = causes.get(&(blamed, Some(fails))) {
+                found[same].finding.count += 1;
+                continue;
+            }
+        }
         match decisive {
             Some(Decisive::Early(early)) => {
                 let label = if missed.is_empty() { words::FATAL_AFTER } else { words::TOO_EARLY };
                 places.iter_mut().for_each(|place| place.label = words::LOST_AFTER.into());
                 places.insert(0, words::store_place(&early, label, stacks));
                 keys.push(cause(&places[0]));
+                if missed.is_empty() {
+                    keys.push(cause(&crash_place));
+                }
+            }
+            Some(Decisive::Together(other)) => {
+                let mut other = words::store_place(&other, words::BELONGS_TO, stacks);
+                keys.push(cause(&other));
+                keys.extend(missed.iter().map(|m| cause(&oldest_place(failure, m, stacks, natives))));
+                keys.extend(places.iter().map(cause));
+                // The first of the two is blamed.
+                if let Some(lost) = places.first_mut().filter(|lost| other.seq < lost.seq) {
+                    std::mem::swap(&mut other, lost);
+                }
+                places.insert(places.len().min(1), other);
             }
             Some(Decisive::Later(later)) if missed.first().is_some_and(|m| m.lost.flushing) => {
                 // One missing fence, however many lines wait for it.
@@ -132,67 +179,27 @@ pub fn one_per_cause(
                     places.push(words::store_place(&store, label, stacks));
                 }
                 if missed.is_empty() {
-                    places.push(crash_place.clone());
+                    places.extend(last_store_place(failure, stacks, natives));
+                    keys.extend(places.iter().map(cause));
                     keys.push(cause(&crash_place));
+                    if places.is_empty() {
+                        places.push(crash_place.clone());
+                    }
                 }
             }
         }
         if let Some(same) = keys.iter().find_map(|key| causes.get(&(key.clone(), kind)).copied()) {
-            note_contents(same);
+            note_broken(same);
             found[same].finding.count += 1;
             continue;
         }
-        note_contents(found.len());
+        note_broken(found.len());
         for key in keys {
             causes.entry((key, kind)).or_insert(found.len());
         }
         found.push(finding(failure, &missed, decisive, places, crash_place, setting, stacks, natives));
     }
     found
-}
-
-/// What two failures have in common if they are about the same wrong content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum BrokenContent<'a> {
-    /// What is wrong, with which operation.
-    Operation(&'static str, &'a str),
-    /// Crashes that follow each other, and after all of which the same is wrong although nothing is lost.
-    Window(usize),
-}
-
-/// What is wrong with a content, in all ways in which it may be the same as another.
-fn broken_contents<'a>(failure: &'a FailedExecution, windows: &HashMap<u64, usize>) -> Vec<BrokenContent<'a>> {
-    let Outcome::Content { violation, operation, .. } = &failure.verdict.outcome else { return Vec::new() };
-    let window = windows.get(&moment(failure)).filter(|_| failure.crash.level == 0);
-    let window = window.map(|window| BrokenContent::Window(*window));
-    std::iter::once(BrokenContent::Operation(violation.title(), operation)).chain(window).collect()
-}
-
-/// Which window each moment is in at which a crash leaves a wrong content although it loses nothing. `moments` are all, in order.
-fn windows(failures: &[(Vec<Missed>, &FailedExecution, Option<Decisive>)], moments: &[u64]) -> HashMap<u64, usize> {
-    let mut wrong = HashMap::new();
-    for (missed, failure, _) in failures {
-        if let Outcome::Content { violation, .. } = &failure.verdict.outcome
-            && missed.is_empty()
-            && failure.crash.level == 0
-        {
-            wrong.insert(moment(failure), violation.title());
-        }
-    }
-    let (mut windows, mut count, mut last) = (HashMap::new(), 0, None);
-    for at in moments {
-        let now = wrong.get(at).copied();
-        if now.is_some() {
-            count += usize::from(now != last);
-            windows.insert(*at, count);
-        }
-        last = now;
-    }
-    windows
-}
-
-fn moment(failure: &FailedExecution) -> u64 {
-    failure.crash.moment.before.unwrap_or(u64::MAX)
 }
 
 /// The loads that missed a store, the last one first: it is the nearest to the failure.
@@ -206,7 +213,7 @@ fn missed(failure: &FailedExecution) -> Vec<Missed> {
         if state == line.newest() || missed.iter().any(|m| m.split.line == split.line) {
             continue;
         }
-        if let Some((at, lost)) = first_lost(line, state, split.bytes) {
+        if let Some((at, lost)) = lost_store(line, state, split.bytes) {
             let torn = line.content(state).is_some_and(|content| content.torn == Some(at));
             missed.push(Missed { split, lost, torn });
         }
@@ -214,12 +221,14 @@ fn missed(failure: &FailedExecution) -> Vec<Missed> {
     missed
 }
 
-/// The oldest store to these bytes that this state does not have, or not all of, and its position.
-fn first_lost(line: &Uncertain, state: u16, bytes: u64) -> Option<(u16, Writer)> {
-    let missing = &line.content(state)?.missing;
-    let is_missing = |i: usize| missing.iter().any(|lost| lost.contains(&(i as u16)));
-    let lost = line.stores().iter().enumerate().find(|(i, store)| store.covers & bytes != 0 && is_missing(*i));
-    lost.map(|(i, store)| (i as u16, *store))
+/// The store that a load of these bytes would have seen and does not in this state, or not all of it, and its position: the newest of
+/// those that are missing, unless it sees the first bytes of an older one.
+fn lost_store(line: &Uncertain, state: u16, bytes: u64) -> Option<(u16, Writer)> {
+    let content = line.content(state)?;
+    let is_missing = |i: u16| content.missing.iter().any(|lost| lost.contains(&i));
+    let mut lost = (0..).zip(line.stores()).filter(|(i, store)| store.covers & bytes != 0 && is_missing(*i));
+    let torn = lost.clone().next().filter(|(i, _)| content.torn == Some(*i));
+    torn.or_else(|| lost.by_ref().last()).map(|(i, store)| (i, *store))
 }
 
 #[allow(clippy::too_many_arguments, reason = "all it takes to word one finding")]
@@ -250,6 +259,7 @@ fn finding(
     let trouble = words::trouble(outcome);
     let FindingText { title, happened, fix } = match (missed.first(), decisive) {
         (Some(_), Some(Decisive::Early(_))) => words::too_early(&first, &places[1], &at, outcome),
+        (Some(_), Some(Decisive::Together(_))) => words::together(&first, &places[1], &at, outcome),
         (Some(m), _) if m.torn => FindingText {
             title: format!("{trouble} if a store in {} is torn", function_of(&first)),
             happened: format!(
@@ -276,6 +286,14 @@ fn finding(
                 "Store what the operation changes, and make it persistent, before it is acknowledged {at}. If it is stored by \
                  then, recovery does not find it."
             ),
+        },
+        (None, _) if crash.level > 0 => FindingText {
+            title: format!("{trouble} after a crash of the recovery in {}", function_of(&first)),
+            happened: format!(
+                "After {whose} {at}, with all that it has stored so far in PM, the next recovery {outcome}. It copes if the first one \
+                 is not interrupted."
+            ),
+            fix: UNFINISHED_RECOVERY.into(),
         },
         (None, _) => FindingText {
             title: format!("{trouble} after a crash in {}", function_of(&first)),
@@ -336,18 +354,13 @@ fn fix(missed: &Missed, where_: &str, lines: usize, places: &[Place]) -> String 
              so, made when it has been flushed and fenced; or give it a checksum.{more}",
             Finding::DATA
         )
-    } else if missed.lost.flushing {
-        format!(
-            "Put a fence (`sfence`) after the flush of {}, which is stored {where_}, {before}.{more}",
-            Finding::DATA
-        )
     } else {
-        format!(
-            "Flush {} after the store {where_}, and fence, {before}; or make recovery independent of whether it is \
-             there.{more}",
-            Finding::DATA
-        )
+        progress(&missed.lost).fix(where_, &before, "; or make recovery independent of whether it is there") + more
     }
+}
+
+fn progress(lost: &Writer) -> words::Progress {
+    words::Progress::new(lost.flushing, lost.is_non_temporal)
 }
 
 fn choice_text(failure: &FailedExecution, missed: &[Missed]) -> String {
@@ -357,6 +370,7 @@ fn choice_text(failure: &FailedExecution, missed: &[Missed]) -> String {
         n => format!("{n} recoveries crashed too; "),
     };
     let lost = match missed.len() {
+        0 if failure.crash.level > 0 => "all that it stored is in PM".into(),
         0 => "every store so far is in PM".into(),
         1 => "one cache line that the recovery reads lacks its latest stores".into(),
         n => format!("{n} cache lines that the recovery reads lack their latest stores"),
@@ -391,12 +405,10 @@ fn store_place(
 ) -> Place {
     let lost = &missed.lost;
     let line = &failure.crash.lines[missed.split.line as usize];
-    let label = match (lost.level, lost.flushing) {
-        _ if missed.torn => "only the first bytes of this store may be in PM: 8 bytes at a time get there",
-        (0, true) => "this store is flushed, but no fence waits for it",
-        (0, false) => "this store may still be in the cache",
-        (_, true) => "this store of the recovery is flushed, but no fence waits for it",
-        (_, false) => "this store of the recovery may still be in the cache",
+    let label = match lost.level {
+        _ if missed.torn => "only the first bytes of this store may be in PM: 8 bytes at a time get there".into(),
+        0 => progress(lost).label("this store"),
+        _ => progress(lost).label("this store of the recovery"),
     };
     let stack = writer_stack(failure, lost, stacks, natives);
     let first = lost.covers.trailing_zeros();
@@ -406,8 +418,10 @@ fn store_place(
         len: u64::from(lost.covers.count_ones()),
         object: None,
     };
-    let (thread, seq) = (Some(lost.thread.0), (lost.level == 0).then_some(lost.seq));
-    Place { role: Role::Store, stack, thread, pm: Some(pm), seq, label: label.into() }
+    // Events of a recovery have numbers of their own, and so have its threads.
+    let of_workload = lost.level == 0;
+    let (thread, seq) = (of_workload.then_some(lost.thread.0), of_workload.then_some(lost.seq));
+    Place { role: Role::Store, stack, thread, pm: Some(pm), seq, label }
 }
 
 /// The oldest pending store of the line that a load missed something of.
@@ -441,7 +455,16 @@ fn crash_place(failure: &FailedExecution, stacks: &mut dyn Stacks, natives: &mut
         Some(_) => stack_of(failure, failure.crash.level, moment.site, moment.context, stacks, natives),
         None => vec![Frame::default()],
     };
-    Place { role: Role::FailurePoint, stack, thread: Some(moment.thread.0), pm: None, seq: moment.before, label }
+    let thread = (failure.crash.level == 0).then_some(moment.thread.0);
+    Place { role: Role::FailurePoint, stack, thread, pm: None, seq: moment.before, label }
+}
+
+/// The last store of a recovery before it crashes.
+fn last_store_place(failure: &FailedExecution, stacks: &mut dyn Stacks, natives: &mut NativeStacks) -> Option<Place> {
+    let (site, context) = failure.crash.moment.last_store.filter(|_| failure.crash.level > 0)?;
+    let stack = stack_of(failure, failure.crash.level, site, context, stacks, natives);
+    let label = "a crash after this store of the recovery is fatal".into();
+    Some(Place { role: Role::Store, stack, thread: None, pm: None, seq: None, label })
 }
 
 fn writer_stack(

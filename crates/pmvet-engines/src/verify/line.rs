@@ -25,6 +25,8 @@ pub struct Writer {
     pub covers: u64,
     /// A flush of it is under way, only the fence is missing.
     pub flushing: bool,
+    /// It bypasses the cache, so no flush was needed.
+    pub is_non_temporal: bool,
     /// Which execution made it: 0 is the workload, 1 its recovery, 2 the recovery of that.
     pub level: u8,
 }
@@ -72,6 +74,7 @@ impl Uncertain {
             context: store.context,
             covers: line.covers(store),
             flushing: line.is_flushing(store),
+            is_non_temporal: store.kind == WriteKind::NonTemporal,
             level,
         }));
         let end = stores.len() as u16;
@@ -145,6 +148,18 @@ impl Uncertain {
         let is_there = |i: usize| !missing.iter().any(|lost| lost.contains(&(i as u16)));
         let found = self.stores.iter().enumerate().rev().find(|(i, store)| store.covers & bytes != 0 && is_there(*i));
         found.map(|(_, store)| store)
+    }
+
+    /// Whether a load of these bytes sees in `state` what it would have seen before the store of this number, with nothing lost.
+    pub fn is_as_before(&self, state: u16, bytes: u64, seq: u64) -> bool {
+        let Some(content) = self.content(state).filter(|content| content.torn.is_none()) else { return false };
+        let is_there = |i: usize| !content.missing.iter().any(|lost| lost.contains(&(i as u16)));
+        (0..LINE_BYTES).filter(|byte| bytes >> byte & 1 == 1).all(|byte| {
+            let newest = |counts: &dyn Fn(usize) -> bool| {
+                (0..self.stores.len()).rev().find(|&i| self.stores[i].covers >> byte & 1 == 1 && counts(i))
+            };
+            newest(&is_there) == newest(&|i| self.stores[i].seq < seq)
+        })
     }
 
     /// Sorts some states by what a load of these bytes sees. The class of `mine` comes first, the others in order.

@@ -10,7 +10,8 @@
 //! * [`nested`] — crashes in the recovery: what it has stored lies on top of what an earlier crash left undecided.
 //! * [`scan`] — from a recorded run to crashes; [`campaign`] — all of them, several at a time; [`journal`] — what was done, for `--resume`.
 //! * [`traced`] — the recovery, and the oracle if there is one, run under DynamoRIO on a crash image.
-//! * [`blame`] — which store decides a failure; [`findings`] — what came of it, in words.
+//! * [`blame`] — which store decides a failure; `broken_states` — which failures are about the same state; [`findings`] — what came of it,
+//!   in words.
 //!
 //! Deviations from the paper:
 //!
@@ -45,6 +46,7 @@ pub mod scan;
 pub mod traced;
 pub mod verification;
 
+mod broken_states;
 mod watcher;
 
 pub use campaign::{

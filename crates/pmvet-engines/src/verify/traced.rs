@@ -176,7 +176,14 @@ impl Default for TracedWorker {
 
 /// A crash image in memory.
 #[derive(Debug, Default)]
-pub(super) struct ImageBytes(HashMap<FileId, Vec<u8>>);
+pub(super) struct ImageBytes(pub(super) HashMap<FileId, Vec<u8>>);
+
+impl ImageBytes {
+    /// How large a file of the run is.
+    pub(super) fn size(&self, file: FileId) -> Option<u64> {
+        self.0.get(&file).map(|bytes| bytes.len() as u64)
+    }
+}
 
 impl LineSource for ImageBytes {
     fn line(&self, line: LineId) -> LineContent {

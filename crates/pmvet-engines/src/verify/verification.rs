@@ -293,7 +293,7 @@ impl<'a> Verification<'a> {
         let setting = SearchSetting {
             recovery: self.command.command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
             usual: usual.clone(),
-            moments: scan.crashes.iter().map(|crash| crash.moment.before.unwrap_or(u64::MAX)).collect(),
+            moments: self.own_crashes().iter().map(|crash| crash.moment.before.unwrap_or(u64::MAX)).collect(),
             image: &image,
         };
         let mut stacks = self.symbols.with(&self.places);

@@ -55,6 +55,7 @@ struct Inside<'a> {
     model: Model,
     points: FailurePointFinder,
     found: Vec<Inner>,
+    last_store: Option<(SiteId, ContextId)>,
     cut: bool,
 }
 
@@ -71,6 +72,7 @@ impl<'a> RecoveryWatcher<'a> {
             model: Model::new(mode),
             points: FailurePointFinder::default(),
             found: Vec::new(),
+            last_store: None,
             cut: false,
         });
         Self {
@@ -264,6 +266,12 @@ impl Inside<'_> {
         if self.cut {
             return;
         }
+        // Programs set the size of their pool each time they open it.
+        if let What::FileResize { file, size } = event.what
+            && self.start.size(file) == Some(size)
+        {
+            return;
+        }
         // What a recovery does to a file as a whole cannot be told as changed bytes of an earlier image.
         if matches!(event.what, What::FileResize { .. } | What::FileRename { .. } | What::FileUnlink { .. })
             || matches!(event.what, What::FileWrite { .. } | What::FileZero { .. } | What::Unsupported { .. })
@@ -277,10 +285,53 @@ impl Inside<'_> {
         }
         let ground = RecoveryGround { image: self.start, written: &self.written, undecided: &self.undecided };
         self.model.event(event, &ground);
+        if let What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. } = event.what {
+            let place = (event.site, event.context);
+            self.model.spaces().locate(event.thread, addr, value.len() as u64, |_| self.last_store = Some(place));
+        }
     }
 
     fn crash(&mut self, moment: CrashMoment, reads: usize) {
         let (pending, written) = (nested::pending(&self.model), self.written.all());
+        let moment = CrashMoment { last_store: self.last_store, ..moment };
         self.found.push(Inner { moment, reads, pending, written });
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use pmvet_events::ThreadId;
+    use pmvet_events::event::StoreKind;
+
+    use super::*;
+
+    const POOL: FileId = FileId(3);
+
+    /// How many crashes of a recovery can be told that sets the size of its pool, and whether that is all of them.
+    fn crashes(size: u64) -> (usize, bool) {
+        let start = ImageBytes(HashMap::from([(POOL, vec![0; 4096])]));
+        let files = HashMap::from([((1, 2), POOL)]);
+        let mut watcher = RecoveryWatcher::new(files, &UncertainLines::new(), Some((&start, Mode::Adr)));
+        let of_recovery = FileId(0);
+        let steps = [
+            What::ProcessStart { process: 1, parent: 0, path: "/bin/p".as_ref() },
+            What::File { file: of_recovery, device: 1, inode: 2, size: 4096, path: "/pm/pool".as_ref() },
+            What::FileResize { file: of_recovery, size },
+            What::Map { file: of_recovery, addr: 0x1000, len: 4096, offset: 0, writable: true },
+            What::Store { addr: 0x1000, value: &[1], how: StoreKind::Regular },
+        ];
+        let places = pmvet_events::file::Definitions::default();
+        for (seq, what) in (1..).zip(steps) {
+            let event = Event { seq, thread: ThreadId(1), site: SiteId(0), context: ContextId(0), what };
+            watcher.event(&event, &places).unwrap();
+        }
+        let observed = watcher.finish();
+        (observed.inner.len(), !observed.inner_cut)
+    }
+
+    #[test]
+    fn a_size_that_does_not_change_is_no_change() {
+        assert_eq!(crashes(4096), (1, true));
+        assert_eq!(crashes(8192), (0, false));
     }
 }

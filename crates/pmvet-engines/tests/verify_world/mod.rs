@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod campaign;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use pmvet_engines::verify::crash::{self, CrashMoment, PendingLines};
@@ -47,6 +49,7 @@ pub(crate) struct Running {
     written: WrittenLines,
     undecided: FxHashSet<LineId>,
     points: FailurePointFinder,
+    last_store: Option<(SiteId, ContextId)>,
     seq: u64,
 }
 
@@ -59,6 +62,7 @@ impl Running {
             written: WrittenLines::default(),
             undecided,
             points: FailurePointFinder::default(),
+            last_store: None,
             seq: 0,
         };
         running.send(1, What::ProcessStart { process: 1, parent: 0, path: "".as_ref() });
@@ -80,6 +84,7 @@ impl Running {
         let image = View(&self.started_on);
         self.model.event(&event, &RecoveryGround { image: &image, written: &self.written, undecided: &self.undecided });
         if let What::Store { addr, value, .. } | What::Rmw { addr, new: value, stored: true, .. } = what {
+            self.last_store = Some((SiteId(self.seq as u32), ContextId(1)));
             let at = (addr - BASE) as usize;
             self.image[at..at + value.len()].copy_from_slice(value);
             for (i, byte) in value.iter().enumerate() {
@@ -107,8 +112,13 @@ impl Running {
         with_what(op, |thread, what| self.send(thread, what));
     }
 
+    fn crash(&self, pending: &mut PendingLines) -> Crash {
+        Crash { before: self.seq + 1, lines: pending.lines(&self.model), newest: self.image }
+    }
+
     fn inner(&self, reads: usize) -> Inner {
-        let moment = CrashMoment { before: Some(self.seq), thread: ThreadId(1), ..CrashMoment::END };
+        let last_store = self.last_store;
+        let moment = CrashMoment { before: Some(self.seq), thread: ThreadId(1), last_store, ..CrashMoment::END };
         Inner { moment, reads, pending: nested::pending(&self.model), written: self.written.all() }
     }
 }
@@ -135,6 +145,8 @@ fn with_what(op: &Op, mut f: impl FnMut(u32, What<'_>)) {
 
 /// A crash to recover from.
 pub(crate) struct Crash {
+    /// The number of the event before which it comes.
+    pub(crate) before: u64,
     pub(crate) lines: UncertainLines,
     pub(crate) newest: Image,
 }
@@ -146,11 +158,11 @@ pub(crate) fn crashes(program: &[Op]) -> Vec<Crash> {
     let mut found = Vec::new();
     for op in program {
         if running.is_point(op) {
-            found.push(Crash { lines: pending.lines(&running.model), newest: running.image });
+            found.push(running.crash(&mut pending));
         }
         running.apply(op);
     }
-    found.push(Crash { lines: pending.lines(&running.model), newest: running.image });
+    found.push(running.crash(&mut pending));
     found
 }
 
@@ -317,7 +329,7 @@ pub(crate) fn lazy_twice(crash: &Crash, recovery: &Recovery<'_>, second: &Recove
             }
             let certain = xxhash_rust::xxh3::xxh3_128(&newest);
             if known.insert(crash::identity(certain, &lines)) {
-                let found = lazy(&Crash { lines, newest }, second, u64::MAX);
+                let found = lazy(&Crash { before: 0, lines, newest }, second, u64::MAX);
                 let set = found.set();
                 assert_eq!(set.len(), found.seen.len());
                 all.extend(set);

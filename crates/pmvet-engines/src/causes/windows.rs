@@ -63,8 +63,8 @@ impl Window {
     }
 
     /// One window for each way of failing, if these follow each other.
-    pub(crate) fn by_mode(self, mode: impl Fn(usize) -> Option<FailureMode>) -> Vec<Self> {
-        let mut parts: Vec<(FailureMode, Self)> = Vec::new();
+    pub(crate) fn by_mode<M: PartialEq>(self, mode: impl Fn(usize) -> Option<M>) -> Vec<Self> {
+        let mut parts: Vec<(M, Self)> = Vec::new();
         for at in self.first..=self.last {
             let Some(mode) = mode(at) else { continue };
             if let Some((last, part)) = parts.last_mut()
