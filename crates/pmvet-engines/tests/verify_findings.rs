@@ -30,7 +30,7 @@ impl Stacks for Lines {
 /// What a search reports, without experiments.
 fn found(ops: &[Op], recovery: &(dyn Fn(&mut Pm<'_>) -> u64 + Sync), how: &How) -> Vec<Finding> {
     let (world, crashes) = world(ops, recovery);
-    let failures = run(&world, &crashes, SearchJournal::none(), how).unwrap().failures;
+    let failures = run(&world, &crashes, SearchJournal::none(), how).expect("the search ends").failures;
     let setting = SearchSetting {
         recovery: Vec::new(),
         usual: Outcome::Exit { status: 0 },

@@ -333,11 +333,11 @@ pub(crate) fn of_states(
             _ => lost,
         };
         // Only the store: what is lost, or came too early, is the cause, wherever the crash comes.
-        let cause = match decisive {
-            // One missing fence, however many lines wait for it.
-            Some(Decisive::Later(later)) if last.flushing => cause(&store_place(&later, words::LATER, names.stacks)),
-            _ => cause(&blamed),
-        };
+        let mut causes = Vec::from_iter(cause(&blamed));
+        // One missing fence, however many lines wait for it.
+        if let Some(Decisive::Later(later)) = decisive.filter(|_| last.flushing) {
+            causes.extend(cause(&store_place(&later, words::LATER, names.stacks)));
+        }
         let gone = if torn.is_some() { "torn" } else { "lost" };
         let label = format!("a crash before this, with that store {gone}: recovery {}", tried.outcome);
         let mut places = vec![blamed];
@@ -355,7 +355,7 @@ pub(crate) fn of_states(
             None => {}
         }
         places.push(point_place(Role::FailurePoint, point, label, names.stacks));
-        merged.add(cause, 1, || {
+        merged.add(causes, 1, || {
             let (store, crash) = (where_of(&places[0]), where_of(&places[places.len() - 1]));
             let FindingText { title, happened, fix } = match decisive {
                 _ if torn.is_some() => words::torn(&places[0], &crash, &tried.outcome),

@@ -33,6 +33,7 @@ pub(crate) fn frame(function: &str, line: u32) -> Frame {
         inlined: false,
         module: Some("/home/dev/list/list".into()),
         offset: 0x1000 + u64::from(line) * 11,
+        wrapper: false,
     }
 }
 
