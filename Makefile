@@ -34,12 +34,13 @@ check:
 	@$(MAKE) --no-print-directory $(ALONE:%=test-%)
 
 # Cargo runs one file of tests after the other, and most of them wait much: processes start and end, and the last of many jobs keeps one
-# core. Three files at a time, those that take longest first, and the output of each as a whole. What takes times comes afterwards.
+# core. Three files at a time, those that take longest first, and the output of each as a whole. What takes times, or runs programs
+# that take all they can get, comes afterwards.
 export PMVET_REQUIRE_BROWSER = 1
 export PMVET_REQUIRE_XMLLINT = 1
 export INSTA_UPDATE = no
-ALONE := stops
-LONG := check_pmdk check_zoo durable_zoo durable_server durable_races durable_pmdk check_libpmemobj nothing_touched documents vet denied_calls check_races nothing_lost scatter transparency
+ALONE := stops nothing_touched
+LONG := check_pmdk check_zoo durable_zoo durable_server durable_races durable_pmdk check_libpmemobj documents vet denied_calls check_races nothing_lost scatter transparency
 # Those that need a goal of their own to be prepared.
 APART := slurm
 REST := $(filter-out $(ALONE) $(LONG) $(APART),$(patsubst crates/pmvet/tests/%.rs,%,$(wildcard crates/pmvet/tests/*.rs)))
