@@ -17,7 +17,7 @@ use crate::{
     finding::{Finding, Frame, Place, Role},
     rules,
     source::{SourceFile, Sources},
-    stack::user_frames,
+    stack::{user_frame, user_frames},
 };
 
 /// Changes whenever the same finding gets another fingerprint than before.
@@ -43,15 +43,21 @@ impl<'a> Fingerprinter<'a> {
         parts.add(finding.rule.0.as_bytes());
         for (index, place) in finding.places.iter().enumerate() {
             if index == 0 || is_decisive(place.role) && finding.rule != rules::PERSISTENCY_RACE.id() {
-                self.add_place(place, &mut parts);
+                // Of a race the function that stores and its caller: by which of several paths they were reached is chance, too.
+                let callers = if finding.rule == rules::PERSISTENCY_RACE.id() { 1 } else { usize::MAX };
+                self.add_place(place, callers, &mut parts);
             }
         }
         format!("{:032x}", parts.0.digest128())
     }
 
-    fn add_place(&mut self, place: &Place, parts: &mut Parts) {
+    /// `callers`: how many functions around the one that the place is about belong to it.
+    fn add_place(&mut self, place: &Place, callers: usize, parts: &mut Parts) {
         parts.add(format!("{:?}", place.role).as_bytes());
-        let frames = user_frames(&place.stack);
+        let own =
+            place.stack.iter().take(user_frame(&place.stack).unwrap_or(0)).filter(|frame| frame.is_user()).count();
+        let mut frames = user_frames(&place.stack);
+        frames.truncate(own.saturating_add(callers).saturating_add(1));
         let mut previous = None;
         for frame in &frames {
             let name = function_name(frame);

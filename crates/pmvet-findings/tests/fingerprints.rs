@@ -110,3 +110,14 @@ fn without_source_there_is_the_offset() {
     empty.places.clear();
     assert_eq!(of(&empty).len(), 32);
 }
+
+#[test]
+fn of_a_race_the_store_and_its_caller_count() {
+    let race = |callers: &[&str]| {
+        let mut stack = vec![frame("push", line(SOURCE, "list->head = node", 0))];
+        stack.extend(callers.iter().map(|caller| frame(caller, 1)));
+        fingerprint(&finding(rules::PERSISTENCY_RACE, vec![place(Role::Store, stack)]), SOURCE)
+    };
+    assert_eq!(race(&["insert", "fill", "main"]), race(&["insert", "worker"]), "another path");
+    assert_ne!(race(&["insert", "main"]), race(&["move", "main"]), "another caller");
+}
