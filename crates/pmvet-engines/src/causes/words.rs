@@ -147,12 +147,17 @@ pub(crate) fn torn(store: &Place, crash: &str, outcome: &Outcome) -> FindingText
         happened: format!(
             "The store {where_} has more than 8 bytes, so that a crash {crash} may leave a part of it in PM. If it does, recovery {outcome}."
         ),
-        fix: format!(
-            "Do not rely on {}, which is stored {where_}, as a whole: let it count only if a later store of at most 8 bytes says so, made \
-             when it has been flushed and fenced; or give it a checksum.",
-            Finding::DATA
-        ),
+        fix: torn_fix(&where_),
     }
+}
+
+/// What is to be done about a store that may be torn. `where_`: where it is made.
+pub(crate) fn torn_fix(where_: &str) -> String {
+    format!(
+        "Do not rely on {}, which is stored {where_}, as a whole: let it count only if a later store of at most 8 bytes says so, made \
+         when it has been flushed and fenced; or give it a checksum.",
+        Finding::DATA
+    )
 }
 
 /// Where two stores are. If the places read the same, the bytes tell them apart.

@@ -349,11 +349,7 @@ fn fix(missed: &Missed, where_: &str, lines: usize, places: &[Place]) -> String 
     let before = words::before_later(places);
     let more = if lines > 1 { " The same holds for the other stores named here." } else { "" };
     if missed.torn {
-        format!(
-            "Do not rely on {}, which is stored {where_}, as a whole: let it count only if a later store of at most 8 bytes says \
-             so, made when it has been flushed and fenced; or give it a checksum.{more}",
-            Finding::DATA
-        )
+        words::torn_fix(where_) + more
     } else {
         progress(&missed.lost).fix(where_, &before, "; or make recovery independent of whether it is there") + more
     }
@@ -406,7 +402,7 @@ fn store_place(
     let lost = &missed.lost;
     let line = &failure.crash.lines[missed.split.line as usize];
     let label = match lost.level {
-        _ if missed.torn => "only the first bytes of this store may be in PM: 8 bytes at a time get there".into(),
+        _ if missed.torn => words::TORN.into(),
         0 => progress(lost).label("this store"),
         _ => progress(lost).label("this store of the recovery"),
     };

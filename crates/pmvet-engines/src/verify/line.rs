@@ -215,26 +215,13 @@ pub enum Earlier<'a> {
     },
 }
 
-/// The processor makes stores of at most so many bytes atomic, if they are aligned.
-const ATOMIC_BYTES: usize = 8;
-
 /// What the line holds if the crash keeps so many of its pending stores, and perhaps the first bytes of the next, in the order of the
 /// stores. Stores that were merged come together.
 fn kept_contents(line: &Line) -> Vec<(usize, bool, LineContent)> {
     let mut contents = Vec::new();
     for (kept, store) in line.stores().iter().enumerate() {
-        let (without, with) = (line.content(kept), line.content(kept + 1));
-        contents.push((kept, false, without));
-        if store.merged || store.kind == WriteKind::Rmw {
-            continue;
-        }
-        let (start, end) = (store.offset(), store.offset() + store.len());
-        for cut in (start + 1..end).filter(|cut| cut % ATOMIC_BYTES == 0) {
-            let mut torn = without;
-            torn.bytes[start..cut].copy_from_slice(&with.bytes[start..cut]);
-            torn.known |= (start..cut).fold(0, |bytes, i| bytes | 1 << i);
-            contents.push((kept, true, torn));
-        }
+        contents.push((kept, false, line.content(kept)));
+        contents.extend(line.tears(store).map(|at| (kept, true, line.torn_content(kept, at))));
     }
     let all = line.stores().len();
     contents.push((all, false, line.content(all)));
