@@ -6,10 +6,10 @@ PMVET_WORKLOAD ?= /dev/shm/ledger 5
 
 # Fails if there is an error that is not in the baseline.
 vet: $(PMVET_PROGRAM)
-	pmvet vet --budget 2m $(addprefix --baseline ,$(wildcard pmvet-baseline.json)) \
+	pmvet vet --budget 2m $(addprefix --since ,$(wildcard pmvet-baseline.json)) \
 		--export-sarif pmvet.sarif --export-junit pmvet.xml --export-html pmvet.html \
 		-- $(PMVET_PROGRAM) $(PMVET_WORKLOAD)
 
 # Accepts what the last run has found. Commit the file.
 vet-baseline:
-	pmvet report --export-json pmvet-baseline.json
+	pmvet baseline $(if $(wildcard pmvet-baseline.json),update,write)

@@ -78,6 +78,28 @@ fn full_stacks() {
 }
 
 #[test]
+fn brief_findings_leave_the_rest_to_show() {
+    let run = common::run(common::samples());
+    let brief = Terminal { brief: true, ..Terminal::default() };
+    let text = export(&run, brief);
+    for (finding, number) in run.findings.iter().zip(1..) {
+        let says_more = text.contains(&format!("= more: pmvet show {number}\n"));
+        assert_eq!(says_more, brief.shows(&run, finding), "{}", finding.rule);
+    }
+    for part in ["expected", "data", "crash", "not persistent", "recovery", "failed in", "order", "seen", "pairs"] {
+        assert!(!text.contains(&format!("= {part}: ")), "{part}");
+    }
+    for part in ["happened", "stack", "locks", "its output", "caveat", "fix", "replay"] {
+        assert!(text.contains(&format!("= {part}: ")), "{part}");
+    }
+    let lost = "= lost: `node->value`";
+    assert!(
+        !text.contains(lost) && export(&run, Terminal::default()).contains(lost),
+        "the headline names a single store"
+    );
+}
+
+#[test]
 fn the_end_says_what_was_found_and_covered() {
     let mut run = common::run(common::samples());
     run.known = [run.findings[2].fingerprint.clone()].into();

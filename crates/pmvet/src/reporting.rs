@@ -199,7 +199,12 @@ pub(crate) fn terminal(color: Color, full_stacks: bool, pedantic: bool) -> Termi
         Color::Never => terminal::Color::Never,
     };
     let columns = io::stdout().is_terminal().then(crate::system::columns).flatten();
-    Terminal { full_stacks, pedantic, ..Terminal::new(color, columns, |name| std::env::var_os(name)) }
+    Terminal {
+        brief: !full_stacks,
+        full_stacks,
+        pedantic,
+        ..Terminal::new(color, columns, |name| std::env::var_os(name))
+    }
 }
 
 /// Writes what the user asked for. What cannot be written is noted, and told after the findings.

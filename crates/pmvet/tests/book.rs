@@ -101,35 +101,45 @@ fn chapter_of(command: &str) -> Option<&'static str> {
     })
 }
 
-fn commands() -> Vec<(String, String)> {
-    let mut all = entries(&pmvet(&root(), &["--help"]), "Commands:");
+/// The commands below one, or all of pmvet's.
+fn commands(above: &[&str]) -> Vec<(String, String)> {
+    let mut all = entries(&pmvet(&root(), &[above, &["--help"]].concat()), "Commands:");
     all.retain(|(name, _)| name != "help");
     all
 }
 
 fn page_of(command: &str) -> String {
-    let help = pmvet(&root(), &[command, "--help"]);
-    let (about, rest) = help.split_once("Usage: ").unwrap();
-    let usage = rest.lines().next().unwrap();
-    let about: Vec<String> = about.trim_end().split("\n\n").map(|lines| cell(&lines.replace('\n', " "))).collect();
-    let mut page = format!("# `pmvet {command}`\n\n{}\n\n    {usage}\n", about.join("\n\n"));
-    if let Some(chapter) = chapter_of(command) {
-        page += &format!("\nAt work: {chapter}\n");
-    }
-    for (list, heading, title) in [("Arguments:", "Arguments", "argument"), ("Options:", "Flags", "flag")] {
-        let rows = entries(&help, list);
-        if !rows.is_empty() {
-            page += &format!("\n## {heading}\n\n| {title} | meaning |\n|---|---|\n");
-            let rows = rows.iter().map(|(name, text)| format!("| `{}` | {} |\n", name.replace('|', "\\|"), cell(text)));
-            page.extend(rows);
-        }
+    let mut page = format!("# `pmvet {command}`\n\n{}", usage_of(&[command], chapter_of(command), "##"));
+    for (below, _) in commands(&[command]) {
+        page += &format!("\n## `pmvet {command} {below}`\n\n{}", usage_of(&[command, &below], None, "###"));
     }
     page
 }
 
+/// What the help of a command says, below headings of this level.
+fn usage_of(command: &[&str], chapter: Option<&str>, level: &str) -> String {
+    let help = pmvet(&root(), &[command, &["--help"]].concat());
+    let (about, rest) = help.split_once("Usage: ").unwrap();
+    let usage = rest.lines().next().unwrap();
+    let about: Vec<String> = about.trim_end().split("\n\n").map(|lines| cell(&lines.replace('\n', " "))).collect();
+    let mut text = format!("{}\n\n    {usage}\n", about.join("\n\n"));
+    if let Some(chapter) = chapter {
+        text += &format!("\nAt work: {chapter}\n");
+    }
+    for (list, heading, title) in [("Arguments:", "Arguments", "argument"), ("Options:", "Flags", "flag")] {
+        let rows = entries(&help, list);
+        if !rows.is_empty() {
+            text += &format!("\n{level} {heading}\n\n| {title} | meaning |\n|---|---|\n");
+            let rows = rows.iter().map(|(name, text)| format!("| `{}` | {} |\n", name.replace('|', "\\|"), cell(text)));
+            text.extend(rows);
+        }
+    }
+    text
+}
+
 #[test]
 fn every_command_and_flag_is_there() {
-    let commands = commands();
+    let commands = commands(&[]);
     assert!(commands.len() > 10, "{commands:?}");
     let mut overview = "# Commands\n\nEach command has a page here, made from its `--help`. What follows `--` is the \
                         program and its arguments, and is\npassed on untouched.\n\n| command | what it does |\n|---|---|\n"
@@ -327,10 +337,12 @@ fn every_flag_that_is_shown_exists() {
     let flag = Regex::new(r"--[a-z][a-z-]*").unwrap();
     let quoted = Regex::new("'[^']*'").unwrap();
     let flags_of = |command: &str| -> BTreeSet<String> {
-        flag.find_iter(&pmvet(&root(), &[command, "--help"])).map(|found| found.as_str().to_owned()).collect()
+        let below = commands(&[command]).into_iter().map(|(name, _)| pmvet(&root(), &[command, &name, "--help"]));
+        let helps = below.chain([pmvet(&root(), &[command, "--help"])]).collect::<String>();
+        flag.find_iter(&helps).map(|found| found.as_str().to_owned()).collect()
     };
     let known: BTreeMap<String, BTreeSet<String>> =
-        commands().into_iter().map(|(name, _)| (name.clone(), flags_of(&name))).collect();
+        commands(&[]).into_iter().map(|(name, _)| (name.clone(), flags_of(&name))).collect();
     let mut all = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
     pages(&root().join("docs"), &mut all);
     // Decisions also speak of flags that there are not, and of other programs.

@@ -43,7 +43,7 @@ fn repair(folder: &Path) {
 }
 
 fn accept(folder: &Path) {
-    let (code, said) = run(folder, "pmvet report --export-json pmvet-baseline.json");
+    let (code, said) = run(folder, "pmvet baseline write");
     assert_eq!(code, 0, "{said}");
 }
 

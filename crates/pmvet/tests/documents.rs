@@ -53,6 +53,7 @@ fn compared(line: &str) -> String {
     for (pattern, instead) in [
         (r"\d+(\.\d+)? (s|ms)\b", "<time>"),
         (r"\bpmv[0-9a-z]{40,}", "<token>"),
+        (r"\b\d{8}-\d{6}\b", "<run>"),
         (r"^ +\d+ +\d+ +\d+  ", "<ids>"),
         (r"\d+( more)? executions", "<n> executions"),
         (r"seen: \d+ times", "<n> times"),

@@ -31,6 +31,8 @@ pub struct Terminal {
     pub color: bool,
     /// In characters.
     pub width: usize,
+    /// Only where it is, what happened, and what to do; each finding says how to see the rest.
+    pub brief: bool,
     /// Libraries' frames too.
     pub full_stacks: bool,
     /// Findings of rules that are true of correct programs too.
@@ -41,7 +43,7 @@ pub struct Terminal {
 
 impl Default for Terminal {
     fn default() -> Self {
-        Terminal { color: false, width: DEFAULT_WIDTH, full_stacks: false, pedantic: false, known: false }
+        Terminal { color: false, width: DEFAULT_WIDTH, brief: false, full_stacks: false, pedantic: false, known: false }
     }
 }
 
@@ -72,6 +74,11 @@ impl Terminal {
 
     /// One finding, as in `pmvet show`.
     pub fn finding(&self, finding: &Finding, sources: &Sources) -> String {
+        self.numbered(finding, None, sources)
+    }
+
+    /// One finding and, if it has a number in its run, how to see all of it.
+    fn numbered(&self, finding: &Finding, number: Option<usize>, sources: &Sources) -> String {
         let rule = clean(&finding.rule.0);
         // "error[rule]: " before the title; what does not fit stands below its beginning.
         let before = finding.severity.name().len() + rule.chars().count() + 4;
@@ -82,7 +89,7 @@ impl Terminal {
         let width = self.width().saturating_sub(snippets.line_digits() + 3);
         let mut labels = Vec::new();
         let group = snippets.add_to(Group::with_title(title), width, &mut labels);
-        let notes = notes::messages(finding, &labels, self.full_stacks, width);
+        let notes = notes::messages(finding, number, &labels, *self, width);
         let group = notes.into_iter().fold(group, Group::element);
         let renderer = if self.color { Renderer::styled() } else { Renderer::plain() };
         let mut text =
@@ -108,8 +115,8 @@ impl Terminal {
 
 impl Exporter for Terminal {
     fn export(&self, run: &Run, sources: &Sources, out: &mut dyn Write) -> io::Result<()> {
-        for finding in run.findings.iter().filter(|finding| self.shows(run, finding)) {
-            writeln!(out, "{}", self.finding(finding, sources))?;
+        for (finding, number) in run.findings.iter().zip(1..).filter(|(finding, _)| self.shows(run, finding)) {
+            writeln!(out, "{}", self.numbered(finding, Some(number).filter(|_| self.brief), sources))?;
         }
         out.write_all(self.summary(run).as_bytes())
     }

@@ -8,6 +8,7 @@ use pmvet_findings::{
     stack::{main_has_returned, user_frames},
 };
 
+use super::Terminal;
 use crate::text::{clean, command_line, plural, seconds, tail, wrap};
 
 const MAX_FRAMES: usize = 12;
@@ -17,19 +18,21 @@ const OUTPUT_LINES: usize = 8;
 const MAX_STACKS: usize = 2;
 
 /// `labels` are those that have no room beside their lines.
-pub(super) fn messages(finding: &Finding, labels: &[(u32, String)], full: bool, width: usize) -> Vec<Message<'static>> {
-    let mut notes = Notes { width, messages: Vec::new() };
+pub(super) fn messages(
+    finding: &Finding,
+    number: Option<usize>,
+    labels: &[(u32, String)],
+    Terminal { brief, full_stacks: full, .. }: Terminal,
+    width: usize,
+) -> Vec<Message<'static>> {
+    let mut notes = Notes { width, brief, messages: Vec::new() };
     labels.iter().for_each(|(line, label)| notes.clean_text(Level::NOTE, &format!("line {line}"), label));
-    notes.text(Level::NOTE, "expected", &finding.expected);
+    notes.detail("expected", &finding.expected);
     notes.text(Level::NOTE, "happened", &finding.happened);
     if let Some(pm) = finding.places.iter().find_map(|place| place.pm.as_ref()) {
         let object = pm.object.as_ref().map(|object| format!("`{object}`, ")).unwrap_or_default();
         let bytes = plural(pm.len, "byte", "bytes");
-        notes.text(
-            Level::NOTE,
-            "data",
-            &format!("{object}{bytes} at offset {:#x} of {}", pm.offset, pm.file.display()),
-        );
+        notes.detail("data", &format!("{object}{bytes} at offset {:#x} of {}", pm.offset, pm.file.display()));
     }
     stacks(finding, full, &mut notes);
     match &finding.evidence {
@@ -47,14 +50,14 @@ pub(super) fn messages(finding: &Finding, labels: &[(u32, String)], full: bool, 
             } else {
                 "not seen in this run; another schedule may show it"
             };
-            notes.text(Level::NOTE, "order", seen);
+            notes.detail("order", seen);
         }
     }
     if finding.count > 1 {
         // A race is counted by accesses that differ in thread, locks or time, whether they met or not.
         match finding.rule == rules::PERSISTENCY_RACE.id() {
-            true => notes.text(Level::NOTE, "pairs", &format!("{} of a store and a load", finding.count)),
-            false => notes.text(Level::NOTE, "seen", &format!("{} times", finding.count)),
+            true => notes.detail("pairs", &format!("{} of a store and a load", finding.count)),
+            false => notes.detail("seen", &format!("{} times", finding.count)),
         }
     }
     if let Some(caveat) = &finding.caveat {
@@ -68,17 +71,28 @@ pub(super) fn messages(finding: &Finding, labels: &[(u32, String)], full: bool, 
     if let Some(token) = &finding.replay {
         notes.lines(Level::HELP, "replay", vec![format!("pmvet replay {}", clean(token))]);
     }
+    if let Some(number) = number {
+        notes.lines(Level::HELP, "more", vec![format!("pmvet show {number}")]);
+    }
     notes.messages
 }
 
 struct Notes {
     width: usize,
+    brief: bool,
     messages: Vec<Message<'static>>,
 }
 
 impl Notes {
     fn text(&mut self, level: Level<'static>, name: &str, text: &str) {
         self.clean_text(level, name, &clean(text));
+    }
+
+    /// What a brief finding leaves to `pmvet show`.
+    fn detail(&mut self, name: &str, text: &str) {
+        if !self.brief {
+            self.text(Level::NOTE, name, text);
+        }
     }
 
     fn clean_text(&mut self, level: Level<'static>, name: &str, text: &str) {
@@ -102,7 +116,8 @@ fn stacks(finding: &Finding, full: bool, notes: &mut Notes) {
         let frames: Vec<&Frame> = if full { place.stack.iter().collect() } else { user_frames(&place.stack) };
         let callers = frames.get(1..).unwrap_or_default();
         let said = shown.iter().any(|earlier| !full && same_callers(earlier.get(1..).unwrap_or_default(), callers));
-        if shown.len() >= MAX_STACKS || said || (callers.is_empty() && !full) {
+        let most = if notes.brief { 1 } else { MAX_STACKS };
+        if shown.len() >= most || said || (callers.is_empty() && !full) {
             continue;
         }
         let mut lines = frame_lines(&frames, full);
@@ -129,7 +144,8 @@ fn frame_lines(frames: &[&Frame], full: bool) -> Vec<String> {
 }
 
 fn crash_image(image: &CrashImage, notes: &mut Notes) {
-    notes.text(Level::NOTE, "crash", &image.choice);
+    notes.detail("crash", &image.choice);
+    let brief = notes.brief;
     let mut list = |name, places: &[Place], total: u64| {
         if places.is_empty() {
             return;
@@ -148,11 +164,17 @@ fn crash_image(image: &CrashImage, notes: &mut Notes) {
         }
         notes.lines(Level::NOTE, name, lines);
     };
-    list("lost", &image.lost, image.lost.len() as u64);
-    list("not persistent", &image.unpersisted, image.unpersisted_total);
+    // The headline has a single one.
+    if !brief || image.lost.len() > 1 {
+        list("lost", &image.lost, image.lost.len() as u64);
+    }
+    if !brief {
+        list("not persistent", &image.unpersisted, image.unpersisted_total);
+    }
 }
 
-fn outcome(recovery: &Recovery, full: bool, notes: &mut Notes) {
+/// The recovery's command line, how it ended and where.
+fn command(recovery: &Recovery, full: bool, notes: &mut Notes) {
     let expected = if recovery.expected == recovery.outcome {
         String::new()
     } else {
@@ -166,6 +188,12 @@ fn outcome(recovery: &Recovery, full: bool, notes: &mut Notes) {
     } else if !recovery.stack.is_empty() {
         let frames = if full { recovery.stack.iter().collect() } else { user_frames(&recovery.stack) };
         notes.lines(Level::NOTE, "failed in", frame_lines(&frames, full));
+    }
+}
+
+fn outcome(recovery: &Recovery, full: bool, notes: &mut Notes) {
+    if !notes.brief {
+        command(recovery, full, notes);
     }
     let mut output = |name, text: &str| {
         let (mut lines, left_out) = tail(text, OUTPUT_LINES);

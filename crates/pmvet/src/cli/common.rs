@@ -84,7 +84,7 @@ pub(crate) struct Reporting {
     pub(crate) suppressions: Option<PathBuf>,
 
     /// Count only findings that this file does not have (a findings.jsonl, or what --export-json wrote)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", visible_alias = "since")]
     pub(crate) baseline: Option<PathBuf>,
 
     /// Write all findings as JSON
@@ -111,7 +111,7 @@ pub(crate) struct Reporting {
     #[arg(long)]
     pub(crate) pedantic: bool,
 
-    /// Show frames of libraries too
+    /// Show all that is known of each finding, as `pmvet show` does, with frames of libraries
     #[arg(long)]
     pub(crate) full_stacks: bool,
 
