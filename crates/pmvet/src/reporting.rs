@@ -64,8 +64,9 @@ pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit,
     let (sources, folder) = (sources(), results.folder);
     let run = keep(results, how, &sources)?;
     export(&run, &sources, how, folder);
-    let shown = show(&run, &sources, how);
     let unsaved = folder.take_unsaved();
+    // `pmvet show` may not have the rest of a run that is not kept.
+    let shown = show(&run, &sources, how, unsaved.is_empty() && !how.full_stacks);
     for error in &unsaved {
         eprintln!("pmvet: {error}");
     }
@@ -177,9 +178,11 @@ pub(crate) fn severity(fail_on: FailOn) -> Severity {
     }
 }
 
-fn show(run: &Run, sources: &Sources, how: &cli::Reporting) -> Result<(), Error> {
+fn show(run: &Run, sources: &Sources, how: &cli::Reporting, brief: bool) -> Result<(), Error> {
     let exporter: Box<dyn Exporter> = match how.format {
-        SummaryFormat::Human => Box::new(terminal(how.color, how.full_stacks, how.pedantic)),
+        SummaryFormat::Human => {
+            Box::new(Terminal { brief, pedantic: how.pedantic, ..terminal(how.color, how.full_stacks) })
+        }
         SummaryFormat::Json => Box::new(Json),
     };
     let mut out = io::stdout().lock();
@@ -192,19 +195,14 @@ fn show(run: &Run, sources: &Sources, how: &cli::Reporting) -> Result<(), Error>
 }
 
 /// What suits standard output.
-pub(crate) fn terminal(color: Color, full_stacks: bool, pedantic: bool) -> Terminal {
+pub(crate) fn terminal(color: Color, full_stacks: bool) -> Terminal {
     let color = match color {
         Color::Auto => terminal::Color::Auto,
         Color::Always => terminal::Color::Always,
         Color::Never => terminal::Color::Never,
     };
     let columns = io::stdout().is_terminal().then(crate::system::columns).flatten();
-    Terminal {
-        brief: !full_stacks,
-        full_stacks,
-        pedantic,
-        ..Terminal::new(color, columns, |name| std::env::var_os(name))
-    }
+    Terminal { full_stacks, ..Terminal::new(color, columns, |name| std::env::var_os(name)) }
 }
 
 /// Writes what the user asked for. What cannot be written is noted, and told after the findings.

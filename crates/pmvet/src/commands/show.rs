@@ -7,7 +7,7 @@ use crate::run_folder::RunFolder;
 
 pub(crate) fn run(arguments: &cli::Show) -> Result<Exit, Error> {
     let (_, finding) = RunFolder::with_finding(&arguments.made, &arguments.id)?;
-    let terminal = reporting::terminal(arguments.color, true, true);
+    let terminal = reporting::terminal(arguments.color, true);
     print!("{}", terminal.finding(&finding, &reporting::sources()));
     println!("fingerprint: {}", finding.fingerprint);
     Ok(Exit::Ok)
