@@ -476,6 +476,7 @@ impl Drop for SandboxThread {
 struct Guard {
     child: Child,
     reports: File,
+    /// The target's first process while it runs.
     target: Option<u32>,
     ended: bool,
 }
@@ -508,9 +509,11 @@ impl Guard {
             Ok(()) => GuardReport::from_bytes(bytes)?,
             Err(_) => return None,
         };
-        if let GuardReport::Started(pid) = report {
-            self.target = Some(pid);
-        }
+        // Once it has ended, its pid may be that of another process.
+        self.target = match report {
+            GuardReport::Started(pid) => Some(pid),
+            GuardReport::Ended(_) | GuardReport::NotStarted(_) => None,
+        };
         Some(report)
     }
 
@@ -532,7 +535,6 @@ impl Guard {
 
     fn forward(&self, signal: i32) {
         if let (Some(pid), Some(signal)) = (self.target, Signal::from_named_raw(signal)) {
-            // A process that the guard has not reaped without telling us.
             send_signal(pid as i32, signal);
         }
     }
