@@ -1,6 +1,6 @@
 //! The end of a command: when its budget is used up, or a signal asks for it.
 //!
-//! All that waits looks at [`shutdown`]. What is here starts the clock, and says what was cut short.
+//! Code that waits polls [`shutdown`]. This module starts the clock, and reports what was cut short.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use pmvet_target::shutdown::{self, Over};
 use crate::exit::Exit;
 use crate::system;
 
-/// When the process began. What comes before all work takes time as well, on a busy machine seconds.
+/// When the process began. Start-up counts too: on a busy machine it takes seconds.
 static STARTED: OnceLock<Instant> = OnceLock::new();
 
 /// Starts the clock, first thing.
@@ -19,7 +19,7 @@ pub(crate) fn start_clock() {
     STARTED.get_or_init(Instant::now);
 }
 
-/// Gives the command its budget, and sees to it that it ends when it has to. Returns when it began.
+/// Gives the command its budget, and makes sure that it ends in time. Returns when the command began.
 pub(crate) fn begin(budget: Option<Duration>) -> Instant {
     let started = *STARTED.get_or_init(Instant::now);
     if let Some(budget) = budget {
@@ -30,7 +30,7 @@ pub(crate) fn begin(budget: Option<Duration>) -> Instant {
     started
 }
 
-/// Does a job of a worker process within this budget. The job gets to know when it began.
+/// Runs a job of a worker process within this budget, and tells the job when it began.
 pub(crate) fn for_job<T>(budget: Duration, job: impl FnOnce(Instant) -> T) -> T {
     let started = Instant::now();
     shutdown::set_budget(started, budget);
@@ -41,7 +41,7 @@ pub(crate) fn for_job<T>(budget: Duration, job: impl FnOnce(Instant) -> T) -> T 
 
 /// Ends the process if it takes too long to end by itself.
 pub(crate) fn watch_the_end() {
-    // Without it a report that takes too long takes too long.
+    // Without this thread, only a report that takes too long is not ended.
     let _ = std::thread::Builder::new().name("pmvet-end".into()).spawn(|| {
         while !shutdown::is_overdue() {
             std::thread::sleep(LOOK);
@@ -56,7 +56,7 @@ pub(crate) fn watch_the_end() {
     });
 }
 
-/// How often it looks whether pmvet should have ended.
+/// Poll interval of the thread that ends pmvet.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The budget, if it is used up.
@@ -64,7 +64,7 @@ fn used_up() -> Option<Duration> {
     (shutdown::over() == Some(Over::Budget)).then(shutdown::budget).flatten().map(|budget| budget.whole)
 }
 
-/// How pmvet ends if something that comes before all analysis was cut short. Nothing if it was not.
+/// The exit code if a step before the analysis was cut short, otherwise nothing.
 pub(crate) fn did_not_end(what: &str) -> Option<Exit> {
     match shutdown::over()? {
         Over::Signal(_) => Some(Exit::Interrupted),
@@ -80,7 +80,7 @@ pub(crate) fn did_not_end(what: &str) -> Option<Exit> {
     }
 }
 
-/// How pmvet ends if the analysis itself was cut short. Nothing if it was not.
+/// The exit code if the analysis itself was cut short, otherwise nothing.
 pub(crate) fn not_analysed() -> Option<Exit> {
     match shutdown::over()? {
         Over::Signal(_) => Some(Exit::Interrupted),

@@ -15,7 +15,7 @@ use crate::cli::Command;
 use crate::pm;
 use crate::retention::DEFAULT_LIMIT_BYTES;
 
-/// The file that is read without being asked for.
+/// The file that is read by default.
 pub(crate) const DEFAULT_FILE: &str = "pmvet.toml";
 
 /// What the configuration says.
@@ -28,7 +28,7 @@ pub(crate) struct Config {
     pub(crate) alloc: Vec<AllocFunction>,
     pub(crate) race: RaceConfig,
     pub(crate) suppress: Vec<Suppress>,
-    /// What flags say otherwise.
+    /// Settings for which flags take precedence.
     pub(crate) defaults: WorkloadDefaults,
     pub(crate) runs_limit: RunsLimit,
 }
@@ -42,7 +42,7 @@ pub(crate) struct WorkloadDefaults {
     pub(crate) oracle: Option<String>,
 }
 
-/// How much room runs may take, in bytes. Nothing: as much as there is.
+/// How much room runs may take, in bytes. Nothing: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunsLimit(pub(crate) Option<u64>);
 
@@ -73,9 +73,9 @@ impl RunsLimit {
     }
 }
 
-/// What `pmvet race` is told about locks that only the trace shows.
+/// What the user tells `pmvet race` about inferred locks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-// Messages about a wrong type name it.
+// Messages about a wrong type show this name.
 #[serde(rename = "Race", deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct RaceConfig {
     #[serde(default)]
@@ -125,16 +125,16 @@ impl Config {
         }
     }
 
-    /// Whether a text would be understood, before it is written.
+    /// Checks that a text would be understood, before it is written.
     pub(crate) fn check(text: &str) -> Result<Self, String> {
         Self::parse(text, Path::new(".")).map_err(|(_, message)| message)
     }
 
-    /// Understands `text`; relative globs are relative to `folder`. An error has a line, from 1, and a message.
+    /// Parses `text`; relative globs are relative to `folder`. An error has a line, from 1, and a message.
     fn parse(text: &str, folder: &Path) -> Result<Self, (Option<usize>, String)> {
         let line = |at: usize| 1 + text.bytes().take(at).filter(|&b| b == b'\n').count();
         let raw: Raw = toml::from_str(text).map_err(|e| {
-            // The key says more than the message alone: "[oracle]", "pm = 3".
+            // The key helps more than the message alone: "[oracle]", "pm = 3".
             let span = e.span();
             let quoted = span.clone().and_then(|s| text.get(..s.start)).map(|before| {
                 let from = before.rfind('\n').map_or(0, |at| at + 1);
@@ -181,13 +181,13 @@ impl Config {
     }
 }
 
-/// Adds what the configuration says about the workload to a command line that does not say it.
+/// Fills in parts of the workload that the command line leaves to the configuration.
 pub(crate) fn fill_in(command: &mut Command) -> Result<(), ConfigError> {
     let (workload, recover, oracle) = match command {
         Command::Vet(a) => (&mut a.workload, Some(&mut a.recovering.recover), Some(&mut a.recovering.oracle)),
         Command::Check(a) => (&mut a.workload, Some(&mut a.recovering.recover), Some(&mut a.recovering.oracle)),
         Command::Verify(a) => (&mut a.workload, Some(&mut a.recovering.recover), Some(&mut a.recovering.oracle)),
-        // Without `--confirm` there is nothing that an oracle could judge.
+        // Without `--confirm` an oracle has nothing to judge.
         Command::Race(a) => {
             let oracle = a.confirm.confirm.then_some(&mut a.confirm.oracle);
             (&mut a.workload, Some(&mut a.confirm.recover), oracle)
@@ -211,7 +211,7 @@ pub(crate) fn fill_in(command: &mut Command) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A string as TOML has it.
+/// A string in TOML syntax.
 pub(crate) fn toml_string(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! `--durable`: what the program promised to keep, and how that is looked at.
+//! `--durable`: what the program promised to keep, and how pmvet looks at the content.
 
 use std::ffi::OsString;
 
@@ -21,30 +21,30 @@ use crate::recovery::{Recovering, failed};
 use crate::run_folder::{DurableInfo, RunFolder, texts, words};
 use crate::shell_words;
 
-/// In the folder of a run: contents that operations lead to.
+/// File in the folder of a run: the contents that operations lead to.
 pub(crate) const CONTENTS: &str = "contents.jsonl";
-/// The same: what the clients of a server asked.
+/// File in the folder of a run: the requests of a server's clients.
 const REQUESTS: &str = "requests.json";
-/// The same: what a recovered program is asked that has no dump.
+/// File in the folder of a run: the questions to a recovered program without a dump.
 const QUESTIONS: &str = "questions";
 
 /// What the command line says about it.
 #[derive(Debug, Clone)]
 pub(crate) struct DurableSettings {
-    /// Shows what the files hold. Nothing: whoever talks to the recovered server does, or the program itself.
+    /// Shows the content of the files. Nothing: the client of the recovered server does, or the program itself.
     dump: Option<Vec<OsString>>,
-    /// The program itself is asked. What, its run will show.
+    /// The program itself is asked. Its recorded run will show which questions.
     asks: bool,
     asked: Vec<String>,
     not_asked: usize,
-    /// A recovery that the user named, or a server, runs before the dump.
+    /// A recovery from the user, or a server, runs before the dump.
     recovers_first: bool,
     sort: bool,
     buffered: bool,
 }
 
 impl DurableSettings {
-    /// `recovers`: something that is not the dump recovers the files. `is_server`: and it is a server.
+    /// `recovers`: something other than the dump recovers the files. `is_server`: it is a server.
     pub(crate) fn new(arguments: &cli::Durable, recovers: bool, is_server: bool) -> Option<Self> {
         let dump = arguments.dump.as_deref().map(sandbox::shell);
         let asks = dump.is_none() && !is_server;
@@ -70,8 +70,8 @@ impl DurableSettings {
         }
     }
 
-    /// Finds out by the recorded run what to ask the program, if nothing else shows what the files hold. The command that does, for a
-    /// shell, or how pmvet ends if there is nothing to ask.
+    /// Finds the questions to ask in the recorded run, if nothing else shows the content of the files. Returns the shell command that asks
+    /// them, or the exit code if there is no question.
     pub(crate) fn find_questions(
         &mut self,
         lab: Lab<'_>,
@@ -115,8 +115,8 @@ impl DurableSettings {
     }
 }
 
-/// Finds out by the recorded run what is left open if nothing shows what the files hold, and lets that recover them. Otherwise, how
-/// pmvet ends.
+/// If nothing shows the content of the files, finds the questions to ask in the recorded run, and lets the command that asks them recover
+/// the files. Returns the exit code if there are none.
 pub(crate) fn settle(
     durable: &mut Option<DurableSettings>,
     recovering: &mut Recovering,
@@ -131,7 +131,7 @@ pub(crate) fn settle(
     }))
 }
 
-/// Lets crashes be judged by what the recorded run promised. If that cannot be told, how pmvet ends.
+/// Has crashes judged by what the recorded run promised. Returns the exit code if its operations cannot be told apart.
 pub(crate) fn expect(
     settings: &DurableSettings,
     check: &mut CrashCheck<'_>,
@@ -154,13 +154,13 @@ pub(crate) fn expect(
     Ok(None)
 }
 
-/// Tells how a run was cut into operations.
+/// Reports how the run was divided into operations.
 pub(crate) fn count(seen: &OperationsSeen, coverage: &mut Coverage) {
     coverage.count(counted(seen.acknowledged_by), seen.operations as u64, None);
     coverage.count("contents compared with", seen.contents as u64, None);
 }
 
-/// Tells what could not be compared.
+/// Reports what could not be compared.
 pub(crate) fn note(seen: &OperationsSeen, coverage: &mut Coverage) {
     let mut not = |text: String| coverage.not_covered.push(text);
     if seen.not_judged > 0 {
@@ -178,7 +178,7 @@ pub(crate) fn note(seen: &OperationsSeen, coverage: &mut Coverage) {
     }
 }
 
-/// What operations are called: how it is known that one was acknowledged.
+/// The name of the counter for operations, which says how they were acknowledged.
 fn counted(acknowledged_by: Acknowledgement) -> &'static str {
     match acknowledged_by {
         Acknowledgement::Answer => "operations (acknowledged by an answer each)",
@@ -200,13 +200,13 @@ pub(crate) fn kept_lines(folder: &RunFolder) -> Result<Vec<String>, Error> {
     Ok(operations(&String::from_utf8_lossy(&bytes)).into_iter().map(str::to_owned).collect())
 }
 
-/// What a replay needs to know.
+/// The settings that a replay needs.
 pub(crate) fn describe(judge: &ContentJudge) -> DurableInfo {
     let (dump, asked) = (judge.dump.as_deref().map(texts), judge.asked.clone());
     DurableInfo { dump, asked, rules: judge.rules, mask: judge.mask().clone() }
 }
 
-/// Judges a crash image of an earlier run again, by the contents that the run has kept.
+/// Judges a crash image of an earlier run again, with the contents that the run has kept.
 pub(crate) fn again(info: &DurableInfo, promise: &Promise, folder: &RunFolder) -> Result<Promised, Error> {
     Ok(promised_again(kept(info, folder)?, promise, &folder.file(CONTENTS))?)
 }
@@ -227,9 +227,9 @@ fn kept(info: &DurableInfo, folder: &RunFolder) -> Result<KeptComparison, Error>
     Ok(KeptComparison { dump: dump.as_deref().map(words), asked, rules, mask, lines: kept_lines(folder)? })
 }
 
-/// What to say if operations cannot be told apart.
+/// Explains why operations cannot be told apart, and returns the exit code.
 pub(crate) fn indistinct(why: Indistinct) -> Exit {
-    // Markers say when an operation begins and ends, not what it is.
+    // Markers mark where an operation begins and ends, not what it is.
     let mut can_be_marked = true;
     let why = match why {
         Indistinct::NoOperations => "there are none on standard input".to_owned(),
@@ -263,7 +263,7 @@ pub(crate) fn indistinct(why: Indistinct) -> Exit {
     Exit::NothingAnalysed
 }
 
-/// What to say if contents cannot be compared, and how pmvet ends.
+/// Explains why contents cannot be compared, and returns the exit code.
 pub(crate) fn incomparable(why: Incomparable) -> Exit {
     let (text, lines) = match why {
         Incomparable::Interrupted => {

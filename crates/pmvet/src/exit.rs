@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::ConfigError;
 use crate::recovery;
 
-/// Exit codes, lightest first: if several apply, the last of them wins.
+/// Exit codes, least grave first: if several apply, the gravest wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Exit {
     Ok,
@@ -109,13 +109,13 @@ pub(crate) enum Error {
     Install(#[from] InstallError),
     #[error("{0}{advice}", advice = advice(.0))]
     Launch(LaunchError),
-    /// Private files for programs cannot be had.
+    /// Programs cannot get private files.
     #[error("nothing was run, since the sandbox cannot be used here: {0}; `pmvet doctor` says more")]
     Sandbox(String),
-    /// A trace that is to be read.
+    /// A trace that cannot be read.
     #[error("{}", trace_error(.path, .source))]
     Trace { path: PathBuf, source: TraceError },
-    /// A trace that is being saved.
+    /// A trace that cannot be saved.
     #[error("{0}; no trace is kept. Free some space or give --save-trace another place, then run again")]
     Save(TraceError),
     #[error(transparent)]
@@ -124,7 +124,7 @@ pub(crate) enum Error {
     Fuzz(#[from] FuzzError),
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// What is kept of an earlier run cannot be used.
+    /// The files of an earlier run cannot be used.
     #[error("{0}")]
     Run(String),
     #[error("cannot {action} {what}: {source}")]
@@ -229,7 +229,7 @@ mod tests {
         let io = |action| TraceError::Io { action, file: "t".into(), source: io::ErrorKind::NotFound.into() };
         assert_eq!(exit(io("open")), Exit::Usage);
         assert_eq!(exit(io("read")), Exit::Internal);
-        // The run of another build, which `replay` and `--resume` read.
+        // The run of another build of pmvet, which `replay` and `--resume` refuse.
         let version = TraceError::Version { found: 1, supported: 2, written_by: "0.1.0".into() };
         assert_eq!(Error::Scan(version.into()).exit(), Exit::Usage);
     }

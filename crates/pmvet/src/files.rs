@@ -1,4 +1,4 @@
-//! Files that are there as a whole or not at all.
+//! Files that are written completely or not at all.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,15 +9,15 @@ use serde::Serialize;
 
 use crate::exit::Error;
 
-/// Writes a file under a temporary name beside it, which then becomes its own: whoever reads it sees the old content or the new one,
-/// never a part. What is no plain file, such as a pipe, is written to directly.
+/// Writes a file under a temporary name beside it and renames it: a reader sees the old content or the new one, never a part. Anything but
+/// a plain file, such as a pipe, is written to directly.
 pub(crate) fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let fill_file = |file: File| {
         let mut out = BufWriter::new(file);
         fill(&mut out)?;
         out.flush()
     };
-    // A link is to lead to the new content, not to be replaced by it.
+    // Follow a link instead of replacing it.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let known = path.metadata().ok();
     if known.as_ref().is_some_and(|known| !known.is_file()) {
@@ -38,13 +38,13 @@ pub(crate) fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Resu
     done
 }
 
-/// The same with what `value` is in JSON.
+/// The same, with `value` as JSON.
 pub(crate) fn replace_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let bytes = serde_json::to_vec_pretty(value).map_err(io::Error::other)?;
     replace(path, |out| out.write_all(&bytes))
 }
 
-/// A name in the same folder. Always the same, so that what a kill leaves there does not stay.
+/// A name in the same folder. It is always the same, so that the next write replaces what a killed pmvet left.
 fn beside(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     let mut fresh = OsString::from(".");
@@ -53,7 +53,7 @@ fn beside(path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(fresh))
 }
 
-/// Brings a recording: its trace, and PM files as they were.
+/// Copies a recording: its trace, and the first images of its PM files.
 pub(crate) fn bring_recording(from: &Path, to: &Path) -> Result<(), Error> {
     let failed = |source| Error::Output { action: "bring", what: from.display().to_string(), source };
     std::fs::create_dir_all(to).map_err(failed)?;
@@ -66,7 +66,7 @@ pub(crate) fn bring_recording(from: &Path, to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// One file under two names, or two files if they are on different disks. Recordings are never changed.
+/// Hard-links a file, or copies it if it is on another disk. Recordings never change, so sharing is safe.
 pub(crate) fn link(from: &Path, to: &Path, may_be_missing: bool) -> Result<(), Error> {
     if to.exists() || may_be_missing && !from.exists() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Programs get private files. How is decided here, and proven, before anything runs.
+//! Chooses how programs get private files, and proves that it works, before anything runs.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,9 +13,10 @@ pub(crate) const VARIABLE: &str = "PMVET_SANDBOX";
 /// How programs are kept from the user's files.
 #[derive(Debug)]
 pub(crate) enum Backend {
-    /// The kernel gives each run a view of the file system of its own.
+    /// The kernel gives each run its own view of the file system.
     Namespace,
-    /// Every call that names a file is looked at; what cannot be made private is refused. With the reason, if it was not asked for.
+    /// pmvet looks at every system call that names a file, and refuses what it cannot make private. With the reason, if the user did not
+    /// ask for it.
     Supervisor(Option<NoViews>),
 }
 

@@ -122,7 +122,7 @@ pub(crate) fn index(what: &What<'_>) -> usize {
     }
 }
 
-/// By the kind of a record in a ring: the number of the event's kind, for accesses, flushes and fences.
+/// The number of the event's kind by the kind of a ring record, for accesses, flushes and fences.
 pub(crate) const OF_RECORD: [u8; 256] = {
     let mut numbers = [0; 256];
     numbers[wire::STORE as usize] = 0;

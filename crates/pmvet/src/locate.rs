@@ -1,19 +1,19 @@
-//! Which PM file an address belongs to, fast enough to ask for every load.
+//! Finds the PM file of an address, fast enough to ask for every load.
 
 use pmvet_events::spaces::AddressSpaces;
 use pmvet_events::{Event, FileId, ThreadId, What};
 
-/// Follows the mappings of a run and finds the file behind an address, also in a trace that is damaged.
+/// Follows the mappings of a run and finds the file behind an address, even in a damaged trace.
 #[derive(Debug, Default)]
 pub(crate) struct Locator {
     spaces: AddressSpaces,
 }
 
-/// No run has so many threads; tables by thread would become huge.
+/// No run has this many threads; a greater number would make tables by thread huge.
 const IMPOSSIBLE_THREAD: u32 = 1 << 24;
 
 impl Locator {
-    /// Takes notice of an event, if it changes who is who or what is where.
+    /// Follows an event that changes processes, threads or mappings.
     pub(crate) fn update(&mut self, event: &Event<'_>) {
         let possible = match event.what {
             What::Map { addr, len, offset, .. } => addr.checked_add(len).is_some() && offset.checked_add(len).is_some(),

@@ -1,13 +1,14 @@
 //! pmvet: finds bugs in programs that use persistent memory.
 //!
-//! * `cli` and `config` — what the user asked for; `exit` — what comes back; `budget` — when.
+//! * `cli` and `config` — what the user asked for; `exit` — exit codes and errors; `budget` — time limits.
 //! * `commands` — one file per command; `driver` — records a workload and runs engines on it, for all of them.
 //! * `isolation` — private files, proven before anything runs.
-//! * `workload` — a target on private copies of its files; `run_folder` — what is kept of a run; `retention` — of which runs; `reporting` — findings, shown.
+//! * `workload` — a target on private copies of its files; `run_folder` — what is kept of a run; `retention` — which runs are kept;
+//!   `reporting` — findings, shown.
 //! * `summary` — what a traced run did, in numbers; `printing` — single events, as text or JSON.
 //! * `kinds`, `locate`, `pm` — events by number, addresses by file, and which files are PM.
 //! * `workers` — processes that do jobs for a campaign.
-//! * `files` — files that are there as a whole or not at all; `system` — signals and other things of the operating system.
+//! * `files` — files written completely or not at all; `system` — signals and other calls to the operating system.
 
 mod budget;
 mod cli;
@@ -44,7 +45,7 @@ use self::exit::Exit;
 fn main() -> ExitCode {
     budget::start_clock();
     panics_end_it();
-    // The guard must come up whatever the rest of this program does.
+    // The guard must start whatever the rest of this program does.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     if let Some((first, rest)) = arguments.split_first()
         && first == guard::COMMAND
@@ -66,14 +67,14 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("pmvet: {error}");
-            // Whatever could not be done then, this is why.
+            // An interrupt is the reason for any error after it.
             let interrupted = pmvet_target::shutdown::stopped_by().map(|_| Exit::Interrupted);
             interrupted.unwrap_or(error.exit()).into()
         }
     }
 }
 
-/// A thread that is gone would leave a result that looks whole.
+/// Aborts on a panic in any thread: a result without that thread's part would look complete.
 fn panics_end_it() {
     let says = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

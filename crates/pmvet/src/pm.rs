@@ -6,11 +6,10 @@ use std::path::Path;
 use glob::Pattern;
 use pmvet_events::paths;
 
-/// PM without being told.
+/// Globs that are PM by default.
 pub(crate) const DEFAULT: [&str; 3] = ["/mnt/pmem*/**", "/dev/shm/**", "/dev/dax*"];
 
-/// An absolute glob for what the user wrote; `base` is what a relative one is relative to. Globs are for the
-/// [`text`](paths::text) of a path.
+/// Turns a glob from the user into an absolute one; relative globs are relative to `base`. Globs match the [`text`](paths::text) of a path.
 pub(crate) fn glob<T: AsRef<OsStr> + ?Sized>(written: &T, base: &Path) -> Result<String, String> {
     let path = Path::new(written);
     if path.as_os_str().is_empty() {
@@ -21,7 +20,7 @@ pub(crate) fn glob<T: AsRef<OsStr> + ?Sized>(written: &T, base: &Path) -> Result
         rest if path.is_absolute() => paths::text(rest).into_owned(),
         rest => format!("{}/{}", escaped(base), paths::text(rest)),
     };
-    // A folder stands for all that is in it, even if its name looks like a glob.
+    // A folder stands for everything in it, even if its name looks like a glob.
     let there = base.join(path);
     // The target's mappings are known by their real paths.
     let real = || there.canonicalize().unwrap_or(there.clone());
@@ -42,7 +41,7 @@ pub(crate) fn glob<T: AsRef<OsStr> + ?Sized>(written: &T, base: &Path) -> Result
     }
 }
 
-/// Globs as people read them.
+/// Globs in readable form.
 pub(crate) fn shown(globs: &[String]) -> String {
     let shown = |glob: &String| paths::shown(&paths::of_text(glob)).to_string();
     globs.iter().map(shown).collect::<Vec<_>>().join(", ")

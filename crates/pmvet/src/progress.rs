@@ -1,4 +1,4 @@
-//! How far a long phase has come: a bar on a terminal, a line now and then in a pipe, both on standard error.
+//! Progress of a long phase: a bar on a terminal, a line now and then in a pipe, both on standard error.
 
 use std::io::IsTerminal;
 use std::sync::{Mutex, MutexGuard};
@@ -8,11 +8,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pmvet_engines::lab::TrialProgress;
 use pmvet_engines::verify::SearchProgress;
 
-/// How often a pipe, and how often a terminal, is told.
+/// Intervals of updates, in a pipe and on a terminal.
 const LINES: Duration = Duration::from_secs(10);
 const SCREEN: Duration = Duration::from_millis(200);
 
-/// What a terminal shows, in the words of indicatif.
+/// Templates of indicatif for the terminal.
 const CRASH_IMAGES: &str = "{bar:30} {pos}/{len} crash images, {msg} failed, {per_sec}, {eta} left";
 const CRASHES: &str = "{bar:30} {pos}/{len} crashes, {msg}";
 const TASKS: &str = "{bar:30} {pos}/{len} tasks, {msg}";
@@ -37,9 +37,9 @@ enum Shown {
 pub(crate) struct Stand {
     pub(crate) done: u64,
     pub(crate) total: u64,
-    /// What stands beside the bar.
+    /// The text beside the bar.
     pub(crate) message: String,
-    /// The same for a pipe, as a whole.
+    /// The whole line for a pipe.
     pub(crate) line: String,
 }
 
@@ -59,7 +59,7 @@ impl ProgressReport {
         Self::new(quiet, TASKS)
     }
 
-    /// For a phase whose end nobody knows.
+    /// For a phase of unknown length.
     pub(crate) fn endless(quiet: bool) -> Self {
         Self::new(quiet, ENDLESS)
     }
@@ -77,7 +77,7 @@ impl ProgressReport {
         Self { shown, started: now, last: Mutex::new(now) }
     }
 
-    /// Tells where it stands, if it is time to. `stand` gets the seconds since the start.
+    /// Shows the progress if an update is due. `stand` gets the seconds since the start.
     pub(crate) fn show(&self, stand: impl FnOnce(f64) -> Stand) {
         let interval = match self.shown {
             Shown::Nothing => return,
@@ -101,7 +101,7 @@ impl ProgressReport {
         }
     }
 
-    /// The phase is over: the bar goes.
+    /// Removes the bar at the end of the phase.
     pub(crate) fn finish(&self) {
         if let Shown::Bar(bar) = &self.shown {
             bar.finish_and_clear();
@@ -114,7 +114,7 @@ impl ProgressReport {
 }
 
 impl Drop for ProgressReport {
-    /// Whatever ended the phase.
+    /// Removes the bar however the phase ended.
     fn drop(&mut self) {
         self.finish();
     }

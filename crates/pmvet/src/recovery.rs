@@ -1,4 +1,4 @@
-//! The recovery that the user asked for: how it is run, and whether it works when nothing has crashed.
+//! The recovery that the user asked for: how to run it, and whether it works without a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -24,27 +24,27 @@ use crate::exit::{Error, Exit};
 use crate::system;
 use crate::workload;
 
-/// Settings as text, to be compared. Most have the names of their flags.
+/// Settings as text, to compare runs. Most have the names of their flags.
 pub(crate) type Identity = BTreeMap<String, String>;
 
 /// Settings without a flag of the same name.
 const CONFIG: &str = "configuration";
 pub(crate) const PLAN: &str = "plan";
 pub(crate) const ENGINE: &str = "engine";
-/// Only runs that `pmvet merge` has made have it.
+/// Marks runs made by `pmvet merge`.
 pub(crate) const MERGED: &str = "merged";
 
 /// Tells shards of one run apart.
 pub(crate) const SHARD: &str = "shard";
 
-/// Notes which part of the work a run does, if it does not do it all.
+/// Adds the shard, if the run does only a part of the work.
 pub(crate) fn add_shard(identity: &mut Identity, shard: Option<(usize, usize)>) {
     if let Some((k, n)) = shard {
         identity.insert(SHARD.into(), format!("{}/{n}", k + 1));
     }
 }
 
-/// Which settings differ, as the user knows them.
+/// Which settings differ, by the names that users know.
 pub(crate) fn differences(before: &Identity, now: &Identity) -> Vec<String> {
     let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
     let word = |name: &str| match name {
@@ -62,7 +62,7 @@ pub(crate) fn differences(before: &Identity, now: &Identity) -> Vec<String> {
 pub(crate) struct Recovering {
     pub(crate) mode: Mode,
     recover: Option<String>,
-    /// It only looks at the files, and reads no operations.
+    /// The recovery only looks at the files, and reads no operations.
     looks: bool,
     pub(crate) oracle: Option<Vec<OsString>>,
     timeout: Option<Duration>,
@@ -74,7 +74,7 @@ pub(crate) struct Recovering {
     client: Option<String>,
     ready_when: Option<String>,
     stop: Option<String>,
-    /// What the configuration says, as far as results depend on it.
+    /// The parts of the configuration on which results depend.
     config: String,
 }
 
@@ -82,7 +82,7 @@ impl Recovering {
     pub(crate) fn new(arguments: &cli::Recovering, workload: &cli::Workload) -> Result<Self, Error> {
         one_at_a_time(workload.client.as_deref(), arguments.jobs)?;
         let cores = system::cores();
-        // These decide what is shown, what is kept, and what flags would say, which are here already.
+        // These decide what is shown and kept, or stand for flags, which are in the settings already.
         let config = Config {
             suppress: Vec::new(),
             runs_limit: Default::default(),
@@ -98,7 +98,7 @@ impl Recovering {
             looks: false,
             oracle: arguments.oracle.as_deref().map(sandbox::shell),
             timeout: arguments.recover_timeout,
-            // Two servers cannot have one port.
+            // Two servers cannot share one port.
             jobs: if workload.client.is_some() { 1 } else { arguments.jobs.map_or(cores, usize::from) },
             budget: arguments.budget,
             setup: workload.setup.clone(),
@@ -111,7 +111,8 @@ impl Recovering {
         })
     }
 
-    /// What is compared of a program that is no server, if anything. What shows the files recovers them, too, if the user named no recovery.
+    /// What to compare for a program that is not a server, if anything. The command that shows the files also recovers them, unless the
+    /// user named a recovery.
     pub(crate) fn show_by(&mut self, arguments: &cli::Durable) -> Option<DurableSettings> {
         let durable = DurableSettings::new(arguments, self.recover.is_some(), false);
         if let Some(dump) = &arguments.dump {
@@ -120,13 +121,13 @@ impl Recovering {
         durable
     }
 
-    /// Lets this command, which shows what the files hold, recover them, too, if the user named none.
+    /// Lets this command, which shows the content of the files, also recover them, unless the user named a recovery.
     pub(crate) fn recover_by(&mut self, dump: &str) {
         self.looks = self.recover.is_none();
         self.recover.get_or_insert_with(|| dump.into());
     }
 
-    /// What the user named, or the program once more.
+    /// The recovery that the user named, or the program once more.
     pub(crate) fn command(&self, workload: &Workload) -> Vec<OsString> {
         workload.recovery_command(self.recover.as_deref())
     }
@@ -134,7 +135,7 @@ impl Recovering {
     /// The same, to be run under DynamoRIO.
     pub(crate) fn program(&self, workload: &Workload) -> Result<Program, Error> {
         match &self.recover {
-            // What a shell would only split at spaces needs none, which would have to be traced too.
+            // A line that a shell would only split at spaces runs without a shell, which would have to be traced too.
             Some(line) if is_plain(line) => {
                 let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
                 Ok(Program::find(&words)?)
@@ -156,7 +157,7 @@ impl Recovering {
         }
     }
 
-    /// All that decides what is tried and what is expected, together with what an engine adds.
+    /// All settings that decide what is tried and what is expected, with those that an engine adds.
     pub(crate) fn identity<const N: usize>(&self, more: [(&str, &dyn std::fmt::Debug); N]) -> Identity {
         let mine: [(&str, &dyn std::fmt::Debug); 11] = [
             ("persistency", &self.mode),
@@ -176,7 +177,7 @@ impl Recovering {
     }
 }
 
-/// Recoveries of a server come one after the other, since two cannot have one port: more jobs would be a promise that is not kept.
+/// Refuses `--jobs` for servers: their recoveries run one after the other, since two cannot share one port.
 pub(crate) fn one_at_a_time(client: Option<&str>, jobs: Option<u16>) -> Result<(), Error> {
     match jobs {
         Some(2..) if client.is_some() => {
@@ -186,8 +187,8 @@ pub(crate) fn one_at_a_time(client: Option<&str>, jobs: Option<u16>) -> Result<(
     }
 }
 
-/// How the recovery ends when nothing was injected, how long it may take, and what it printed, if it had to be run for that: an earlier part
-/// of the same run may have found out.
+/// How the recovery ends without a crash, how long it may take, and, if it had to run for that, what it printed. An earlier part of the
+/// same run may already know the first two.
 pub(crate) fn usual(
     known: (Option<&Outcome>, Option<Duration>),
     has_oracle: bool,
@@ -205,7 +206,7 @@ pub(crate) fn usual(
     }
 }
 
-/// What to say if a recovery, or its oracle, does not work on what the undisturbed run left, and how pmvet ends.
+/// Explains that a recovery, or its oracle, does not work on what the undisturbed run left, and returns the exit code.
 fn unproven(why: &UnprovenRecovery, has_oracle: bool, has_dump: bool) -> Exit {
     match why {
         UnprovenRecovery::Interrupted => {
@@ -233,14 +234,14 @@ fn unproven(why: &UnprovenRecovery, has_oracle: bool, has_dump: bool) -> Exit {
     }
 }
 
-/// A command line that a shell would do nothing to but split it at spaces.
+/// Whether a shell would only split this command line at spaces.
 fn is_plain(line: &str) -> bool {
     let plain = |c: char| c.is_alphanumeric() || " /._-+:,@%".contains(c);
     // A first word without a slash may be a builtin of the shell.
     line.chars().all(plain) && line.split_whitespace().next().is_some_and(|first| first.contains('/'))
 }
 
-/// What to say if the journal of an interrupted run cannot be used.
+/// The error if the journal of an interrupted run cannot be used.
 pub(crate) fn journal_damaged(path: &Path, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::InvalidData => {
@@ -250,13 +251,13 @@ pub(crate) fn journal_damaged(path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Tells that the journal of a run that was killed has lost its last line.
+/// Says that the journal of a killed run has lost its last line.
 pub(crate) fn say_torn(path: &Path) {
     let path = path.display();
     eprintln!("pmvet: the last line of {path} was cut off when that run was killed; what it was about is tried again");
 }
 
-/// What could not be done, as the user is told.
+/// An error about what could not be done to what.
 pub(crate) fn failed(action: &'static str, what: &str, source: io::Error) -> Error {
     Error::Output { action, what: what.into(), source }
 }

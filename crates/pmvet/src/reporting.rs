@@ -1,4 +1,4 @@
-//! Findings, sorted out, kept in the run's folder, and shown.
+//! Filters findings, keeps them in the run's folder, and shows them.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
@@ -28,7 +28,7 @@ use crate::files;
 use crate::run_folder::{RunFolder, RunInfo, Text};
 use crate::trend;
 
-/// What a run of an engine gave.
+/// The results of a run.
 pub(crate) struct Results<'a> {
     pub(crate) folder: &'a RunFolder,
     pub(crate) info: &'a RunInfo,
@@ -47,7 +47,7 @@ pub(crate) struct Results<'a> {
 /// `witnesses.json`: by the hash of the crash image.
 pub(crate) type Witnesses = HashMap<String, Saved>;
 
-/// A witness as files have it.
+/// A witness as stored in files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Saved {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub(crate) struct Saved {
     promise: Option<Promise>,
 }
 
-/// Keeps the results in the run's folder and shows them. Returns how pmvet ends.
+/// Keeps the results in the run's folder and shows them. Returns the exit code.
 pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit, Error> {
     let (sources, folder) = (sources(), results.folder);
     let run = keep(results, how, &sources)?;
@@ -78,21 +78,21 @@ pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit,
     }
     shown?;
     Ok(match (run.fails(severity(how.fail_on), how.pedantic), unsaved.is_empty()) {
-        // What was found counts for more than that it is not kept.
+        // Findings matter more than a failure to keep them.
         (true, _) => Exit::Findings,
         (false, true) => Exit::Ok,
         (false, false) => Exit::Internal,
     })
 }
 
-/// Sorts the results out, and keeps them in the run's folder.
+/// Filters the results, and keeps them in the run's folder.
 pub(crate) fn keep(results: Results<'_>, how: &cli::Reporting, sources: &Sources) -> Result<Run, Error> {
     let mut dedup = Dedup::new(sources);
     for finding in results.findings {
         dedup.add(finding);
     }
     let mut findings = dedup.finish(&results.folder.id);
-    // Nothing is promised that the run did not keep.
+    // Only findings whose images the run has kept get a token.
     for finding in &mut findings {
         let of_this_run = finding.replay.as_ref().is_some_and(|token| is_of(token, &results.folder.id));
         if of_this_run && !image_of(finding).is_some_and(|image| results.witnesses.contains_key(image)) {
@@ -111,14 +111,14 @@ pub(crate) fn keep(results: Results<'_>, how: &cli::Reporting, sources: &Sources
         None => Default::default(),
     };
     let folder = results.folder;
-    // First what a replay needs: if that cannot be kept, nothing is promised.
+    // Keep first what a replay needs: if that fails, findings get no token.
     if !folder.keep_json("witnesses.json", &needed(&findings, &results.witnesses)) {
         forget_replays(&mut findings, &folder.id);
     }
     if !folder.kept(save(&findings, folder)) {
         forget_replays(&mut findings, &folder.id);
     }
-    // A run that has seen no recovery work has tried none.
+    // If no recovery has worked, none was tried.
     let tried = results.info.usual.is_some();
     let run = Run {
         id: folder.id.clone(),
@@ -187,14 +187,14 @@ fn show(run: &Run, sources: &Sources, how: &cli::Reporting, brief: bool) -> Resu
     };
     let mut out = io::stdout().lock();
     match exporter.export(run, sources, &mut out).and_then(|()| out.flush()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(source) => Err(Error::Output { action: "write", what: "standard output".into(), source }),
         Ok(()) => Ok(()),
     }
 }
 
-/// What suits standard output.
+/// The printer for standard output.
 pub(crate) fn terminal(color: Color, full_stacks: bool) -> Terminal {
     let color = match color {
         Color::Auto => terminal::Color::Auto,
@@ -205,7 +205,7 @@ pub(crate) fn terminal(color: Color, full_stacks: bool) -> Terminal {
     Terminal { full_stacks, ..Terminal::new(color, columns, |name| std::env::var_os(name)) }
 }
 
-/// Writes what the user asked for. What cannot be written is noted, and told after the findings.
+/// Writes the formats that the user asked for. Errors are noted, and printed after the findings.
 fn export(run: &Run, sources: &Sources, how: &cli::Reporting, folder: &RunFolder) {
     let junit = Junit { fail_on: severity(how.fail_on), pedantic: how.pedantic };
     let sarif = Sarif { pedantic: how.pedantic, ..Sarif::default() };
@@ -221,7 +221,7 @@ fn export(run: &Run, sources: &Sources, how: &cli::Reporting, folder: &RunFolder
     }
 }
 
-/// The HTML page of a run, which compares it with those before.
+/// The HTML page of a run, which compares it with earlier runs.
 pub(crate) fn page(folder: &RunFolder, run: &Run) -> Html {
     Html { earlier: trend::earlier_runs(folder, run), ..Html::default() }
 }
@@ -235,7 +235,7 @@ pub(crate) fn write(path: &Path, exporter: &dyn Exporter, run: &Run, sources: &S
     })
 }
 
-/// The source files of findings are looked for in the current folder, too.
+/// Source files are also looked for in the current folder.
 pub(crate) fn sources() -> Sources {
     Sources::new(std::env::current_dir())
 }

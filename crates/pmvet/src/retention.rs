@@ -1,7 +1,7 @@
-//! Which runs are kept, and which make room: `pmvet runs`, and every engine when its run has ended.
+//! Decides which runs are kept and which are removed: for `pmvet runs`, and after the run of every engine.
 //!
-//! A run that somebody may still want is never removed: the newest, one that is pinned (a baseline was written from it, say), one whose
-//! folder the user renamed, a shard that may not be joined yet, and one that another pmvet has open.
+//! Never removed are runs that somebody may still want: the newest, pinned ones (such as the source of a baseline), those whose folder the
+//! user renamed, shards that may not be joined yet, and those that another pmvet has open.
 
 use std::fs::File;
 use std::io;
@@ -15,10 +15,10 @@ use crate::summary::render::bytes;
 
 /// A file with this name in a run's folder pins the run. It says why.
 const PINNED: &str = "pinned";
-/// What a folder that is being removed starts with. One that an interrupted pmvet left is removed with the next.
+/// Prefix of a folder that is being removed. If pmvet was interrupted, the next removal finishes it.
 const REMOVED: &str = ".removed-";
-/// Room for all runs of a folder, unless `[runs] limit` names another. Hundreds of usual runs, and little beside a source tree with its
-/// builds.
+/// Default of `[runs] limit`, the room for all runs of a folder: enough for hundreds of usual runs, and little beside a source tree with
+/// its builds.
 pub(crate) const DEFAULT_LIMIT_BYTES: u64 = 4 << 30;
 
 /// A run that is kept.
@@ -28,7 +28,7 @@ pub(crate) struct KeptRun {
     /// Nothing if `run.json` cannot be read.
     pub(crate) info: Option<RunInfo>,
     pub(crate) size_bytes: u64,
-    /// Why it is not removed to make room, if so.
+    /// Why it must not be removed to make room, if so.
     pub(crate) protected: Option<String>,
 }
 
@@ -49,7 +49,7 @@ impl KeptRun {
         Self { size_bytes: disk_usage(&folder.path), folder, info, protected }
     }
 
-    /// How long ago it was started; nothing if nobody knows.
+    /// How long ago it was started; nothing if unknown.
     pub(crate) fn age(&self, now: SystemTime) -> Option<Duration> {
         let started = UNIX_EPOCH.checked_add(Duration::from_secs(self.info.as_ref()?.started))?;
         now.duration_since(started).ok()
@@ -98,14 +98,14 @@ pub(crate) fn folders(runs: &Path) -> Result<Vec<RunFolder>, Error> {
     Ok(found)
 }
 
-/// What a folder takes on the disk. What vanishes meanwhile takes nothing.
+/// The disk space of a folder. Files that vanish meanwhile count nothing.
 fn disk_usage(folder: &Path) -> u64 {
     let mut sum = 0;
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };
-            // Blocks of 512 bytes, whatever the file system's are: images have holes.
+            // `blocks` counts 512 bytes each on every file system. The length would be wrong, since images have holes.
             sum += metadata.blocks() * 512;
             if metadata.is_dir() {
                 folders.push(entry.path());
@@ -159,7 +159,7 @@ fn chosen(runs: &[KeptRun], how: Prune, now: SystemTime) -> Vec<&KeptRun> {
             runs.iter().filter(may_go).take_while(too_much).collect()
         }
         Prune::Beyond { keep, older_than } => {
-            // One whose age nobody knows, or from the future, is not old.
+            // A run of unknown age, or from the future, is not old.
             let old = |run: &&KeptRun| older_than.is_zero() || run.age(now).is_some_and(|age| age >= older_than);
             runs.iter().rev().skip(keep).filter(may_go).filter(old).collect::<Vec<_>>().into_iter().rev().collect()
         }
@@ -187,7 +187,7 @@ fn remove(path: &Path) -> Result<bool, Error> {
     if folder.try_lock().is_err() {
         return Ok(false);
     }
-    // In one step it is no run any more, also for others who look.
+    // The rename removes it in one step, also for other processes.
     let gone = match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => parent.join(format!("{REMOVED}{}", name.to_string_lossy())),
         _ => PathBuf::from(path),
@@ -196,7 +196,7 @@ fn remove(path: &Path) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Removes what an interrupted pmvet left half removed.
+/// Removes folders that an interrupted pmvet left half removed.
 fn finish_removals(runs: &Path) {
     for entry in std::fs::read_dir(runs).into_iter().flatten().flatten() {
         if entry.file_name().as_encoded_bytes().starts_with(REMOVED.as_bytes()) {
@@ -205,7 +205,7 @@ fn finish_removals(runs: &Path) {
     }
 }
 
-/// Makes room after a run, and says what is gone. A run that could not make room is as good as before.
+/// Makes room after a run, and says what was removed. A failure is no error of the run.
 pub(crate) fn make_room(runs: &Path, limit: Option<u64>, quiet: bool) {
     let Some(limit) = limit else { return };
     match prune(runs, Prune::ToBytes(limit)) {

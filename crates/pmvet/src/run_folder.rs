@@ -26,7 +26,7 @@ use crate::files;
 use crate::recovery::{self, Identity};
 
 pub(crate) const LATEST: &str = "latest";
-/// What the recorded run left in files that are not PM, as far as it differs from the user's own: an archive.
+/// Archive of the files that are not PM, as the recorded run left them, if they differ from the user's own.
 pub(crate) const LEFT: &str = "left.tar";
 
 /// The folder of one run.
@@ -34,7 +34,7 @@ pub(crate) const LEFT: &str = "left.tar";
 pub(crate) struct RunFolder {
     pub(crate) id: String,
     pub(crate) path: PathBuf,
-    /// What could not be kept, to be told after the findings.
+    /// Errors of what could not be kept, printed after the findings.
     unsaved: Arc<Unsaved>,
     /// Locked, so that nobody removes it to make room.
     _in_use: Option<Arc<File>>,
@@ -50,7 +50,7 @@ impl Unsaved {
 }
 
 impl Drop for Unsaved {
-    /// A run that ends without a report has nobody else to tell.
+    /// If a run ends without a report, its errors are printed here.
     fn drop(&mut self) {
         for error in self.errors().iter() {
             eprintln!("pmvet: {error}");
@@ -62,7 +62,7 @@ impl RunFolder {
     pub(crate) fn create(runs: &Path) -> Result<Self, Error> {
         let failed = |what: &Path, source| Error::Output { action: "make", what: what.display().to_string(), source };
         std::fs::create_dir_all(runs).map_err(|e| failed(runs, e))?;
-        // Runs are not for version control.
+        // Keeps runs out of version control.
         if let Some(parent) = runs.parent().filter(|p| p.file_name().is_some_and(|n| n == ".pmvet")) {
             let _ = std::fs::write(parent.join(".gitignore"), "*\n");
         }
@@ -88,7 +88,7 @@ impl RunFolder {
         unreachable!("there are infinitely many names")
     }
 
-    /// Replaces the link in one step, since others may be looking.
+    /// Replaces the link in one step, since other processes may be reading it.
     fn become_latest(&self, runs: &Path) -> io::Result<()> {
         let fresh = runs.join(format!(".{LATEST}-{}", std::process::id()));
         let _ = std::fs::remove_file(&fresh);
@@ -122,7 +122,7 @@ impl RunFolder {
         Err(Error::Run(format!("`{name}` is neither a run in {} nor the folder of a run", runs.display())))
     }
 
-    /// The run that a finding's id or the command line means, and the finding.
+    /// The run that a finding's id or the command line refers to, and the finding.
     pub(crate) fn with_finding(made: &cli::Made, id: &str) -> Result<(Self, Finding), Error> {
         let token: Option<Token> = id.parse().ok();
         let run = token.as_ref().map(|token| token.run.as_str()).or(made.run.as_deref());
@@ -159,7 +159,7 @@ impl RunFolder {
         jsonl::read(io::BufReader::new(file)).collect::<Result<Vec<_>, _>>().map_err(|e| bad(&e))
     }
 
-    /// All that reports are made of.
+    /// All data for reports.
     pub(crate) fn report(&self) -> Result<Run, Error> {
         let path = self.file("report.json");
         let bad = |e: &dyn std::fmt::Display| {
@@ -177,7 +177,7 @@ impl RunFolder {
         self.path.join(name)
     }
 
-    /// Opens the last run to go on with it, if it was of the same command with the same settings.
+    /// Opens the last run to resume it, if it had the same command and settings.
     pub(crate) fn resume(runs: &Path, command: &[OsString], settings: &Identity) -> Result<(Self, RunInfo), Error> {
         let folder = Self::open(runs, None)?;
         let info = folder.read_info()?;
@@ -190,7 +190,7 @@ impl RunFolder {
         }
     }
 
-    /// Makes a run that works on what another one has recorded: the same command, with the same settings but for its part of the work.
+    /// Makes a run on the recording of another: the same command, with the same settings except for its part of the work.
     pub(crate) fn on_recording(
         runs: &Path,
         recorded: &Path,
@@ -214,7 +214,7 @@ impl RunFolder {
         files::bring_recording(&from.path, &folder.path)?;
         info.settings = settings.clone();
         (info.complete, info.interrupted) = (false, None);
-        // The last file: a run without it has not begun.
+        // Written last: a run without this file has not begun.
         folder.write_info(&info)?;
         Ok((folder, info))
     }
@@ -235,7 +235,7 @@ impl RunFolder {
         self.write_json("run.json", &RunInfo { interrupted, ..info.clone() })
     }
 
-    /// Writes a file in one step: it is there as a whole or not at all.
+    /// Writes a file in one step, so that it is there as a whole or not at all.
     pub(crate) fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), Error> {
         self.written(name, files::replace_json(&self.file(name), value))
     }
@@ -248,7 +248,7 @@ impl RunFolder {
         done.map_err(|source| Error::Output { action: "write", what: self.file(name).display().to_string(), source })
     }
 
-    /// Writes a file that the run can do without. Says whether it could; if not, that is told after the findings.
+    /// Writes a file that the run can do without. Returns whether that worked; if not, the error is printed after the findings.
     pub(crate) fn keep_json(&self, name: &str, value: &impl Serialize) -> bool {
         self.kept(self.write_json(name, value))
     }
@@ -279,7 +279,7 @@ impl RunFolder {
         loaded.map_err(|source| Error::Output { action: "bring back", what, source })
     }
 
-    /// Notes what could not be kept, or not be done for that reason.
+    /// Notes an error about something that could not be kept, or done for that reason.
     pub(crate) fn kept(&self, done: Result<(), Error>) -> bool {
         let saved = done.is_ok();
         self.unsaved.errors().extend(done.err());
@@ -297,7 +297,7 @@ impl RunFolder {
     }
 }
 
-/// What tells a run from one with this command and these settings, if anything does.
+/// How a run differs from one with this command and these settings, if at all.
 fn other_than(info: &RunInfo, command: &[OsString], settings: &Identity) -> Option<String> {
     let other = recovery::differences(&info.settings, settings);
     match () {
@@ -308,14 +308,14 @@ fn other_than(info: &RunInfo, command: &[OsString], settings: &Identity) -> Opti
     }
 }
 
-/// Locks a folder for as long as somebody has it. Some file systems have no locks; then nothing keeps a run from being removed.
+/// Locks a folder as long as the file is open. On a file system without locks, nothing keeps the run from being removed.
 fn in_use(path: &Path) -> Option<Arc<File>> {
     let folder = File::open(path).ok()?;
     folder.try_lock_shared().ok()?;
     Some(Arc::new(folder))
 }
 
-/// A time, as seconds since 1970, in words that sort: `2026-11-15T05:12:26Z`.
+/// A time, given as seconds since 1970, in a form that sorts: `2026-11-15T05:12:26Z`.
 pub(crate) fn rfc3339(seconds: u64) -> String {
     /// The last one whose year has four digits.
     const LAST_SECOND: u64 = 253_402_300_799;

@@ -1,4 +1,4 @@
-//! Commands as a shell reads them.
+//! Quotes commands for a shell.
 
 /// A word as a shell reads it back.
 pub(crate) fn quoted(word: &str) -> String {

@@ -1,4 +1,4 @@
-//! The few things that only the operating system knows. All `unsafe` of this crate is here.
+//! Calls to the operating system. All `unsafe` of this crate is here.
 
 use std::fs::File;
 use std::io;
@@ -33,10 +33,11 @@ extern "C" fn stop(signal: libc::c_int, info: *const libc::siginfo_t, _: *const 
 
 extern "C" fn nothing(_: libc::c_int, _: *const libc::siginfo_t, _: *const libc::c_void) {}
 
-/// Lets SIGINT, SIGTERM and SIGHUP stop the target first; a second one, of whichever, ends pmvet at once, and its guard ends the target.
+/// Lets SIGINT, SIGTERM and SIGHUP stop the target first. A second signal, whichever it is, ends pmvet at once, and the guard ends the
+/// target.
 ///
-/// A signal that is ignored, as under `nohup`, stays so. A file that grows over its limit becomes an error of the
-/// write, not the end of pmvet. Handlers do not outlive an exec, so the target does not notice any of this.
+/// An ignored signal, as under `nohup`, stays ignored. A file that exceeds its size limit becomes an error of the write and does not end
+/// pmvet. Handlers do not survive an exec, so the target notices none of this.
 pub(crate) fn handle_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         handle(signal, stop, libc::SA_RESTART);
@@ -71,11 +72,11 @@ fn handle(signal: libc::c_int, handler: Handler, flags: libc::c_int) {
     }
 }
 
-/// Ends pmvet as it is, whatever its threads wait for, and with it all that it has started.
+/// Ends pmvet at once, whatever its threads wait for, and all that it has started.
 pub(crate) fn end_at_once(message: &str, exit: Exit) -> ! {
     let mut output = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
-    // Not through `std`: somebody may have its lock and wait for a pipe that nobody reads.
-    // SAFETY: the pointers are valid, and the length is that of the message. Nothing of this process runs afterwards.
+    // Not through `std`: a thread may hold its lock while it waits for a pipe that nobody reads. SAFETY: the pointers are valid, and the
+    // length is that of the message. Nothing of this process runs afterwards.
     unsafe {
         if libc::poll(&raw mut output, 1, 0) > 0 {
             libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());
@@ -84,7 +85,7 @@ pub(crate) fn end_at_once(message: &str, exit: Exit) -> ! {
     }
 }
 
-/// Waits until standard input can be read, has ended or has failed. False if that is not so after a while.
+/// Waits a short time until standard input can be read, has ended or has failed. False if none of that happened.
 pub(crate) fn input_is_ready() -> bool {
     const WHILE: libc::c_int = 50;
     let mut input = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
@@ -104,11 +105,11 @@ pub(crate) fn children_cpu_time() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// Names the pmvet that started this one, which is not to outlive it.
+/// Environment variable with the process id of the pmvet that started this one, so that this one dies with it.
 const PARENT: &str = "PMVET_PARENT";
 
-/// Makes the process that `command` will start die with pmvet. Another pmvet has to see to that itself ([`die_with_parent`]): the kernel forgets
-/// it if the process gains rights when it starts, and root's pmvet gives up some of its own.
+/// Makes the process that `command` will start die with pmvet. Another pmvet has to arrange that itself ([`die_with_parent`]): the kernel
+/// clears the setting if the process gains rights when it starts, and root's pmvet gives up some of its own.
 pub(crate) fn die_with_us(command: &mut Command) {
     command.env(PARENT, std::process::id().to_string());
     // SAFETY: one system call between fork and exec.
@@ -120,8 +121,8 @@ pub(crate) fn die_with_us(command: &mut Command) {
     }
 }
 
-/// Dies with the pmvet that started this one, if one did. For the start of the process, while it has one thread. False if that one is gone
-/// already.
+/// Makes this process die with the pmvet that started it, if one did. Call it at the start, while there is one thread. False if the parent
+/// is gone already.
 pub(crate) fn die_with_parent() -> bool {
     let Some(parent) = std::env::var_os(PARENT) else { return true };
     // SAFETY: there is no other thread that could look at the environment; the rest are system calls without pointers.
@@ -132,7 +133,7 @@ pub(crate) fn die_with_parent() -> bool {
     }
 }
 
-/// A process that this one has made of itself. It dies with this one.
+/// A child made by [`fork`]. It dies with this process.
 #[derive(Debug)]
 pub(crate) struct Fork {
     pid: libc::pid_t,
@@ -154,7 +155,7 @@ impl Fork {
         Ok(self.ended.unwrap_or_default())
     }
 
-    /// Ends it, and waits for that.
+    /// Kills it, and waits for its end.
     pub(crate) fn kill(&mut self) {
         if self.ended.is_none() {
             // SAFETY: our own child, whose number is not given away before it is waited for.
@@ -164,8 +165,8 @@ impl Fork {
     }
 }
 
-/// Makes two processes of this one, which must have one thread: what others know would be lost, and what they have locked would stay so.
-/// Nothing in the new one.
+/// Forks this process, which must have one thread: others would be missing in the child, and their locks would stay held. Returns nothing
+/// in the child.
 pub(crate) fn fork() -> io::Result<Option<Fork>> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
@@ -194,14 +195,14 @@ pub(crate) fn end(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Lets the signals that stop pmvet pass: who made this process sees to its end.
+/// Ignores the signals that stop pmvet: the parent ends this process.
 pub(crate) fn wait_out_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         handle(signal, nothing, libc::SA_RESTART);
     }
 }
 
-/// From now on this process reads nothing, and what it says goes to this file. What it reports goes nowhere.
+/// From now on this process has no input, writes its messages (standard error) to this file, and drops its standard output.
 pub(crate) fn print_to(file: &File) -> io::Result<()> {
     let nothing = File::options().read(true).write(true).open("/dev/null")?;
     for (to, from) in [(libc::STDIN_FILENO, &nothing), (libc::STDOUT_FILENO, &nothing), (libc::STDERR_FILENO, file)] {
@@ -213,7 +214,7 @@ pub(crate) fn print_to(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until there is something to read, or never will be.
+/// Waits until there is something to read, or the end of the file.
 pub(crate) fn wait_for_input(file: &impl AsRawFd) {
     let mut input = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: the pointer is valid.

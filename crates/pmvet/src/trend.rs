@@ -1,4 +1,4 @@
-//! Runs of the same command that are kept, for the report to compare a run with.
+//! Kept runs of the same command, to which the report compares a run.
 
 use pmvet_findings::Run;
 use pmvet_report::html::EarlierRun;
@@ -7,11 +7,11 @@ use crate::recovery;
 use crate::retention;
 use crate::run_folder::{RunFolder, RunInfo};
 
-/// More rows than that nobody compares, and each costs reading a report.
+/// Nobody compares more rows than this, and each means reading a report.
 const MAX_ROWS: usize = 20;
 
-/// What came before a run, oldest first: complete runs of the same engines on the same command, recovery and part of the work.
-/// What cannot be read is left out, since a report must not fail for the sake of an older one.
+/// The runs before this one, oldest first: complete runs of the same engines on the same command, recovery and part of the work. Unreadable
+/// runs are left out, so that an old run cannot make a report fail.
 pub(crate) fn earlier_runs(folder: &RunFolder, run: &Run) -> Vec<EarlierRun> {
     let (Some(runs), Ok(this)) = (folder.path.parent(), folder.read_info()) else { return Vec::new() };
     let mut like_this: Vec<(u64, RunFolder)> = Vec::new();
@@ -30,7 +30,7 @@ pub(crate) fn earlier_runs(folder: &RunFolder, run: &Run) -> Vec<EarlierRun> {
     earlier
 }
 
-/// Whether two runs are about the same. Options that make a run longer or shorter may differ: that is a reason to compare.
+/// Whether two runs can be compared. Options that only make a run longer or shorter may differ: that is a reason to compare.
 fn asks_the_same(one: &RunInfo, other: &RunInfo) -> bool {
     let part = |info: &RunInfo| info.settings.get(recovery::SHARD).cloned();
     one.command == other.command && one.setup == other.setup && one.recover == other.recover && part(one) == part(other)

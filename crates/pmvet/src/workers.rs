@@ -1,10 +1,10 @@
 //! Processes that do one job after the other for a campaign.
 //!
-//! A worker is a fork of pmvet: it has all settings as the values that they are, and gets its jobs and gives its results through pipes.
-//! It is a process because engines have one clock, one view of files and one memory for the whole process, and because a campaign
-//! must outlive an engine that breaks down. Each worker has a keeper, a process that does nothing but start the worker anew when it has died.
+//! A worker is a fork of pmvet: it inherits all settings in memory, and receives jobs and sends results through pipes. It is a process
+//! because engines have one clock, one view of files and one memory for the whole process, and because a campaign must survive an engine
+//! that fails. Each worker has a keeper, a process that only restarts the worker when it has died.
 //!
-//! What a worker prints is caught and comes with its result, so that a campaign can pass on what an engine said.
+//! The output of a worker is captured and comes with its result, so that a campaign can pass on what an engine said.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Seek, Write};
@@ -20,14 +20,14 @@ use serde::{Deserialize, Serialize};
 use crate::budget;
 use crate::system::{self, Fork};
 
-/// How long the end of a worker that was killed is waited for.
+/// How long to wait for the end of a killed worker.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What became of a job.
 #[derive(Debug)]
 pub(crate) enum JobEnd<R> {
     Done(R),
-    /// The worker has died of it, and another one has taken its place.
+    /// The worker has died during it, and another one has taken its place.
     Died(WorkerDeath),
 }
 
@@ -47,7 +47,7 @@ impl std::fmt::Display for WorkerDeath {
     }
 }
 
-/// What comes through the pipe, a line each.
+/// Messages of a worker, one line each.
 #[derive(Debug, Serialize, Deserialize)]
 enum Message<R> {
     /// The job with this number.
@@ -63,7 +63,7 @@ type Numbered<R> = (usize, Option<Message<R>>);
 pub(crate) struct Workers<J, R> {
     all: Vec<Worker>,
     messages: Receiver<Numbered<R>>,
-    /// The pipes, until the first job: threads read them, which must not be there while pmvet enters its own sandbox.
+    /// The pipes, until the first job starts the threads that read them. There must be no threads while pmvet enters its own sandbox.
     unread: Option<(Vec<PipeReader>, Sender<Numbered<R>>)>,
     jobs: PhantomData<fn(J)>,
 }
@@ -72,9 +72,9 @@ pub(crate) struct Workers<J, R> {
 struct Worker {
     keeper: Fork,
     jobs: PipeWriter,
-    /// What it prints.
+    /// The file that captures its output.
     said: File,
-    /// The number of its last job, and whether that is under way.
+    /// The number of its last job, and whether that job is under way.
     job: u64,
     busy: bool,
     gone: bool,
@@ -98,7 +98,7 @@ where
         Ok(Self { all, messages, unread: Some((pipes, sender)), jobs: PhantomData })
     }
 
-    /// Starts a thread for each worker that takes what comes from there.
+    /// Starts a thread for each worker that reads its messages.
     fn listen(&mut self) -> io::Result<()> {
         let Some((pipes, sender)) = self.unread.take() else { return Ok(()) };
         for (number, pipe) in pipes.into_iter().enumerate() {
@@ -108,7 +108,7 @@ where
         Ok(())
     }
 
-    /// A worker that has nothing to do, if there is one.
+    /// An idle worker, if there is one.
     pub(crate) fn idle(&self) -> Option<usize> {
         self.all.iter().position(|worker| !worker.busy && !worker.gone)
     }
@@ -137,18 +137,18 @@ where
             };
             let worker = &mut self.all[number];
             let end = match message {
-                // One that was given up.
+                // The result of a job that was given up.
                 Some(Message::Done(job, _)) if job != worker.job => continue,
                 Some(Message::Done(_, result)) => JobEnd::Done(result),
                 Some(Message::Died(how)) => JobEnd::Died(how),
-                // Its keeper is gone as well: nothing will come from there any more.
+                // The keeper is gone as well, so no more messages will come.
                 None => {
                     worker.gone = true;
                     JobEnd::Died(WorkerDeath::Signal(libc::SIGKILL))
                 }
             };
             let said = worker.take_said();
-            // One that dies while it has nothing to do has been replaced, and that is all.
+            // A worker that dies while idle is simply replaced.
             if std::mem::take(&mut worker.busy) {
                 return Ok(Some((number, end, said)));
             }
@@ -157,7 +157,7 @@ where
 }
 
 impl<J, R> Drop for Workers<J, R> {
-    /// Ends them, and waits until they are gone, so that nothing is written any more.
+    /// Ends the workers, and waits until they are gone, so that nothing writes any more.
     fn drop(&mut self) {
         self.all.iter_mut().for_each(|worker| worker.keeper.kill());
         if self.unread.is_some() {
@@ -185,27 +185,27 @@ impl Worker {
         match system::fork()? {
             Some(keeper) => Ok((Self { keeper, jobs, said, job: 0, busy: false, gone: false }, results)),
             None => {
-                // Ends of the pipes that belong to pmvet would keep the worker from seeing that it has ended.
+                // With pmvet's ends of the pipes open, the worker would not notice that pmvet has ended.
                 drop((jobs, results));
                 keep(orders, answers, &said, begin)
             }
         }
     }
 
-    /// What it has printed since it was last asked. It has nothing to do while this is called.
+    /// What it has printed since the last call. Call this only while it is idle.
     fn take_said(&mut self) -> String {
         let mut said = Vec::new();
         let _ = self.said.rewind().and_then(|()| self.said.read_to_end(&mut said));
-        // It goes on where this file is: both have it from before they were two processes.
+        // The worker shares the file position, since it inherited the file, so it continues at the start.
         let _ = self.said.set_len(0).and_then(|()| self.said.rewind());
         String::from_utf8_lossy(&said).into_owned()
     }
 }
 
-/// Hands on what a worker sends.
+/// Passes on the messages of a worker.
 fn read<R: DeserializeOwned>(number: usize, pipe: PipeReader, to: &Sender<Numbered<R>>) {
     for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
-        // What is no message was cut off when a worker died, which its keeper tells.
+        // A line that is no message was cut off when a worker died, which its keeper reports.
         if let Ok(message) = serde_json::from_slice(&line)
             && to.send((number, Some(message))).is_err()
         {
@@ -215,7 +215,7 @@ fn read<R: DeserializeOwned>(number: usize, pipe: PipeReader, to: &Sender<Number
     let _ = to.send((number, None));
 }
 
-/// The life of a keeper: it starts the worker, and starts it again when it has died.
+/// Main loop of a keeper: starts the worker, and restarts it when it has died.
 fn keep<J: DeserializeOwned, R: Serialize, W: FnMut(J) -> R>(
     orders: PipeReader,
     mut answers: PipeWriter,
@@ -227,7 +227,7 @@ fn keep<J: DeserializeOwned, R: Serialize, W: FnMut(J) -> R>(
         system::end(1);
     }
     loop {
-        // Not before there is a job: a worker that dies as soon as it lives would be started for ever.
+        // Waits for a job first: otherwise a worker that dies at once would be restarted for ever.
         system::wait_for_input(&orders);
         match system::fork() {
             Err(_) => system::end(1),
@@ -262,11 +262,11 @@ impl WorkerDeath {
     }
 }
 
-/// The life of a worker: one job after the other, until there are no more.
+/// Main loop of a worker: one job after the other, until there are no more.
 fn work<J: DeserializeOwned, R: Serialize>(orders: PipeReader, mut answers: PipeWriter, mut job: impl FnMut(J) -> R) {
     system::handle_signals();
     budget::watch_the_end();
-    // There is one job at a time in the pipe, so none is lost with what was read ahead.
+    // The pipe holds one job at a time, so reading ahead loses none.
     for line in BufReader::new(orders).split(b'\n').map_while(Result::ok) {
         let Ok((number, order)) = serde_json::from_slice(&line) else { return };
         let Ok(mut text) = serde_json::to_vec(&Message::Done(number, job(order))) else { return };

@@ -51,7 +51,7 @@ pub(crate) fn describe(arguments: &cli::Workload, config: &Config, folder: &Path
     })
 }
 
-/// Files that the user wants for real, as globs.
+/// Files to copy to their real places (`--keep`), as globs.
 pub(crate) fn wanted_outputs(arguments: &cli::Workload, folder: &Path) -> Result<Vec<Pattern>, Error> {
     let wanted = |text: &OsString| {
         let pattern = pm::glob(text, folder).and_then(|glob| Pattern::new(&glob).map_err(|e| e.to_string()));
@@ -60,14 +60,13 @@ pub(crate) fn wanted_outputs(arguments: &cli::Workload, folder: &Path) -> Result
     arguments.keep.iter().map(wanted).collect()
 }
 
-/// What an earlier run ran, with the input and the client that its recovery has. Only good for plans that are whole.
+/// The workload of an earlier run, with the input and the client of its recovery. Only usable with complete plans.
 pub(crate) fn again(command: &[OsString], recovery: &RecoveryCommand) -> Result<Workload, Error> {
     let (input, driver) = (recovery.input.clone(), recovery.driver.clone());
     Ok(Workload { races: true, in_step: true, input, driver, ..Workload::new(command)? })
 }
 
-/// Runs a command that makes the files that the target starts with. They stay private. Returns how pmvet ends if there was no
-/// time for it.
+/// Runs the command that makes the files with which the target starts. They stay private. Returns the exit code if time ran out.
 pub(crate) fn set_up(workload: &mut Workload, line: &str) -> Result<Option<Exit>, Error> {
     let arguments = sandbox::shell(line);
     let variables: Vec<_> = pm_variables().collect();
@@ -97,7 +96,7 @@ pub(crate) fn set_up(workload: &mut Workload, line: &str) -> Result<Option<Exit>
     Ok(None)
 }
 
-/// Runs it once and records it. Returns how pmvet ends if there is nothing to analyse.
+/// Runs the target once and records it. Returns the exit code if there is nothing to analyse.
 pub(crate) fn record(
     workload: &mut Workload,
     keep: &[Pattern],
@@ -117,7 +116,7 @@ pub(crate) fn record(
         keep_outputs(workload, keep)?;
         folder.keep_left(&workload.left, &recording.pm);
     }
-    // One that has ended by itself was not cut short by the budget; but it may have ended because of a signal.
+    // A target that has ended by itself was not cut short by the budget, but it may have ended because of a signal.
     let ended = ending.exit == TargetExit::Status(0) && shutdown::stopped_by().is_none();
     if !ended && let Some(exit) = budget::did_not_end("the target") {
         return Ok(Some(exit));
@@ -140,7 +139,7 @@ pub(crate) fn record(
     Ok(None)
 }
 
-/// Makes real what the user wants of the files that the set-up and the recorded run left.
+/// Copies the files that the user wants to keep from the private files to their real places.
 fn keep_outputs(workload: &Workload, keep: &[Pattern]) -> Result<(), Error> {
     if keep.is_empty() {
         return Ok(());
@@ -164,7 +163,7 @@ fn keep_outputs(workload: &Workload, keep: &[Pattern]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What to say if it mapped no PM.
+/// Explains that the target mapped no PM, and returns the exit code.
 pub(crate) fn no_pm(workload: &Workload) -> Exit {
     eprintln!(
         "pmvet: nothing was analysed: the target mapped no PM file. PM is any file that matches {}, or that is mapped \
@@ -174,7 +173,7 @@ pub(crate) fn no_pm(workload: &Workload) -> Exit {
     Exit::NothingAnalysed
 }
 
-/// Keeps standard input in a file, so that it can be read more than once. A terminal counts as empty. Returns how pmvet ends if it
+/// Keeps standard input in a file, so that it can be read more than once. A terminal counts as empty. Returns the exit code if the input
 /// did not end in time.
 pub(crate) fn keep_input(workload: &mut Workload, path: &Path) -> Result<Option<Exit>, Error> {
     let failed = |source| Error::Output { action: "keep", what: "standard input".into(), source };
@@ -189,7 +188,7 @@ pub(crate) fn keep_input(workload: &mut Workload, path: &Path) -> Result<Option<
             let _ = std::fs::remove_file(path);
         }
         Ok(_) => workload.input = Some(Arc::new(File::open(path).map_err(failed)?)),
-        // Half an input would make another run of it.
+        // Half an input would make a different run.
         Err(e) if is_full(&e) => {
             let _ = std::fs::remove_file(path);
             return Err(failed(e));
@@ -203,7 +202,7 @@ pub(crate) fn keep_input(workload: &mut Workload, path: &Path) -> Result<Option<
     Ok(None)
 }
 
-/// Lets it start with private files and an input that somebody else has made, and keeps the input.
+/// Makes the workload start with these private files and this input, and keeps the input.
 pub(crate) fn start_with(workload: &mut Workload, files: &Overlay, input: &[u8], path: &Path) -> Result<(), Error> {
     workload.files = files.above(Capture::Named);
     workload.left = workload.files.clone();
@@ -215,11 +214,11 @@ pub(crate) fn start_with(workload: &mut Workload, files: &Overlay, input: &[u8],
     Ok(())
 }
 
-/// Stands for the file with the operations, in the arguments of a program.
+/// Placeholder for the file with the operations in the arguments of a program.
 const OPERATIONS_FILE: &str = "@@";
 
-/// Follows what it reads of its operations, the lines of its input: on standard input, or in the file that `@@` stands for.
-/// For a server they are what its clients ask.
+/// Follows which operations the program reads: the lines of its input, on standard input or in the file that `@@` stands for. For a server,
+/// the operations are what its clients ask.
 pub(crate) fn follow_operations(workload: &mut Workload, input: &Path) -> Result<(), Error> {
     if workload.driver.is_some() {
         workload.operations = Some(OperationsFrom::Connections);
@@ -248,7 +247,7 @@ pub(crate) fn follow_operations(workload: &mut Workload, input: &Path) -> Result
 pub(crate) fn known_input(workload: &mut Workload, path: &Path) {
     workload.input = File::open(path).ok().map(Arc::new);
 }
-/// Standard input, which nobody may ever write to or close.
+/// Standard input that nobody may ever write to or close: reads end when time is up.
 pub(crate) struct InTime<R>(pub(crate) R);
 
 impl<R: Read> Read for InTime<R> {
@@ -268,7 +267,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// Who talks to the target, if it is a server.
+/// The client of the target, if that is a server.
 pub(crate) fn driver(arguments: &cli::Workload, client: Option<&str>) -> Result<Option<Arc<Driver>>, Error> {
     let ready = match (&arguments.ready_when, client) {
         (Some(ready), Some(_)) => ready.clone(),
@@ -286,7 +285,7 @@ pub(crate) fn driver(arguments: &cli::Workload, client: Option<&str>) -> Result<
     Ok(Some(Arc::new(Driver::new(ready, client, arguments.stop.as_deref().map(sandbox::shell)))))
 }
 
-/// What to say about a target that fails by itself.
+/// Explains that a target fails by itself, and returns the exit code.
 pub(crate) fn failed(what: &str, how: &impl std::fmt::Display, output: &[u8]) -> Exit {
     eprintln!("pmvet: {what}: {how}");
     let text = String::from_utf8_lossy(output);

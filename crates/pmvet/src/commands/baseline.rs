@@ -35,8 +35,8 @@ fn write_new(how: &BaselineFile) -> Result<Exit, Error> {
     Ok(Exit::Ok)
 }
 
-/// Makes the baseline what the run found, and says what that changes. What a run that did not try everything did not find may still be
-/// there, so it stays.
+/// Replaces the baseline by the findings of the run, and says what changes. Old entries stay if the run did not try everything, since the
+/// bugs may still be there.
 fn update(how: &BaselineFile, no_new: bool) -> Result<Exit, Error> {
     let path = how.file.as_path();
     let unusable = |e: &dyn std::fmt::Display| Error::Usage(format!("{}: {e}", path.display()));
@@ -84,7 +84,7 @@ fn of_run(how: &BaselineFile) -> Result<(RunFolder, Baseline), Error> {
     Ok((folder, baseline))
 }
 
-/// Writes the file, and pins the run that it is from: `show` and `replay` explain its entries.
+/// Writes the file, and pins its run, since `show` and `replay` explain the entries from it.
 fn write(path: &Path, baseline: &Baseline, folder: &RunFolder) -> Result<(), Error> {
     let failed = |source| Error::Output { action: "write", what: path.display().to_string(), source };
     let text = baseline.to_json().map_err(|e| failed(io::Error::other(e)))?;

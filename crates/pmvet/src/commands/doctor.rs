@@ -32,7 +32,7 @@ enum Grade {
 struct Check {
     grade: Grade,
     what: &'static str,
-    /// What was found and, if that is not well, what to do.
+    /// The result and, if something is wrong, what to do.
     found: String,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Doctor) -> Result<Exit, Error> {
         Color::Auto => std::io::stdout().is_terminal(),
     };
     let style = Style { color };
-    // First, since it needs a process with one thread.
+    // This check comes first, since it needs a process with one thread.
     let private = private_files();
     let mut checks = vec![processor(&read("/proc/cpuinfo")), kernel(&read("/proc/sys/kernel/osrelease"))];
     checks.push(private);
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Doctor) -> Result<Exit, Error> {
         };
         text.push_str(&format!("{mark}  {what:<16}  {found}\n"));
     }
-    // A reader that went away does not change what the host is like.
+    // Ignored: a closed pipe does not change the result of the checks.
     let _ = std::io::stdout().write_all(text.as_bytes());
     let failed = checks.iter().any(|c| c.grade == Grade::Fail);
     Ok(if failed { Exit::Usage } else { Exit::Ok })
@@ -121,7 +121,7 @@ impl Sink for Count {
     }
 }
 
-/// Makes changes in a sandbox, as programs will, and looks that nothing outside has changed.
+/// Changes files in a sandbox, as programs will, and checks that nothing outside has changed.
 fn private_files() -> Check {
     const WHAT: &str = "private files";
     let proven = isolation::choose(Vec::new()).and_then(|backend| isolation::prove(&backend).map(|()| backend));
@@ -232,7 +232,7 @@ fn limits(text: &str) -> Vec<Check> {
     rules.into_iter().flatten().collect()
 }
 
-/// Other tools need it; pmvet only looks into processes that it started.
+/// pmvet traces only processes that it started; other tools need more.
 fn ptrace(scope: &str) -> Check {
     match scope.trim() {
         "" | "0" | "1" => check(Grade::Ok, "ptrace", "allowed for child processes"),
@@ -259,7 +259,7 @@ fn pmdk() -> Check {
     check(Grade::Ok, WHAT, "not installed; only its own programs need it (Debian: libpmemobj-dev)")
 }
 
-/// The version in a file of pkg-config, which may be a variable.
+/// The version in a pkg-config file, which may be a variable.
 fn package_version(text: &str) -> Option<&str> {
     let version = text.lines().find_map(|line| line.strip_prefix("Version:"))?.trim();
     match version.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) {

@@ -20,7 +20,7 @@ fn print(arguments: &Events, mut out: impl Write) -> Result<Exit, Error> {
     let path = &arguments.file;
     let failed = |source: TraceError| Error::Trace { path: path.clone(), source };
     let mut reader = TraceReader::open(path).map_err(failed)?;
-    // Programs that were built again since then would give wrong lines.
+    // Programs rebuilt since then would give wrong lines.
     let recorded = path.metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
     let mut seen = SeenSoFar::new(recorded);
     let filter = Filter::new(arguments);
@@ -39,7 +39,7 @@ fn print(arguments: &Events, mut out: impl Write) -> Result<Exit, Error> {
             Ok(None) => break Ok(()),
             Err(e) => break Err(failed(e)),
         };
-        // What an unmapping or a deletion is about is only known before it.
+        // The file of an unmapping or a deletion is only known before it takes effect.
         let before = matches!(event.what, What::Unmap { .. });
         if !before {
             seen.update(&event);
@@ -51,7 +51,7 @@ fn print(arguments: &Events, mut out: impl Write) -> Result<Exit, Error> {
             left -= 1;
             match out.write_all(&line) {
                 Ok(()) => {}
-                // Whoever reads has seen enough.
+                // The reader has closed the pipe.
                 Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(Exit::Ok),
                 Err(source) => return Err(Error::Output { action: "write", what: "standard output".into(), source }),
             }

@@ -1,9 +1,9 @@
-//! `pmvet gather`: waits for the tasks of scattered work and joins what they have found, as one machine would report it.
+//! `pmvet gather`: waits for the tasks of scattered work and joins their findings, so that the report is that of one machine.
 //!
 //! * `check`: the findings of all shards are joined, as by `pmvet merge`.
-//! * `verify`: the search is made again with the executions of all tasks instead of new ones. It is deterministic, so it comes to what
-//!   one machine would have come to.
-//! * `fuzz`: the test cases of all tasks are brought into one corpus, and their findings are joined.
+//! * `verify`: the search runs again with the executions of all tasks instead of new ones. It is deterministic, so its result is that of
+//!   one machine.
+//! * `fuzz`: the test cases of all tasks are copied into one corpus, and their findings are joined.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -25,9 +25,9 @@ use crate::recovery::failed;
 use crate::run_folder::{RunFolder, words};
 use crate::system;
 
-/// How often the shared folder is read while tasks are under way. Each time costs a file for each of them, maybe on a network.
+/// Poll interval of the shared folder while tasks are under way. Each poll reads a file per task, maybe over a network.
 const POLL: Duration = Duration::from_secs(2);
-/// How soon an interrupt is noticed.
+/// Poll interval for interrupts.
 const TICK: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(mut arguments: cli::Gather) -> Result<Exit, Error> {
@@ -76,7 +76,7 @@ fn names(runs: &[PathBuf]) -> Vec<String> {
     runs.iter().map(|run| run.to_string_lossy().into_owned()).collect()
 }
 
-/// The current folder is about to change.
+/// Makes paths absolute, since the current folder is about to change.
 fn absolute(arguments: &mut cli::Gather) -> Result<(), Error> {
     let how = &mut arguments.reporting;
     let optional = [
@@ -94,7 +94,7 @@ fn absolute(arguments: &mut cli::Gather) -> Result<(), Error> {
     Ok(())
 }
 
-/// The search again, with the executions that the tasks have made.
+/// Runs the search again, with the executions that the tasks have made.
 fn join_verify(work: &ScatteredWork, runs: Vec<PathBuf>, gather: cli::Gather) -> Result<Exit, Error> {
     let mut command = parse(work.engine, &words(&work.command));
     config::fill_in(&mut command)?;
@@ -103,7 +103,7 @@ fn join_verify(work: &ScatteredWork, runs: Vec<PathBuf>, gather: cli::Gather) ->
     };
     (a.workload.runs, a.reporting) = (gather.runs, gather.reporting);
     a.recovering.recording = runs.first().cloned();
-    // Nothing is executed that could take long.
+    // No budget, since nothing that takes long is executed.
     a.recovering.budget = None;
     a.gathered = Some(runs);
     verify::run(&a)
@@ -112,14 +112,14 @@ fn join_verify(work: &ScatteredWork, runs: Vec<PathBuf>, gather: cli::Gather) ->
 /// How each task ended, in their order.
 struct Tasks(Vec<Option<TaskState>>);
 
-/// What the tasks that are done have left, and why the others have left nothing.
+/// The runs of the tasks that are done, and why the others have none.
 struct Usable {
     runs: Vec<PathBuf>,
     missing: Vec<String>,
 }
 
 impl Tasks {
-    /// Looks until all have ended, unless what is there is enough.
+    /// Polls until all tasks have ended, or only once with `--no-wait`.
     fn wait(shared: &SharedFolder, work: &ScatteredWork, arguments: &cli::Gather) -> Self {
         let mut tasks = Self(vec![None; work.tasks as usize]);
         let quiet = arguments.reporting.quiet;
@@ -196,7 +196,7 @@ fn readable(run: &Path, engine: ScatterEngine) -> Result<(), Error> {
     SearchJournal::open(&path).map(drop).map_err(|e| failed("read", &path.display().to_string(), e))
 }
 
-/// What a task has found. Several may have found the same.
+/// The findings of a task; several tasks may have the same.
 fn fingerprints(run: &Path) -> Vec<String> {
     let found = RunFolder::named(run, &run.to_string_lossy()).and_then(|folder| folder.findings());
     found.unwrap_or_default().into_iter().map(|finding| finding.fingerprint).collect()

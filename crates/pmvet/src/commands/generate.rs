@@ -46,7 +46,7 @@ fn with_subcommands(command: &clap::Command) -> Vec<clap::Command> {
     std::iter::once(command.clone()).chain(below).collect()
 }
 
-/// As [`Man::render`] does it, but with exit codes as a list of their own and a way to the rest of the manual.
+/// Like [`Man::render`], but with a separate list of exit codes and a pointer to the rest of the manual.
 fn render(man: &Man, page: &clap::Command, out: &mut dyn Write) -> io::Result<()> {
     man.render_title(out)?;
     man.render_name_section(out)?;

@@ -51,7 +51,7 @@ pub(super) fn check_shard(folder: &str) -> Result<(), Error> {
     Shard::open(RunFolder::named(Path::new(""), folder)?).map(drop)
 }
 
-/// Joins runs and reports, together with what the caller knows beyond them.
+/// Joins runs and reports, together with what the caller adds.
 pub(super) fn join_runs(
     names: &[String],
     runs: &Path,
@@ -89,7 +89,7 @@ pub(super) fn join_runs(
     let folder = RunFolder::create(runs)?;
     folder.keep_info(&info);
     let engines: BTreeSet<String> = shards.iter().flat_map(|shard| shard.run.engines.clone()).collect();
-    // The longest: shards are made at the same time.
+    // The longest, since shards run at the same time.
     let seconds = shards.iter().map(|shard| shard.run.seconds).fold(0.0, f64::max);
     let mut witnesses = Origins::default();
     for (number, shard) in (1..).zip(&mut shards) {
@@ -127,7 +127,7 @@ fn join(shards: Vec<Shard>) -> (Vec<Finding>, Vec<Suppress>) {
     }
     let mut findings = join_shares(joint);
     findings.extend(others);
-    // It would lead to the run of a shard.
+    // The token would lead to the run of a shard.
     findings.iter_mut().for_each(|finding| finding.replay = None);
     (findings, suppress)
 }
@@ -149,8 +149,8 @@ impl Origins {
         }
     }
 
-    /// Brings what it takes to replay findings into the folder of the joined run. What cannot be brought is told after the findings,
-    /// and not promised.
+    /// Copies what is needed to replay findings into the folder of the joined run. Findings for which that fails get no token, and the
+    /// errors are printed after the findings.
     fn bring(&self, findings: &[Finding], to: &RunFolder) -> HashMap<String, Witness> {
         let mut witnesses = HashMap::new();
         let mut brought: HashMap<String, bool> = HashMap::new();
@@ -172,7 +172,7 @@ impl Origins {
     }
 }
 
-/// How a run begins to say which shards are missing.
+/// Prefix of the line that says which shards are missing.
 const MISSING: &str = "shards that were not given";
 
 /// What shards of one run have in common.

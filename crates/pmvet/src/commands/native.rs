@@ -1,4 +1,4 @@
-//! The target once more, without pmvet: what the traced run is compared with.
+//! Runs the target once more, without pmvet, to compare the traced run with.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -41,7 +41,7 @@ impl Input {
     fn again(&self) -> io::Result<Stdio> {
         match self {
             Input::File(start) => {
-                // Opened anew: the position of the old one is shared with whoever else has it.
+                // Opened again, since the old descriptor shares its position with other processes.
                 let mut file = File::open("/proc/self/fd/0")?;
                 file.seek(SeekFrom::Start(*start))?;
                 Ok(file.into())

@@ -1,4 +1,4 @@
-//! `pmvet report`: the findings of a run that has been made, in other formats.
+//! `pmvet report`: writes the findings of an earlier run in other formats.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &cli::Report) -> Result<Exit, Error> {
     Ok(Exit::Ok)
 }
 
-/// Lets the desktop decide what shows the page.
+/// Opens the page in the desktop's browser.
 fn open(page: &Path) -> Result<(), Error> {
     let mut command = Command::new("xdg-open");
     command.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

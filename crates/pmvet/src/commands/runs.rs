@@ -1,4 +1,4 @@
-//! `pmvet runs`: which runs are kept, and removing those that nobody needs.
+//! `pmvet runs`: lists the kept runs, and removes those that nobody needs.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
@@ -38,14 +38,14 @@ pub(crate) fn run(arguments: &Runs) -> Result<Exit, Error> {
         SummaryFormat::Json => as_json(&runs),
     };
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Ok),
         Err(source) => Err(Error::Output { action: "write", what: "standard output".into(), source }),
         Ok(()) => Ok(Exit::Ok),
     }
 }
 
-/// A run in the folder of runs: a name that leads elsewhere is none.
+/// A run in the folder of runs. A name that leads elsewhere is refused.
 fn existing(arguments: &Runs, name: &str) -> Result<RunFolder, Error> {
     let runs = retention::list(&arguments.runs)?;
     let found = runs.into_iter().map(|run| run.folder).find(|folder| folder.id == name);

@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &cli::Suppress) -> Result<Exit, Error> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
         Err(source) => return Err(config::ConfigError::Unreadable { path: path.to_owned(), source }.into()),
     };
-    // A file that cannot be read is not added to.
+    // Do not add to a file that cannot be read.
     let known = if before.is_empty() { Config::default() } else { Config::load(Some(path))? };
     if let Some(number) = known.suppress.iter().position(|entry| entry.matches(&finding)) {
         println!("{}: suppression {} hides it already", path.display(), number + 1);
@@ -60,7 +60,7 @@ fn entry_for(finding: &Finding, reason: &str) -> Result<Suppress, Error> {
     let frame = finding.places.first().and_then(|place| place.frame());
     let function = frame.and_then(|frame| frame.function.clone());
     let file = frame.and_then(|frame| frame.file.as_ref()).map(|file| {
-        // From its folder on: the same on every machine that builds it.
+        // Folder and file name only, which are the same on every machine that builds it.
         let parts: Vec<_> = file.iter().rev().take(2).map(|part| part.to_string_lossy()).collect();
         parts.into_iter().rev().collect::<Vec<_>>().join("/")
     });
@@ -92,7 +92,7 @@ fn appended(before: &str, entry: &Suppress) -> String {
     text + &shown(entry)
 }
 
-/// As the file has it.
+/// The entry as text of the file.
 fn shown(entry: &Suppress) -> String {
     let keys = [("rule", &entry.rule), ("function", &entry.function), ("file", &entry.file)];
     let lines = keys.into_iter().filter_map(|(key, value)| Some(format!("{key} = {}\n", toml_string(value.as_ref()?))));

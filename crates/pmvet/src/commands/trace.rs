@@ -69,7 +69,7 @@ impl TraceSettings {
                 loads: arguments.loads || arguments.races,
                 races: arguments.races,
                 deterministic: arguments.deterministic,
-                // Without a need for it the target does not have to wait.
+                // Without `--check-image` the target need not wait for snapshots.
                 snapshots: arguments.check_image,
                 pm: globs,
                 sync: config.sync,
@@ -173,7 +173,7 @@ fn trace(settings: &TraceSettings, program: Program, install: &Install) -> Resul
     };
     settings.output.write(|style| json.map_or_else(|| render::render(&summary, style), |json| json + "\n"))?;
     for (weight, message) in messages {
-        // The target's own fate is no error of pmvet's.
+        // A failing target is no error of pmvet.
         if !settings.output.quiet || matches!(weight, Exit::Findings | Exit::Internal) {
             eprintln!("pmvet: {message}");
         }
@@ -200,7 +200,7 @@ fn judge(summary: &Summary, ending: &Ending, saw_pm: bool, settings: &TraceSetti
         }
         exit => all.push((exit, format!("the target failed: {}", ending.exit))),
     }
-    // A thread that is killed takes what it was about to report with it; that needs no explanation then.
+    // A killed thread loses what it was about to report; after a kill that needs no message.
     let killed = matches!(ending.exit, TargetExit::Signal(_)) || ending.interrupted.is_some();
     if ending.loss.events > 0 && !killed {
         let message = format!(
@@ -245,7 +245,7 @@ fn measure(program: &Program, input: &Input, ending: &Ending, notes: &mut Vec<St
 }
 
 impl TraceOutput {
-    /// Writes the summary to where it belongs, if anywhere.
+    /// Writes the summary to its destination, if any.
     fn write(&self, text: impl FnOnce(Style) -> String) -> Result<(), Error> {
         let terminal = self.file.is_none() && std::io::stderr().is_terminal();
         let color = match self.color {
@@ -261,7 +261,7 @@ impl TraceOutput {
             }
             None if self.quiet => Ok(()),
             None => {
-                // Nobody is left to be told if standard error is closed.
+                // If standard error is closed, there is nowhere to report that.
                 let _ = std::io::stderr().write_all(text(Style { color }).as_bytes());
                 Ok(())
             }
@@ -285,7 +285,7 @@ impl Recorder {
         Ok(Self { counter: EventCounter::default(), writer, images: settings.check_image.then(Images::default) })
     }
 
-    /// The run failed: an incomplete trace is of no use.
+    /// Removes the incomplete trace of a failed run.
     fn abandon(self, error: LaunchError) -> Result<Exit, Error> {
         let failure = match self.writer {
             Some(mut writer) => {
@@ -313,7 +313,7 @@ impl Sink for Recorder {
             writer.event(event, places)?;
         }
         match &mut self.images {
-            // Loads change nothing.
+            // Loads do not change images.
             Some(images) if !matches!(event.what, What::Load { .. }) => images.event(event, places),
             _ => Ok(()),
         }
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(settings(&["--pm", "[", "--", "p"]).unwrap_err().exit(), Exit::Usage);
     }
 
-    /// The exit code of a run that ended so.
+    /// The exit code of a run with this result.
     fn code(exit: TargetExit, lost: u64, saw_pm: bool, image: Option<ImageSummary>) -> u8 {
         let settings = settings(&["--check-image", "--", "p"]).unwrap();
         let loss = LostEvents { events: lost, interrupted: 0 };

@@ -9,7 +9,7 @@ use crate::driver::{self, Engine, Job, Resumable};
 use crate::exit::{Error, Exit};
 use crate::recovery;
 
-/// The budget, unless the user names one: short enough for every commit.
+/// The default budget, short enough to run `vet` on every commit.
 const BUDGET: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(arguments: &cli::Vet) -> Result<Exit, Error> {

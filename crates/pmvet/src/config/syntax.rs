@@ -22,7 +22,7 @@ pub(super) struct Raw {
     pub(super) race: RaceConfig,
     #[serde(default)]
     pub(super) runs: RawRuns,
-    // Part of the design; a file that relies on them must not be taken for understood.
+    // Reserved for later: a file that uses them is refused, not ignored.
     #[serde(default, rename = "oracle", deserialize_with = "later")]
     _oracle: (),
     #[serde(default)]
@@ -31,7 +31,7 @@ pub(super) struct Raw {
     _profile: (),
 }
 
-/// A function that takes or gives back a lock, or a variable that stands for one.
+/// A function that takes or releases a lock, or a variable that stands for one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawSync {
@@ -76,7 +76,7 @@ impl RawSync {
                 if self.kind.is_some() || self.arg.is_some() || self.shared.is_some() || self.success.is_some() {
                     return wrong("kind, arg, shared and success are for functions");
                 }
-                // The debug information knows the sizes of what has a name.
+                // Variables with a name get their size from the debug information.
                 if !matches!(self.size, Some(1 | 2 | 4 | 8)) && (self.size.is_some() || variable.is_none()) {
                     return wrong("size must be 1, 2, 4 or 8");
                 }

@@ -1,4 +1,4 @@
-//! What the driver asks of an engine.
+//! The interface between the driver and an engine.
 
 use std::collections::HashMap;
 
@@ -13,13 +13,13 @@ use pmvet_target::Workload;
 
 /// Looks for one kind of bug in a recorded run. It knows no other engine.
 pub(crate) trait Engine: Send {
-    /// What it calls itself in reports.
+    /// Its names in reports.
     fn names(&self) -> Vec<String>;
 
     /// What the recording must hold.
     fn needs(&self) -> Needs;
 
-    /// Its part of the remaining time, compared with the weights of the engines that come after it.
+    /// Its share of the remaining time, relative to the weights of the engines after it.
     fn weight(&self) -> u32 {
         1
     }
@@ -29,13 +29,13 @@ pub(crate) trait Engine: Send {
         Ok(())
     }
 
-    /// Says in `run.json` what replaying its findings takes.
+    /// Adds to `run.json` what a replay of its findings needs.
     fn describe(&self, _workload: &Workload, _info: &mut RunInfo) {}
 
-    /// Follows the run while it is recorded, if it needs to ([`Needs::live`]).
+    /// Follows the run while it is recorded, if the engine needs that ([`Needs::live`]).
     fn watch(&mut self, _live: LiveEvents) {}
 
-    /// Asks for another recording if the last one shows too little. The driver then makes one, and [`Engine::watch`] follows that.
+    /// Asks for another recording if the last one shows too little. The driver then makes one for [`Engine::watch`] to follow.
     fn wants_another_recording(&self, _session: &Session) -> bool {
         false
     }
@@ -59,12 +59,12 @@ pub(crate) struct Needs {
     pub(crate) live: bool,
     /// The time that the workload takes without pmvet.
     pub(crate) native_time: bool,
-    /// What it reads of its operations, and what it answers.
+    /// The operations that the workload reads, and its answers.
     pub(crate) operations: bool,
 }
 
 impl Needs {
-    /// What two engines need.
+    /// The needs of both.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             loads: self.loads || other.loads,
@@ -78,10 +78,10 @@ impl Needs {
     }
 }
 
-/// What an engine found, what it covered, and what it left.
+/// What an engine found, what it covered, and what it left untried.
 pub(crate) struct EngineReport {
     pub(crate) findings: Vec<Finding>,
-    /// How to make the crash images of its findings again, by hash.
+    /// How to rebuild the crash images of its findings, by hash.
     pub(crate) witnesses: HashMap<String, Witness>,
     pub(crate) coverage: Coverage,
     pub(crate) tree: Option<FailurePointTree>,
@@ -90,12 +90,12 @@ pub(crate) struct EngineReport {
     pub(crate) phases: Vec<Phase>,
     /// It tried everything that it was asked to try.
     pub(crate) complete: bool,
-    /// pmvet ends with this exit code, or with a graver one.
+    /// The least grave exit code with which pmvet may end.
     pub(crate) least: Exit,
 }
 
 impl EngineReport {
-    /// Of an engine that could not begin.
+    /// The report of an engine that could not begin.
     pub(super) fn nothing() -> Self {
         let mut coverage = Coverage::default();
         coverage.not_covered.push("everything: it did not run".into());
@@ -112,7 +112,7 @@ impl EngineReport {
     }
 }
 
-/// Why there is no report: pmvet has said what is wrong and ends, or there was an error.
+/// Why there is no report: either pmvet has printed what is wrong and ends with this code, or there was an error.
 pub(crate) enum NoReport {
     Exit(Exit),
     Error(Error),

@@ -1,4 +1,4 @@
-//! Runs that are parts of a campaign: a job for some engines, whose results go to the campaign instead of the user.
+//! Inner runs, the parts of a campaign: a job for some engines whose results go to the campaign instead of the user.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -10,15 +10,15 @@ use super::{Engine, Job, Prepared, results, work};
 use crate::exit::{Error, Exit};
 use crate::reporting;
 
-/// What an inner run gave.
+/// The result of an inner run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct InnerReport {
     pub(crate) end: InnerEnd,
-    /// The run's folder, if it came to that.
+    /// The run's folder, if one was made.
     #[serde(with = "pmvet_events::paths::as_text")]
     pub(crate) folder: Option<PathBuf>,
     pub(crate) findings: Vec<Finding>,
-    /// What the engines left, in their words.
+    /// What the engines left untried, in their words.
     pub(crate) not_covered: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum InnerEnd {
 }
 
 impl InnerReport {
-    /// There is nothing to report on, and it has been said why.
+    /// There is nothing to report on, and the user has been told why.
     pub(crate) fn nothing(exit: Exit) -> Self {
         Self::without_results(InnerEnd::NothingAnalysed(exit))
     }
@@ -50,8 +50,8 @@ impl From<&Error> for InnerReport {
     }
 }
 
-/// Records the workload and lets the engines work on it, in a process that has its sandbox and its budget. Findings are kept in the
-/// run's folder, where their tokens lead.
+/// Records the workload and runs the engines on it, in a process that already has its sandbox and its budget. Findings are kept in the
+/// run's folder, to which their tokens lead.
 pub(crate) fn run(job: Job<'_>, started: Instant, engines: &mut [&mut dyn Engine]) -> InnerReport {
     tried(job, started, engines).unwrap_or_else(|error| InnerReport::from(&error))
 }

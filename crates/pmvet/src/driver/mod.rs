@@ -1,7 +1,8 @@
 //! One driver for all engines: it records the workload once, gives each engine its share of the budget, and reports what they found.
 //!
 //! Commands describe what they want as a [`Job`] and a list of [`Engine`]s. `check`, `verify` and `race` have one engine each, `vet` has
-//! all of them. The driver alone knows the clock, resumed runs and interrupts. [`inner`] runs are parts of a campaign, which reports.
+//! all of them. Only the driver handles the clock, resumed runs and interrupts. [`inner`] runs are parts of a campaign, which reports for
+//! them.
 
 mod engine;
 pub(crate) mod inner;
@@ -44,7 +45,7 @@ pub(crate) struct Job<'a> {
     pub(crate) resumable: Option<Resumable>,
     /// Engines that do not run, and what that leaves uncovered.
     pub(crate) left_out: Vec<(&'static str, &'static str)>,
-    /// What the workload starts with, if a campaign has prepared it. Nothing: what `--setup` makes, and standard input.
+    /// What the workload starts with, if a campaign has prepared it. Nothing: the files that `--setup` makes, and standard input.
     pub(crate) given: Option<Given>,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Given {
     pub(crate) input: Vec<u8>,
 }
 
-/// What a run starts with, and what must be the same in the run that it goes on with.
+/// What a run starts with, and the settings that a resumed run must share.
 pub(crate) struct Resumable {
     pub(crate) start: RunStart,
     pub(crate) identity: Identity,
@@ -65,18 +66,18 @@ pub(crate) struct Resumable {
 /// What a run starts with.
 #[derive(Debug, Clone)]
 pub(crate) enum RunStart {
-    /// Nothing: it is recorded.
+    /// Nothing: the workload is recorded.
     New,
-    /// What the last run left when it was interrupted.
+    /// The state in which the last run was interrupted.
     Last,
-    /// The recording of the run in this folder. A shard works on that of the whole.
+    /// The recording of the run in this folder. Shards work on a recording that they share.
     RecordedIn(PathBuf),
 }
 
 /// What engines work on: a workload that was recorded, and the folder of the run.
 pub(crate) struct Session {
     pub(crate) workload: Workload,
-    /// Files that the user wants for real, as globs.
+    /// Files to copy to their real places, as globs.
     keep: Vec<Pattern>,
     pub(crate) folder: RunFolder,
     pub(crate) info: RunInfo,
@@ -89,11 +90,11 @@ pub(crate) struct Session {
     several: bool,
 }
 
-/// Records the workload, lets the engines work on it one after the other, and reports. Returns how pmvet ends.
+/// Records the workload, runs the engines on it one after the other, and reports. Returns the exit code.
 pub(crate) fn run(job: Job<'_>, engines: &mut [&mut dyn Engine]) -> Result<Exit, Error> {
     let resumable = job.resumable.is_some();
     let exit = drive(job, engines)?;
-    // What was found until then is reported; that there is no more to find is not.
+    // Findings so far are reported, but after an interrupt the exit code must not say that there are no more.
     let Some(signal) = shutdown::stopped_by() else { return Ok(exit) };
     let advice = if resumable { "; `--resume` goes on where this run ended" } else { "" };
     eprintln!("pmvet: interrupted by {}{advice}", launch::signal_name(signal));
@@ -142,7 +143,7 @@ impl Prepared {
 /// The reports of engines, each with the names that it goes by.
 type Reports = Vec<(Vec<String>, EngineReport)>;
 
-/// Records the workload and lets the engines work on it. If there is nothing to report on, how pmvet ends.
+/// Records the workload and runs the engines on it. If there is nothing to report on, returns the exit code.
 fn work(
     job: &mut Job<'_>,
     prepared: Prepared,
@@ -184,15 +185,14 @@ fn work(
             Ok(report) => reports.push((engine.names(), report)),
             Err(NoReport::Error(error)) => return Err(error),
             Err(NoReport::Exit(exit)) if i == 0 || shutdown::stopped_by().is_some() => return Ok(Err(exit)),
-            // What the engines before it found counts.
+            // Findings of the engines before it still count.
             Err(NoReport::Exit(_)) => reports.push((engine.names(), EngineReport::nothing())),
         }
     }
     Ok(Ok((session, reports)))
 }
 
-/// The part of the remaining time that an engine with this weight gets. Nothing: all of it. An engine without weight needs no time to
-/// speak of.
+/// The share of the remaining time for an engine with this weight. Nothing: all of it. An engine with weight 0 needs hardly any time.
 fn share(weight: u32, weights: u32) -> Option<Duration> {
     let left = shutdown::deadline()?.saturating_duration_since(Instant::now());
     (weight > 0 && weight < weights).then(|| left * weight / weights)
@@ -220,7 +220,7 @@ fn open(job: &Job<'_>, workload: &Workload, engines: &[&mut dyn Engine]) -> Resu
 }
 
 impl Session {
-    /// Sets the workload up and records it, unless an earlier run has done so. Returns how pmvet ends if there is nothing to analyse.
+    /// Sets the workload up and records it, unless an earlier run has done so. Returns the exit code if there is nothing to analyse.
     fn record(&mut self, job: &Job<'_>, needs: &Needs, engines: &mut [&mut dyn Engine]) -> Result<Option<Exit>, Error> {
         let input = self.folder.file("input");
         if let Some(Given { files, input: bytes }) = &job.given {
@@ -261,7 +261,7 @@ impl Session {
         Ok(None)
     }
 
-    /// Shows an engine that follows runs the one that was recorded before pmvet was interrupted.
+    /// Feeds the existing recording of a resumed run to an engine that follows runs.
     fn watch_recorded(&mut self, engines: &mut [&mut dyn Engine]) -> Result<Option<Exit>, Error> {
         self.recordings = 1;
         let Some(watcher) = engines.iter_mut().find(|engine| engine.needs().live) else { return Ok(None) };
@@ -281,12 +281,12 @@ impl Session {
         Ok(ended.or_else(budget::not_analysed))
     }
 
-    /// The file for the numbers of an engine, which has a name of its own if there are several.
+    /// The file with the statistics of an engine. With several engines, each has its own.
     pub(crate) fn stats_file(&self, engine: &str) -> String {
         if self.several { format!("stats-{engine}.json") } else { "stats.json".into() }
     }
 
-    /// Runs the workload once more, without pmvet, to know how long it takes by itself.
+    /// Runs the workload once more, without pmvet, to measure its native time.
     fn time_natively(&mut self) {
         if let Ok(run) = self.workload.run_natively()
             && run.end != pmvet_target::sandbox::SandboxedEnd::Interrupted
@@ -313,7 +313,7 @@ fn watched<T>(engine: &mut dyn Engine, send: impl FnOnce(Feed) -> T) -> T {
     })
 }
 
-/// Puts the engines' reports together, with the least grave way in which pmvet may end.
+/// Joins the engines' reports. Also returns the least grave exit code with which pmvet may end.
 fn results(session: &mut Session, reports: Reports) -> (Results<'_>, Exit) {
     session.info.complete = reports.iter().all(|(_, report)| report.complete) && !shutdown::is_over();
     session.folder.keep_info(&session.info);

@@ -1,4 +1,4 @@
-//! An engine that lets its workload be recorded as another one needs it, and leaves the work to other machines.
+//! An engine that only has the workload recorded, with the needs of another engine, and leaves the work to other machines.
 
 use pmvet_target::Workload;
 

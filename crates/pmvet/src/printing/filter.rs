@@ -20,7 +20,7 @@ pub(crate) struct FilterSpan {
 
 impl FilterSpan {
     fn touches(self, at: u64, len: u64) -> bool {
-        // What has no length still has a place.
+        // An event without a length still has a place.
         at.saturating_add(len.max(1)) > self.start && self.end.is_none_or(|end| at < end)
     }
 }
@@ -83,7 +83,7 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// A glob is for the whole path or for the name alone.
+/// A glob may match the whole path or only the name.
 fn matches(pattern: &Pattern, path: Option<&Path>) -> bool {
     path.is_some_and(|path| {
         pattern.matches(&text(path)) || path.file_name().is_some_and(|name| pattern.matches(&text(name)))

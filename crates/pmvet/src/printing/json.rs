@@ -192,7 +192,7 @@ fn fields(object: &mut Object<'_>, what: &What<'_>) {
     }
 }
 
-/// A JSON object, written as its fields come. Writing to memory cannot fail, so results are dropped.
+/// A JSON object, written field by field. Writing to memory cannot fail, so results are dropped.
 pub(crate) struct Object<'a> {
     out: &'a mut Vec<u8>,
     first: bool,

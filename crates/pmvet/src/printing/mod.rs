@@ -30,7 +30,7 @@ pub(crate) trait Printer {
     );
 }
 
-/// The PM file that an event is about, and where in it.
+/// The PM file of an event, and the place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PmPlace {
     pub(crate) file: FileId,
@@ -80,7 +80,7 @@ impl SeenSoFar {
             | What::FileResize { file, .. }
             | What::FileRename { file, .. }
             | What::FileUnlink { file } => Some(PmPlace { file, offset: None }),
-            // The address of a flush is any in its line.
+            // A flush may have any address in its line.
             What::Flush { addr, .. } => {
                 self.locator.find(event.thread, addr, 1).and_then(|(file, offset)| at(file, offset))
             }

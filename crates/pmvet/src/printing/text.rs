@@ -10,12 +10,12 @@ use super::{PmPlace, Printer, SeenSoFar, push_hex};
 #[derive(Debug)]
 pub(crate) struct Text {
     stacks: bool,
-    // Kept for their memory.
+    // Kept to reuse their memory.
     place: Vec<u8>,
     detail: Vec<u8>,
 }
 
-/// Of longer values only the start is shown.
+/// How many bytes of a value are shown.
 const SHOWN: usize = 16;
 
 impl Text {
@@ -44,7 +44,7 @@ impl Text {
         };
     }
 
-    /// The rest that there is to say. Writing to memory cannot fail, so results are dropped.
+    /// The remaining details. Writing to memory cannot fail, so results are dropped.
     fn detail(&mut self, what: &What<'_>) {
         let out = &mut self.detail;
         out.clear();
@@ -161,7 +161,7 @@ fn push_value(out: &mut Vec<u8>, value: &[u8]) {
 /// Pads to a width in characters.
 fn push_padded(out: &mut Vec<u8>, text: &[u8], width: usize) {
     out.extend_from_slice(text);
-    // Bytes that continue a character take no place of their own.
+    // UTF-8 continuation bytes take no column.
     let shown = text.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
     out.resize(out.len() + width.saturating_sub(shown), b' ');
 }

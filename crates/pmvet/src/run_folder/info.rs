@@ -1,4 +1,4 @@
-//! `run.json`: what was run and how, so that the same can be done again.
+//! `run.json`: what was run and how, so that it can be repeated.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit::Error;
 
-/// `run.json`: all that it takes to do the same again.
+/// `run.json`: all that is needed to repeat the run.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub(crate) struct RunInfo {
     pub(crate) version: String,
@@ -28,13 +28,13 @@ pub(crate) struct RunInfo {
     pub(crate) setup: Option<String>,
     pub(crate) recover: Vec<Text>,
     pub(crate) oracle: Option<Vec<Text>>,
-    /// For servers: who talks to the recovered one.
+    /// For servers: the client of the recovered server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) server: Option<Server>,
     /// How contents are compared, for `check --durable`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) durable: Option<DurableInfo>,
-    /// What decides which crashes are tried; a resumed run must agree with it.
+    /// The settings that decide which crashes are tried; a resumed run must agree with them.
     pub(crate) settings: BTreeMap<String, String>,
     /// Known once the recovery has been seen to work.
     pub(crate) usual: Option<Outcome>,
@@ -79,12 +79,12 @@ impl RunInfo {
     }
 }
 
-/// What it takes to judge a content again.
+/// What is needed to judge a content again.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub(crate) struct DurableInfo {
     /// Shows the content of a recovered image, if the recovery itself does not.
     pub(crate) dump: Option<Vec<Text>>,
-    /// The questions that it answers, if that is how it shows the content.
+    /// The questions to the program, if its answers show the content.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) asked: Vec<String>,
     pub(crate) rules: ContentRules,
@@ -113,7 +113,7 @@ impl Server {
     }
 }
 
-/// A string of the operating system: as text if it is one, else byte by byte.
+/// A string of the operating system, stored as text if it is valid UTF-8, otherwise as hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Text(pub(crate) OsString);
 
@@ -126,7 +126,7 @@ impl Serialize for Text {
     }
 }
 
-/// What the text of a string that is no text starts with.
+/// Prefix of a string stored as hexadecimal digits.
 const ESCAPED: &str = "\u{0}hex:";
 
 impl<'de> Deserialize<'de> for Text {

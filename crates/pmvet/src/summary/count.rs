@@ -1,7 +1,7 @@
 //! Counts events as they come.
 //!
-//! This sees every load of a target, so each event costs a few additions: everything is indexed by the small numbers that
-//! events carry. What is kept does not grow with the number of events.
+//! The counter sees every load of a target, so each event may cost only a few additions: tables are indexed by the small numbers that
+//! events carry. Memory does not grow with the number of events.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::locate::Locator;
 /// Threads and files with greater numbers are counted together, as number 0.
 const TOLD_APART: u32 = 1 << 14;
 
-/// Of each file so many mappings are remembered.
+/// How many mappings of each file are remembered.
 const MAPPINGS: usize = 8;
 
 #[derive(Debug, Default)]
@@ -49,20 +49,20 @@ impl Default for ThreadCount {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SiteCount {
-    /// Known from the first event on.
+    /// Set by the first event.
     pub(crate) site: Option<Site>,
     pub(crate) classes: [u64; Class::COUNT],
 }
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FileCount {
-    /// None for a number that stands for no file of its own.
+    /// None for a number that does not stand for a single file.
     pub(crate) path: Option<PathBuf>,
     pub(crate) size: u64,
     pub(crate) unlinked: bool,
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) mapped: u64,
-    /// Accesses and flushes by [`Class`], and how many bytes they were about.
+    /// Accesses and flushes by [`Class`], and their bytes.
     pub(crate) accesses: [u64; Class::COUNT],
     pub(crate) bytes: [u64; Class::COUNT],
     pub(crate) writes: u64,
@@ -132,7 +132,7 @@ impl EventCounter {
         self.access(event.thread, event.site, kind, (addr, len), places);
     }
 
-    /// The same for a record that need not become an event.
+    /// Counts a record that need not become an event.
     #[inline]
     pub(crate) fn record(&mut self, thread: ThreadId, record: &Brief, places: &dyn Places) {
         let kind = kinds::OF_RECORD[usize::from(record.kind)].into();
@@ -140,7 +140,7 @@ impl EventCounter {
     }
 
     /// A flush of volatile memory has no length.
-    // Without a look at the kind, as far as that goes: it comes as a surprise to the processor each time.
+    // Avoids branches on the kind where possible: the processor mispredicts them.
     #[inline(always)]
     fn access(&mut self, thread: ThreadId, site: SiteId, kind: usize, at: (u64, u64), places: &dyn Places) {
         self.thread(thread).kinds[kind] += 1;
@@ -175,7 +175,7 @@ impl EventCounter {
     fn count_site(&mut self, id: SiteId, class: Class, places: &dyn Places) {
         let slot = id.0 as usize;
         if slot >= self.sites.len() {
-            // An id that stands for nothing must not cost memory.
+            // An id without a site must not cost memory.
             if places.site(id).is_none() {
                 return;
             }

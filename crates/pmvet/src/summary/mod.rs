@@ -66,7 +66,7 @@ pub(crate) struct Native {
     pub(crate) cpu_seconds: f64,
     pub(crate) slowdown: f64,
     pub(crate) ended: String,
-    /// The first run had an input that cannot be read twice.
+    /// It ran without input, since that of the first run cannot be read twice.
     pub(crate) without_input: bool,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct File {
     pub(crate) size: u64,
     pub(crate) unlinked: bool,
     pub(crate) mappings: Vec<Mapping>,
-    /// How often it was mapped; of many mappings only the first are listed.
+    /// How often it was mapped; only the first mappings are listed.
     pub(crate) mapped: u64,
     #[serde(flatten)]
     pub(crate) traffic: Traffic,
@@ -162,7 +162,7 @@ pub(crate) struct SavedTrace {
     pub(crate) bytes: u64,
 }
 
-/// What only whoever ran the target knows.
+/// Facts that only the code that ran the target knows.
 #[derive(Debug)]
 pub(crate) struct RunFacts<'a> {
     pub(crate) command: &'a [std::ffi::OsString],
@@ -230,7 +230,7 @@ impl Summary {
     }
 }
 
-/// Files that are counted together share number 0, and the gravest of the verdicts that are left.
+/// Adds verdicts to the files. Files that are counted together share number 0, and get the gravest of the remaining verdicts.
 fn with_verdicts(mut counts: Vec<FileCount>, verdicts: Option<Vec<ImageComparison>>) -> Vec<File> {
     let checked = verdicts.is_some();
     let mut verdicts = verdicts.unwrap_or_default().into_iter().map(ImageSummary::from);

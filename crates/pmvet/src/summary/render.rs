@@ -6,7 +6,7 @@ use pmvet_report::command_line;
 
 use super::{File, HotSite, ImageSummary, Summary, ThreadSummary};
 
-/// Of many threads, files or mappings so many are shown; JSON has all.
+/// How many threads, files or mappings are shown; JSON has all.
 const SHOWN: usize = 16;
 
 /// Text with or without colours.

@@ -50,7 +50,7 @@ fn job<'a>(arguments: &'a cli::Check, settings: &CheckSettings) -> Result<Job<'a
     })
 }
 
-/// How a shard begins to say what it did not do.
+/// Prefix of the line in which a shard says what it left to others.
 pub(super) const OTHER_SHARDS: &str = "the other shards of";
 
 /// The rules, and fault injection with recovery as the oracle.
@@ -137,7 +137,7 @@ impl Engine for CheckEngine {
     }
 }
 
-/// Shows the user how a check goes.
+/// Shows the user the progress of a check.
 struct Shown {
     quiet: bool,
 }
@@ -152,7 +152,7 @@ impl CheckObserver for Shown {
     }
 }
 
-/// How pmvet ends if there is nothing to try.
+/// The exit code if there is nothing to try.
 fn nothing(check: &CrashCheck<'_>, workload: &Workload) -> Option<Exit> {
     if !check.saw_pm() {
         return Some(workload::no_pm(workload));

@@ -23,7 +23,7 @@ pub(crate) struct CheckSettings {
     pedantic: bool,
     /// How many recoveries are crashed, too.
     recoveries: usize,
-    /// Where the call paths of failure points are listed that need not be tried again.
+    /// The file with call paths of failure points that need not be tried again.
     pub(super) known_points: Option<PathBuf>,
     pub(super) sample: Option<usize>,
     pub(super) shard: Option<(usize, usize)>,
@@ -31,12 +31,12 @@ pub(crate) struct CheckSettings {
     pub(super) alone: bool,
     /// Whether crashes must leave what was promised.
     pub(super) durable: Option<DurableSettings>,
-    /// For servers: who talks to the recovered one, if not the client of the workload.
+    /// For servers: the client of the recovered server, if not that of the workload.
     pub(super) driver: Option<Arc<Driver>>,
 }
 
-/// One of many test cases: how many reordered states are tried at a failure point, and how many recoveries are crashed. The next case
-/// takes the same paths in another state.
+/// Limits for one of many test cases: reordered states per failure point, and recoveries that are crashed. They may be low, since the next
+/// case takes the same paths in another state.
 const CASE_REORDER_STATES: usize = 64;
 const CASE_CRASHED_RECOVERIES: usize = 2;
 
@@ -61,7 +61,7 @@ impl CheckSettings {
         self.recovering.natively(workload, driver)
     }
 
-    /// Finds out by the recorded run what is left open, with `--durable` and no dump. Otherwise, how pmvet ends.
+    /// With `--durable` and no dump, finds the questions to ask in the recorded run. If there are none, returns the exit code.
     pub(super) fn settle(&mut self, lab: Lab<'_>, folder: &RunFolder) -> Result<Result<(), Exit>, Error> {
         durable::settle(&mut self.durable, &mut self.recovering, lab, folder)
     }
@@ -86,7 +86,7 @@ impl CheckSettings {
         })
     }
 
-    /// For one of many test cases: with reorderings, but less of everything. Contents are compared if `durable` says so.
+    /// For one of many test cases: with reorderings, but with lower limits. Contents are compared if `durable` says so.
     pub(crate) fn of_case(
         mut recovering: Recovering,
         durable: &cli::Durable,
@@ -133,7 +133,7 @@ impl CheckSettings {
                 },
             },
             recovering: match &arguments.durable.dump {
-                // What looks at the files recovers them, unless a server does.
+                // The dump recovers the files, unless a server does.
                 Some(dump) if workload.client.is_none() => {
                     let mut recovering = Recovering::new(&arguments.recovering, workload)?;
                     recovering.recover_by(dump);
@@ -154,7 +154,7 @@ impl CheckSettings {
             ),
             driver: match arguments.dump_client.as_deref().or(arguments.recover_client.as_deref()) {
                 Some(client) => workload::driver(workload, Some(client))?,
-                // Nothing is asked of a server that is only to recover.
+                // The server only has to recover, so the client asks nothing.
                 None if arguments.durable.durable && workload.client.is_some() => {
                     workload::driver(workload, Some("true"))?
                 }
@@ -163,7 +163,7 @@ impl CheckSettings {
         })
     }
 
-    /// All that decides what is tried and what is expected.
+    /// All settings that decide what is tried and what is expected.
     pub(super) fn identity(&self) -> Identity {
         let mut identity = self.recovering.identity([
             (recovery::PLAN, &self.plan),

@@ -39,12 +39,12 @@ pub(super) struct CheckStats {
     recoveries: usize,
     recoveries_known: usize,
     pub(super) recoveries_left: usize,
-    /// A recovery that has the machine for itself, the mean of some.
+    /// Mean time of some recoveries that had the machine to themselves.
     mean_recovery_seconds: Option<f64>,
     jobs: usize,
-    /// The least time all this can take, divided by the time it took.
+    /// The least possible time for all recoveries, divided by the time taken.
     efficiency: Option<f64>,
-    /// Such images that were left out as less likely to fail.
+    /// Reordered images that were left out as less likely to fail.
     reordered_images_left: usize,
     #[serde(skip)]
     cut_short: usize,
@@ -52,7 +52,7 @@ pub(super) struct CheckStats {
     not_combined: usize,
     #[serde(skip)]
     torn_alone: usize,
-    /// None of the recoveries that were recorded mapped PM.
+    /// No recorded recovery mapped PM.
     #[serde(skip)]
     is_blind: bool,
     /// With `--durable`.

@@ -1,4 +1,4 @@
-//! What every inner run of a worker starts with: a sandbox that works, and the files that the set-up makes.
+//! The start of every inner run of a worker: a working sandbox, and the files that the set-up makes.
 
 use pmvet_target::sandbox::{Capture, Overlay};
 
@@ -19,7 +19,7 @@ pub(super) struct BaseFiles<'a> {
 }
 
 impl<'a> BaseFiles<'a> {
-    /// In a process that has one thread. `pm`: which files are PM, as globs.
+    /// Call this in a process with one thread. `pm`: which files are PM, as globs.
     pub(super) fn new(workload: &'a cli::Workload, config: &'a Config, pm: &[String]) -> Self {
         let refused = isolation::start(pm.iter().map(Into::into).collect()).err();
         Self { workload, config, refused, files: None }

@@ -1,4 +1,4 @@
-//! `--paths-of`: how much a set of inputs covers, whoever made it.
+//! `--paths-of`: how much a set of inputs covers, whichever fuzzer made it.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Several campaigns on one program, in one machine or many: each has a corpus of its own in a folder that all can read, and takes
-//! over what the others find there, as AFL's do.
+//! Exchange between campaigns on one program, on one machine or many. As with AFL, each has its own corpus in a folder that all can read,
+//! and takes over the new test cases of the others.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use pmvet_target::sparse;
 use crate::cli;
 use crate::exit::Error;
 
-/// How often is looked for what is new, and how much of it is taken at a time.
+/// Interval between looks for new test cases, and how many are taken over at a time.
 const EVERY: Duration = Duration::from_secs(5);
 const AT_A_TIME: usize = 64;
 
@@ -26,27 +26,27 @@ pub(super) struct Exchange {
     folder: PathBuf,
     own: PathBuf,
     taken: HashSet<PathBuf>,
-    /// Corpora that cannot be used, which has been told.
+    /// Unusable corpora, of which the user has been told.
     unusable: HashSet<PathBuf>,
     last: Instant,
 }
 
 impl Exchange {
-    /// Those that this campaign is to exchange test cases with, if any.
+    /// The corpora with which this campaign exchanges test cases, if any.
     pub(super) fn from_arguments(arguments: &cli::Fuzz, corpus: &Path) -> Result<Option<Self>, Error> {
         let folder = arguments.exchange.as_ref().map(|folder| {
             folder.canonicalize().map_err(|e| Error::Usage(format!("--exchange: {}: {e}", folder.display())))
         });
         let folder = folder.transpose()?;
         Ok(match (arguments.helper, arguments.jobs) {
-            // A helper's corpus is in that of whom it helps.
+            // A helper's corpus lies in that of the main process.
             (Some(_), _) => corpus.parent().map(|folder| Self::new(folder, corpus)),
             (None, 2..) => Some(Self::new(corpus, corpus)),
             _ => folder.map(|folder| Self::new(&folder, corpus)),
         })
     }
 
-    /// `folder` is the corpus of another campaign, or has such in it.
+    /// `folder` is the corpus of another campaign, or holds several.
     fn new(folder: &Path, own: &Path) -> Self {
         Self {
             folder: folder.into(),
@@ -57,7 +57,7 @@ impl Exchange {
         }
     }
 
-    /// Cases of others that were not there before, with their images.
+    /// New cases of others, with their images.
     pub(super) fn fetch_new_cases(&mut self, store: &mut ImageStore) -> io::Result<Vec<Case>> {
         if self.last.elapsed() < EVERY {
             return Ok(Vec::new());
@@ -72,7 +72,7 @@ impl Exchange {
             let mut other = match ImageStore::open_for_reading(&corpus) {
                 Ok(other) => other,
                 Err(e) => {
-                    // What is not there yet may be there next time.
+                    // A missing file may be there next time.
                     let is_bad = matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Unsupported);
                     if is_bad && self.unusable.insert(corpus.clone()) {
                         eprintln!("pmvet: nothing is taken from the corpus in {}: {e}", corpus.display());
@@ -86,7 +86,7 @@ impl Exchange {
             for path in fresh {
                 let image = path.file_name().and_then(|name| parse_file_name(name.to_str()?)).map(|(_, image)| image);
                 let (Some(image), Ok(input)) = (image, std::fs::read(&path)) else { continue };
-                // A damaged corpus of somebody else is no reason to end.
+                // A damaged corpus of another campaign is no reason to end.
                 let known = match store.adopt(&mut other, image) {
                     Ok(()) => true,
                     Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => false,
@@ -115,7 +115,7 @@ impl Exchange {
     }
 }
 
-/// The other processes of `-j`. What they find is taken over by this one, which alone reports.
+/// The other processes of `-j`. This process takes over what they find, and alone reports.
 #[derive(Debug)]
 pub(super) struct Helpers(Vec<Child>);
 
@@ -124,14 +124,14 @@ impl Helpers {
         Self(Vec::new())
     }
 
-    /// Starts them: this command line again, each with a number.
+    /// Starts the helpers with this command line, each with a number.
     pub(super) fn start(count: u16, seeds: &[Vec<u8>]) -> io::Result<Self> {
         let mut helpers = Self::none();
         for number in 1..=count {
             let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
             let command = arguments.iter().position(|word| word == "fuzz").map_or(0, |at| at + 1);
             arguments.splice(command..command, ["--helper".into(), number.to_string().into()]);
-            // Seeds that came by standard input are gone from there.
+            // Standard input can only be read once, so the seeds are passed on in a file.
             let input = sparse::input()?;
             input.write_all_at(seeds.first().map_or(&[], Vec::as_slice), 0)?;
             let mut child = Command::new("/proc/self/exe");
@@ -144,7 +144,7 @@ impl Helpers {
 }
 
 impl Helpers {
-    /// Ends them. Returns how many had failed before.
+    /// Ends the helpers. Returns how many had failed before.
     pub(super) fn finish(mut self) -> usize {
         let failed = |child: &mut Child| matches!(child.try_wait(), Ok(Some(status)) if !status.success());
         self.0.iter_mut().map(failed).filter(|&failed| failed).count()

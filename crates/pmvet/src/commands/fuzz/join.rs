@@ -15,10 +15,10 @@ use crate::files;
 use crate::reporting::Results;
 use pmvet_engines::lab::Witness;
 
-/// Where a corpus has its test cases: what was worth keeping, and what failed.
+/// The folders of a corpus with test cases: those worth keeping, and those that failed.
 const PARTS: [&str; 3] = ["queue", "crashes", "hangs"];
 
-/// Brings all test cases of these corpora into another one, each once. Returns how many are in its queue then.
+/// Copies all test cases of these corpora into another one, each once. Returns how many its queue then has.
 pub(crate) fn join_corpora(from: &[PathBuf], to: &Path) -> Result<usize, Error> {
     let failed = |source| Error::Output { action: "write", what: to.display().to_string(), source };
     for part in PARTS {
@@ -78,7 +78,7 @@ fn renumbered(name: &OsString, number: usize) -> String {
     format!("id:{number:06},{rest}")
 }
 
-/// Keeps what it takes to replay the findings of all campaigns, whose test cases are in the joined corpus.
+/// Keeps what is needed to replay the findings of all campaigns, whose test cases are in the joined corpus.
 pub(crate) fn join_cases(runs: &[PathBuf], corpus: &Path, results: &mut Results<'_>) {
     let Some(names) = Cases::join(runs, corpus, results.folder) else { return };
     let witness = Witness { recording: None, seq: None, patches: Vec::new(), promise: None };

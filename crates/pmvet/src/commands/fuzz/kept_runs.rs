@@ -22,8 +22,8 @@ impl KeptRuns {
         self.0.join(run).is_dir()
     }
 
-    /// Moves a run there, if it has a folder, and lets the tokens of its findings lead there. Says whether it did; if not, the findings
-    /// have no tokens any more.
+    /// Moves a run there, if it has a folder, and points the tokens of its findings there. Returns whether it did; if not, it removes the
+    /// tokens.
     pub(super) fn keep(&self, run: Option<&Path>, findings: &mut [Finding]) -> bool {
         let name = run.and_then(|run| self.claim(run));
         for finding in findings {
@@ -38,7 +38,7 @@ impl KeptRuns {
         let name = run.file_name()?.to_str()?;
         (0..1000).map(|n| if n == 0 { name.to_owned() } else { format!("{name}-{n}") }).find(|name| {
             let place = self.0.join(name);
-            // To make it is to claim it; an empty folder can be replaced.
+            // Creating the folder claims the name; `rename` can replace an empty folder.
             fs::create_dir(&place).is_ok() && fs::rename(run, place).is_ok()
         })
     }

@@ -1,4 +1,4 @@
-//! `--cmin` and `--tmin`: fewer test cases, and a smaller one, that do the same.
+//! `--cmin` and `--tmin`: fewer test cases with the same coverage, and a smaller test case with the same effect.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -29,7 +29,7 @@ fn covered(outcome: &CaseOutcome) -> CoveredCounts {
     counted.map(|(i, &count)| (i as u32, class(count))).collect()
 }
 
-/// Copies to another folder as few test cases as cover all that those of the corpus do, small ones first, as `afl-cmin` does.
+/// Copies to another folder a small set of test cases with the coverage of the whole corpus, preferring small inputs, as `afl-cmin` does.
 pub(super) fn corpus(start: &mut FuzzStart, to: &Path) -> Result<Exit, Error> {
     let failed = |source| Error::Output { action: "write", what: to.display().to_string(), source };
     if start.known.is_empty() {
@@ -64,7 +64,8 @@ pub(super) fn corpus(start: &mut FuzzStart, to: &Path) -> Result<Exit, Error> {
     Ok(Exit::Ok)
 }
 
-/// Which of these, in the order of preference, to keep so that all that any covers is covered: what is rarest is seen to first.
+/// Chooses which of these to keep so that together they cover all that any covers; items that fewest cases cover come first. `covers` is in
+/// the order of preference.
 fn fewest(covers: &[CoveredCounts]) -> Vec<usize> {
     let mut by_item: HashMap<(u32, u8), (usize, usize)> = HashMap::new();
     for (i, cover) in covers.iter().enumerate() {
@@ -118,7 +119,7 @@ pub(super) fn case(start: &mut FuzzStart, file: &Path) -> Result<Exit, Error> {
     Ok(Exit::Ok)
 }
 
-/// Leaves out pieces, halves first and single bytes last, while `same` says that it does not matter.
+/// Leaves out pieces, halves first and single bytes last, as long as `same` holds for the rest.
 fn smaller<E>(mut input: Vec<u8>, same: &mut dyn FnMut(&[u8]) -> Result<bool, E>) -> Result<Vec<u8>, E> {
     let mut piece = input.len().next_power_of_two() / 2;
     while piece > 0 {

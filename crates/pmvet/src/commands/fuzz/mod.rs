@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
             "--keep copies what one recorded run leaves, and fuzz makes thousands; leave it out".into(),
         ));
     }
-    // A prediction has no crash to look at.
+    // A prediction has no crash to compare contents after.
     let crashes = arguments.interleave || arguments.then.iter().any(|engine| *engine != cli::Then::Race);
     if arguments.durable.durable && !crashes {
         return Err(Error::Usage(
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     if arguments.interleave {
         return interleave::run(arguments, config, &workload);
     }
-    // Before this process has any thread: it is a fork of it.
+    // The worker is a fork, so it must start before this process has any other thread.
     let case_worker = (!arguments.then.is_empty() && arguments.helper.is_none())
         .then(|| CaseWorker::start(arguments, &config, &workload.pm))
         .transpose();
@@ -125,7 +125,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let checks = case_worker.map(|worker| Checks::new(&arguments.then, worker, &folder, &start));
     let mut watch = FuzzWatch::new(arguments, &corpus, checks, &start, started)?;
     let stats = match campaign::run(runner, &mut start.store, &mut watch, settings) {
-        // What was found before there was no more room is reported all the same.
+        // Findings from before the disk was full are still reported.
         Err(error @ FuzzError::Corpus(_)) => {
             info.complete = folder.kept(Err(error.into()));
             watch.last()
@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
     let helpers_failed = helpers.finish();
     let (checks, failures) = watch.finish(&stats);
     let (mut findings, unconfirmed) = failures::findings(failures.clone(), &mut start)?;
-    // The corpus has the image, and this file the rest: that is all it takes to run a case again.
+    // The corpus has the image, and this file the rest that is needed to run a case again.
     let kept = Cases::save(&start, &failures, &folder);
     let witness = Witness { recording: None, seq: None, patches: Vec::new(), promise: None };
     let witnesses = kept.into_iter().map(|name| (name, witness.clone())).collect();
@@ -205,7 +205,7 @@ fn unusable(corpus: &Path, error: io::Error) -> Error {
     Error::Run(format!("the corpus in {} cannot be used: {error}; {advice}", corpus.display()))
 }
 
-/// Tells that a campaign that was killed has left a torn line.
+/// Says that a killed campaign has left a torn line.
 fn say_torn(what: &Path) {
     let what = what.display();
     eprintln!(
@@ -213,7 +213,7 @@ fn say_torn(what: &Path) {
     );
 }
 
-/// Reports what a campaign has found. One that was interrupted says so by its exit code, and in its folder.
+/// Reports what a campaign has found. An interrupted one says so by its exit code and in its folder.
 fn report(mut results: Results<'_>, arguments: &cli::Fuzz) -> Result<Exit, Error> {
     if let Some(signal) = launch::stopped_by() {
         let text = format!("what would have come after it was interrupted by {}", launch::signal_name(signal));
@@ -273,7 +273,7 @@ fn read(path: &Path, flag: &str) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(|e| Error::Usage(format!("{flag}: {}: {e}", path.display())))
 }
 
-/// What inputs are made of.
+/// The operations that inputs are made of, if known.
 fn operations(arguments: &cli::Fuzz, seeds: &[Vec<u8>]) -> Result<Option<Operations>, Error> {
     let Some(path) = &arguments.ops else { return Ok(Operations::of_seeds(seeds.iter().map(Vec::as_slice))) };
     let parsed = Operations::parse(&read(path, "--ops")?);

@@ -1,4 +1,4 @@
-//! A test case outside the fuzzer: the program as it is, without instrumentation. Also `pmvet replay` of one.
+//! Runs test cases outside the fuzzer, without instrumentation. Also `pmvet replay` of a test case.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,7 +26,7 @@ use crate::run_folder::{RunFolder, Text, texts, words};
 
 /// How much of a program's output a finding shows.
 const TAIL: usize = 2 << 10;
-/// In the folder of a run: the test cases that its findings are about.
+/// The file, in the folder of a run, with the test cases of its findings.
 const FILE: &str = "cases.json";
 
 /// How a test case is run.
@@ -93,7 +93,7 @@ impl NativeRuns {
     }
 }
 
-/// `cases.json`: by what a finding calls its image.
+/// `cases.json`: test cases by the image name that findings use.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Cases {
     corpus: Text,
@@ -150,7 +150,7 @@ pub(crate) fn replay(
     let Some(case) = saved.cases.get(image) else { return Ok(None) };
     let corpus = PathBuf::from(&saved.corpus.0);
     let lost = |e: io::Error| Error::Run(format!("the corpus in {} does not have this image: {e}", corpus.display()));
-    // Somebody may be fuzzing there.
+    // Opened for reading only, since another campaign may be using the corpus.
     let content = ImageStore::open_for_reading(&corpus).and_then(|mut store| store.get(case.image)).map_err(lost)?;
     let files = Overlay::new(Capture::Writable);
     let run = saved.program.run(&files, &content, &case.input, &mut Unwinder::default());

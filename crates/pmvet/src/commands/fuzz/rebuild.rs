@@ -1,4 +1,4 @@
-//! `--rebuild`: test cases of a corpus, made again from the content that everything starts with.
+//! `--rebuild`: makes test cases of a corpus again, starting from the first image.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::exit::{Error, Exit};
 /// Makes some cases again and runs each twice. Exit code 1 if any image or any count differs.
 pub(super) fn run(start: &mut FuzzStart, count: usize, seed: u64) -> Result<Exit, Error> {
     let mut cases = start.known.clone();
-    // In an order that looks random and is the same every time.
+    // In an order that looks random but is always the same.
     cases.sort_by_key(|case| xxh3_64(&[&case.image.0.to_le_bytes()[..], &case.input, &seed.to_le_bytes()].concat()));
     cases.truncate(count);
     if cases.is_empty() {
@@ -57,7 +57,7 @@ struct Rebuilt<'a> {
 }
 
 impl Rebuilt<'_> {
-    /// An image, made by running everything that led to it.
+    /// Makes an image by running everything that led to it.
     fn content(&mut self, image: ImageId) -> Result<Arc<PmContent>, FuzzError> {
         let mut line = Vec::new();
         let mut at = image;

@@ -1,4 +1,4 @@
-//! What the inner runs of a campaign did not do, and why. Many say the same, which is told once.
+//! What the inner runs of a campaign did not do, and why. Many give the same reason, which is reported once.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,21 +9,21 @@ use crate::workers::WorkerDeath;
 
 /// How many reasons a report names; the rest is counted.
 const MOST_REASONS: usize = 6;
-/// How pmvet begins what it says, and how it begins to show what a program said.
+/// Prefixes of a message of pmvet, and of the output of a program.
 const SAYS: &str = "pmvet: ";
 const SHOWS: &str = "the end of its output:";
 
 /// Reasons, with how often each came up.
 #[derive(Debug, Default)]
 pub(super) struct Shortfalls {
-    /// By the reason without its numbers; with the first one as it was told.
+    /// By the reason without its numbers: the count, and the first wording.
     reasons: BTreeMap<String, (u64, String)>,
-    /// Runs that pmvet itself could not make, or that a worker died of.
+    /// Runs that pmvet itself could not make, or in which a worker died.
     pub(super) failed: u64,
 }
 
 impl Shortfalls {
-    /// Takes what an inner run left, and what it said meanwhile.
+    /// Notes what an inner run left undone, and the messages it printed.
     pub(super) fn note_run(&mut self, what: &str, run: &InnerReport, said: &str) {
         let mut reasons: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix(SAYS)).collect();
         reasons.retain(|line| *line != SHOWS);
@@ -37,7 +37,7 @@ impl Shortfalls {
         reasons.into_iter().for_each(|reason| self.add(what, reason));
     }
 
-    /// A worker has died of a run.
+    /// Notes that a worker died in a run.
     pub(super) fn take_death(&mut self, what: &str, how: WorkerDeath, said: &str) {
         if took_too_long(how) {
             return self.add(what, "it took too long and was ended");
@@ -48,7 +48,7 @@ impl Shortfalls {
         self.add(what, &format!("the process that made it has died: {how}{last_words}"));
     }
 
-    /// pmvet itself could not make a run.
+    /// Notes that pmvet itself could not make a run.
     pub(super) fn take_failure(&mut self, what: &str, error: &str) {
         self.failed += 1;
         self.add(what, error);

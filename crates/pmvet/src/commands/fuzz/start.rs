@@ -41,7 +41,7 @@ pub(super) struct FuzzStart {
 pub(super) const INPUT: &str = "@@";
 
 impl FuzzStart {
-    /// Runs the target once to learn which files are PM. Returns how pmvet ends if there is nothing to fuzz.
+    /// Runs the target once to learn which files are PM. Returns the exit code if there is nothing to fuzz.
     pub(super) fn new(
         arguments: &cli::Fuzz,
         mut workload: Workload,
@@ -49,7 +49,7 @@ impl FuzzStart {
         corpus: &Path,
         install: Install,
     ) -> Result<Result<Self, Exit>, Error> {
-        // First of all: nothing runs on a corpus that somebody else is using.
+        // First, so that nothing runs on a corpus that another campaign is using.
         let mut store = ImageStore::open(corpus).map_err(|e| unusable(corpus, e))?;
         if store.was_torn() && arguments.helper.is_none() {
             say_torn(corpus);
@@ -91,7 +91,7 @@ impl FuzzStart {
     }
 }
 
-/// The PM files of a run on a seed, and how that ended. Nothing if it was cut short.
+/// The PM files of a run on a seed, and how the run ended. Nothing if it was cut short.
 fn discover(
     how: &mut Launch,
     overlay: &Overlay,
@@ -148,8 +148,8 @@ fn start_content(overlay: &Overlay, files: &[PathBuf]) -> io::Result<PmContent> 
     Ok(content)
 }
 
-/// Sees to it that the store starts from the PM files as they are. What a set-up makes may differ from time to time, by a UUID say:
-/// then what it once made for this corpus counts, or for another one that test cases are exchanged with.
+/// Makes the store start from the PM files as they are. A set-up may make different files each time, for example because of a UUID. Then
+/// those count that it first made for this corpus, or for a corpus with which this one exchanges test cases.
 fn first_image(store: &mut ImageStore, content: PmContent, arguments: &cli::Fuzz, corpus: &Path) -> Result<(), Error> {
     let setup = arguments.workload.setup.clone().unwrap_or_default().into_bytes();
     let id = content.id();

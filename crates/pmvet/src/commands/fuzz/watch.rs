@@ -1,4 +1,4 @@
-//! Keeps what a campaign finds, and says how it goes.
+//! Keeps what a campaign finds, and shows its progress.
 
 use std::collections::HashSet;
 use std::io;
@@ -36,9 +36,9 @@ pub(super) struct FuzzWatch {
     /// How long a run may take.
     limit: Duration,
     executions: Option<u64>,
-    /// With `--until-finding`: what counts as one, and how a failure is confirmed.
+    /// With `--until-finding`: which severity counts, and how a failure is confirmed.
     until: Option<(Severity, NativeRuns, Overlay)>,
-    /// There was one.
+    /// Such a finding was made.
     found: bool,
     started: Instant,
     fuzzing: Instant,
@@ -95,12 +95,12 @@ impl FuzzWatch {
         })
     }
 
-    /// What was last heard of the campaign.
+    /// The last statistics of the campaign.
     pub(super) fn last(&self) -> CampaignStats {
         self.last
     }
 
-    /// Writes a file in one step: it is there as a whole or not at all.
+    /// Writes a file in one step, so that it is there as a whole or not at all.
     fn write(&mut self, folder: &str, case: &Case, favour: Favour) -> io::Result<()> {
         let fresh = self.corpus.join(".fresh");
         std::fs::write(&fresh, &case.input)?;
@@ -137,7 +137,7 @@ impl FuzzWatch {
         )
     }
 
-    /// What it takes to see the failures again without pmvet: as long as they may take, but no more than half of the budget.
+    /// Time to reserve for repeating the failures without pmvet: as long as they may take, but at most half of the budget.
     fn time_to_confirm(&self) -> Duration {
         const CRASH: Duration = Duration::from_millis(50);
         let one = |failure: &FailedCase| if failure.end == ForkedEnd::Timeout { self.limit } else { CRASH };
@@ -145,7 +145,7 @@ impl FuzzWatch {
         all.min(budget().map_or(Duration::MAX, |budget| budget.whole / 2))
     }
 
-    /// The campaign is over: the checks under way, and what failed.
+    /// Ends the progress display. Returns the checks under way, and the cases that failed.
     pub(super) fn finish(self, stats: &CampaignStats) -> (Option<Checks>, Vec<FailedCase>) {
         self.progress.finish();
         if !self.quiet {

@@ -1,12 +1,12 @@
-//! Functions of a program that are called like locks or allocators. pmvet knows those of the usual libraries; a program's own it has to
-//! be told about.
+//! Functions of a program whose names look like locks or allocators. pmvet knows those of the usual libraries; the user has to declare a
+//! program's own.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use object::{Object, ObjectSymbol, SymbolKind};
 
-/// More would be noise.
+/// Most candidates to propose of each kind; more would be noise.
 const MOST: usize = 12;
 
 /// Candidates for the configuration, by name only.
@@ -41,7 +41,7 @@ fn named<'a>(functions: impl Iterator<Item = &'a str>) -> Candidates {
             found.allocators.push(name.into());
         }
     }
-    // A lock that nothing gives back is none.
+    // A lock that no function releases is not a lock.
     let kinds = |wanted: &[&str]| found.locks.iter().any(|(_, kind)| wanted.contains(kind));
     if !kinds(&["acquire", "try"]) || !kinds(&["release"]) {
         found.locks.clear();

@@ -1,4 +1,4 @@
-//! `pmvet init`: runs a program once, privately, and proposes a `pmvet.toml` from what it was seen to do.
+//! `pmvet init`: runs a program once, privately, and proposes a `pmvet.toml` from what it saw.
 
 mod functions;
 mod proposal;
@@ -101,13 +101,13 @@ fn write_new(path: &Path, text: &str) -> Result<(), Error> {
         opened => opened.map_err(failed)?,
     };
     file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|e| {
-        // Half a configuration would be taken for one.
+        // Half a configuration would be read as a whole one.
         let _ = std::fs::remove_file(path);
         failed(e)
     })
 }
 
-/// Runs it under DynamoRIO, on private files. Returns how pmvet ends if it did not end well.
+/// Runs the target under DynamoRIO, on private files. Returns the exit code if the target failed.
 fn observe(target: &mut Workload, install: &Install) -> Result<Result<EventCounter, Exit>, Error> {
     let how = target.launch(false);
     let files = how.sandbox.as_ref().map(|private| Arc::clone(&private.overlay));
@@ -147,7 +147,7 @@ impl Sink for Counting {
     }
 }
 
-/// Files that it maps shared and stores to.
+/// Files that the target maps shared and stores to.
 fn pm_files(counter: &EventCounter) -> Vec<PathBuf> {
     let stored_to = |file: &&FileCount| file.traffic().stores + file.traffic().rmw > 0 && file.mapped > 0;
     counter.files.iter().filter(stored_to).filter_map(|file| file.path.clone()).collect()
@@ -158,7 +158,7 @@ fn is_pm_anyway(path: &Path) -> bool {
     pm::DEFAULT.iter().any(|glob| glob::Pattern::new(glob).is_ok_and(|glob| glob.matches(&text)))
 }
 
-/// Whether the same command line ends well on what a run has left, so that it can serve as the recovery. Nothing if interrupted.
+/// Whether the same command line succeeds on what a run has left, so that it can serve as the recovery. Nothing if interrupted.
 fn runs_again(target: &Workload) -> Result<Option<bool>, Error> {
     let again = Workload { files: target.left.clone(), input: target.input.clone(), ..Workload::new(&target.command)? };
     let run = again.run_natively().map_err(|source| Error::Output {

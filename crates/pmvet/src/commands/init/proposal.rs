@@ -87,7 +87,7 @@ impl Seen<'_> {
 
     /// Paths as globs: relative to the folder if they are in it, and a whole folder for many files.
     fn globs(&self) -> BTreeSet<String> {
-        /// So many files of one folder are named one by one.
+        /// Up to this many files of one folder are named one by one.
         const ONE_BY_ONE: usize = 3;
         let siblings = |path: &Path| self.files.iter().filter(|other| other.parent() == path.parent()).count();
         let shown = |path: &PathBuf| {

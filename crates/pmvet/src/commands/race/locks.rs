@@ -1,4 +1,4 @@
-//! Locks in PM that a crash leaves held: which of them stay so.
+//! Finds which locks in PM stay held after a restart if a crash leaves them held.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use pmvet_engines::lockset::restarts::Restarts;
 use pmvet_events::FileId;
 use pmvet_findings::Finding;
 
-/// What is known of them.
+/// What is known about such locks.
 #[derive(Default)]
 pub(super) struct LockFindings {
     pub(super) findings: Vec<Finding>,
@@ -19,8 +19,8 @@ pub(super) struct LockFindings {
     pub(super) unknown: usize,
 }
 
-/// Asks recoveries first, by way of `prove`, since that takes milliseconds, and watches a restart for each lock that they say nothing of.
-/// Each group is the locks that one line takes: one that stays held is enough.
+/// Asks recoveries first, through `prove`, since that takes milliseconds. Then watches a restart for each lock that they cannot judge. Each
+/// group is the locks that one line takes: one that stays held is enough.
 pub(super) fn find(
     groups: Vec<WordedLocks>,
     restarts: &Restarts<'_>,

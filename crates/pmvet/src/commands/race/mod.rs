@@ -45,11 +45,11 @@ pub(crate) struct Explored {
     pub(crate) covered: Covered,
 }
 
-/// How often a run is recorded until its threads have something to do with each other, if it takes less than so many seconds: in a
-/// longer one they had the time.
+/// A run is recorded at most this often until its threads share data, if it takes less than `SHORT` seconds. In a longer run they had time
+/// to meet.
 const MOST_RECORDINGS: u32 = 4;
 const SHORT: f64 = 2.0;
-/// How many recordings tell which predictions are chance, as long as they have fewer events together: about a second of work.
+/// How many recordings decide which predictions are chance, as long as they have fewer events than this together: about a second of work.
 const MOST_PREDICTIONS: u32 = 3;
 const ENOUGH_EVENTS: u64 = 400_000;
 
@@ -95,16 +95,17 @@ pub(super) struct RaceEngine {
     setup: Option<String>,
     /// Places of synchronisation variables that the configuration declares.
     watched: Vec<u64>,
-    /// A program with a single thread is left alone.
+    /// Programs with a single thread are skipped.
     threads_only: bool,
-    /// It goes on only while runs cover something beyond this, and says what: other inputs are waiting for their turn.
+    /// In a turn of `fuzz --interleave`, the engine continues only while runs cover something beyond this, and reports what: other inputs
+    /// are waiting.
     known: Option<Covered>,
     explored: Option<Explored>,
     /// Several recordings tell which races are chance.
     repeats: bool,
-    /// What the pass over the events gave, while they were recorded.
+    /// The result of the pass over the events, made while they were recorded.
     analysed: Option<RaceScan>,
-    /// The same of earlier recordings.
+    /// The same for earlier recordings.
     earlier: Vec<RaceScan>,
 }
 
@@ -128,19 +129,19 @@ impl RaceEngine {
         }
     }
 
-    /// The same, with contents to compare, as far as these arguments want that.
+    /// The same engine, comparing contents if these arguments ask for it.
     pub(super) fn with_contents(self, arguments: &cli::Durable) -> Self {
         let durable = DurableSettings::new(arguments, self.confirm.recover.is_some(), false);
         Self { durable, ..self }
     }
 
-    /// One turn of an input among many: races are proven as long as runs cover anything that is not known.
+    /// For one turn of an input among many: forces runs as long as they cover anything new.
     pub(super) fn exploring(confirm: cli::Confirm, known: Covered, workload: &cli::Workload, config: &Config) -> Self {
         let options = configured(&config.race);
         Self { known: Some(known), ..Self::new(confirm, options, workload, config) }
     }
 
-    /// Races are predicted, and none is proven.
+    /// Only predicts races.
     pub(super) fn predicting(workload: &cli::Workload, config: &Config) -> Self {
         Self::new(cli::Confirm::default(), configured(&config.race), workload, config)
     }
@@ -150,7 +151,7 @@ impl RaceEngine {
         self.explored.take()
     }
 
-    /// The defaults, as `vet` wants them: races are proven, if there can be any.
+    /// The defaults of `vet`: proves races, if there can be any.
     pub(super) fn proven(arguments: &cli::Vet, config: &Config) -> Self {
         let cli::Recovering { recover, oracle, recover_timeout, jobs, .. } = &arguments.recovering;
         let confirm = cli::Confirm {
@@ -175,7 +176,7 @@ impl Engine for RaceEngine {
             operations: self.durable.is_some(),
             loads: true,
             races: true,
-            // What is forced later depends on what overlaps here.
+            // The schedules to force depend on what overlaps here.
             in_step: self.confirm.confirm && !self.confirm.delay_injection,
             branches: self.known.is_some(),
             live: true,
@@ -208,7 +209,7 @@ impl Engine for RaceEngine {
             let events: u64 = recorded.map(|scan| scan.outcome.stats.events).sum();
             return session.recordings < MOST_PREDICTIONS && events < ENOUGH_EVENTS;
         }
-        // Nothing can be forced where threads came one after the other, as they may in a short run.
+        // If threads ran one after the other, as they may in a short run, there is nothing to force.
         session.workload.in_step && session.recordings < MOST_RECORDINGS && analysed.shared.is_empty()
     }
 
@@ -292,7 +293,7 @@ impl Engine for RaceEngine {
                 lock_time = since.elapsed();
                 confirming.finish(attempts).map(Ok)
             };
-            // What was predicted is told even if it cannot be confirmed, for lack of room say.
+            // Predictions are reported even if confirming fails, for example because the disk is full.
             match prove().map_err(|error: LabError| Error::from(error)) {
                 Ok(Ok(found)) => confirmed = Some(found),
                 Ok(Err(NotCompared::Indistinct(why))) => return Err(NoReport::Exit(durable::indistinct(why))),
@@ -379,7 +380,7 @@ fn wanted(arguments: &cli::Confirm, known: Option<Covered>) -> Wanted {
     }
 }
 
-/// What declared variables are. A name that means nothing is an error, which no run can make good.
+/// Resolves declared variables. An unknown name is an error, since no run could change that.
 fn variables(declared: &[Declared], analysed: &mut RaceScan) -> Result<Variables, Error> {
     let named = declared.iter().any(|declared| declared.variable.is_some());
     let types = if named { analysed.symbols.types() } else { Default::default() };
@@ -410,7 +411,7 @@ fn options(arguments: &cli::Race, config: &config::RaceConfig) -> LocksetOptions
     options
 }
 
-/// What to print of the locks that only the run shows. `locks.json` lists them all.
+/// The lines to print about inferred locks. `locks.json` lists them all.
 fn lines(locks: &[ListedLock]) -> Vec<String> {
     const SHOWN: usize = 8;
     let mut lines: Vec<String> = locks.iter().take(SHOWN).map(ListedLock::to_string).collect();
@@ -420,7 +421,7 @@ fn lines(locks: &[ListedLock]) -> Vec<String> {
     lines
 }
 
-/// What was said about locks for nothing.
+/// Warnings about `deny-lock` and `declare-lock` entries that changed nothing.
 fn without_effect(unmatched: &Unmatched) -> Vec<String> {
     let told = |what: &str, functions: &[String]| -> Vec<String> {
         let line = |function: &String| {

@@ -1,4 +1,4 @@
-//! The race of a finding, forced again.
+//! Forces the race of a finding again.
 
 use std::fs;
 use std::io;

@@ -1,7 +1,7 @@
 //! `pmvet replay --gdb`: the recovery in the debugger.
 //!
-//! A process has one tracer, and that is the debugger now. So the crash image gets to its place in another way: as files in a private
-//! view of the file system, which takes what the recovery writes, too.
+//! A process has only one tracer, which is the debugger here. So the supervisor cannot put the crash image in place: it becomes files in a
+//! private view of the file system, which also takes what the recovery writes.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,4 +1,4 @@
-//! `pmvet replay`: one finding again, from what its run has kept.
+//! `pmvet replay`: reproduces one finding from what its run has kept.
 
 mod gdb;
 
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
     if arguments.gdb {
         return gdb::run(&folder, &words(&info.recover), &versions, &job);
     }
-    // What only shows the content reads no operations.
+    // A command that only shows the content reads no operations.
     let reads_input = info.durable.as_ref().is_none_or(|durable| durable.dump.is_some());
     let recovery = RecoveryCommand {
         command: words(&info.recover),

@@ -8,10 +8,10 @@ use super::shared::{ScatteredWork, SharedFolder};
 use crate::exit::Error;
 use crate::shell_words::quoted;
 
-/// How often a task that was killed is put back into the queue.
+/// How often a killed task is put back into the queue.
 const MOST_RESTARTS: u32 = 3;
 
-/// The array job. Slurm itself starts a task again if its node fails; one that is killed puts itself back into the queue.
+/// The array job. Slurm restarts a task itself if its node fails; a killed task puts itself back into the queue.
 pub(super) fn slurm(work: &ScatteredWork, shared: &SharedFolder, pmvet: &Path) -> Result<String, Error> {
     let pmvet = pmvet.to_str().ok_or_else(|| Error::Usage(format!("{}: scripts cannot name it", pmvet.display())))?;
     let (engine, tasks) = (work.engine.name(), work.tasks);
@@ -74,7 +74,7 @@ pub(super) fn kubernetes(
     Ok(text)
 }
 
-/// Writes a value in YAML's block style. What JSON writes on one line, YAML reads too.
+/// Writes a value in YAML's block style. Scalars are written as JSON, which YAML reads too.
 fn write_yaml(value: &serde_json::Value, depth: usize, text: &mut String) {
     use serde_json::Value::{Array, Object};
     let indent = "  ".repeat(depth);

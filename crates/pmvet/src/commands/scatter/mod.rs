@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &cli::Scatter) -> Result<Exit, Error> {
         }
         return task::run(&SharedFolder::existing(&arguments.shared)?, number);
     }
-    // The command line says that both are there.
+    // clap makes sure that both are there.
     let (Some(engine), Some(tasks)) = (arguments.engine, arguments.tasks) else {
         return Err(Error::Usage("give --engine and -n".into()));
     };
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &cli::Scatter) -> Result<Exit, Error> {
     submit(arguments, &shared)
 }
 
-/// What is typed after the name of the engine. The dashes before the program may be left out if no option comes before it.
+/// The words after the name of the engine. The user may leave out the `--` before the program if no option comes before it.
 fn with_dashes(words: &[OsString]) -> Vec<OsString> {
     let starts_with_program = words.first().is_some_and(|first| !first.as_encoded_bytes().starts_with(b"-"));
     let dashes = starts_with_program.then(|| OsString::from("--"));
@@ -75,14 +75,14 @@ pub(super) fn parse(engine: ScatterEngine, words: &[OsString]) -> Command {
     Cli::try_parse_from(line).unwrap_or_else(|error| error.exit()).command
 }
 
-/// Refuses what cannot be shared, or what tasks set themselves.
+/// Refuses options that cannot be shared, or that tasks set themselves.
 fn refuse(command: &Command) -> Result<(), Error> {
     let (workload, others) = match command {
         Command::Check(a) => (&a.workload, vec![("--shard", a.shard.is_some()), ("--resume", a.recovering.resume)]),
         Command::Verify(a) => {
             let others = vec![
                 ("--resume", a.recovering.resume),
-                // Recoveries of different crashes may crash in the same state, which only one of them counts.
+                // Recoveries of different crashes may crash in the same state, which must count only once.
                 ("--failures", a.failures > 1),
                 ("--max-executions", a.max_executions.is_some()),
             ];
@@ -110,7 +110,7 @@ fn refuse(command: &Command) -> Result<(), Error> {
     }
 }
 
-/// Records the workload, once for all. Returns where, or how pmvet ends.
+/// Records the workload, once for all tasks. Returns the run, or the exit code.
 fn record(shared: &SharedFolder, command: Command) -> Result<Result<Option<String>, Exit>, Error> {
     let runs = shared.recordings();
     let exit = match command {
@@ -130,7 +130,7 @@ fn record(shared: &SharedFolder, command: Command) -> Result<Result<Option<Strin
     Ok(Ok(Some(RunFolder::open(&runs, None)?.id)))
 }
 
-/// Keeps standard input for campaigns to start from, which have none of their own.
+/// Keeps standard input as the seed of the campaigns, which have no standard input.
 fn keep_seed(shared: &SharedFolder) -> Result<(), Error> {
     crate::system::handle_signals();
     let mut seed = Vec::new();

@@ -39,11 +39,11 @@ pub(crate) struct ScatteredWork {
     pub(crate) recording: Option<String>,
 }
 
-/// `task.json`: how a task ended. There is none of one that has not, or was killed.
+/// `task.json`: how a task ended. A task that is running or was killed has none.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TaskState {
-    /// It did its part, or what its budget allowed.
+    /// The task did its part, or as much as its budget allowed.
     Done(Exit),
     Failed(String),
 }
@@ -57,19 +57,19 @@ enum Made {
 #[derive(Debug)]
 pub(crate) struct SharedFolder {
     path: PathBuf,
-    /// It was made, or found empty, for work that is not there yet.
+    /// Set while the folder was created, or found empty, and holds no work yet.
     made: Option<Made>,
 }
 
 impl SharedFolder {
-    /// Makes it. It may exist if it is empty.
+    /// Creates the folder. It may exist if it is empty.
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
         let failed = |source| Error::Output { action: "make", what: path.display().to_string(), source };
         if path.to_str().is_none() {
             return Err(Error::Usage(format!("--shared: {} is no text, and scripts have to name it", path.display())));
         }
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // A share that is not mounted must not be taken for an empty folder; the default is on no share.
+        // A share that is not mounted must not pass for an empty folder; the default folder is not on a share.
         if parent != Path::new(".pmvet") && !parent.is_dir() {
             return Err(Error::Usage(format!(
                 "--shared: there is no folder {}; is the share mounted here?",
@@ -104,7 +104,7 @@ impl SharedFolder {
         self.path.join(name)
     }
 
-    /// Its path; it is text, or it would not have been made.
+    /// Its path. `create` has checked that it is valid text.
     pub(crate) fn text(&self) -> String {
         self.path.to_string_lossy().into_owned()
     }
@@ -134,7 +134,7 @@ impl SharedFolder {
         written.map_err(|source| Error::Output { action: "write", what: path.display().to_string(), source })
     }
 
-    /// From now on there is work in it.
+    /// Writes the work to do; from now on the folder is complete.
     pub(crate) fn finish(&mut self, work: &ScatteredWork) -> Result<(), Error> {
         let path = self.file(WORK);
         let written = files::replace_json(&path, work);
@@ -166,14 +166,14 @@ impl SharedFolder {
         written.map_err(|source| Error::Output { action: "write", what: path.display().to_string(), source })
     }
 
-    /// Makes the folder of a task, which nobody else works in for as long as the file is open.
+    /// Creates the folder of a task, and locks it for as long as the file is open.
     pub(crate) fn claim(&self, number: u32) -> Result<File, Error> {
         let folder = self.task(number);
         let failed = |source| Error::Output { action: "make", what: folder.display().to_string(), source };
         fs::create_dir_all(&folder).map_err(failed)?;
         let lock = File::create(folder.join("lock")).map_err(failed)?;
         if let Err(fs::TryLockError::WouldBlock) = lock.try_lock() {
-            // A machine that was given up may still be at it, and what a killed task has started may live a moment longer.
+            // A machine that was given up may still work on it, and processes of a killed task may live a moment longer.
             eprintln!("pmvet: task {number} is under way already, maybe on another machine; waiting for its end");
             lock.lock().map_err(failed)?;
         }
@@ -183,7 +183,7 @@ impl SharedFolder {
 }
 
 impl Drop for SharedFolder {
-    /// What no work came of is of no use.
+    /// Removes a folder that got no work.
     fn drop(&mut self) {
         let Some(made) = self.made else { return };
         for name in ["recording", SEED, "job.sh"] {

@@ -1,4 +1,4 @@
-//! One task: its part of the work, on the recording of all. What it did before it was killed it does not do again.
+//! Runs one task: its part of the work, on the shared recording. A task that was killed resumes where it was.
 
 use std::ffi::OsString;
 
@@ -21,7 +21,7 @@ pub(super) fn run(shared: &SharedFolder, number: u32) -> Result<Exit, Error> {
     std::env::set_current_dir(&work.folder.0).map_err(|e| failed("go to", &work.folder.0.to_string_lossy(), e))?;
     let ended = super::super::run(command(shared, &work, number));
     let state = match &ended {
-        // It is started again, and goes on.
+        // The scheduler starts it again, and it resumes.
         Ok(Exit::Interrupted) => return Ok(Exit::Interrupted),
         Ok(exit) if did_its_part(*exit, shared, number) => TaskState::Done(*exit),
         Ok(exit) => TaskState::Failed(format!("exit code {}: {}", exit.code(), exit.meaning())),
@@ -30,7 +30,7 @@ pub(super) fn run(shared: &SharedFolder, number: u32) -> Result<Exit, Error> {
     };
     shared.set_state(number, &state)?;
     match state {
-        // What it found is told when all is gathered. A scheduler must not take findings for a failure.
+        // `gather` reports the findings. A scheduler must not take them for a failure.
         TaskState::Done(_) => Ok(Exit::Ok),
         TaskState::Failed(_) => ended,
     }
@@ -39,7 +39,7 @@ pub(super) fn run(shared: &SharedFolder, number: u32) -> Result<Exit, Error> {
 fn did_its_part(exit: Exit, shared: &SharedFolder, number: u32) -> bool {
     match exit {
         Exit::Ok | Exit::Findings | Exit::Incomplete => true,
-        // With more tasks than work, some have none.
+        // With more tasks than work, some have nothing to do.
         Exit::NothingAnalysed => shared.run_of(number).is_some_and(|run| run.join("report.json").is_file()),
         _ => false,
     }
@@ -69,7 +69,7 @@ fn command(shared: &SharedFolder, work: &ScatteredWork, number: u32) -> Command 
             a.corpus = Some(shared.corpora().join(number.to_string()));
             a.exchange = Some(shared.corpora());
             a.seeds = a.seeds.take().or_else(|| Some(shared.file(SEED)));
-            // No two tasks make the same choices.
+            // Different seeds, so that no two tasks make the same choices.
             a.seed = a.seed.wrapping_add(u64::from(number - 1) << 16);
         }
         _ => {}
@@ -80,7 +80,7 @@ fn command(shared: &SharedFolder, work: &ScatteredWork, number: u32) -> Command 
 fn on(recovering: &mut cli::Recovering, recording: Option<std::path::PathBuf>, resume: bool, one_at_a_time: bool) {
     (recovering.recording, recovering.resume) = (recording, resume);
     if recovering.jobs.is_none() && !one_at_a_time {
-        // What Slurm gave this task of its machine, which the other cores may be given to somebody else.
+        // Only the cores that Slurm gave this task; others may use the rest of the machine.
         let given = std::env::var_os("SLURM_CPUS_ON_NODE").map(OsString::into_string);
         recovering.jobs = given.and_then(Result::ok).and_then(|text| text.parse().ok()).filter(|&jobs| jobs > 0);
     }

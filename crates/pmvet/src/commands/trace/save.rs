@@ -1,4 +1,4 @@
-//! `--save-trace`: the events of a run in a file, whole or not at all.
+//! `--save-trace`: saves the events of a run in a file, completely or not at all.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(super) struct Saver {
 
 impl Saver {
     pub(super) fn create(path: &Path, command: Vec<OsString>, loads: bool) -> Result<Self, Error> {
-        // A slip of the hand must not cost the user a pool.
+        // A typo must not overwrite the user's pool.
         let is_filled = path.metadata().is_ok_and(|m| m.is_file() && m.len() > 0);
         if is_filled && matches!(TraceReader::open(path), Err(TraceError::NotATrace { .. })) {
             let path = path.display();
@@ -77,7 +77,7 @@ impl Saver {
     }
 }
 
-/// Only what is a file of our own; `--save-trace` may name a device.
+/// Removes only plain files; `--save-trace` may name a device.
 fn remove(path: &Path) {
     if path.symlink_metadata().is_ok_and(|m| m.is_file()) {
         let _ = std::fs::remove_file(path);

@@ -1,4 +1,4 @@
-//! `pmvet verify`: one recorded run, and its recovery on everything that a crash can leave and the recovery can tell apart.
+//! `pmvet verify`: one recorded run, and its recovery on every state that a crash can leave and the recovery can tell apart.
 
 mod settings;
 mod stats;
@@ -43,7 +43,7 @@ fn job<'a>(arguments: &'a cli::Verify, settings: &VerifySettings) -> Result<Job<
         reporting: &arguments.reporting,
         config: Config::load(arguments.workload.config.as_deref())?,
         budget: settings.recovering.budget,
-        // Only a complete search that found nothing says that there is nothing.
+        // Only a complete search without findings shows that there are no bugs.
         require_complete: true,
         resumable: Some(Resumable { start: arguments.recovering.start(), identity: settings.identity() }),
         left_out: Vec::new(),
@@ -51,7 +51,7 @@ fn job<'a>(arguments: &'a cli::Verify, settings: &VerifySettings) -> Result<Job<
     })
 }
 
-/// The recovery on everything that a crash can leave and it can tell apart.
+/// Runs the recovery on every state that a crash can leave and the recovery can tell apart.
 pub(super) struct VerifyEngine {
     pub(super) settings: VerifySettings,
 }
@@ -66,7 +66,7 @@ impl Engine for VerifyEngine {
     }
 
     fn prepare(&self, workload: &Workload) -> Result<(), Error> {
-        // A recovery that cannot be traced is found out before anything runs.
+        // Detects a recovery that cannot be traced before anything runs.
         self.settings.recovering.program(workload).map(drop)
     }
 
@@ -140,7 +140,7 @@ impl Engine for VerifyEngine {
     }
 }
 
-/// Shows the user how a verification goes.
+/// Shows the user the progress of a verification.
 struct Shown {
     quiet: bool,
 }
@@ -155,7 +155,7 @@ impl VerifyObserver for Shown {
     }
 }
 
-/// Brings what all shards have kept in files of this name into one.
+/// Joins the files of this name of all shards into one.
 fn join_journals(settings: &VerifySettings, folder: &RunFolder, name: &str) -> Result<(), Error> {
     let Some(gathered) = &settings.gathered else { return Ok(()) };
     let mut joined = Vec::new();

@@ -19,9 +19,9 @@ pub(crate) struct VerifySettings {
     most: u64,
     patience: u64,
     checksums: bool,
-    /// Which part of the crashes, of how many.
+    /// Which shard this is, of how many.
     shard: Option<(usize, usize)>,
-    /// The runs that have made all executions there are: nothing is executed here.
+    /// For `gather`: the runs that have made all executions; this run makes none.
     pub(super) gathered: Option<Vec<PathBuf>>,
     /// Whether crashes must leave what was promised.
     pub(super) durable: Option<DurableSettings>,
@@ -43,7 +43,7 @@ impl VerifySettings {
         }
     }
 
-    /// The same, with contents to compare, as far as these arguments want that.
+    /// The same settings, comparing contents if these arguments ask for it.
     pub(crate) fn with_contents(self, arguments: &cli::Durable) -> Self {
         let mut recovering = self.recovering;
         let durable = recovering.show_by(arguments);
@@ -67,7 +67,7 @@ impl VerifySettings {
         Ok(settings.with_contents(&arguments.durable))
     }
 
-    /// Finds out by the recorded run what is left open, with `--durable` and no dump. Otherwise, how pmvet ends.
+    /// With `--durable` and no dump, finds the questions to ask in the recorded run. If there are none, returns the exit code.
     pub(super) fn settle(&mut self, lab: Lab<'_>, folder: &RunFolder) -> Result<Result<(), Exit>, Error> {
         durable::settle(&mut self.durable, &mut self.recovering, lab, folder)
     }
@@ -93,7 +93,7 @@ impl VerifySettings {
         }
     }
 
-    /// All that decides what is tried and what is expected.
+    /// All settings that decide what is tried and what is expected.
     pub(super) fn identity(&self) -> Identity {
         let mut identity = self.recovering.identity([
             (recovery::ENGINE, &"verify"),

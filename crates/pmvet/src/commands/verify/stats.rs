@@ -1,4 +1,4 @@
-//! `stats.json`: what a verification did, what it left, and how long it took.
+//! `stats.json`: what a verification did, what it left untried, and how long it took.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ pub(super) struct VerifyStats {
     traced_seconds: Option<f64>,
     analysis_seconds: f64,
     search_seconds: f64,
-    /// Failure points passed, those that leave the same as another one included.
+    /// Failure points passed, including those that leave the same states as another.
     failure_points: u64,
-    /// Crashes that leave different choices.
+    /// Crashes that leave different sets of states.
     crashes: usize,
     crashes_explored: usize,
     crashes_in_recovery: usize,
@@ -29,7 +29,7 @@ pub(super) struct VerifyStats {
     executions_per_second: f64,
     /// The most executions that one crash took.
     most_after_one_crash: u64,
-    /// How many images an eager search would try; a text, since it may be any number.
+    /// How many images an eager search would try; text, since the number may be arbitrarily large.
     eager_executions: String,
     failures: usize,
     left: usize,
@@ -39,7 +39,7 @@ pub(super) struct VerifyStats {
     diverged: u64,
     unconfirmed: u64,
     jobs: usize,
-    /// With `--durable`: executions that show a content of which is not known whether it is right.
+    /// With `--durable`: executions whose content could not be judged.
     not_judged: u64,
     #[serde(skip)]
     operations: Option<OperationsSeen>,

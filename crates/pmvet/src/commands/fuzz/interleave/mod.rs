@@ -1,7 +1,7 @@
 //! `pmvet fuzz --interleave`: inputs and thread schedules that make a value be read before it is persistent.
 //!
-//! Each turn gives one input to a worker, which records a run, forces schedules as long as they cover anything new, and lets recovery
-//! judge ([`turn`]). What it has covered tells whether the input is worth more turns and mutants.
+//! Each turn gives one input to a worker, which records a run, forces schedules as long as they cover anything new, and lets recovery judge
+//! ([`turn`]). The coverage decides whether the input is worth more turns and mutants.
 
 mod turn;
 
@@ -35,15 +35,15 @@ use crate::run_folder::{RunFolder, RunInfo};
 use crate::workers::{JobEnd, Workers};
 use pmvet_target::Workload;
 
-/// What one turn may take.
+/// Time limit of one turn.
 const TURN: Duration = Duration::from_secs(8);
-/// How long a campaign takes if nobody says.
+/// Budget of a campaign without `--budget`.
 const BUDGET: Duration = Duration::from_secs(60);
-/// No turn begins with less time left, but for the first.
+/// No turn but the first begins with less time left.
 const LEAST: Duration = Duration::from_secs(1);
-/// What is under way at the end of the budget may take so much longer, and is ended then.
+/// Turns under way at the end of the budget may take this much longer before they are ended.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long it waits for the end of a turn before it looks whether all is over.
+/// Poll interval while waiting for the end of a turn.
 const POLL: Duration = Duration::from_millis(20);
 /// What the reports call an inner run.
 const NAME: &str = "a turn";
@@ -52,7 +52,7 @@ const NAME: &str = "a turn";
 type TurnWorkers = Workers<Turn, TurnReport>;
 
 pub(super) fn run(arguments: &cli::Fuzz, config: Config, workload: &Workload) -> Result<Exit, Error> {
-    // Before this process has any thread: they are forks of it.
+    // The workers are forks, so they must start before this process has any other thread.
     let mut workers = TurnWorkers::start(usize::from(arguments.jobs), || {
         let mut turns = Turns::new(arguments, &config, &workload.pm);
         move |turn| turns.make(turn)
@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &cli::Fuzz, config: Config, workload: &Workload) ->
     let ended = campaign.run(&mut workers);
     drop(workers);
     info.complete = ended.is_ok() && launch::stopped_by().is_none();
-    // What was found before something failed, for lack of room say, is reported all the same.
+    // If something fails, such as for lack of room, earlier findings are still reported.
     let ended = ended.unwrap_or_else(|error| {
         folder.kept(Err(error));
         None
@@ -107,22 +107,22 @@ struct InterleaveCampaign<'a> {
     workload: &'a Workload,
     /// Of all turns.
     folder: PathBuf,
-    /// Where runs are kept that found something, so that tokens lead there.
+    /// Where runs with findings are kept, so that tokens lead there.
     keep: KeptRuns,
     corpus: Corpus,
     seeds: Seeds,
     covered: Covered,
-    /// What was new, in the order in which it came, and how much of it each worker knows.
+    /// New coverage in the order in which it came, and how much of it each worker knows.
     news: Vec<Covered>,
     told: BTreeMap<usize, usize>,
     found: Vec<Finding>,
     known: HashSet<String>,
     deadline: Instant,
-    /// Turns that were begun, those that are over, and forced runs of all.
+    /// Turns begun, turns ended, and forced runs of all turns.
     turns: u64,
     ended: u64,
     runs: u64,
-    /// Turns that were ended because time was over.
+    /// Turns that were ended because time was up.
     cut: usize,
     /// What turns did not do, and why.
     left: Shortfalls,
@@ -168,16 +168,16 @@ impl<'a> InterleaveCampaign<'a> {
         }
     }
 
-    /// Turn after turn. Returns how pmvet ends if there is nothing to report on.
+    /// Runs turn after turn. Returns the exit code if there is nothing to report on.
     fn run(&mut self, workers: &mut TurnWorkers) -> Result<Option<Exit>, Error> {
         let mut under_way: BTreeMap<usize, Turn> = BTreeMap::new();
         loop {
-            // What is under way when time is up has a little longer: its own time was cut to what was left.
+            // Turns under way when time is up get `GRACE` more; their own time was cut to what was left.
             let over = self.is_over();
             if over && (self.is_done() || Instant::now() >= self.deadline + GRACE) {
                 break;
             }
-            // The first one alone: it shows whether the program works at all.
+            // The first turn runs alone, since it shows whether the program works at all.
             while !over
                 && self.may_begin()
                 && (self.ended > 0 || under_way.is_empty())
@@ -193,7 +193,7 @@ impl<'a> InterleaveCampaign<'a> {
             let ended = workers.next(POLL).map_err(|source| output("a worker", source))?;
             let Some((number, end, said)) = ended else { continue };
             if matches!(end, JobEnd::Died(_)) {
-                // The one in its place knows nothing.
+                // The replacement knows nothing yet.
                 self.told.remove(&number);
             }
             if let Some(turn) = under_way.remove(&number)
@@ -224,7 +224,7 @@ impl<'a> InterleaveCampaign<'a> {
         self.is_done() || Instant::now() >= self.deadline
     }
 
-    /// Nothing more is wanted.
+    /// Whether nothing more is wanted.
     fn is_done(&self) -> bool {
         let least = reporting::severity(self.arguments.reporting.fail_on);
         let found = self.arguments.until_finding && self.found.iter().any(|finding| finding.severity >= least);
@@ -252,7 +252,7 @@ impl<'a> InterleaveCampaign<'a> {
         Ok(Turn { folder, input, time: self.time_left().clamp(LEAST, TURN), news })
     }
 
-    /// Takes what a turn gave. Returns how pmvet ends if the first one shows that nothing can be done.
+    /// Takes the result of a turn. Returns the exit code if the first turn shows that no other can work.
     fn end_turn(&mut self, turn: Turn, end: JobEnd<TurnReport>, said: &str) -> Result<Option<Exit>, Error> {
         self.ended += 1;
         let hopeless = (self.ended == 1 && launch::stopped_by().is_none()).then(|| hopeless(&end, said)).flatten();
@@ -303,7 +303,7 @@ impl<'a> InterleaveCampaign<'a> {
         Ok(())
     }
 
-    /// Takes over what earlier campaigns have found with this build, as far as it is still there.
+    /// Takes over the findings of earlier campaigns with this build, if their runs still exist.
     fn take_kept_findings(&mut self) -> io::Result<()> {
         for finding in self.corpus.findings::<Finding>()? {
             let token = finding.replay.as_deref().map(str::parse::<Token>);
@@ -315,7 +315,7 @@ impl<'a> InterleaveCampaign<'a> {
         Ok(())
     }
 
-    /// Takes the findings of a turn. Its run is kept if any is new that can be replayed; says whether.
+    /// Takes the findings of a turn. Keeps its run if a new finding can be replayed, and says whether it did.
     fn take_findings(&mut self, run: InnerReport) -> Result<bool, Error> {
         let all = run.findings.into_iter();
         let mut fresh: Vec<Finding> = all.filter(|finding| self.known.insert(finding.fingerprint.clone())).collect();
@@ -328,7 +328,7 @@ impl<'a> InterleaveCampaign<'a> {
         Ok(kept)
     }
 
-    /// All findings, but predictions of stores with which a race is proven.
+    /// All findings, except predictions for stores with a proven race.
     fn findings(&mut self) -> Vec<Finding> {
         fn store(finding: &Finding) -> Option<&Place> {
             finding.places.iter().find(|place| place.role == Role::Store)
@@ -359,7 +359,7 @@ impl<'a> InterleaveCampaign<'a> {
         coverage
     }
 
-    /// Removes what turns that were ended early have left.
+    /// Removes the folders of turns that were ended early.
     fn clean_up(&self) {
         for turn in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             if turn.path().join("runs").exists() {
@@ -370,7 +370,7 @@ impl<'a> InterleaveCampaign<'a> {
     }
 }
 
-/// How pmvet ends if the first turn did not work: as long as nothing has, mutants will not either. Says why.
+/// The exit code if the first turn did not work, since mutants would not work either. Prints why.
 fn hopeless(end: &JobEnd<TurnReport>, said: &str) -> Option<Exit> {
     match end {
         JobEnd::Done(TurnReport { run, .. }) => match &run.end {

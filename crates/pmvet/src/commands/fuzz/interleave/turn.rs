@@ -20,19 +20,19 @@ use crate::driver::{Given, Job};
 /// How many runs are forced in one turn, at most.
 const ROUNDS: u32 = 8;
 
-/// An input that has its turn.
+/// One turn: an input, and what the worker needs for it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Turn {
-    /// For all that the turn writes. Holds the input, if the program reads that from a file.
+    /// The folder for all that the turn writes. Holds the input, if the program reads it from a file.
     #[serde(with = "pmvet_events::paths::as_text")]
     pub(super) folder: PathBuf,
     pub(super) input: Vec<u8>,
     pub(super) time: Duration,
-    /// What has been covered since the worker had its last turn.
+    /// What the campaign has covered since the worker's last turn.
     pub(super) news: Covered,
 }
 
-/// What a turn gave.
+/// The result of a turn.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct TurnReport {
     /// What its runs have covered. Nothing if none was forced.
@@ -68,7 +68,7 @@ impl<'a> Turns<'a> {
     fn explore(&self, turn: Turn, files: Overlay, started: Instant) -> TurnReport {
         let arguments = self.arguments;
         let file = turn.folder.join("input");
-        // A turn without a single operation promises nothing. Otherwise operations are followed in a file of their run.
+        // An input without a single operation promises nothing. Otherwise the operations come from a file of the run.
         let durable = match turn.input.is_empty() {
             true => cli::Durable::default(),
             false => arguments.durable.clone(),

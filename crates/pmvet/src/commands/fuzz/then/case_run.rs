@@ -1,4 +1,4 @@
-//! An engine on one test case, in a worker process.
+//! Runs an engine on one test case, in a worker process.
 
 use std::ffi::OsString;
 use std::io;
@@ -27,7 +27,7 @@ use crate::driver::{Engine, Given, Job};
 use crate::exit::Error;
 use crate::recovery::{Recovering, failed};
 
-/// What a run may take. Predictions come from a single run, which may be slow and is worth nothing if it is cut.
+/// Time limits of a run. Predictions come from a single recorded run, which may be slow and is worthless if it is cut short.
 const BUDGET: Duration = Duration::from_secs(20);
 const RACE_BUDGET: Duration = Duration::from_secs(40);
 
@@ -78,13 +78,13 @@ impl<'a> CaseRuns<'a> {
 
     fn analyse(&self, run: CaseRun, mut files: Overlay, started: Instant) -> Result<InnerReport, Error> {
         lay_out_case(&run, &mut files).map_err(|e| failed("lay out", "a test case", e))?;
-        // A case without a single operation promises nothing.
+        // An input without a single operation promises nothing.
         let durable = match run.case.input.is_empty() {
             true => cli::Durable::default(),
             false => self.arguments.durable.clone(),
         };
         let word = |word: &OsString| match &run.input {
-            // Operations are followed in a file of their run.
+            // With `--durable`, the operations come from a file of the run.
             Some(path) if word == INPUT && !(durable.durable && run.engine != Then::Race) => path.clone().into(),
             _ => word.clone(),
         };
@@ -93,7 +93,7 @@ impl<'a> CaseRuns<'a> {
             runs: run.folder,
             ..self.arguments.workload.clone()
         };
-        // The campaign has the other cores.
+        // The campaign uses the other cores.
         let recovering = cli::Recovering { jobs: Some(1), ..cli::Recovering::default() };
         let recovering = Recovering::new(&recovering, &workload)?;
         let mut engine: Box<dyn Engine> = match run.engine {

@@ -22,8 +22,8 @@ use crate::driver::inner::{InnerEnd, InnerReport};
 use crate::run_folder::RunFolder;
 use crate::workers::{JobEnd, Workers};
 
-/// A test case that waits for an engine: what adds most comes first, and among those the newest, since it reaches
-/// furthest, and there are soon more than can be looked at.
+/// A test case that waits for an engine. Cases that add most come first, and among these the newest, which reach furthest: soon more wait
+/// than can be run.
 #[derive(Debug, PartialEq, Eq)]
 struct Waiting {
     favour: Favour,
@@ -49,7 +49,7 @@ impl PartialOrd for Waiting {
 pub(super) struct CaseWorker(Workers<CaseRun, InnerReport>);
 
 impl CaseWorker {
-    /// Starts it, before this process has any thread. `pm`: which files are PM, as globs.
+    /// Starts the worker; this process must have one thread. `pm`: which files are PM, as globs.
     pub(super) fn start(arguments: &cli::Fuzz, config: &Config, pm: &[String]) -> io::Result<Self> {
         let workers = Workers::start(1, || {
             let mut runs = CaseRuns::new(arguments, config, pm);
@@ -60,9 +60,9 @@ impl CaseWorker {
 }
 
 pub(super) struct Checks {
-    /// Of this campaign's run; checks have their folders within.
+    /// The folder of this campaign's run; those of the checks lie in it.
     folder: PathBuf,
-    /// Where runs are kept that found something.
+    /// Where runs with findings are kept.
     keep: KeptRuns,
     corpus: PathBuf,
     files: Vec<PathBuf>,
@@ -71,10 +71,10 @@ pub(super) struct Checks {
     worker: CaseWorker,
     /// The engine that is at work.
     under_way: Option<cli::Then>,
-    /// There is no worker any more.
+    /// The worker is gone for good.
     is_broken: bool,
     waiting: BinaryHeap<Waiting>,
-    /// Cases on crash images, the oldest first, whether they add anything or not.
+    /// Cases on crash images in order of arrival, whether they add coverage or not. The newest is taken first.
     crashes: VecDeque<Waiting>,
     done: u64,
     /// What runs did not do, and why.
@@ -91,9 +91,9 @@ impl std::fmt::Display for Checks {
     }
 }
 
-/// More than this do not wait: the campaign is faster than the checks.
+/// Bound on the waiting cases, since the campaign is faster than the checks.
 const MOST_WAITING: usize = 4096;
-/// One in so many checks is of a crash image, while other cases wait.
+/// One in this many checks takes a crash image while other cases wait.
 const CRASH_EVERY: u64 = 4;
 
 impl Checks {
@@ -119,7 +119,7 @@ impl Checks {
         }
     }
 
-    /// A case adds something.
+    /// Queues a case that adds coverage.
     pub(super) fn add(&mut self, case: &Case, favour: Favour) {
         if self.waiting.len() >= MOST_WAITING {
             self.dropped += self.engines.len() as u64;
@@ -135,8 +135,8 @@ impl Checks {
         }));
     }
 
-    /// A case runs on a new crash image. What recovery does there depends on what is in the image, so it is looked at even
-    /// if it takes the way that it always takes.
+    /// Queues a case on a new crash image. Recovery depends on the content of the image, so the case is checked even if it takes only known
+    /// paths.
     pub(super) fn add_crash(&mut self, case: &Case) {
         let engines = (0..self.engines.len()).map(Reverse).rev();
         let crash = |engine| Waiting { favour: Favour::None, engine, order: 0, case: case.clone() };
@@ -157,7 +157,7 @@ impl Checks {
         crash.or_else(|| self.waiting.pop())
     }
 
-    /// Takes what has come, and gives the worker the next case.
+    /// Takes results that have arrived, and gives the worker the next case.
     pub(super) fn look(&mut self) {
         if !self.is_broken
             && let Err(error) = self.go_on()
@@ -174,7 +174,7 @@ impl Checks {
             match end {
                 JobEnd::Done(mut run) => {
                     if run.end == (InnerEnd::Analysed { complete: true }) {
-                        // What it was not asked to try, such as what other runs have tried.
+                        // It lists only what it was not asked to try, such as what other runs have tried.
                         run.not_covered.clear();
                     }
                     self.left.note_run(name, &run, &said);
@@ -197,7 +197,7 @@ impl Checks {
     }
 
     fn run_of(&self, next: Waiting, engine: cli::Then) -> CaseRun {
-        // Paths on which crashes have been tried may do harm on a crash image that they did not do on others.
+        // On a crash image, crashes on known paths may do harm that they did not do on other images.
         let known_points = (next.favour > Favour::None).then(|| self.folder.join("known-points"));
         CaseRun {
             engine,
@@ -210,7 +210,7 @@ impl Checks {
         }
     }
 
-    /// Keeps the findings of a run. Its folder is kept if there is anything new, so that tokens lead there.
+    /// Keeps the findings of a run, and its folder if any are new, so that tokens lead there.
     fn keep_findings(&mut self, run: InnerReport) {
         let mut fresh = run.findings;
         fresh.retain(|finding| self.known.insert(finding.fingerprint.clone()));
@@ -223,23 +223,23 @@ impl Checks {
         self.findings.extend(fresh);
     }
 
-    /// Whether anything was found that is as bad as this.
+    /// Whether there is a finding of at least this severity.
     pub(super) fn found(&self, least: Severity) -> bool {
         self.findings.iter().any(|finding| finding.severity >= least)
     }
 
-    /// Ends the run under way. Returns what was found, how many runs were not made in time, and what the others left.
+    /// Ends the run under way. Returns the findings, how many runs were not made in time, and what the others left undone.
     pub(super) fn finish(self) -> (Vec<Finding>, u64, Shortfalls) {
         let left = self.waiting() + self.dropped + u64::from(self.under_way.is_some());
         let Self { worker, folder, findings, left: shortfalls, .. } = self;
-        // Nobody writes to the folder any more then.
+        // Once the worker is gone, nothing writes to the folder.
         drop(worker);
         let _ = std::fs::remove_dir_all(folder);
         (findings, left, shortfalls)
     }
 }
 
-/// What reports call a run of an engine.
+/// The name of an engine's run in reports.
 fn name(engine: cli::Then) -> &'static str {
     match engine {
         cli::Then::Check => "--then check",
