@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 export PREFIX DESTDIR
 
 TARGET := $(CURDIR)/target
-# What comes from the host's packages is checked by a script; nothing here uses the network if all is there.
+# A script checks for the host's packages. If all are installed, nothing here uses the network.
 SETUP := scripts/setup.sh
 
 .PHONY: help demo test check tests test-units test-package test-slurm build lint zoo pmdk book soak bench bench-race bench-fuzz fuzz install dist deb
@@ -24,8 +24,8 @@ test: ## install what is missing, build everything, lint, run all tests
 	@$(SETUP) test
 	@$(MAKE) --no-print-directory check
 
-# Tests run what lies in target/release, and cargo does not know that they need the client: hence the order. All targets at once,
-# since without the tests libraries would be built with fewer features, and then once more.
+# Tests run the programs in target/release, and cargo does not know that they need the client, so the build comes first. It builds all
+# targets at once: without the tests, libraries would be built with fewer features, and then once more.
 check:
 	$(CARGO) build --release --workspace --all-targets
 	@$(MAKE) --no-print-directory zoo pmdk
@@ -33,24 +33,24 @@ check:
 	@$(MAKE) --no-print-directory --keep-going -j3 --output-sync=target tests
 	@$(MAKE) --no-print-directory $(ALONE:%=test-%)
 
-# Cargo runs one file of tests after the other, and most of them wait much: processes start and end, and the last of many jobs keeps one
-# core. Three files at a time, those that take longest first, and the output of each as a whole. What takes times, or runs programs
-# that take all they can get, comes afterwards.
+# Cargo runs one test file after the other, and most of them wait a lot: processes start and end, and the last of many jobs keeps one core
+# busy. So three files run at a time, the longest first, and the output of each is printed as a whole. Tests that measure time, or run
+# programs that take all resources, run alone afterwards.
 export PMVET_REQUIRE_BROWSER = 1
 export PMVET_REQUIRE_XMLLINT = 1
 export INSTA_UPDATE = no
 ALONE := stops nothing_touched
 LONG := check_pmdk check_zoo durable_zoo durable_server durable_races durable_pmdk check_libpmemobj documents vet denied_calls check_races nothing_lost scatter transparency
-# Those that need a goal of their own to be prepared.
+# Test files that need the preparation of their own goal.
 APART := slurm
 REST := $(filter-out $(ALONE) $(LONG) $(APART),$(patsubst crates/pmvet/tests/%.rs,%,$(wildcard crates/pmvet/tests/*.rs)))
-# Those of the other crates; of a name that there is twice, both run at once.
+# Test files of the other crates. If two have the same name, both run at once.
 OTHERS := $(filter-out $(REST),$(notdir $(basename $(filter-out crates/pmvet/%,$(wildcard crates/*/tests/*.rs)))))
 
 tests: $(LONG:%=test-%) test-units $(REST:%=test-%)
 
-# The workspace each time: a package alone has other features, and would be built anew.
-# This make's jobs are none of cargo's, nor of the makes that tests run.
+# Always the whole workspace: a single package has other features and would be built again. MAKEFLAGS is empty so that cargo, and the makes
+# that tests run, do not share the jobs of this make.
 test-units:
 	MAKEFLAGS= $(CARGO) test --release --workspace --lib --bins $(OTHERS:%=--test %)
 	MAKEFLAGS= $(CARGO) test --release --workspace --doc
@@ -61,7 +61,7 @@ test-%:
 build: ## build pmvet, the client and DynamoRIO
 	$(CARGO) build --release --workspace --exclude pmvet-fixtures
 
-# The release profile everywhere: another one would build DynamoRIO once more.
+# The release profile everywhere: another profile would build DynamoRIO again.
 lint: ## formatting and clippy, warnings are errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
@@ -72,7 +72,7 @@ zoo: ## build the zoo, clean and with every bug, into target/zoo
 pmdk: ## build PMDK's example programs into target/pmdk
 	@$(MAKE) --silent --no-print-directory -C targets/pmdk -j$(JOBS) OUT=$(TARGET)/pmdk
 
-# mdBook without the parts that watch and serve, which need most of its dependencies. Once it is there, nothing uses the network.
+# mdBook without its watch and serve features, which need most of its dependencies. Once it is installed, nothing uses the network.
 MDBOOK_VERSION := 0.4.52
 MDBOOK := $(or $(wildcard $(TARGET)/tools/bin/mdbook),$(shell command -v mdbook),$(TARGET)/tools/bin/mdbook)
 
@@ -121,7 +121,7 @@ install: ## install into PREFIX (default /usr/local); DESTDIR for packagers
 	@$(MAKE) --no-print-directory build
 	@scripts/install.sh
 
-# A build that is given away says exactly what it was made from.
+# Packages name the exact commit that they were built from.
 packed = PMVET_COMMIT="$$(git describe --always --abbrev=12 --exclude='*' --dirty=' with changes' 2>/dev/null)" $(MAKE) --no-print-directory build
 
 dist: ## pack what runs from any folder into a tarball, in target/dist
@@ -134,7 +134,7 @@ deb: ## build a Debian package, in target/dist
 	@$(packed)
 	@scripts/dist.sh deb
 
-# Its daemons are installed for this goal alone, and none of them is left running.
+# Slurm's daemons are installed only for this goal, and none is left running.
 test-slurm: ## try array jobs on a real Slurm, with four nodes on this host; needs root
 	@$(SETUP) slurm
 	@$(MAKE) --no-print-directory build zoo

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# How close `pmvet check` comes to the least time its work can take: one native run, and one native recovery for each
-# different crash image, shared among the cores. Beside it the same for a checker that copies each image to a file first.
-# `make bench` builds what this needs. It only prints.
+# Compares the time of `pmvet check` with the least time that its work can take: one native run, and one native recovery for each different
+# crash image, shared among the cores. Also compares it with a checker that copies each image to a file first. `make bench` builds what this
+# needs. It only prints.
 #
 #   OPS=N     operations of the workload, a third each insert, get, remove (default 150000, as in Mumak's evaluation)
 #   SAMPLE=N  failure points to try (default all)
@@ -32,7 +32,7 @@ for map in ${MAPS:-btree rbtree hashmap_atomic}; do
 		exit 1
 		;;
 	esac
-	# A recovery without pmvet, on a file: what the run leaves, copied each time as a checker without a sandbox must.
+	# A recovery without pmvet, on a file: a copy of what the run leaves, made each time, as a checker without a sandbox must.
 	rm -f "$pools/pool"
 	"${command[@]}" <"$files/stdin" >/dev/null 2>&1
 	cp --sparse=always "$pools/pool" "$files/image"

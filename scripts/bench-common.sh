@@ -1,4 +1,5 @@
-# What the scripts of `make bench` and race-table.sh begin with; they source it. Sets $pmvet, and $files and $pools, two folders that are gone at the end.
+# Common start of the scripts of `make bench` and of race-table.sh, which source it. Sets $pmvet, and $files and $pools, two folders that
+# are removed at the end.
 
 set -euo pipefail
 export LC_ALL=C

@@ -7,8 +7,8 @@
 . "$(dirname "$0")/bench-common.sh"
 cap=${CAP:-600}
 
-# The paper's bug, its type, the zoo's counterpart, how it shows, its workload. It shows as an error with a crash image; as a race that
-# recovery copes with (the paper's "candidate"); or as a target that does not end.
+# Columns: the paper's bug, its type, the zoo's counterpart, how it shows, its workload. A bug shows as an error with a crash image; as a
+# race that recovery copes with (the paper's "candidate"); or as a target that does not end.
 bugs='P-CLHT:1 Inter cl_hash 1 error -n 1600 -t 16
 P-CLHT:2 Sync cl_hash 6 error -n 200 -t 4
 P-CLHT:3 Intra cl_hash 8 error -n 400 -t 4
@@ -31,7 +31,7 @@ prove() {
 	rm -rf "$files/runs" "$pools/pool"
 	local config=() budget=$cap rounds=100000
 	[ -e "zoo/$program/pmvet.toml" ] && config=(--config "zoo/$program/pmvet.toml")
-	# A target that does not end is known by that, and a race that recovery copes with is not waited for to be proven.
+	# A target that does not end shows by just that. A race that recovery copes with need not be proven.
 	[ "$shows" = hang ] && budget=$((cap < 10 ? cap : 10))
 	[ "$shows" = race ] && rounds=2
 	start=$EPOCHREALTIME

@@ -1,8 +1,8 @@
 #!/bin/sh
-# `pmvet fuzz` against AFL++ with compile-time instrumentation: PMDK's mapcli with each of its maps, T seconds each
-# (default 600) on one core, the same seed, the same pool to start from. What both reach is counted by the same tool, `pmvet
-# fuzz --paths-of`: PM paths as PMFuzz counts them, which are test cases whose sequences of operations on PM differ, and the
-# transitions between operations that they consist of. Last, the rates on a program of the zoo with a pool of a mebibyte.
+# Compares `pmvet fuzz` with AFL++ and its compile-time instrumentation: PMDK's mapcli with each of its maps, T seconds each (default 600)
+# on one core, from the same seed and the same pool. `pmvet fuzz --paths-of` counts what both reach: PM paths as PMFuzz counts them, which
+# are test cases whose sequences of operations on PM differ, and the transitions between operations that they consist of. Last come the
+# rates on a program of the zoo with a pool of one mebibyte.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -14,14 +14,14 @@ trap 'rm -rf "$place"' EXIT INT TERM
 cd "$place"
 export PMEM_IS_PMEM_FORCE=1
 
-# What AFL++ runs: the same sources with its compiler, and a fresh copy of the pool for each execution.
+# The program for AFL++: the same sources built with its compiler, and a fresh copy of the pool for each execution.
 make -s -C "$root/targets/pmdk" OUT="$place/afl" CC=afl-clang-fast CFLAGS="-g -O2 $root/scripts/fresh_pool.c" \
 	"$place/afl/mapcli" > /dev/null 2>&1
 mkdir seeds
 # One key at a time: mapcli's ctree does not survive two.
 printf 'i 1\nc 1\nr 1\n' > seeds/seed
 
-# Both fuzz a command line, and leave their rates.
+# Each function fuzzes a command line, and sets the rate that it reached.
 afl() {
 	FRESH_FROM=$place/pool FRESH_TO=$place/afl.pool AFL_NO_UI=1 AFL_SKIP_CPUFREQ=1 AFL_NO_AFFINITY=1 \
 		AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES=1 afl-fuzz -V "$time" -i seeds -o out -t 2000 -- "$@" \
@@ -29,11 +29,11 @@ afl() {
 	afl_rate=$(sed -nE 's/^execs_per_sec *: *([0-9.]+).*/\1/p' out/default/fuzzer_stats)
 }
 fuzz() {
-	# Findings, exit code 1, are another matter.
+	# Exit code 1 means findings, which is no failure.
 	"$pmvet" fuzz --seeds seeds --corpus corpus --budget "${time}s" -- "$@" 2> log > /dev/null || [ $? -eq 1 ]
 	rate=$(sed -nE 's@.*runs \(([0-9]+)/s.*@\1@p' log | tail -n 1)
 }
-# PM paths and transitions, in two words.
+# Prints PM paths and transitions, as two words.
 reached() { sed -nE 's/.*: ([0-9]+) PM paths, ([0-9]+) transitions.*/\1 \2/p'; }
 row() { printf '%-16s %9s %9s %9s %9s %7s %9s %9s %7s\n' "$@"; }
 mean() { awk -v at="$1" '{ sum += log($at) } END { printf "%.2f", exp(sum / NR) }' factors; }

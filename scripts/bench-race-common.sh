@@ -1,4 +1,4 @@
-# What bench-race.sh and bench-race-cost.sh share; they source it.
+# Shared by bench-race.sh and bench-race-cost.sh, which source it.
 
 . "$(dirname "$0")/bench-common.sh"
 

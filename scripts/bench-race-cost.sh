@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `pmvet race` costs in processor time and memory, 8 threads, beside a native run and what it was meant to stay below: 10 times
-# native plus 2 s, and 512 MiB; with --confirm 1 GiB. `make bench` builds what this needs. It only prints.
+# Measures the processor time and memory of `pmvet race` with 8 threads, and compares them with a native run and with the limits: 10 times
+# native plus 2 s, and 512 MiB, or 1 GiB with --confirm. `make bench` builds what this needs. It only prints.
 #
 #   REAL=DIR  the folder with bin/ and workloads/ of TurboHash, P-ART and clevel hashing (docs/race-real-programs.md). Without it
 #             programs of the zoo stand in for them.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What `pmvet race` costs as the workload grows: 8 threads, as in HawkSet's evaluation, on structures of the zoo. Wall time
-# of the whole command beside that of a native run, the largest resident memory of pmvet itself, and what it was meant to
-# stay below: 8 times native plus 2 s. `make bench` builds what this needs. It only prints.
+# Measures `pmvet race` as the workload grows: 8 threads, as in HawkSet's evaluation, on structures of the zoo. Prints the wall time of the
+# whole command, that of a native run, the limit (8 times native plus 2 s), and the largest resident memory of pmvet itself. `make bench`
+# builds what this needs. It only prints.
 #
 #   PROGRAMS=...  which programs (default cl_hash bptree slab_kv)
 #   OPS=...       how many operations (default 1000 10000 100000)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How long the page of a report keeps its reader waiting, with 10,000 findings: the longest pause while it opens, scrolls and filters.
+"""Measures the longest pauses of a report page with 10,000 findings while it opens, scrolls and filters.
 
     scripts/bench-report.py [FINDINGS]      default: 10000
 
-Needs Chromium, and cargo to make the page. A pause is the time between two frames, beyond the one of a frame itself; a task is what the
-browser's own observer of long tasks (more than 50 ms) reports.
+Needs Chromium, and cargo to make the page. A pause is the time between two frames, less that of one frame. A task is one
+that the browser's own observer of long tasks (more than 50 ms) reports.
 """
 
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What it costs to keep files private: the same checks in views of the file system (namespaces), under the supervisor alone, and, if
-# BEFORE names one, by another pmvet; in turn, so that a busy host slows all of them. `make bench` builds what this needs. It only prints.
+# Measures the cost of private files: the same checks in views of the file system (namespaces), under the supervisor alone, and, if BEFORE
+# names one, by another pmvet. They take turns, so that a busy host slows all of them. `make bench` builds what this needs. It only prints.
 #
 #   ROUNDS=N      how often each is run; the median counts (default 5)
 #   BEFORE=PATH   another build of pmvet to compare with

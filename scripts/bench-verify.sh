@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `pmvet verify` costs: executions of the recovery per second on one core, beside the native recovery, and how the number of
-# executions grows with the workload, beside that of a search that tries all images. `make bench` builds what this needs. It only prints.
+# Measures `pmvet verify`: executions of the recovery per second on one core, compared with the native recovery, and how the number of
+# executions grows with the workload, compared with a search that tries all images. `make bench` builds what this needs. It only prints.
 #
 #   OPS="N .."  operations of the workloads (default "20 40 80"; the start of the fork server counts, a fifth of a second or so)
 
@@ -43,7 +43,7 @@ printf 'p\nq\n' >"$files/print"
 for ops in ${OPS:-20 40 80}; do
 	sh targets/pmdk/gen.sh mapcli-insert "$ops" >"$files/stdin"
 	mapcli=$PWD/target/pmdk/mapcli
-	# A crash while libpmemobj makes a pool leaves none that can be opened; that is not what is measured here.
+	# A crash while libpmemobj makes a pool leaves one that cannot be opened, which is not measured here.
 	setup="$mapcli btree $pools/pool 42 <$files/print"
 	row "mapcli btree" "$ops" "$mapcli btree $pools/pool 42 <$files/print" -- "$mapcli" btree "$pools/pool" 42
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What tracing costs, compared with native runs made in between: times are medians, native and traced runs alternate, so
-# that a machine that gets slower or faster meanwhile hits both. `make bench` builds what this needs. It only prints.
+# Measures the cost of tracing, compared with native runs. Times are medians; native and traced runs alternate, so that a machine that gets
+# slower or faster meanwhile affects both. `make bench` builds what this needs. It only prints.
 #
 #   RUNS=N    runs of each kind (default 5)
 

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Makes crates/pmvet-client/src/dynamorio/bindings.rs: what the client uses of DynamoRIO. To be run when it uses more, or with a new version.
+# Makes crates/pmvet-client/src/dynamorio/bindings.rs: the parts of DynamoRIO that the client uses. Run it when the client uses more, or for
+# a new version.
 #
 #   scripts/bindings.sh FOLDER    where DynamoRIO was built; FOLDER/include has its headers
 #
-# Needs bindgen (cargo install bindgen-cli --version 0.71.1) and libclang, which nothing else here does.
+# Needs bindgen (cargo install bindgen-cli --version 0.71.1) and libclang, which nothing else here needs.
 
 set -eu
 
@@ -11,7 +12,7 @@ cd "$(dirname "$0")/../crates/pmvet-client/src"
 folder=$1
 made=dynamorio/bindings.rs
 
-# Names in the client's sources that look like DynamoRIO's; those that are not its are ignored.
+# Names in the client's sources that look like DynamoRIO's; bindgen ignores those that are not.
 names=$(grep -rhoE --include='*.rs' --exclude=bindings.rs \
 	'\b(_?dr|instr|instrlist|opnd|reg|decode|module|client)_[A-Za-z0-9_]+|\b(DR|OP|OPSZ)_[A-Za-z0-9_]+|\bapp_pc\b|\bour_stderr\b' . |
 	LC_ALL=C sort -u | paste -sd '|')
@@ -33,7 +34,7 @@ echo '#include <dr_api.h>' >"$header"
 		--allowlist-item "$names" \
 		--bitfield-enum 'dr_emit_flags_t|dr_mcontext_flags_t' \
 		-- -DLINUX -DX86_64 -I"$folder/include" |
-		# With one value of an enumeration come all of them, and DynamoRIO knows 1,500 instructions.
+		# bindgen emits all values of an enumeration if one is used, and DynamoRIO knows 1,500 instructions.
 		awk -v names="|$names|" '!/^pub const [^:]*: [^=]* = [0-9]+;$/ || index(names, "|" substr($3, 1, length($3) - 1) "|")'
 } >"$made"
 rustfmt --edition 2024 "$made"

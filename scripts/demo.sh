@@ -13,7 +13,7 @@ runs=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-demo.XXXXXX")
 trap 'rm -rf "$runs"' EXIT
 trap 'exit 130' INT TERM HUP
 
-# run STATUS COMMAND...: shows the command, and fails if it ends otherwise.
+# run STATUS COMMAND...: shows and runs the command, and fails if it ends with another status.
 run() {
 	expected=$1
 	shift

@@ -12,7 +12,7 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 root=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-dist.XXXXXX")
 trap 'rm -rf "$root"' EXIT
 trap 'exit 130' INT TERM HUP
-# Files of packages are readable to everybody, whoever builds them.
+# Files in packages are readable by everybody, whoever builds them.
 umask 022
 chmod 755 "$root"
 mkdir -p "$out"
@@ -27,7 +27,7 @@ tarball() {
 	echo "$out/$name.tar.xz"
 }
 
-# Which packages have the libraries that the programs name, in the versions whose symbols they use. DynamoRIO comes with them.
+# The packages with the libraries that the programs link, in the versions whose symbols they use. DynamoRIO itself is included.
 dependencies() {
 	printf 'Source: pmvet\n\nPackage: pmvet\nArchitecture: amd64\n' >"$root/debian/control"
 	(cd "$root" && dpkg-shlibdeps -O -ldebian/pmvet/usr/lib/pmvet \

@@ -32,13 +32,13 @@ doc=$prefix/share/doc/pmvet
 install -d "$prefix/bin" "$lib" "$prefix/include" "$doc"
 install -m 755 "$build/pmvet" "$prefix/bin/pmvet"
 install -m 755 "$build/libpmvet_client.so" "$dynamorio" "$lib/"
-# DynamoRIO looks into its own library; that one stays as it was built.
+# DynamoRIO reads its own library, so that one is not stripped.
 strip --strip-debug "$prefix/bin/pmvet" "$lib/libpmvet_client.so"
 install -m 644 include/pmvet.h "$prefix/include/"
 install -m 644 LICENSE-MIT LICENSE-APACHE "$doc/"
 install -m 644 "$licence" "$doc/LICENSE-DynamoRIO"
 
-# Made from the definition of the command line, so that they cannot be out of date.
+# Manual pages and completions are made from the definition of the command line, so they cannot be out of date.
 made=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-install.XXXXXX")
 trap 'rm -rf "$made"' EXIT
 trap 'exit 130' INT TERM HUP

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the picture of a terminal session in README and book from real output. Those of the report are made by a test, `pictures.rs`.
+"""Makes the picture of a terminal session in README and book from real output. A test, `pictures.rs`, makes those of the report.
 
     scripts/pictures.py [FOLDER]        default: docs/book/src/pictures
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The table in docs/race.md: what `pmvet race` reports on the zoo, and what it reports with one of its choices turned off. Each cell is
+# Prints the table in docs/race.md: what `pmvet race` reports on the zoo, with all choices on and with one choice turned off. Each cell is
 # the number of findings of one run. `make build zoo` builds what this needs.
 #
 #   scripts/race-table.sh [clean|bugs] [PROGRAM...]

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing on a Debian machine, and nothing else; says nothing and stays off the network if all is there.
+# Installs missing packages on a Debian machine, and nothing else. If none is missing, it prints nothing and does not use the network.
 #
 #   scripts/setup.sh build    to build and run pmvet
 #   scripts/setup.sh package  to make packages of it
@@ -14,7 +14,7 @@ set -eu
 goal=${1:-build}
 missing=
 
-# need PACKAGE TEST...: the package is missing if the test fails. Tests look for the thing itself, wherever it came from.
+# need PACKAGE TEST...: the package is missing if the test fails. Tests look for the program or file itself, wherever it came from.
 need() {
 	package=$1
 	shift
@@ -97,11 +97,10 @@ if [ -n "$missing" ]; then
 		exit 1
 	fi
 	echo "Installing: $packages" >&2
-	# Old package lists may do as well.
+	# Continue: old package lists may suffice.
 	$as_root apt-get -qq update || echo "The package lists could not be refreshed; trying those at hand." >&2
-	# Slim images drop documentation, and with it the examples that are the test programs: hence the path, and
-	# --reinstall for a package that is there without them.
-	# shellcheck disable=SC2086
+	# Slim images drop documentation, and with it the examples that serve as test programs. Hence the path, and --reinstall for a package that
+	# is installed without them. shellcheck disable=SC2086
 	$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends --reinstall \
 		-o Dpkg::Options::='--path-include=/usr/share/doc/libpmem*' $packages >&2
 fi

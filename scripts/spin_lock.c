@@ -1,4 +1,4 @@
-/* Threads that spin on one test-and-set lock in PM: what `make bench` measures the cost of waiting with.
+/* Threads that spin on one test-and-set lock in PM. `make bench` measures the cost of waiting with it.
  *
  *   spin_lock POOL THREADS ROUNDS
  */

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the packages in a bare Debian, lets them find the demo's bug, removes them, and looks for what is left.
+# Installs the packages in a bare Debian, checks that they find the demo's bug, removes them, and looks for files left behind.
 # `make test-package` builds them first.
 #
 #   ROOT_TAR   a tarball of a bare Debian (default: target/dist/bookworm.tar, made with debootstrap and the network if it is missing)
@@ -39,7 +39,7 @@ bare() {
 	[ ! -e "$work/$1/usr/bin/cc" ] && [ ! -e "$work/$1/usr/bin/cargo" ] || fail "$root_tar is not bare: it has a compiler"
 }
 
-# inside NAME COMMAND: runs a shell command there, with processes, mounts and /dev/shm of its own, as an engine for containers would.
+# inside NAME COMMAND: runs a shell command there, with its own processes, mounts and /dev/shm, as a container engine would.
 inside() {
 	unshare --mount --pid --fork --kill-child sh -eu -c '
 		mount --make-rprivate /
@@ -63,13 +63,13 @@ inside() {
 	' sh "$work/$1" "$2"
 }
 
-# files NAME: all files there, but for what dpkg and apt note about what they did.
+# files NAME: all files there, except the records of dpkg and apt.
 files() {
 	(cd "$work/$1" && find . -mindepth 1 \( -path ./var/lib/dpkg -o -path ./var/cache/apt -o -path ./var/lib/apt \) -prune -o \
 		! -path './var/log/*' ! -path './demo*' -printf '%p %M %U:%G %l\n' | LC_ALL=C sort)
 }
 
-# The line that the demo's bug is marked at.
+# The line at which the demo's bug is marked.
 make -s -C zoo OUT="$zoo" "$zoo/undo_btree/bug-3"
 
 # Does `pmvet` find the demo's bug? $1: how to call it.

@@ -1,4 +1,4 @@
-//! Findings that are known already, and how two sets of findings differ.
+//! Baselines: findings that are known already, and how two sets of findings differ.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use crate::{finding::Finding, jsonl};
 
 const VERSION: u32 = 1;
 
-/// A file that users keep beside their code. Titles are there for those who read it.
+/// A file that users keep beside their code. Its titles are for people who read it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
     version: u32,
@@ -16,26 +16,26 @@ pub struct Baseline {
     baseline: BTreeMap<String, String>,
 }
 
-/// Why a text is not taken for a baseline.
+/// Why a text is not accepted as a baseline.
 #[derive(Debug, thiserror::Error)]
 pub enum BaselineError {
     /// It is of a version that this pmvet does not read.
     #[error("the baseline is of version {0}, this pmvet reads version {VERSION}")]
     Version(u32),
-    /// It is of no kind that is known; what is wrong with it as a `findings.jsonl`.
+    /// It has no known format; with the error from reading it as a `findings.jsonl`.
     #[error("the baseline is neither a baseline, nor an exported run, nor a findings.jsonl: {0}")]
     NotABaseline(jsonl::JsonlError),
 }
 
 impl Baseline {
-    /// Knows these findings from now on. Those without a fingerprint are left out.
+    /// A baseline of these findings. Those without a fingerprint are left out.
     pub fn from_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Self {
         let entry = |f: &Finding| (f.fingerprint.clone(), format!("{}: {}", f.rule, f.title));
         let baseline = findings.into_iter().filter(|f| !f.fingerprint.is_empty()).map(entry).collect();
         Baseline { version: VERSION, baseline }
     }
 
-    /// Reads a baseline; an exported run or a `findings.jsonl` will do as well.
+    /// Reads a baseline, an exported run or a `findings.jsonl`.
     pub fn parse(text: &str) -> Result<Self, BaselineError> {
         #[derive(Deserialize)]
         struct Exported {
@@ -55,7 +55,7 @@ impl Baseline {
         Ok(Baseline::from_findings(&findings.map_err(BaselineError::NotABaseline)?))
     }
 
-    /// The file's content, for people to read too.
+    /// The content of the file, readable for people.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
     }
@@ -65,17 +65,17 @@ impl Baseline {
         self.baseline.contains_key(&finding.fingerprint)
     }
 
-    /// What it knows: fingerprint, then rule and title.
+    /// Its entries: the fingerprint, then rule and title.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
         self.baseline.iter().map(|(fingerprint, title)| (fingerprint.as_str(), title.as_str()))
     }
 
-    /// Leaves only entries whose fingerprint is wanted.
+    /// Keeps only entries whose fingerprint is `wanted`.
     pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
         self.baseline.retain(|fingerprint, _| wanted(fingerprint));
     }
 
-    /// Takes over what another one knows. The later titles count.
+    /// Adds the entries of another baseline, whose titles take precedence.
     pub fn extend(&mut self, later: Baseline) {
         self.baseline.extend(later.baseline);
     }

@@ -1,4 +1,4 @@
-//! From what engines report to what users read: one finding per cause, the gravest first.
+//! Turns the findings of engines into those that users read: one per cause, the gravest first.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -11,7 +11,7 @@ use crate::{
     token::Token,
 };
 
-/// Takes findings one by one and keeps one of each kind, so that a million equal ones cost the memory of one.
+/// Takes findings one by one and keeps one of each kind, so a million equal findings cost the memory of one.
 ///
 /// ```
 /// use pmvet_findings::{Sources, dedup::Dedup, jsonl};
@@ -41,13 +41,13 @@ pub struct Dedup<'a> {
 }
 
 impl<'a> Dedup<'a> {
-    /// Fingerprints and names will come from these sources.
+    /// Takes fingerprints and names from these sources.
     pub fn new(sources: &'a Sources) -> Self {
         let fingerprinter = Fingerprinter::new(sources);
         Dedup { sources, fingerprinter, findings: Vec::new(), by_fingerprint: HashMap::new() }
     }
 
-    /// Gives a finding its fingerprint, and names from the source, as [`Self::finish`] does. Then it can do without the source.
+    /// Gives a finding its fingerprint and names from the source, as [`Self::finish`] does. After that, it no longer needs the source.
     pub fn complete(&mut self, finding: &mut Finding) {
         finding.fingerprint = self.fingerprinter.fingerprint(finding);
         name_data(finding, self.sources);
@@ -67,7 +67,7 @@ impl<'a> Dedup<'a> {
         }
     }
 
-    /// All findings in the order of reports, with replay tokens for those that have a witness, and in the words of the source.
+    /// All findings in report order, with replay tokens for those that have a witness, and with data named as in the source.
     pub fn finish(self, run: &str) -> Vec<Finding> {
         let mut findings = self.findings;
         for finding in &mut findings {
@@ -81,7 +81,7 @@ impl<'a> Dedup<'a> {
     }
 }
 
-/// Says what is stored as the source does, where that can be told from its lines.
+/// Names the stored data as the source does, where its lines show it.
 fn name_data(finding: &mut Finding, sources: &Sources) {
     let name = |pm: &mut Option<PmRange>, frame: Option<&Frame>| {
         if let Some(pm) = pm.as_mut().filter(|pm| pm.object.is_none()) {
@@ -89,7 +89,7 @@ fn name_data(finding: &mut Finding, sources: &Sources) {
         }
     };
     let name_place = |place: &mut Place| {
-        // What a library stores is not what the line that calls it assigns to.
+        // A library does not store to what the calling line assigns to.
         let is_own = place.role == Role::Store && !place.is_in_other_module();
         let frame = place.frame().filter(|_| is_own).cloned();
         name(&mut place.pm, frame.as_ref());
@@ -121,7 +121,7 @@ fn name_data(finding: &mut Finding, sources: &Sources) {
     let name = match name {
         Some(name) => format!("`{name}`"),
         None => {
-            // What has no name is known by its store.
+            // Data without a name is described by its store.
             finding.fix = finding.fix.replace(&format!("the store of {}", Finding::DATA), "the store");
             "the stored bytes".to_owned()
         }
@@ -133,7 +133,7 @@ fn has_witness(finding: &Finding) -> bool {
     matches!(finding.evidence, Evidence::Crash { .. })
 }
 
-/// Keeps what says more: the graver one, or else the earlier.
+/// Keeps the graver finding, or else the earlier one.
 fn merge(kept: &mut Finding, other: Finding) {
     let count = kept.count.saturating_add(other.count);
     if (other.severity, has_witness(&other)) > (kept.severity, has_witness(kept)) {

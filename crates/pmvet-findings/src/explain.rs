@@ -40,7 +40,7 @@ pub fn page(id: &str) -> Option<&'static str> {
 }
 
 impl Rule {
-    /// What it means, an example, why it matters, the fix, what pmvet cannot know.
+    /// The meaning of the rule, an example, why it matters, the fix, and what pmvet cannot know.
     pub fn explanation(&self) -> &'static str {
         page(self.id).unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! What a line of source stores to, or locks, in the words of the source: `node->next` for `node->next = head;`.
 //!
-//! No parser: a line of C, C++ or Rust is looked at for the few forms that stores to PM have. Where none fits, there is no answer,
-//! and a reader gets the offset alone.
+//! This is no parser: it looks in a line of C, C++ or Rust for the few forms that stores to PM have. If none fits, there is no answer, and
+//! the report shows only the offset.
 
 /// Functions that store a word through a pointer, by a part of their name.
 const STORING: &[&str] = &["store", "exchange", "xchg", "swap", "fetch_"];
@@ -10,8 +10,8 @@ const COPYING: &[&str] = &["memcpy", "memmove", "memset", "strcpy", "strncpy", "
 /// A pool handle that comes before the destination.
 const HANDLES: &[&str] = &["pop", "pool", "&pop", "&pool"];
 
-/// The destination of the store in a line. Of several, the one in the statement at a column, counted from 1; nothing if that does not
-/// tell which it is.
+/// The destination of the store in a line. If there are several, the one in the statement at `column`, counted from 1; nothing if the
+/// column does not decide.
 pub(crate) fn stored(line: &str, column: Option<u32>) -> Option<String> {
     let code = without_comments(line);
     let mut places: Vec<(usize, String)> = Vec::new();
@@ -30,7 +30,7 @@ pub(crate) fn stored(line: &str, column: Option<u32>) -> Option<String> {
     places.into_iter().find(|(end, _)| at < *end).map(|(_, place)| place)
 }
 
-/// The name alone that a line assigns to: of a variable or, in a function of a class, of a member.
+/// The plain name that a line assigns to: a variable or, in a function of a class, a member.
 pub(crate) fn assigned_name(line: &str) -> Option<String> {
     let code = without_comments(line);
     code.split([';', '{', '}']).find_map(|statement| {
@@ -59,7 +59,7 @@ pub(crate) fn added(place: &str) -> Option<String> {
             object(pointer).map_or_else(|| format!("TX_ADD_DIRECT({pointer})"), |oid| format!("TX_ADD({oid})")),
         );
     }
-    // The last arrow that is not inside of brackets.
+    // The last arrow outside of brackets.
     let mut depth = 0_i32;
     let mut arrow = None;
     for (at, c) in place.char_indices() {
@@ -71,7 +71,7 @@ pub(crate) fn added(place: &str) -> Option<String> {
         }
     }
     let Some(at) = arrow else {
-        // A name alone is a pointer that something is copied to.
+        // A plain name is a pointer to the destination of a copy.
         let is_name = !place.is_empty() && place.chars().all(|c| c.is_alphanumeric() || c == '_');
         let is_part = place.contains(['.', '[']) && !place.ends_with(')');
         return match (is_name, is_part) {
@@ -90,7 +90,7 @@ pub(crate) fn added(place: &str) -> Option<String> {
 /// Functions that take a lock, by a part of their name.
 const LOCKING: &[&str] = &["lock", "acquire", "test_and_set", "cas", "exchange", "xchg"];
 
-/// The lock that the first call of such a function in a line takes: its first argument, or the object it is called for.
+/// The lock that the first such call in a line takes: its first argument, or its object.
 pub(crate) fn locked(line: &str) -> Option<String> {
     let code = without_comments(line);
     code.match_indices('(').find_map(|(open, _)| {
@@ -159,7 +159,7 @@ fn after_keywords(statement: &str) -> &str {
     rest
 }
 
-/// The text in the brackets that it begins with, and the text behind them.
+/// The text in the brackets at the start, and the text after them.
 fn group(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0_usize;
     for (at, c) in text.char_indices() {
@@ -175,7 +175,7 @@ fn group(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// What stands left of `=`, `+=` and the like, or is counted up or down.
+/// The operand left of `=`, `+=` and the like, or of `++` and `--`.
 fn assigned(statement: &str) -> Option<&str> {
     let bytes = statement.as_bytes();
     let mut depth = 0_i32;
@@ -222,7 +222,7 @@ fn called(statement: &str) -> Option<String> {
     }
     let handled = arguments.first().is_some_and(|first| HANDLES.contains(first));
     let to = arguments.get(usize::from(handled))?;
-    // Of an array one says its name, of a pointer to one word what it points to.
+    // An array is shown by its name, a pointer to one word by what it points to.
     let copies = COPYING.iter().any(|part| function.contains(part));
     Some(if copies || to.starts_with('&') { tidy(to).to_owned() } else { format!("*{}", tidy(to)) })
 }
@@ -260,8 +260,8 @@ fn tidy(text: &str) -> &str {
     text
 }
 
-/// Whether it can name something in PM, and can be quoted: a path through pointers, fields and elements. A declaration or a plain
-/// local variable is none, except as what a pointer leads to.
+/// Whether the text can name something in PM and can be quoted: a path through pointers, fields and elements. A declaration or a plain
+/// local variable cannot, unless it is dereferenced.
 fn is_place(text: &str) -> bool {
     let quoted = |c: char| c.is_alphanumeric() || "_.->[]()*+&: ".contains(c);
     let deep =

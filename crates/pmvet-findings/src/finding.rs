@@ -1,9 +1,9 @@
 //! The finding: what every engine reports and every report shows.
 //!
-//! Obligations of whoever makes one:
+//! Obligations of the code that makes one:
 //!
-//! 1. [`Severity::Error`] only with a witness: [`Evidence`] that holds a crash image, or a schedule, and what came of it.
-//! 2. The first place is the one to change or, if nobody can know that, the one where the trouble starts.
+//! 1. [`Severity::Error`] only with a witness: [`Evidence`] that holds a crash image, or a schedule, and its outcome.
+//! 2. The first place is the one to change or, if that cannot be known, the one where the problem starts.
 //! 3. `title`, `expected`, `happened` and `fix` are for a reader who has never seen pmvet: whole sentences in the
 //!    words of the program (functions, lines, fields), without numbers that change from run to run.
 //! 4. Two findings with the same root cause are one finding; `count` says how often it was seen.
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::RuleId;
 
-/// One bug, or what looks like one: what is wrong, where, how one knows and what to do.
+/// One bug, or what looks like one: what is wrong, where, the evidence, and what to do.
 ///
 /// ```
 /// use pmvet_findings::{Evidence, Finding, Frame, Place, Role, jsonl, rules};
@@ -52,7 +52,7 @@ pub struct Finding {
     pub severity: Severity,
     /// One line, without a full stop.
     pub title: String,
-    /// Where it is, most important first; never empty.
+    /// The places involved, most important first; never empty.
     pub places: Vec<Place>,
     /// What should have been the case.
     pub expected: String,
@@ -60,7 +60,7 @@ pub struct Finding {
     pub happened: String,
     /// What to change, in terms of the code.
     pub fix: String,
-    /// What a reader has to know in order not to trust it too much, if anything: why this is a warning only.
+    /// A caveat for the reader, if any: why this may be wrong or is only a warning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caveat: Option<String>,
     /// How one knows.
@@ -70,15 +70,16 @@ pub struct Finding {
     /// Stable over builds whose lines have moved; set when the run ends.
     #[serde(default)]
     pub fingerprint: String,
-    /// What `pmvet replay` takes, for findings with a witness.
+    /// The token for `pmvet replay`, for findings with a witness.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<String>,
 }
 
 impl Finding {
-    /// In a fix: what the first store stores to. When the run ends, it becomes what the source calls it.
+    /// Placeholder in a fix for the data of the first store. At the end of the run the name from the source replaces it.
     pub const DATA: &str = "{data}";
-    /// In a fix: the call of libpmemobj that adds what the first store stores to. When the run ends, it becomes what the source would call it.
+    /// Placeholder in a fix for the libpmemobj call that adds the data of the first store. At the end of the run the call as the source
+    /// would write it replaces it.
     pub const TX_ADD: &str = "{tx-add}";
 }
 
@@ -105,12 +106,12 @@ impl Severity {
     }
 }
 
-/// A place in the target that has to do with the finding.
+/// A place in the target that is part of the finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Place {
     /// Why the place is shown.
     pub role: Role,
-    /// How the program came there, innermost frame first.
+    /// The call stack, innermost frame first.
     pub stack: Stack,
     /// pmvet's number of the thread, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -223,16 +224,16 @@ pub enum Evidence {
     },
     /// Two threads.
     Race {
-        /// The racy load was seen between the store and its persist in this very run.
+        /// The racy load was seen between the store and its persist in this run.
         observed: bool,
-        /// Only how the threads of this run came to meet made it show: another run may not show it.
+        /// The race showed only because of how the threads of this run met: another run may not show it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         by_chance: bool,
-        /// Locks held at the store, at the load, in the words of the program; never as addresses.
+        /// Locks held at the store, named as in the program; never as addresses.
         store_locks: Vec<String>,
-        /// Those at the load.
+        /// Locks held at the load, likewise.
         load_locks: Vec<String>,
-        /// When these locks were held, as far as that is known.
+        /// When these locks were held, as far as known.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         lock_spans: Vec<LockSpan>,
         /// The store, the load and what made the value persistent, if anything did, in the order of the run.
@@ -249,7 +250,7 @@ pub struct LockSpan {
     pub lock: String,
     /// The event that took it.
     pub from: u64,
-    /// The event that gave it back. Nothing if it was held when the race was seen.
+    /// The event that released it. Nothing if it was still held when the race was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<u64>,
 }
@@ -263,7 +264,7 @@ pub struct TimelineStep {
     pub thread: u32,
     /// `stored`, `flushed`, `fenced`, `persisted`, `overwritten`, `loaded`, `locked`, `crash`.
     pub what: String,
-    /// The bytes of PM it is about; nothing if it is about none in particular.
+    /// The bytes of PM that it concerns; nothing if none in particular.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pm: Option<PmRange>,
     /// The innermost frame of the user's code.
@@ -276,7 +277,7 @@ pub struct TimelineStep {
 pub struct CrashImage {
     /// The crash is before the event with this number.
     pub seq: u64,
-    /// Stores that had been made but that nothing had forced into PM yet; the image may have them or not.
+    /// Stores made but not yet persistent; the image may have them or not.
     pub unpersisted: Vec<Place>,
     /// How many there were in all.
     pub unpersisted_total: u64,
@@ -284,7 +285,7 @@ pub struct CrashImage {
     pub lost: Vec<Place>,
     /// In words: which state was chosen.
     pub choice: String,
-    /// Of the content, so that equal images are recognised.
+    /// Hash of the content, to recognise equal images.
     pub hash: String,
     /// Where the image differs from the one that was expected, or that recovery works on; the first few places.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -299,13 +300,13 @@ pub struct ByteDiff {
     pub file: PathBuf,
     /// The first byte that differs, from the start of the file.
     pub offset: u64,
-    /// As expected, or in the image that recovery works on; a short prefix of a long run of bytes.
+    /// The bytes as expected, or as in the image that recovery works on; only a short prefix of a long range.
     #[serde(with = "crate::hex")]
     pub before: Vec<u8>,
-    /// As in the crash image.
+    /// The bytes in the crash image.
     #[serde(with = "crate::hex")]
     pub after: Vec<u8>,
-    /// What is there, where known.
+    /// The data at that place, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
 }
@@ -317,7 +318,7 @@ pub struct Recovery {
     pub command: Vec<String>,
     /// What it did on the crash image.
     pub outcome: Outcome,
-    /// What it does when nothing was injected.
+    /// What it does without a crash.
     pub expected: Outcome,
     /// Where it was when it failed.
     pub stack: Stack,
@@ -349,22 +350,22 @@ pub enum Outcome {
         /// How long pmvet waited.
         seconds: u64,
     },
-    /// The recovery was content, the oracle was not.
+    /// The recovery succeeded, the oracle failed.
     Oracle {
         /// The oracle's exit status; 128 and the signal if it was killed, -1 if it did not end.
         status: i32,
         /// What the oracle printed, both streams together.
         output: String,
     },
-    /// The recovery was content, but what it has recovered is not what was promised.
+    /// The recovery succeeded, but the recovered content is not what was promised.
     Content {
         /// In which way.
         violation: Violation,
-        /// The operation that it is about, as in the input.
+        /// The operation concerned, as in the input.
         operation: String,
         /// The program had answered it.
         acknowledged: bool,
-        /// Lines that are missing, with `-`, and such as should not be there, with `+`.
+        /// Missing lines, with `-`, and lines that should not be there, with `+`.
         difference: Vec<String>,
     },
 }

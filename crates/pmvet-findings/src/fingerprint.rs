@@ -1,10 +1,9 @@
-//! What makes two findings the same, also if they come from two builds between which lines have moved.
+//! Fingerprints decide whether two findings are the same, even if they come from two builds between which lines have moved.
 //!
-//! A fingerprint is made of the rule and, for each decisive place, its role, the names of the user's functions on the
-//! stack, and the text of the source line with its ordinal among the lines of that function that read the same. Of a race
-//! only the store is decisive: which readers a run shows, and which fence came first, is chance. Line
-//! numbers, addresses, threads, PM offsets and counts are left out. Without source there is the distance from the start
-//! of the function, which another build may change.
+//! A fingerprint is made of the rule and, for each decisive place, its role, the names of the user's functions on the stack, and the text
+//! of the source line with its ordinal among the lines of that function that read the same. For a race only the store is decisive, since it
+//! is chance which readers a run shows and which fence came first. Line numbers, addresses, threads, PM offsets and counts are left out.
+//! Without source, the distance from the start of the function takes the place of the line; another build may change it.
 
 use std::{
     collections::HashMap,
@@ -20,10 +19,10 @@ use crate::{
     stack::{user_frame, user_frames},
 };
 
-/// Changes whenever the same finding gets another fingerprint than before.
+/// Increased whenever the algorithm gives an old finding a new fingerprint.
 const VERSION: u8 = 1;
 
-/// Makes fingerprints, and remembers what it found out about lines.
+/// Makes fingerprints, and caches what it learns about lines.
 #[derive(Debug)]
 pub struct Fingerprinter<'a> {
     sources: &'a Sources,
@@ -31,7 +30,7 @@ pub struct Fingerprinter<'a> {
 }
 
 impl<'a> Fingerprinter<'a> {
-    /// Texts of lines will come from these sources.
+    /// Takes the text of lines from these sources.
     pub fn new(sources: &'a Sources) -> Self {
         Fingerprinter { sources, ordinals: HashMap::new() }
     }
@@ -43,7 +42,7 @@ impl<'a> Fingerprinter<'a> {
         parts.add(finding.rule.0.as_bytes());
         for (index, place) in finding.places.iter().enumerate() {
             if index == 0 || is_decisive(place.role) && finding.rule != rules::PERSISTENCY_RACE.id() {
-                // Of a race the function that stores and its caller: by which of several paths they were reached is chance, too.
+                // For a race, only the function that stores and its caller count: it is chance, too, by which path they were reached.
                 let callers = if finding.rule == rules::PERSISTENCY_RACE.id() { 1 } else { usize::MAX };
                 self.add_place(place, callers, &mut parts);
             }
@@ -51,7 +50,7 @@ impl<'a> Fingerprinter<'a> {
         format!("{:032x}", parts.0.digest128())
     }
 
-    /// `callers`: how many functions around the one that the place is about belong to it.
+    /// `callers`: how many callers of the place's function belong to the fingerprint.
     fn add_place(&mut self, place: &Place, callers: usize, parts: &mut Parts) {
         parts.add(format!("{:?}", place.role).as_bytes());
         let own =
@@ -61,7 +60,7 @@ impl<'a> Fingerprinter<'a> {
         let mut previous = None;
         for frame in &frames {
             let name = function_name(frame);
-            // How deep a recursion went is chance.
+            // The depth of a recursion is chance.
             if previous.as_ref() != Some(&name) {
                 parts.add(name.as_bytes());
             }
@@ -86,7 +85,7 @@ impl<'a> Fingerprinter<'a> {
     }
 }
 
-/// Places that say what is wrong, rather than how it was noticed.
+/// Whether places with this role say what is wrong, rather than how it was noticed.
 pub fn is_decisive(role: Role) -> bool {
     match role {
         Role::Store | Role::Load | Role::Flush | Role::Fence | Role::Lock | Role::Log | Role::FailurePoint => true,
@@ -172,7 +171,7 @@ fn defines(line: &str, function: &str) -> bool {
     })
 }
 
-/// Parts with their lengths, so that no two lists of parts are the same bytes.
+/// Hashes parts with their lengths, so that different lists of parts never give the same bytes.
 struct Parts(Xxh3);
 
 impl Parts {

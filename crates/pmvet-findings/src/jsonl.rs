@@ -15,7 +15,7 @@ pub enum JsonlError {
         /// What the system says.
         source: io::Error,
     },
-    /// It is not JSON, or other JSON.
+    /// It is not JSON, or not a finding.
     #[error("line {line} is not a finding: {source}")]
     Json {
         /// The line, from 1, empty ones counted.
@@ -34,7 +34,7 @@ pub fn write<'a>(findings: impl IntoIterator<Item = &'a Finding>, out: &mut impl
     Ok(())
 }
 
-/// Empty lines are passed over; the first bad line ends it.
+/// Reads findings. Skips empty lines, and ends at the first bad line.
 pub fn read(input: impl BufRead) -> impl Iterator<Item = Result<Finding, JsonlError>> {
     let mut input = input;
     let mut line = 0;

@@ -1,16 +1,16 @@
 //! What engines emit and reports read.
 //!
-//! * [`finding`] — one type for every engine: what is wrong, where, how one knows, how to see it again.
+//! * [`finding`] — one type for every engine: what is wrong, where, the evidence, and how to replay it.
 //! * [`rules`] — the catalogue: every rule by its id, with its severity; [`explain`] has a page for each.
-//! * [`run`] — what all reports are made of: a run, what it covered, its findings, its failure points ([`tree`]).
+//! * [`run`] — the data of all reports: a run, what it covered, its findings, its failure points ([`tree`]).
 //! * [`stack`] — which frames are the user's, and how a frame is written.
 //! * [`source`] — the lines of source that frames name.
-//! * [`fingerprint`] — what makes two findings of two builds the same; on it rest [`dedup`] and [`baseline`].
+//! * [`fingerprint`] — decides whether findings of two builds are the same; [`dedup`] and [`baseline`] rely on it.
 //! * [`suppress`] — findings that the user does not want to see, and why.
-//! * [`token`] — what `pmvet replay` takes.
+//! * [`token`] — replay tokens, the argument of `pmvet replay`.
 //! * [`jsonl`] — `findings.jsonl`, one finding per line.
 //!
-//! Plain data: this crate knows neither events nor processes, and everything in it can be written as JSON and read back.
+//! Everything here is plain data that can be written as JSON and read back; this crate knows neither events nor processes.
 //!
 //! # A token names one finding of a run
 //!

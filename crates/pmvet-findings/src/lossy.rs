@@ -1,4 +1,4 @@
-//! What JSON cannot hold. A path that is not UTF-8 loses the bytes that are not, which is better than losing the finding.
+//! Writes values that JSON cannot hold. A path that is not UTF-8 loses its invalid bytes, which is better than losing the finding.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(crate) fn optional_path<S: Serializer>(path: &Option<PathBuf>, to: S) -> Res
     }
 }
 
-/// JSON has no number for infinity or for what is not a number.
+/// JSON cannot write infinity or NaN.
 pub(crate) fn finite<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(if value.is_finite() { *value } else { 0.0 })
 }

@@ -1,13 +1,13 @@
 //! Patterns as users write them in suppressions: `*` stands for any text, `?` for one character.
 //!
-//! Brackets mean themselves: C++ and Rust names are full of them.
+//! Brackets match themselves, since C++ and Rust names are full of them.
 
 /// Whether the whole text matches. Takes time proportional to the product of the lengths at worst.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();
     let (mut p, mut t) = (0, 0);
-    // Where to go on if the last star has to take one character more.
+    // Where to resume if the last star has to match one more character.
     let mut retry = None;
     while t < text.len() {
         match pattern.get(p) {

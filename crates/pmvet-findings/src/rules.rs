@@ -15,7 +15,7 @@ impl std::fmt::Display for RuleId {
     }
 }
 
-/// What is known about a rule beforehand.
+/// The fixed properties of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
     /// As users write it; never changed, never used for another rule.
@@ -26,7 +26,7 @@ pub struct Rule {
     pub severity: Severity,
     /// Which engine reports it.
     pub engine: &'static str,
-    /// True of correct programs too, so often that it is shown only when asked for.
+    /// Holds for correct programs too, so often that it is shown only on request.
     pub pedantic: bool,
 }
 

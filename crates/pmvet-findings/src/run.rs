@@ -11,7 +11,7 @@ use crate::{
     tree::FailurePointTree,
 };
 
-/// Everything a report is made of.
+/// All data of a report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Name of the run's folder.
@@ -29,7 +29,7 @@ pub struct Run {
     pub oracle: Vec<String>,
     /// pmvet's own version.
     pub version: String,
-    /// What else determines the result, by name: the target's build id, the kernel, the libraries.
+    /// Everything else that determines the result, by name: the target's build id, the kernel, the libraries.
     #[serde(default)]
     pub versions: BTreeMap<String, String>,
     /// The seed of random choices; nothing if there were none.
@@ -60,7 +60,7 @@ pub struct Run {
     /// Suppressions that no finding of this run matched.
     #[serde(default)]
     pub unused_suppressions: Vec<Unused>,
-    /// The failure points and what became of them; nothing if no crash was tried.
+    /// The failure points and their outcomes; nothing if no crash was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<FailurePointTree>,
     /// The same for crashes of recoveries; nothing if none was crashed.
@@ -103,7 +103,7 @@ pub struct EngineCoverage {
     pub not_covered: Vec<String>,
 }
 
-/// So many of something were looked at.
+/// How many of something were looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counter {
     /// In the plural: `failure points`.
@@ -158,7 +158,7 @@ impl Run {
     }
 }
 
-/// Whether the finding's rule is true of correct programs too.
+/// Whether the finding's rule holds for correct programs too.
 pub fn is_pedantic(finding: &Finding) -> bool {
     rules::find(&finding.rule.0).is_some_and(|rule| rule.pedantic)
 }

@@ -13,14 +13,14 @@ use std::{
 
 use crate::{expression, finding::Frame};
 
-/// Larger files are not source.
+/// Larger files are not taken for source.
 const MAX_FILE: u64 = 16 << 20;
-/// How many files below the roots are looked at, and how deep.
+/// How many files below the roots are indexed, and how deep.
 const MAX_FILES: usize = 200_000;
 const MAX_DEPTH: usize = 16;
 const SKIPPED_FOLDERS: &[&str] = &["target", "node_modules", "build"];
 
-/// Not by `PathBuf`, which is slow to hash.
+/// Keyed by `OsString`, since a `PathBuf` is slow to hash.
 type Cache = HashMap<OsString, Option<Arc<SourceFile>>>;
 
 /// Finds files once and keeps them.
@@ -44,12 +44,12 @@ pub struct SourceFile {
 }
 
 impl Sources {
-    /// Looks below these folders too.
+    /// Also looks below these folders.
     pub fn new(roots: impl IntoIterator<Item = PathBuf>) -> Self {
         Sources { roots: roots.into_iter().collect(), ..Sources::default() }
     }
 
-    /// Knows these texts, and looks nowhere else.
+    /// Sources with these texts only.
     pub fn in_memory<P: Into<PathBuf>, T: Into<String>>(texts: impl IntoIterator<Item = (P, T)>) -> Self {
         let file = |(path, text): (P, T)| {
             let path = path.into();
@@ -58,7 +58,7 @@ impl Sources {
         Sources { files: Mutex::new(texts.into_iter().map(file).collect()), ..Sources::default() }
     }
 
-    /// Takes paths below this folder for the user's own, too.
+    /// Also counts paths below this folder as the user's own.
     pub fn with_root(mut self, root: impl Into<PathBuf>) -> Self {
         self.roots.push(root.into());
         self
@@ -84,19 +84,19 @@ impl Sources {
         self.roots.iter().find_map(|root| Some(path.strip_prefix(root).ok()?.to_path_buf())).filter(|p| is_plain(p))
     }
 
-    /// What the line of a frame stores to, in its own words.
+    /// What the line of a frame stores to, as the source names it.
     pub fn stored_at(&self, frame: &Frame) -> Option<String> {
         expression::stored(self.file(frame.file.as_deref()?)?.line(frame.line?)?, frame.column)
     }
 
-    /// As [`Sources::stored_at`], and what is assigned to even if it looks like a variable of the function alone.
+    /// Like [`Sources::stored_at`], but also plain names that look like local variables.
     pub fn assigned_at(&self, frame: &Frame) -> Option<String> {
         let file = self.file(frame.file.as_deref()?)?;
         let line = file.line(frame.line?)?;
         expression::stored(line, frame.column).or_else(|| expression::assigned_name(line))
     }
 
-    /// The lock that the line of a frame takes, in its own words.
+    /// The lock that the line of a frame takes, as the source names it.
     pub fn locked_at(&self, frame: &Frame) -> Option<String> {
         expression::locked(self.file(frame.file.as_deref()?)?.line(frame.line?)?)
     }
@@ -113,7 +113,7 @@ impl Sources {
         direct.or_else(|| self.by_suffix(recorded))
     }
 
-    /// The file below the roots that agrees with the path in most components from its end; nothing if two agree as much.
+    /// The file below the roots that shares the most trailing components with the path; nothing if two share equally many.
     fn by_suffix(&self, recorded: &Path) -> Option<PathBuf> {
         let index = self.index.get_or_init(|| index(&self.roots));
         let candidates = index.get(recorded.file_name()?)?;
@@ -135,7 +135,7 @@ impl SourceFile {
     }
 
     fn read(path: PathBuf) -> Option<Self> {
-        // Debug information can name anything: no devices, no pipes.
+        // Debug information can name anything, so refuse devices and pipes.
         let meta = fs::metadata(&path).ok().filter(|meta| meta.is_file() && meta.len() <= MAX_FILE)?;
         let mut bytes = Vec::with_capacity(meta.len() as usize);
         std::io::Read::read_to_end(&mut std::io::Read::take(fs::File::open(&path).ok()?, MAX_FILE), &mut bytes).ok()?;

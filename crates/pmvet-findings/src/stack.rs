@@ -1,4 +1,4 @@
-//! Frames: which are the user's, and how one is written.
+//! Frames: which ones are the user's, and how to write them.
 
 use std::{ffi::OsStr, fmt, path::Path};
 
@@ -8,7 +8,7 @@ use crate::finding::{Frame, Place};
 const LIBRARY_FOLDERS: &[&str] =
     &["/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/", "/usr/local/lib/", "/usr/include/", "/usr/src/", "/rustc/"];
 
-/// Functions that every stack of a program ends in.
+/// The outermost functions of every stack.
 const BELOW_MAIN: &[&str] = &[
     "_start",
     "__libc_start_main",
@@ -21,7 +21,7 @@ const BELOW_MAIN: &[&str] = &[
 ];
 
 impl Frame {
-    /// Whether it belongs to the program, rather than to a library or to what calls `main`.
+    /// Whether it belongs to the program, and not to a library or the code that calls `main`.
     pub fn is_user(&self) -> bool {
         let function = self.function.as_deref().unwrap_or_default();
         if BELOW_MAIN.contains(&function) || function.starts_with("std::rt::") || function.starts_with("core::ops::") {
@@ -45,8 +45,8 @@ impl Frame {
     }
 }
 
-/// Whether a module is one of PMDK's libraries. Their debug information names the folder that a distribution built them in, which is not
-/// that of a library.
+/// Whether a module is one of PMDK's libraries. Their file paths do not show that, since debug information names the folder in which the
+/// distribution built them.
 pub fn is_pm_library(module: &Path) -> bool {
     let name = module.file_name().unwrap_or_default().to_string_lossy();
     ["libpmem", "librpmem", "libvmem", "libmemkind"].iter().any(|prefix| name.starts_with(prefix))
@@ -67,31 +67,31 @@ pub fn user_frames(stack: &[Frame]) -> Vec<&Frame> {
     if user.is_empty() { stack.iter().collect() } else { user }
 }
 
-/// Whether a stack is of a program whose `main` has returned: nothing of its own is left on it.
+/// Whether the program's `main` has returned: the stack has none of its frames left.
 pub fn main_has_returned(stack: &[Frame]) -> bool {
     let calls_main = |frame: &Frame| frame.function.as_deref().is_some_and(|f| f.starts_with("__libc_start"));
     stack.iter().any(calls_main) && !stack.iter().any(Frame::is_user)
 }
 
 impl Place {
-    /// The frame that sentences name: as [`Place::frame`], but never a lambda.
+    /// The frame that sentences name: like [`Place::frame`], but never a lambda.
     pub fn naming_frame(&self) -> Option<&Frame> {
         let at = user_frame(&self.stack).unwrap_or(0);
         self.stack.get(naming_frame(&self.stack, at))
     }
 
-    /// The frame whose line is shown: the innermost of the user's that does more than flush or copy for its caller.
+    /// The frame whose line is shown: the innermost of the user's frames that does more than flush or copy for its caller.
     pub fn frame(&self) -> Option<&Frame> {
         user_frame(&self.stack).and_then(|i| self.stack.get(i)).or(self.stack.first())
     }
 
-    /// Whether a function of another module has done it for the shown line, and not by copying what that line gave it.
+    /// Whether a function of another module did it for the shown line, other than by copying what that line passed.
     pub fn is_in_other_module(&self) -> bool {
         let modules = |caller: &Frame| self.stack.first().is_some_and(|callee| callee.module != caller.module);
         self.library_call().is_some() && self.frame().is_some_and(modules)
     }
 
-    /// The function of a library that the shown line has called, if it does more than flush or copy for it.
+    /// The library function that the shown line has called, if it does more than flush or copy for it.
     pub fn library_call(&self) -> Option<&str> {
         const HELPERS: &[&str] = &["persist", "flush", "drain", "memcpy", "memmove", "memset"];
         let callee = self.stack.get(user_frame(&self.stack)?.checked_sub(1)?)?;
@@ -112,8 +112,7 @@ pub fn user_frame(stack: &[Frame]) -> Option<usize> {
     first.or_else(|| frames.clone().rfind(own)).or_else(|| frames.rfind(|&i| stack[i].is_user()))
 }
 
-/// How many frames, the outermost ones, two stacks have in common, with the innermost function that both are in: it may be at different
-/// places in them.
+/// How many outermost frames two stacks share, including the innermost common function, which may be at a different place in each.
 pub fn shared_frames(one: &[Frame], other: &[Frame]) -> usize {
     let place = |frame: &Frame| (frame.module.clone(), frame.function.clone(), frame.offset);
     let same = one.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| place(a) == place(b)).count();
@@ -121,7 +120,7 @@ pub fn shared_frames(one: &[Frame], other: &[Frame]) -> usize {
     same + usize::from(next(one).is_some() && next(one) == next(other))
 }
 
-/// The function that a sentence names for a frame of a stack: itself or, if it is a lambda of C++, the one around it.
+/// The index of the frame that a sentence names for this one: itself or, for a C++ lambda, the function around it.
 pub fn naming_frame(stack: &[Frame], at: usize) -> usize {
     let is_lambda =
         |frame: &Frame| frame.function.as_deref().is_some_and(|f| f == "operator()" || f.contains("lambda"));
@@ -140,7 +139,7 @@ fn is_intrinsic(frame: &Frame) -> bool {
     in_header || function.starts_with("_mm") || function.contains("core_arch::")
 }
 
-/// A function that by its name only makes data persistent, or copies it, on behalf of its caller.
+/// Whether a function, by its name, only persists or copies data on behalf of its caller.
 fn is_helper(frame: &Frame) -> bool {
     const WORDS: &[&str] = &[
         "persist",
@@ -158,7 +157,7 @@ fn is_helper(frame: &Frame) -> bool {
         "memset",
         "memzero",
     ];
-    // A closure is named after nothing; the function around it is.
+    // A closure has no name of its own; the function around it has.
     if frame.inlined && frame.function.as_deref().is_some_and(|f| f.ends_with('}') && f.contains("{closure")) {
         return true;
     }
@@ -166,8 +165,8 @@ fn is_helper(frame: &Frame) -> bool {
     words(last_name(frame)).iter().any(|word| WORDS.contains(&word.as_str()))
 }
 
-/// A function that by its name only stores what its caller gives it: `store`, `pm_write`. Most names say so only of another file: in its
-/// own, a program may well call `write` what decides.
+/// Whether a function, by its name, only stores what its caller passes: `store`, `pm_write`. Most such names count only for a function of
+/// another file than the caller's: within one file, `write` may well be the function that decides.
 fn is_setter(frame: &Frame, caller: &Frame) -> bool {
     const WORDS: &[&str] = &["store", "stream", "write", "copy", "set", "assign", "exchange", "cas"];
     const ATOMIC: &[&str] = &["exchange", "cas"];
@@ -178,7 +177,7 @@ fn is_setter(frame: &Frame, caller: &Frame) -> bool {
     caller.is_user() && (ends_in(ATOMIC) || is_other_file && ends_in(WORDS))
 }
 
-/// The function's name, without the path to it and its parameters.
+/// The function's name, without its path and parameters.
 pub fn last_name(frame: &Frame) -> &str {
     let function = frame.function.as_deref().unwrap_or_default();
     let path = function.trim_start_matches('<').split(['<', '(', '>']).next().unwrap_or_default();
@@ -204,7 +203,7 @@ fn words(name: &str) -> Vec<String> {
 
 /// `insert (list.c:42)`, or as much of that as is known; never empty.
 impl Frame {
-    /// The function without what makes names of C++ long: parameters, and type arguments that are not short.
+    /// The function without what makes C++ names long: parameters, and long type arguments.
     pub fn short_function(&self) -> Option<String> {
         self.function.as_deref().map(shortened)
     }
@@ -228,8 +227,8 @@ fn shortened(name: &str) -> String {
     short + rest
 }
 
-/// Without the list of parameters at the end, with what may follow it: `const`, a clone's number. What comes in parentheses before belongs
-/// to the name, such as `(anonymous namespace)` and `operator()`.
+/// The name without the parameter list at its end and what may follow it: `const`, the number of a clone. Earlier parentheses belong to the
+/// name, as in `(anonymous namespace)` and `operator()`.
 fn without_parameters(name: &str) -> &str {
     let Some(end) = name.rfind(')') else { return name };
     let mut depth = 0_u32;
@@ -250,7 +249,7 @@ fn without_parameters(name: &str) -> &str {
     name
 }
 
-/// Without the type of the result, which instances of function templates have before their names.
+/// The name without the result type, which precedes the names of function template instances.
 fn without_result_type(name: &str) -> &str {
     let mut depth = 0_u32;
     for (at, c) in name.char_indices().rev() {
@@ -268,7 +267,7 @@ fn without_result_type(name: &str) -> &str {
     name
 }
 
-/// Splits at the first type arguments: what comes before them with the `<`, they, and what comes after the `>`.
+/// Splits at the first type arguments: the text up to and with `<`, the arguments, and the text after `>`.
 fn type_arguments(name: &str) -> Option<(&str, &str, &str)> {
     let start = name
         .match_indices('<')
@@ -278,7 +277,7 @@ fn type_arguments(name: &str) -> Option<(&str, &str, &str)> {
     for (at, c) in name[start..].char_indices() {
         match c {
             '<' => depth += 1,
-            // Of an arrow: `fn() -> T`.
+            // The `>` of an arrow, as in `fn() -> T`, does not count.
             '>' if !name[..start + at].ends_with('-') => depth -= 1,
             _ => {}
         }

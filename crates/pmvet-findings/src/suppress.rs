@@ -38,10 +38,10 @@ pub struct Suppress {
     pub reason: String,
 }
 
-/// What is wrong with an entry. Entries have their position as a number, from 1.
+/// What is wrong with an entry. Entries are numbered by position, from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SuppressError {
-    /// It does not say why.
+    /// It gives no reason.
     #[error("suppression {0} gives no reason; add `reason = \"…\"`")]
     NoReason(usize),
     /// It gives a reason, but nothing that a finding could match.
@@ -75,14 +75,14 @@ pub struct Unused {
     pub reason: String,
 }
 
-/// All of a run, with how often each was used.
+/// All suppressions of a run, with how often each was used.
 #[derive(Debug, Default)]
 pub struct Suppressions {
     entries: Vec<(Suppress, u64)>,
 }
 
 impl Suppressions {
-    /// Takes the entries in the order of the configuration, or says which is wrong.
+    /// Takes the entries in the order of the configuration, or returns what is wrong with one.
     pub fn new(entries: impl IntoIterator<Item = Suppress>) -> Result<Self, SuppressError> {
         let entries = entries.into_iter().enumerate().map(|(index, entry)| {
             entry.check(index + 1)?;
@@ -91,24 +91,24 @@ impl Suppressions {
         Ok(Suppressions { entries: entries.collect::<Result<_, _>>()? })
     }
 
-    /// Whether to hide the finding. Counts for the first entry that says so.
+    /// Whether to hide the finding. Counted for the first entry that matches.
     pub fn hides(&mut self, finding: &Finding) -> bool {
         let entry = self.entries.iter_mut().find(|(entry, _)| entry.matches(finding));
         entry.map(|(_, uses)| *uses += 1).is_some()
     }
 
-    /// Leaves only findings that nothing hides.
+    /// Keeps only findings that no entry hides.
     pub fn apply(&mut self, findings: &mut Vec<Finding>) {
         findings.retain(|finding| !self.hides(finding));
     }
 
-    /// Those that have hidden a finding, in their order.
+    /// The suppressions that have hidden a finding, in their order.
     pub fn used(&self) -> Vec<Suppressed> {
         let used = self.entries.iter().filter(|(_, uses)| *uses > 0);
         used.map(|(entry, uses)| Suppressed { reason: entry.reason.clone(), findings: *uses }).collect()
     }
 
-    /// Those that have hidden none, in their order.
+    /// The suppressions that have hidden none, in their order.
     pub fn unused(&self) -> Vec<Unused> {
         let unused = self.entries.iter().enumerate().filter(|(_, (_, uses))| *uses == 0);
         unused.map(|(index, (entry, _))| Unused { number: index + 1, reason: entry.reason.clone() }).collect()
@@ -155,7 +155,7 @@ impl Suppress {
 /// The frames that follow the last pattern do not matter.
 fn stack_matches(patterns: &[String], names: &[&str]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // Where to go on if the last `...` has to take one frame more.
+    // Where to resume if the last `...` has to match one more frame.
     let mut retry = None;
     while let Some(pattern) = patterns.get(p) {
         if pattern == "..." {

@@ -1,4 +1,4 @@
-//! What `pmvet replay` takes: one word that names a finding of a run, short enough to paste and checked when read.
+//! Replay tokens: a word for `pmvet replay` that names a finding of a run, short enough to paste, with a checksum.
 //!
 //! `pmv`, then base32 (Crockford's alphabet: no `i`, `l`, `o`, `u`) of: version, kind, the finding, the run's id,
 //! checksum. Readers accept capitals and dashes.
@@ -24,7 +24,7 @@ static BASE32: LazyLock<Encoding> = LazyLock::new(|| {
     base32.encoding().expect("32 distinct letters are an alphabet")
 });
 
-/// A finding of a run, to be shown again. Its `Display` is the word that users copy.
+/// Names a finding of a run, for a replay. Its `Display` is the word that users copy.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Token {
     /// Name of the run's folder.
@@ -42,10 +42,10 @@ pub enum Which {
     Index(u32),
 }
 
-/// Why a word is not taken for a token.
+/// Why a word is not accepted as a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It does not begin as tokens do.
+    /// It does not begin like a token.
     #[error("this is not a replay token: those begin with `{MAGIC}`")]
     NotAToken,
     /// It has a character that tokens never have, such as a space.
@@ -60,14 +60,14 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Names the finding by its fingerprint; nothing if that is none.
+    /// Names the finding by its fingerprint; nothing if that is not one.
     pub fn new(run: impl Into<String>, fingerprint: &str) -> Option<Self> {
         let whole = fingerprint.len() == 32 && fingerprint.bytes().all(|b| b.is_ascii_hexdigit());
         let fingerprint = whole.then(|| u128::from_str_radix(fingerprint, 16).ok()).flatten()?;
         Some(Token { run: run.into(), finding: Which::Fingerprint(fingerprint) })
     }
 
-    /// As findings hold it, if the token names one by that.
+    /// The fingerprint as findings hold it, if the token names the finding by it.
     pub fn fingerprint(&self) -> Option<String> {
         match self.finding {
             Which::Fingerprint(fingerprint) => Some(format!("{fingerprint:032x}")),

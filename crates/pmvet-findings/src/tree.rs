@@ -1,4 +1,4 @@
-//! The failure points of a run by their call paths, and what recovery made of each.
+//! The failure points of a run by their call paths, and the outcome of each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::finding::Frame;
 
-/// Call paths share their outer frames. Flat, because a call path may be deeper than any nesting of JSON that is read.
+/// Call paths share their outer frames. The tree is a flat list, because a call path may be deeper than the nesting that JSON readers
+/// accept.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailurePointTree {
     /// A parent comes before its children.
@@ -20,7 +21,7 @@ pub struct Node {
     /// The index of the node that calls it; nothing for an outermost frame.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<u32>,
-    /// The frame, as its `Display` writes it: `insert (list.c:42)`. Reports find the place of a finding by it.
+    /// The frame as its `Display` writes it: `insert (list.c:42)`. Reports use it to find the place of a finding.
     pub label: String,
     /// Source file as the compiler recorded it, if the line is known, too.
     #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "crate::lossy::optional_path")]
@@ -36,23 +37,23 @@ pub struct Node {
     pub own: Tally,
 }
 
-/// What became of failure points.
+/// Counts of failure points by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Recovery did what it always does.
     pub ok: u64,
     /// Recovery failed, or what it left was wrong.
     pub failed: u64,
-    /// Nobody knows: there was no time, or another shard tries it.
+    /// Unknown: there was no time, or another shard tries it.
     pub not_tried: u64,
 }
 
 impl Tally {
-    /// One that recovers.
+    /// One failure point that recovers.
     pub const OK: Tally = Tally { ok: 1, failed: 0, not_tried: 0 };
-    /// One that does not.
+    /// One failure point that does not.
     pub const FAILED: Tally = Tally { ok: 0, failed: 1, not_tried: 0 };
-    /// One that was not tried.
+    /// One failure point that was not tried.
     pub const NOT_TRIED: Tally = Tally { ok: 0, failed: 0, not_tried: 1 };
 
     /// All of them.
@@ -81,13 +82,13 @@ impl FailurePointTree {
         totals
     }
 
-    /// The function of the user's in which the failure points of this node are: its own, or its nearest caller's.
+    /// The user's function that has the failure points of this node: its own, or that of its nearest caller.
     pub fn user_function(&self, node: usize) -> Option<&str> {
         let user = self.callers(node).find(|node| !node.library).or(self.nodes.get(node))?;
         Some(user.label.split(" (").next().unwrap_or(&user.label))
     }
 
-    /// What became of the failure points by lines of the user's source: the line of each, or that of its nearest caller that has one.
+    /// Outcomes of failure points by the user's source lines: the line of each, or that of its nearest caller that has one.
     pub fn by_source_line(&self) -> BTreeMap<(&Path, u32), Tally> {
         let mut lines: BTreeMap<(&Path, u32), Tally> = BTreeMap::new();
         for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.own.total() > 0) {
@@ -104,7 +105,7 @@ impl FailurePointTree {
         std::iter::successors(Some(node), |&node| self.parent(node)).map_while(|at| self.nodes.get(at))
     }
 
-    /// The parent, if there is one; a tree that was read may name one that cannot be.
+    /// The parent, if there is one. A tree that was read from a file may name an impossible one.
     pub fn parent(&self, node: usize) -> Option<usize> {
         self.nodes.get(node)?.parent.map(|parent| parent as usize).filter(|&parent| parent < node)
     }
@@ -118,7 +119,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds what became of failure points with this stack. An empty one adds nothing.
+    /// Adds outcomes of failure points with this stack. An empty stack adds nothing.
     pub fn add_stack(&mut self, stack: &[Frame], tally: Tally) {
         let node = |frame: &Frame| {
             let place = frame.file.clone().zip(frame.line.filter(|&line| line > 0));

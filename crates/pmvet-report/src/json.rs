@@ -1,4 +1,4 @@
-//! The run as JSON, whole, for programs. Schema: `docs/schema/findings.schema.json`. What is written can be read back.
+//! The whole run as JSON, for programs. The schema is `docs/schema/findings.schema.json`. [`Json`] output can be read back.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Exporter;
 
-/// Rises when a field changes its meaning or goes away; new ones may come without.
+/// Increased when a field changes its meaning or is removed, not for new fields.
 pub const FORMAT: u32 = 1;
 
 /// The whole run, for programs.
@@ -17,7 +17,7 @@ pub struct Json;
 /// Why an export cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ParseError {
-    /// It is no JSON, or not that of a run.
+    /// It is not JSON, or not a run.
     #[error("not a run that pmvet exported: {0}")]
     Json(#[from] serde_json::Error),
     /// Another pmvet wrote it.

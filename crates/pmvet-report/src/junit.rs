@@ -1,7 +1,7 @@
 //! The run as test results: one test case for every rule that was checked, and one for every function with failure points.
 //!
-//! A rule of an engine that did not run is no test case: it has not passed. The order and the attributes are such that
-//! the schema of Ant and that of Jenkins are both content.
+//! A rule of an engine that did not run gets no test case, since it has not passed. The order and the attributes satisfy both the schema of
+//! Ant and that of Jenkins.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,15 +17,15 @@ use crate::{
     text::{plural, shorten, timestamp},
 };
 
-/// Findings that a test case shows in full.
+/// How many findings a test case shows in full.
 const MAX_SHOWN: usize = 20;
 
-/// Test results.
+/// The JUnit exporter.
 #[derive(Debug, Clone, Copy)]
 pub struct Junit {
-    /// A test case fails because of findings at least as grave as this.
+    /// A test case fails if it has a finding of at least this severity.
     pub fail_on: Severity,
-    /// Findings of rules that are true of correct programs too.
+    /// Include rules that hold for correct programs too.
     pub pedantic: bool,
 }
 
@@ -50,7 +50,7 @@ enum TestOutcome {
 struct Suite {
     name: &'static str,
     cases: Vec<TestCase>,
-    /// What is worth reading although no test case failed because of it.
+    /// Findings worth reading that fail no test case.
     out: String,
 }
 
@@ -80,7 +80,7 @@ impl Junit {
                 suite.add_rule(rule.id, rule.engine, &findings, self.fail_on, sources);
             }
         }
-        // Rules that a newer pmvet knows.
+        // Rules that only a newer pmvet knows.
         let mut others: Vec<_> = by_rule.into_iter().collect();
         others.sort_unstable_by_key(|(rule, _)| *rule);
         others.iter().for_each(|(rule, findings)| suite.add_rule(rule, "other", findings, self.fail_on, sources));
@@ -122,7 +122,7 @@ impl Suite {
             "<testsuite package=\"pmvet\" id=\"{id}\" name=\"{}\" timestamp=\"{}\" hostname=\"localhost\" tests=\"{}\" \
              failures=\"{failed}\" errors=\"0\" skipped=\"{skipped}\" time=\"{}\">",
             self.name,
-            // The schema wants one even if nobody knows it.
+            // The schema requires one even if it is unknown.
             run.started.as_deref().and_then(timestamp).unwrap_or_else(|| "1970-01-01T00:00:00".into()),
             self.cases.len(),
             decimal(if id == 0 { run.seconds } else { 0.0 }),
@@ -170,7 +170,7 @@ fn text_of(findings: &[&Finding], sources: &Sources) -> String {
     text
 }
 
-/// One test case for every function in which failure points are.
+/// One test case for every function that has failure points.
 fn failure_points(run: &Run) -> Suite {
     let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();
     if let Some(tree) = &run.tree {
@@ -193,7 +193,7 @@ fn failure_points(run: &Run) -> Suite {
     Suite { name: "failure points", cases: groups.into_iter().map(case).collect(), out: String::new() }
 }
 
-/// For an attribute or a text. XML has no way to write most control characters at all.
+/// Escapes an attribute or a text. Most control characters cannot be written in XML at all.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + text.len() / 8);
     for c in text.chars() {
@@ -213,7 +213,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// An attribute whose value may not begin, end or go on with white space.
+/// An attribute value without leading, trailing or repeated white space.
 fn token(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     if words.is_empty() { "?".into() } else { escape(&words.join(" ")) }

@@ -58,7 +58,7 @@ mod text;
 
 pub use text::command_line;
 
-/// A format.
+/// Writes runs in one format.
 pub trait Exporter {
     /// Writes the whole run. Fails only if writing does.
     fn export(&self, run: &Run, sources: &Sources, out: &mut dyn Write) -> io::Result<()>;

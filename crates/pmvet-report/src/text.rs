@@ -1,11 +1,10 @@
-//! Text from the target, made harmless, and text for people, broken into lines.
+//! Makes text from the target harmless, and breaks text for people into lines.
 
 use std::fmt::Write;
 
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
-/// One line without anything that a terminal obeys or that hides what is written: control characters and those that
-/// change the direction of writing are spelled out.
+/// One line without terminal controls or hidden text: control characters, and those that change the direction of writing, are spelled out.
 pub(crate) fn clean(text: &str) -> String {
     // Nearly all text is.
     if text.bytes().all(|b| (0x20..0x7f).contains(&b)) {
@@ -41,7 +40,7 @@ pub(crate) fn tail(output: &str, lines: usize) -> (Vec<String>, usize) {
     (all[left_out..].iter().map(|line| clean(line)).collect(), left_out)
 }
 
-/// At most `limit` characters, the last of them an ellipsis if something is missing.
+/// At most `limit` characters, the last of them an ellipsis if text was cut.
 pub(crate) fn shorten(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         None => text.to_owned(),
@@ -69,7 +68,7 @@ pub(crate) fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Words as they could be typed into a shell, without anything that a terminal obeys.
+/// Words as one would type them into a shell, without terminal controls.
 pub fn command_line(words: &[String]) -> String {
     let quoted = words.iter().map(|word| {
         let plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);

@@ -1,4 +1,4 @@
-//! One page that holds everything: no network, no framework, opens from a file.
+//! A single self-contained HTML page: no network, no framework, opens from a file.
 //!
 //! The data is JSON in a script element that browsers do not run; the page's own script builds everything else from it
 //! with `textContent`, so that a string from the target is never parsed as HTML. A content security policy forbids every
@@ -17,7 +17,7 @@ use crate::Exporter;
 
 const PAGE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/style.css");
-/// In the order in which they need each other.
+/// In order of their dependencies.
 const SCRIPTS: &[&str] = &[
     include_str!("page/dom.js"),
     include_str!("page/model.js"),
@@ -34,15 +34,15 @@ const SCRIPTS: &[&str] = &[
     include_str!("page/main.js"),
 ];
 
-/// Marks in the page that are replaced.
+/// Placeholders in the page.
 const STYLE_MARK: &str = "/*STYLE*/";
 const DATA_MARK: &str = "/*DATA*/";
 const SCRIPT_MARK: &str = "/*SCRIPT*/";
 
-/// One page that holds everything.
+/// The HTML exporter: one page that holds everything.
 #[derive(Debug, Clone)]
 pub struct Html {
-    /// The first ones, which are the gravest. More make a page that browsers are slow to open.
+    /// How many findings the page shows, the gravest first. With more, browsers are slow to open it.
     pub max_findings: usize,
     /// Runs of the same command, oldest first, to compare this one with.
     pub earlier: Vec<EarlierRun>,

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::text::clean;
 
-/// What the page says of a run of the same command that was made before.
+/// What the page shows of an earlier run of the same command.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EarlierRun {
     id: String,
     started: Option<String>,
     seconds: f64,
-    /// The findings that count, by fingerprint: those of pedantic rules and of the baseline do not.
+    /// The findings that count, by fingerprint: without those of pedantic rules and of the baseline.
     counted: BTreeMap<String, Severity>,
 }
 

@@ -1,4 +1,4 @@
-//! What the page needs to know, written piece by piece: frames and source lines are shared, so they come last.
+//! The data of the page, written piece by piece. Findings share frames and source lines, so these come last.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{Html, script_safe, trend};
 use crate::text::{clean, command_line, shorten};
 
-/// Lines before and after a marked one.
+/// How many lines to show before and after a marked one.
 const CONTEXT: u32 = 3;
 const MAX_LINE: usize = 300;
 const MAX_STEPS: usize = 200;
@@ -24,7 +24,7 @@ const MAX_PLACES: usize = 12;
 const MAX_FRAMES: usize = 100;
 const MAX_OUTPUT: usize = 20_000;
 const LINE_BYTES: u64 = 64;
-/// Lines of source with failure points. More than that nobody reads, and their text makes the page large.
+/// How many source lines with failure points to show. Nobody reads more, and their text makes the page large.
 const MAX_COVERED_LINES: usize = 2_000;
 
 pub(super) fn write(page: &Html, run: &Run, sources: &Sources, out: &mut impl Write) -> io::Result<()> {
@@ -93,7 +93,7 @@ fn tree(run: &Run) -> Value {
     json!(nodes.map(row).collect::<Vec<_>>())
 }
 
-/// What findings share.
+/// Data that findings share.
 struct Tables<'a> {
     sources: &'a Sources,
     frames: Vec<Value>,
@@ -234,7 +234,7 @@ impl Tables<'_> {
         self.frames.len() - 1
     }
 
-    /// Takes the line and those around it along. Returns the name of the file.
+    /// Adds the line and those around it to the page. Returns the name of the file.
     fn source_line(&mut self, path: &Path, line: u32) -> String {
         let name = self.path(path);
         if let Some(file) = self.sources.file(path) {
@@ -261,7 +261,7 @@ impl Tables<'_> {
         })
     }
 
-    /// The last steps, since a crash is the last of all, and the cache lines that they have to do with.
+    /// The last steps, since the crash is the very last one, and the cache lines that they concern.
     fn timeline(&mut self, timeline: &[TimelineStep]) -> Value {
         let mut lanes: Vec<(&Path, u64)> = Vec::new();
         let mut names: Vec<Vec<String>> = Vec::new();

@@ -17,7 +17,7 @@ pub(super) struct Locations<'a> {
 }
 
 impl Locations<'_> {
-    /// Code scanning refuses results without one.
+    /// Code scanning refuses results without a location.
     pub(super) fn primary(&self, finding: &Finding) -> Value {
         match finding.places.first() {
             Some(place) => self.place(place, None),
@@ -30,7 +30,7 @@ impl Locations<'_> {
         others.map(|(id, place)| self.place(place, Some(id))).collect()
     }
 
-    /// What happened to the lines involved, one thread flow per thread; without that, the stack of the first place.
+    /// The events of the cache lines involved, one thread flow per thread; without events, the stack of the first place.
     pub(super) fn code_flow(&self, finding: &Finding) -> Option<Value> {
         let (Evidence::Trace { timeline } | Evidence::Crash { timeline, .. } | Evidence::Race { timeline, .. }) =
             &finding.evidence;
@@ -87,7 +87,7 @@ impl Locations<'_> {
         location
     }
 
-    /// Relative to the root of the source where that is possible; code scanning ignores what it cannot find there.
+    /// Relative to the source root where possible; code scanning ignores files that it cannot find there.
     fn artifact(&self, path: Option<&Path>) -> Value {
         let path = path.unwrap_or(Path::new("unknown"));
         match self.sources.relative(path) {

@@ -1,7 +1,7 @@
 //! SARIF 2.1.0, for code scanning.
 //!
-//! Within GitHub's limits, also without compression: a file of at most 10 MB, 5,000 results that are shown, 100 locations
-//! and 1,000 steps of code flows per result. What is left out is said in a notification.
+//! Stays within GitHub's limits, also without compression: a file of at most 10 MB, 5,000 results that are shown, 100 locations and 1,000
+//! steps of code flows per result. A notification says what is left out.
 
 mod location;
 
@@ -17,21 +17,21 @@ use crate::{
 use location::Locations;
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
-/// Name of the fingerprint; the number is that of the way it is made.
+/// Name of the fingerprint, with the version of the fingerprint algorithm.
 const FINGERPRINT: &str = "pmvetFingerprint/v1";
 const MAX_MESSAGE: usize = 1000;
 const MAX_HELP: usize = 8000;
-/// After so many results that did not fit, no other will.
+/// After this many results in a row that did not fit, no other will.
 const MAX_REFUSED: usize = 20;
 
-/// For code scanning. Bounded, since readers refuse files that are too large.
+/// The SARIF exporter. Its output is bounded, since readers refuse files that are too large.
 #[derive(Debug, Clone, Copy)]
 pub struct Sarif {
-    /// Findings of rules that are true of correct programs too.
+    /// Include rules that hold for correct programs too.
     pub pedantic: bool,
-    /// The first ones, which are the gravest.
+    /// How many results to write, the gravest first.
     pub max_results: usize,
-    /// Of the results together, as they are written.
+    /// Limit of all results together, in bytes as written.
     pub max_bytes: usize,
 }
 
@@ -57,7 +57,7 @@ impl Exporter for Sarif {
             let start = results.len();
             results.push(if start == 0 { b' ' } else { b',' });
             serde_json::to_writer(&mut results, &result(finding, run, &locations))?;
-            // A large one may be followed by smaller ones.
+            // Smaller results may still fit after a large one.
             if results.len() > self.max_bytes {
                 results.truncate(start);
                 left_out += 1;
@@ -67,7 +67,7 @@ impl Exporter for Sarif {
                 written += 1;
             }
         }
-        // The results are the bulk, and are there already: the rest is written around them.
+        // The results are the bulk and already written as text; the rest is written around them.
         let head = json!({
             "tool": { "driver": driver(run) },
             "automationDetails": { "id": "pmvet/" },
