@@ -1,6 +1,6 @@
 //! The command line. Its types hold what the user typed; `config` and the commands turn them into plain settings.
 //!
-//! Here are the commands; what each of them takes is in the file of its kind.
+//! This file has the commands; their arguments are in one file per kind of command.
 
 mod common;
 mod crashes;
@@ -70,7 +70,7 @@ pub(crate) fn definition() -> clap::Command {
     definition
 }
 
-/// What the user typed. Ends the process with a message if it is wrong, or asks for help.
+/// Parses what the user typed. Ends the process with a message if it is wrong or asks for help.
 pub(crate) fn parse() -> Cli {
     let matches = definition().get_matches();
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())

@@ -1,4 +1,4 @@
-//! What is typed to many commands: the workload, its recoveries, how findings are shown.
+//! Arguments of many commands: the workload, its recoveries, how findings are shown.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

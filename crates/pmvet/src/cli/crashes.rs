@@ -1,4 +1,4 @@
-//! What is typed to commands that crash the program: `check`, `verify` and `vet`.
+//! Arguments of the commands that crash the program: `check`, `verify` and `vet`.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use clap::{Args, ValueEnum};
 
 use super::common::{Recovering, Reporting, Workload, parse_shard};
 
-/// Crashes with lines in another order, at one failure point: the default of `check`, and what `vet` tries.
+/// Reordered crashes to try at one failure point, by `check` by default and by `vet`.
 pub(crate) const REORDER_STATES: u32 = 256;
 
-/// Recoveries that are recorded and crashed, too: the default of `check`, and what `vet` does.
+/// Recoveries to record and crash, by `check` by default and by `vet`.
 pub(crate) const CRASHED_RECOVERIES: u32 = 6;
 
-/// Executions after one crash before `verify` leaves out choices that seem to make no difference: its default, and what `vet` does.
+/// Executions after one crash before choices that seem to make no difference are left out, by `verify` by default and by `vet`.
 pub(crate) const PATIENCE_EXECUTIONS: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

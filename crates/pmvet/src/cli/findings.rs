@@ -1,4 +1,4 @@
-//! What is typed to commands about runs that have been made, and their findings.
+//! Arguments of commands about earlier runs and their findings.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What is typed to `fuzz`.
+//! Arguments of `fuzz`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use super::crashes::Durable;
 
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("instead").args(["rebuild", "paths_of", "cmin", "tmin"])))]
-// What only a campaign with a fork server does. Turns of --interleave are runs of `pmvet race`, and the others make no test cases.
+// Options only for campaigns with a fork server: turns of --interleave are runs of `pmvet race`, and the "instead" options make no test
+// cases.
 #[command(group(ArgGroup::new("campaign").args(["dict", "then", "crash_images", "crash_anywhere"]).multiple(true)
     .conflicts_with_all(["instead", "interleave"])))]
 #[command(group(ArgGroup::new("server").args(["timeout", "memory", "whole_runs", "exchange"]).multiple(true)

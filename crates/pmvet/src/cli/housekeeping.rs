@@ -1,4 +1,4 @@
-//! What is typed to commands that look after runs, findings and the configuration, and to those that packages are made with.
+//! Arguments of commands that manage runs, findings and the configuration, and of those used to make packages.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ pub(crate) struct Runs {
     pub(crate) runs: PathBuf,
 }
 
-/// As other times are written, and days.
+/// A duration as elsewhere, or a number of days.
 fn parse_age(text: &str) -> Result<Duration, String> {
     const DAY_SECONDS: f64 = 86_400.0;
     match text.strip_suffix('d').map(str::parse::<f64>) {

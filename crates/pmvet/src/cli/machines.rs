@@ -1,4 +1,4 @@
-//! What is typed to commands that share work among machines.
+//! Arguments of commands that share work among machines.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Reporting;
 
-/// More tasks than any scheduler takes as one array.
+/// Upper bound of the tasks, more than any scheduler accepts as one array.
 const MOST_TASKS: i64 = 100_000;
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! What is typed to `race`.
+//! Arguments of `race`.
 
 use std::time::Duration;
 

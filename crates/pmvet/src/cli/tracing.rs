@@ -1,4 +1,4 @@
-//! What is typed to commands about events: `trace`, `events`, and `doctor`, which sees whether they come.
+//! Arguments of commands about events: `trace`, `events`, and `doctor`, which checks that events arrive.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
