@@ -100,7 +100,8 @@ if [ -n "$missing" ]; then
 	# Continue: old package lists may suffice.
 	$as_root apt-get -qq update || echo "The package lists could not be refreshed; trying those at hand." >&2
 	# Slim images drop documentation, and with it the examples that serve as test programs. Hence the path, and --reinstall for a package that
-	# is installed without them. shellcheck disable=SC2086
+	# is installed without them.
+	# shellcheck disable=SC2086
 	$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends --reinstall \
 		-o Dpkg::Options::='--path-include=/usr/share/doc/libpmem*' $packages >&2
 fi

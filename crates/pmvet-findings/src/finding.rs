@@ -198,7 +198,7 @@ pub struct PmRange {
     pub offset: u64,
     /// In bytes.
     pub len: u64,
-    /// What is there, where known: a variable, a field, an object type.
+    /// The data at that place, if known: a variable, a field, an object type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `findings.jsonl`: one finding per line, appended while the run goes on.
+//! `findings.jsonl`: one finding per line, appended during the run.
 
 use std::io::{self, BufRead, Write};
 

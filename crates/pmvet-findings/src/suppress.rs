@@ -33,7 +33,7 @@ pub struct Suppress {
     /// Patterns of functions, from the innermost frame outwards; none for any stack.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<String>,
-    /// Why nobody needs to see it. Must not be empty.
+    /// Why it is suppressed. Must not be empty.
     #[serde(default)]
     pub reason: String,
 }

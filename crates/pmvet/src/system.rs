@@ -75,8 +75,8 @@ fn handle(signal: libc::c_int, handler: Handler, flags: libc::c_int) {
 /// Ends pmvet at once, whatever its threads wait for, and all that it has started.
 pub(crate) fn end_at_once(message: &str, exit: Exit) -> ! {
     let mut output = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
-    // Not through `std`: a thread may hold its lock while it waits for a pipe that nobody reads. SAFETY: the pointers are valid, and the
-    // length is that of the message. Nothing of this process runs afterwards.
+    // Not through `std`: a thread may hold its lock while it waits for a pipe that nobody reads.
+    // SAFETY: the pointers are valid, and the length is that of the message. Nothing of this process runs afterwards.
     unsafe {
         if libc::poll(&raw mut output, 1, 0) > 0 {
             libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len());

@@ -29,8 +29,8 @@ impl From<&Run> for EarlierRun {
     }
 }
 
-/// A row for each run, this one last: how many findings of each severity, and what came and went since the row before.
-/// Nothing if this is the first.
+/// A row for each run, this one last: how many findings of each severity, and which are new or gone since the row before. Nothing if this
+/// is the first.
 pub(super) fn rows(earlier: &[EarlierRun], run: &Run) -> Vec<Value> {
     if earlier.is_empty() {
         return Vec::new();

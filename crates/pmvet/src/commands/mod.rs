@@ -1,4 +1,4 @@
-//! The commands. Each takes what the command line said and returns how pmvet ends.
+//! The commands. Each takes its arguments and returns the exit code.
 
 mod baseline;
 mod check;

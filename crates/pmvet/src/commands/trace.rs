@@ -269,7 +269,7 @@ impl TraceOutput {
     }
 }
 
-/// Passes each event on to whoever needs it.
+/// Passes each event on to all that need it.
 struct Recorder {
     counter: EventCounter,
     writer: Option<Saver>,

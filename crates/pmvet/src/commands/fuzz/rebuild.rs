@@ -52,7 +52,7 @@ pub(super) fn run(start: &mut FuzzStart, count: usize, seed: u64) -> Result<Exit
 struct Rebuilt<'a> {
     runner: Runner,
     start: &'a mut FuzzStart,
-    /// What was made again so far.
+    /// The images made again so far.
     contents: HashMap<ImageId, Arc<PmContent>>,
 }
 

@@ -149,7 +149,7 @@ fn start_content(overlay: &Overlay, files: &[PathBuf]) -> io::Result<PmContent> 
 }
 
 /// Makes the store start from the PM files as they are. A set-up may make different files each time, for example because of a UUID. Then
-/// those count that it first made for this corpus, or for a corpus with which this one exchanges test cases.
+/// the store starts from the first files that it made for this corpus, or for a corpus with which this one exchanges test cases.
 fn first_image(store: &mut ImageStore, content: PmContent, arguments: &cli::Fuzz, corpus: &Path) -> Result<(), Error> {
     let setup = arguments.workload.setup.clone().unwrap_or_default().into_bytes();
     let id = content.id();

@@ -49,7 +49,8 @@ pub(crate) struct Explored {
 /// to meet.
 const MOST_RECORDINGS: u32 = 4;
 const SHORT: f64 = 2.0;
-/// How many recordings decide which predictions are chance, as long as they have fewer events than this together: about a second of work.
+/// How many recordings decide which predictions are chance, as long as they have fewer than `ENOUGH_EVENTS` together: about a second of
+/// work.
 const MOST_PREDICTIONS: u32 = 3;
 const ENOUGH_EVENTS: u64 = 400_000;
 
