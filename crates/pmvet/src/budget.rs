@@ -44,7 +44,7 @@ pub(crate) fn watch_the_end() {
     // Without this thread, only a report that takes too long is not ended.
     let _ = std::thread::Builder::new().name("pmvet-end".into()).spawn(|| {
         while !shutdown::is_overdue() {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         match shutdown::stopped_by() {
             Some(_) => system::end_at_once("pmvet: interrupted; the report was not finished\n", Exit::Interrupted),
@@ -57,7 +57,7 @@ pub(crate) fn watch_the_end() {
 }
 
 /// Poll interval of the thread that ends pmvet.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The budget, if it is used up.
 fn used_up() -> Option<Duration> {
@@ -65,7 +65,7 @@ fn used_up() -> Option<Duration> {
 }
 
 /// The exit code if a step before the analysis was cut short, otherwise nothing.
-pub(crate) fn did_not_end(what: &str) -> Option<Exit> {
+pub(crate) fn exit_if_cut_short(what: &str) -> Option<Exit> {
     match shutdown::over()? {
         Over::Signal(_) => Some(Exit::Interrupted),
         Over::Budget => {
@@ -81,7 +81,7 @@ pub(crate) fn did_not_end(what: &str) -> Option<Exit> {
 }
 
 /// The exit code if the analysis itself was cut short, otherwise nothing.
-pub(crate) fn not_analysed() -> Option<Exit> {
+pub(crate) fn exit_before_analysis() -> Option<Exit> {
     match shutdown::over()? {
         Over::Signal(_) => Some(Exit::Interrupted),
         Over::Budget => {

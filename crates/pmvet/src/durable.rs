@@ -267,7 +267,7 @@ pub(crate) fn indistinct(why: Indistinct) -> Exit {
 pub(crate) fn incomparable(why: Incomparable) -> Exit {
     let (text, lines) = match why {
         Incomparable::Interrupted => {
-            return budget::did_not_end("the first dumps").unwrap_or(Exit::Interrupted);
+            return budget::exit_if_cut_short("the first dumps").unwrap_or(Exit::Interrupted);
         }
         Incomparable::Fails(operations, what, exit) => {
             (format!("with the first {operations} operations and no fault injected, {what} fails: {exit}"), Vec::new())

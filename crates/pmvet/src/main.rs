@@ -44,7 +44,7 @@ use self::exit::Exit;
 
 fn main() -> ExitCode {
     budget::start_clock();
-    panics_end_it();
+    abort_on_panic();
     // The guard must start whatever the rest of this program does.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     if let Some((first, rest)) = arguments.split_first()
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 }
 
 /// Aborts on a panic in any thread: a result without that thread's part would look complete.
-fn panics_end_it() {
+fn abort_on_panic() {
     let says = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         says(panic);

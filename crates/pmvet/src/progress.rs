@@ -34,7 +34,7 @@ enum Shown {
 
 /// Where a phase stands.
 #[derive(Debug, Default)]
-pub(crate) struct Stand {
+pub(crate) struct PhaseProgress {
     pub(crate) done: u64,
     pub(crate) total: u64,
     /// The text beside the bar.
@@ -78,7 +78,7 @@ impl ProgressReport {
     }
 
     /// Shows the progress if an update is due. `stand` gets the seconds since the start.
-    pub(crate) fn show(&self, stand: impl FnOnce(f64) -> Stand) {
+    pub(crate) fn show(&self, stand: impl FnOnce(f64) -> PhaseProgress) {
         let interval = match self.shown {
             Shown::Nothing => return,
             Shown::Bar(_) => SCREEN,
@@ -125,7 +125,7 @@ impl TrialProgress for ProgressReport {
         self.show(|seconds| {
             let rate = done as f64 / seconds;
             let left = (total - done) as f64 / rate;
-            Stand {
+            PhaseProgress {
                 done: done as u64,
                 total: total as u64,
                 message: failed.to_string(),
@@ -141,7 +141,7 @@ impl SearchProgress for ProgressReport {
             let rate = executions as f64 / seconds;
             let message = format!("{executions} executions ({rate:.1}/s), {failures} failed");
             let line = format!("{crashes} of {of} crashes, {message}");
-            Stand { done: crashes as u64, total: of as u64, message, line }
+            PhaseProgress { done: crashes as u64, total: of as u64, message, line }
         });
     }
 }

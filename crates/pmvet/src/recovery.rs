@@ -214,7 +214,7 @@ fn unproven(why: &UnprovenRecovery, has_oracle: bool, has_dump: bool) -> Exit {
                 true => "the recovery, or its oracle, with no fault injected,",
                 false => "the recovery, with no fault injected,",
             };
-            budget::did_not_end(what).unwrap_or(Exit::Interrupted)
+            budget::exit_if_cut_short(what).unwrap_or(Exit::Interrupted)
         }
         UnprovenRecovery::Fails { outcome: Outcome::Oracle { status, output }, .. } => workload::failed(
             "the oracle rejects the files although nothing was injected",

@@ -123,10 +123,10 @@ impl RunFolder {
     }
 
     /// The run that a finding's id or the command line refers to, and the finding.
-    pub(crate) fn with_finding(made: &cli::Made, id: &str) -> Result<(Self, Finding), Error> {
+    pub(crate) fn with_finding(chosen: &cli::ChosenRun, id: &str) -> Result<(Self, Finding), Error> {
         let token: Option<Token> = id.parse().ok();
-        let run = token.as_ref().map(|token| token.run.as_str()).or(made.run.as_deref());
-        let folder = Self::open(&made.runs, run)?;
+        let run = token.as_ref().map(|token| token.run.as_str()).or(chosen.run.as_deref());
+        let folder = Self::open(&chosen.runs, run)?;
         let fingerprint = token.and_then(|token| token.fingerprint());
         let finding = folder.finding(fingerprint.as_deref().unwrap_or(id))?;
         Ok((folder, finding))

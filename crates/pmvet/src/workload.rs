@@ -61,7 +61,7 @@ pub(crate) fn wanted_outputs(arguments: &cli::Workload, folder: &Path) -> Result
 }
 
 /// The workload of an earlier run, with the input and the client of its recovery. Only usable with complete plans.
-pub(crate) fn again(command: &[OsString], recovery: &RecoveryCommand) -> Result<Workload, Error> {
+pub(crate) fn of_earlier_run(command: &[OsString], recovery: &RecoveryCommand) -> Result<Workload, Error> {
     let (input, driver) = (recovery.input.clone(), recovery.driver.clone());
     Ok(Workload { races: true, in_step: true, input, driver, ..Workload::new(command)? })
 }
@@ -84,7 +84,7 @@ pub(crate) fn set_up(workload: &mut Workload, line: &str) -> Result<Option<Exit>
     })?;
     match run.end {
         SandboxedEnd::Exit(0) => {}
-        SandboxedEnd::Interrupted => return Ok(budget::did_not_end("the set-up command")),
+        SandboxedEnd::Interrupted => return Ok(budget::exit_if_cut_short("the set-up command")),
         end => {
             let output = String::from_utf8_lossy(&run.output).into_owned();
             return Err(Error::Usage(format!("--setup: the command ended with {}\n{output}", end.exit())));
@@ -118,7 +118,7 @@ pub(crate) fn record(
     }
     // A target that has ended by itself was not cut short by the budget, but it may have ended because of a signal.
     let ended = ending.exit == TargetExit::Status(0) && shutdown::stopped_by().is_none();
-    if !ended && let Some(exit) = budget::did_not_end("the target") {
+    if !ended && let Some(exit) = budget::exit_if_cut_short("the target") {
         return Ok(Some(exit));
     }
     info.traced_seconds = Some(ending.time.as_secs_f64());
@@ -183,7 +183,7 @@ pub(crate) fn keep_input(workload: &mut Workload, path: &Path) -> Result<Option<
     }
     let Ok(from) = stdin.as_fd().try_clone_to_owned().map(File::from) else { return Ok(None) };
     let mut file = File::create(path).map_err(failed)?;
-    match io::copy(&mut InTime(from), &mut file) {
+    match io::copy(&mut DeadlineReader(from), &mut file) {
         Ok(0) => {
             let _ = std::fs::remove_file(path);
         }
@@ -196,7 +196,7 @@ pub(crate) fn keep_input(workload: &mut Workload, path: &Path) -> Result<Option<
         // Closed, or a folder: there is nothing to read.
         Err(_) => {
             let _ = std::fs::remove_file(path);
-            return Ok(budget::did_not_end("standard input"));
+            return Ok(budget::exit_if_cut_short("standard input"));
         }
     }
     Ok(None)
@@ -248,9 +248,9 @@ pub(crate) fn known_input(workload: &mut Workload, path: &Path) {
     workload.input = File::open(path).ok().map(Arc::new);
 }
 /// Standard input that nobody may ever write to or close: reads end when time is up.
-pub(crate) struct InTime<R>(pub(crate) R);
+pub(crate) struct DeadlineReader<R>(pub(crate) R);
 
-impl<R: Read> Read for InTime<R> {
+impl<R: Read> Read for DeadlineReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while !system::input_is_ready() {
             if shutdown::is_over() {

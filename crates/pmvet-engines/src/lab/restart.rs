@@ -19,7 +19,7 @@ use super::{Lab, LabError};
 /// A thread that spins while nothing else happens for so long waits for ever, on a busy machine too.
 const QUIET: Duration = Duration::from_millis(700);
 /// How often it is looked whether that is so.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How to restart.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +85,7 @@ impl Restart<'_> {
     /// Ends a restart in which a thread spins and nothing else happens, or that has no time any more. `ended`: has no sender any more once
     /// it is over.
     fn end_early(&self, spins_since: &Mutex<Option<Instant>>, cancel: &AtomicBool, ended: Receiver<()>) {
-        while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        while ended.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let since = *spins_since.lock().unwrap_or_else(PoisonError::into_inner);
             if since.is_some_and(|since| since.elapsed() >= QUIET) || self.is_late() {
                 cancel.store(true, Ordering::Relaxed);

@@ -241,7 +241,7 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 /// What is wrong with the bytes. The reader adds where.
 pub(super) type Damage = &'static str;
 
-const SHORT: Damage = "an event or field ends behind its block";
+const TRUNCATED: Damage = "an event or field ends behind its block";
 
 /// A position in bytes that may be damaged: every step is checked.
 #[derive(Debug, Clone, Copy)]
@@ -256,7 +256,7 @@ impl<'a> Input<'a> {
     }
 
     pub(super) fn byte(&mut self) -> Result<u8, Damage> {
-        let byte = *self.bytes.get(self.at).ok_or(SHORT)?;
+        let byte = *self.bytes.get(self.at).ok_or(TRUNCATED)?;
         self.at += 1;
         Ok(byte)
     }
@@ -295,8 +295,8 @@ impl<'a> Input<'a> {
     }
 
     pub(super) fn next_bytes(&mut self, len: u64) -> Result<&'a [u8], Damage> {
-        let rest = self.bytes.get(self.at..).ok_or(SHORT)?;
-        let taken = usize::try_from(len).ok().and_then(|len| rest.get(..len)).ok_or(SHORT)?;
+        let rest = self.bytes.get(self.at..).ok_or(TRUNCATED)?;
+        let taken = usize::try_from(len).ok().and_then(|len| rest.get(..len)).ok_or(TRUNCATED)?;
         self.at += taken.len();
         Ok(taken)
     }

@@ -222,7 +222,7 @@ impl Default for Recovering {
 
 /// A run that has been made.
 #[derive(Debug, Args)]
-pub(crate) struct Made {
+pub(crate) struct ChosenRun {
     /// Where runs are kept
     #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
     pub(crate) runs: PathBuf,

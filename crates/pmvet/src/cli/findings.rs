@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 
-use super::common::{Color, Made, Reporting};
+use super::common::{ChosenRun, Color, Reporting};
 
 #[derive(Debug, Args)]
 pub(crate) struct Show {
@@ -12,7 +12,7 @@ pub(crate) struct Show {
     pub(crate) id: String,
 
     #[command(flatten)]
-    pub(crate) made: Made,
+    pub(crate) chosen: ChosenRun,
 
     #[arg(long, value_enum, default_value_t = Color::Auto)]
     pub(crate) color: Color,
@@ -28,7 +28,7 @@ pub(crate) struct Explain {
 #[command(group(ArgGroup::new("levels").args(["sarif", "junit"]).multiple(true)))]
 pub(crate) struct Report {
     #[command(flatten)]
-    pub(crate) made: Made,
+    pub(crate) chosen: ChosenRun,
 
     /// Show the HTML page in the browser
     #[arg(long)]
@@ -88,7 +88,7 @@ pub(crate) struct Replay {
     pub(crate) id: String,
 
     #[command(flatten)]
-    pub(crate) made: Made,
+    pub(crate) chosen: ChosenRun,
 
     /// Write the crash image to FILE (FILE.1, FILE.2, ... if there are several PM files)
     #[arg(long, value_name = "FILE")]

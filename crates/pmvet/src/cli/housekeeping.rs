@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
-use super::{Made, SummaryFormat, parse_time};
+use super::{ChosenRun, SummaryFormat, parse_time};
 
 #[derive(Debug, Args)]
 pub(crate) struct Generate {
@@ -87,7 +87,7 @@ pub(crate) struct Suppress {
     pub(crate) config: Option<PathBuf>,
 
     #[command(flatten)]
-    pub(crate) made: Made,
+    pub(crate) chosen: ChosenRun,
 }
 
 #[derive(Debug, Args)]
@@ -118,7 +118,7 @@ pub(crate) struct BaselineFile {
     pub(crate) file: PathBuf,
 
     #[command(flatten)]
-    pub(crate) made: Made,
+    pub(crate) chosen: ChosenRun,
 }
 
 #[derive(Debug, Args)]

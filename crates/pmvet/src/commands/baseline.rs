@@ -79,7 +79,7 @@ fn update(how: &BaselineFile, no_new: bool) -> Result<Exit, Error> {
 }
 
 fn of_run(how: &BaselineFile) -> Result<(RunFolder, Baseline), Error> {
-    let folder = RunFolder::open(&how.made.runs, how.made.run.as_deref())?;
+    let folder = RunFolder::open(&how.chosen.runs, how.chosen.run.as_deref())?;
     let baseline = Baseline::from_findings(&folder.findings()?);
     Ok((folder, baseline))
 }

@@ -20,7 +20,7 @@ use super::{fuzz, merge, verify};
 use crate::cli::{self, Command, ScatterEngine};
 use crate::config;
 use crate::exit::{Error, Exit};
-use crate::progress::{ProgressReport, Stand};
+use crate::progress::{PhaseProgress, ProgressReport};
 use crate::recovery::failed;
 use crate::run_folder::{RunFolder, words};
 use crate::system;
@@ -148,13 +148,13 @@ impl Tasks {
         }
     }
 
-    fn stand(&self, findings: usize) -> Stand {
+    fn stand(&self, findings: usize) -> PhaseProgress {
         let total = self.0.len();
         let done = self.0.iter().flatten().filter(|state| matches!(state, TaskState::Done(_))).count();
         let failed = self.0.iter().flatten().count() - done;
         let failures = if failed > 0 { format!(", {failed} failed") } else { String::new() };
         let message = format!("findings so far: {findings}{failures}");
-        Stand {
+        PhaseProgress {
             done: done as u64,
             total: total as u64,
             line: format!("{done} of {total} tasks done, {message}"),

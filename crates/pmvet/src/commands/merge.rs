@@ -91,7 +91,7 @@ pub(super) fn join_runs(
     let engines: BTreeSet<String> = shards.iter().flat_map(|shard| shard.run.engines.clone()).collect();
     // The longest, since shards run at the same time.
     let seconds = shards.iter().map(|shard| shard.run.seconds).fold(0.0, f64::max);
-    let mut witnesses = Origins::default();
+    let mut witnesses = WitnessOrigins::default();
     for (number, shard) in (1..).zip(&mut shards) {
         witnesses.add(number, shard);
     }
@@ -134,9 +134,9 @@ fn join(shards: Vec<Shard>) -> (Vec<Finding>, Vec<Suppress>) {
 
 /// Where the witnesses are, by the hash of the crash image: the number and folder of a shard, and the witness there.
 #[derive(Default)]
-struct Origins(HashMap<String, (usize, std::path::PathBuf, Witness)>);
+struct WitnessOrigins(HashMap<String, (usize, std::path::PathBuf, Witness)>);
 
-impl Origins {
+impl WitnessOrigins {
     fn add(&mut self, number: usize, shard: &mut Shard) {
         let saved = match &mut shard.shares {
             Some(shares) => std::mem::take(&mut shares.witnesses),

@@ -14,7 +14,7 @@ use crate::reporting;
 use crate::run_folder::RunFolder;
 
 pub(crate) fn run(arguments: &cli::Report) -> Result<Exit, Error> {
-    let folder = RunFolder::open(&arguments.made.runs, arguments.made.run.as_deref())?;
+    let folder = RunFolder::open(&arguments.chosen.runs, arguments.chosen.run.as_deref())?;
     let run = folder.report()?;
     let sources = reporting::sources();
     let junit = Junit { pedantic: arguments.pedantic, ..Junit::default() };

@@ -6,7 +6,7 @@ use crate::reporting;
 use crate::run_folder::RunFolder;
 
 pub(crate) fn run(arguments: &cli::Show) -> Result<Exit, Error> {
-    let (_, finding) = RunFolder::with_finding(&arguments.made, &arguments.id)?;
+    let (_, finding) = RunFolder::with_finding(&arguments.chosen, &arguments.id)?;
     let terminal = reporting::terminal(arguments.color, true);
     print!("{}", terminal.finding(&finding, &reporting::sources()));
     println!("fingerprint: {}", finding.fingerprint);

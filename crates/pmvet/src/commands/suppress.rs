@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &cli::Suppress) -> Result<Exit, Error> {
             "--reason is empty: say why the finding may be hidden, for whoever reads the file".into(),
         ));
     }
-    let (folder, finding) = RunFolder::with_finding(&arguments.made, &arguments.id)?;
+    let (folder, finding) = RunFolder::with_finding(&arguments.chosen, &arguments.id)?;
     let entry = entry_for(&finding, reason)?;
     let path = arguments.config.as_deref().unwrap_or(Path::new(config::DEFAULT_FILE));
     let before = match std::fs::read_to_string(path) {

@@ -46,11 +46,11 @@ pub(crate) struct Job<'a> {
     /// Engines that do not run, and what that leaves uncovered.
     pub(crate) left_out: Vec<(&'static str, &'static str)>,
     /// What the workload starts with, if a campaign has prepared it. Nothing: the files that `--setup` makes, and standard input.
-    pub(crate) given: Option<Given>,
+    pub(crate) given: Option<PreparedStart>,
 }
 
 /// What a campaign gives a workload to start with.
-pub(crate) struct Given {
+pub(crate) struct PreparedStart {
     /// Private files.
     pub(crate) files: Overlay,
     /// Standard input.
@@ -223,7 +223,7 @@ impl Session {
     /// Sets the workload up and records it, unless an earlier run has done so. Returns the exit code if there is nothing to analyse.
     fn record(&mut self, job: &Job<'_>, needs: &Needs, engines: &mut [&mut dyn Engine]) -> Result<Option<Exit>, Error> {
         let input = self.folder.file("input");
-        if let Some(Given { files, input: bytes }) = &job.given {
+        if let Some(PreparedStart { files, input: bytes }) = &job.given {
             workload::start_with(&mut self.workload, files, bytes, &input)?;
         } else if let Some(line) = &job.workload.setup
             && let Some(exit) = workload::set_up(&mut self.workload, line)?
@@ -268,7 +268,7 @@ impl Session {
         let recording = self.folder.recording();
         let read = watched(*watcher, |feed| feed.replay(&recording));
         read.map_err(|source| Error::Trace { path: recording.trace(), source })?;
-        Ok(budget::not_analysed())
+        Ok(budget::exit_before_analysis())
     }
 
     fn record_once(&mut self, loads: bool, engines: &mut [&mut dyn Engine]) -> Result<Option<Exit>, Error> {
@@ -278,7 +278,7 @@ impl Session {
         };
         let ended =
             watched(*watcher, |feed| workload::record(workload, keep, folder, info, loads, install, Some(feed)))?;
-        Ok(ended.or_else(budget::not_analysed))
+        Ok(ended.or_else(budget::exit_before_analysis))
     }
 
     /// The file with the statistics of an engine. With several engines, each has its own.

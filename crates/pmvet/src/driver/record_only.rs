@@ -27,6 +27,6 @@ impl<E: Engine> Engine for RecordOnly<E> {
     }
 
     fn run(&mut self, _: &mut Session) -> Result<EngineReport, NoReport> {
-        Err(NoReport::Exit(budget::not_analysed().unwrap_or(Exit::Ok)))
+        Err(NoReport::Exit(budget::exit_before_analysis().unwrap_or(Exit::Ok)))
     }
 }

@@ -15,7 +15,7 @@ use crate::kinds::{self, Class};
 use crate::locate::Locator;
 
 /// Threads and files with greater numbers are counted together, as number 0.
-const TOLD_APART: u32 = 1 << 14;
+const MAX_COUNTED_APART: u32 = 1 << 14;
 
 /// How many mappings of each file are remembered.
 const MAPPINGS: usize = 8;
@@ -164,7 +164,7 @@ impl EventCounter {
 
     #[inline]
     fn thread(&mut self, thread: ThreadId) -> &mut ThreadCount {
-        let slot = if thread.0 < TOLD_APART { thread.0 as usize } else { 0 };
+        let slot = if thread.0 < MAX_COUNTED_APART { thread.0 as usize } else { 0 };
         if slot >= self.threads.len() {
             self.threads.resize_with(slot + 1, ThreadCount::default);
         }
@@ -196,7 +196,7 @@ impl EventCounter {
 
     #[inline]
     fn file(&mut self, file: FileId) -> &mut FileCount {
-        let slot = if file.0 < TOLD_APART { file.0 as usize } else { 0 };
+        let slot = if file.0 < MAX_COUNTED_APART { file.0 as usize } else { 0 };
         if slot >= self.files.len() {
             self.files.resize_with(slot + 1, FileCount::default);
         }
@@ -210,7 +210,7 @@ impl EventCounter {
             What::File { file, size, path, .. } => {
                 let known = self.file(file);
                 known.size = size;
-                known.path = Some(if file.0 < TOLD_APART { path.to_owned() } else { "(further files)".into() });
+                known.path = Some(if file.0 < MAX_COUNTED_APART { path.to_owned() } else { "(further files)".into() });
             }
             What::Map { file, addr, len, offset, writable } => {
                 let file = self.file(file);

@@ -91,7 +91,7 @@ impl Engine for CheckEngine {
         let recovery_plan = settings.recovery_plan(workload);
         let mut check = CrashCheck::read(lab, &plan, &recovery_plan)?;
         if !check.is_whole() {
-            return Err(NoReport::Exit(budget::not_analysed().unwrap_or(Exit::Interrupted)));
+            return Err(NoReport::Exit(budget::exit_before_analysis().unwrap_or(Exit::Interrupted)));
         }
         if let Some(exit) = nothing(&check, workload) {
             return Err(NoReport::Exit(exit));

@@ -42,7 +42,7 @@ use crate::exit::{Error, Exit};
 use crate::isolation;
 use crate::reporting::{self, Results};
 use crate::run_folder::{RunFolder, RunInfo};
-use crate::workload::{self, InTime};
+use crate::workload::{self, DeadlineReader};
 use pmvet_engines::lab::Witness;
 
 pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
@@ -253,7 +253,7 @@ fn seeds(arguments: &cli::Fuzz) -> Result<Vec<Vec<u8>>, Error> {
     let Some(path) = &arguments.seeds else {
         let mut input = Vec::new();
         if !io::stdin().is_terminal() {
-            let _ = InTime(io::stdin()).read_to_end(&mut input);
+            let _ = DeadlineReader(io::stdin()).read_to_end(&mut input);
         }
         return Ok(vec![input]);
     };

@@ -10,8 +10,8 @@ use crate::workers::WorkerDeath;
 /// How many reasons a report names; the rest is counted.
 const MOST_REASONS: usize = 6;
 /// Prefixes of a message of pmvet, and of the output of a program.
-const SAYS: &str = "pmvet: ";
-const SHOWS: &str = "the end of its output:";
+const MESSAGE_PREFIX: &str = "pmvet: ";
+const OUTPUT_HEADING: &str = "the end of its output:";
 
 /// Reasons, with how often each came up.
 #[derive(Debug, Default)]
@@ -25,8 +25,8 @@ pub(super) struct Shortfalls {
 impl Shortfalls {
     /// Notes what an inner run left undone, and the messages it printed.
     pub(super) fn note_run(&mut self, what: &str, run: &InnerReport, said: &str) {
-        let mut reasons: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix(SAYS)).collect();
-        reasons.retain(|line| *line != SHOWS);
+        let mut reasons: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix(MESSAGE_PREFIX)).collect();
+        reasons.retain(|line| *line != OUTPUT_HEADING);
         match &run.end {
             InnerEnd::Analysed { .. } => {}
             InnerEnd::NothingAnalysed(_) if !reasons.is_empty() => {}

@@ -72,7 +72,9 @@ impl FuzzStart {
             Some((files, _)) if files.is_empty() => return Ok(Err(workload::no_pm(&workload))),
             Some((files, _)) => files,
             None => {
-                return Ok(Err(budget::did_not_end("the target, on its first input,").unwrap_or(Exit::Interrupted)));
+                return Ok(Err(
+                    budget::exit_if_cut_short("the target, on its first input,").unwrap_or(Exit::Interrupted)
+                ));
             }
         };
         let limits = RunLimits { time: arguments.timeout, bytes: arguments.memory << 20 };

@@ -21,7 +21,7 @@ use super::start::FuzzStart;
 use super::then::Checks;
 use crate::cli;
 use crate::exit::Error;
-use crate::progress::{ProgressReport, Stand};
+use crate::progress::{PhaseProgress, ProgressReport};
 use crate::reporting::severity;
 
 pub(super) struct FuzzWatch {
@@ -112,7 +112,7 @@ impl FuzzWatch {
     fn say(&self, stats: &CampaignStats) {
         self.progress.show(|_| {
             let line = self.line(stats);
-            Stand { message: line.clone(), line, ..Stand::default() }
+            PhaseProgress { message: line.clone(), line, ..PhaseProgress::default() }
         });
     }
 

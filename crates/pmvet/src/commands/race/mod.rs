@@ -216,7 +216,7 @@ impl Engine for RaceEngine {
 
     fn run(&mut self, session: &mut Session) -> Result<EngineReport, NoReport> {
         let Some(mut analysed) = self.analysed.take() else {
-            return Err(NoReport::Exit(budget::not_analysed().unwrap_or(Exit::Interrupted)));
+            return Err(NoReport::Exit(budget::exit_before_analysis().unwrap_or(Exit::Interrupted)));
         };
         let Session { workload, folder, info, install, config, started, recordings, quiet, .. } = session;
         if !analysed.saw_pm {

@@ -25,7 +25,7 @@ pub(crate) fn again(
     let Some(all) = read(folder)? else { return Ok(None) };
     let Some(schedule) = all.schedules.get(image) else { return Ok(None) };
     let install = Install::find()?;
-    let mut workload = workload::again(&words(&info.command), recovery)?;
+    let mut workload = workload::of_earlier_run(&words(&info.command), recovery)?;
     if let Some(line) = &all.setup
         && workload::set_up(&mut workload, line)?.is_some()
     {

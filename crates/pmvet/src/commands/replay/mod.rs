@@ -28,7 +28,7 @@ use crate::run_folder::{RunFolder, words};
 use crate::system;
 
 pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
-    let (folder, finding) = RunFolder::with_finding(&arguments.made, &arguments.id)?;
+    let (folder, finding) = RunFolder::with_finding(&arguments.chosen, &arguments.id)?;
     let Evidence::Crash { image, recovery: recorded, .. } = &finding.evidence else {
         return Err(Error::Run(format!(
             "this finding ({}) has no crash image: it follows from the order of events alone",

@@ -22,7 +22,7 @@ use crate::exit::{Error, Exit};
 use crate::recovery::failed;
 use crate::run_folder::{RunFolder, Text, texts};
 use crate::shell_words;
-use crate::workload::InTime;
+use crate::workload::DeadlineReader;
 
 pub(crate) fn run(arguments: &cli::Scatter) -> Result<Exit, Error> {
     if let Some(number) = arguments.task {
@@ -135,7 +135,7 @@ fn keep_seed(shared: &SharedFolder) -> Result<(), Error> {
     crate::system::handle_signals();
     let mut seed = Vec::new();
     if !io::stdin().is_terminal() {
-        let read = InTime(io::stdin()).read_to_end(&mut seed);
+        let read = DeadlineReader(io::stdin()).read_to_end(&mut seed);
         read.map_err(|e| failed("read", "standard input", e))?;
     }
     shared.write(shared::SEED, &seed)

@@ -49,7 +49,7 @@ pub(crate) enum TaskState {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Made {
+enum CreatedByUs {
     Folder,
     Content,
 }
@@ -58,7 +58,7 @@ enum Made {
 pub(crate) struct SharedFolder {
     path: PathBuf,
     /// Set while the folder was created, or found empty, and holds no work yet.
-    made: Option<Made>,
+    created: Option<CreatedByUs>,
 }
 
 impl SharedFolder {
@@ -76,7 +76,7 @@ impl SharedFolder {
                 parent.display()
             )));
         }
-        let made = if path.is_dir() { Made::Content } else { Made::Folder };
+        let created = if path.is_dir() { CreatedByUs::Content } else { CreatedByUs::Folder };
         match fs::create_dir_all(path) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
             _ => {}
@@ -87,12 +87,12 @@ impl SharedFolder {
                 path.display()
             )));
         }
-        Ok(Self { path: path.canonicalize().map_err(failed)?, made: Some(made) })
+        Ok(Self { path: path.canonicalize().map_err(failed)?, created: Some(created) })
     }
 
     pub(crate) fn existing(path: &Path) -> Result<Self, Error> {
         match path.canonicalize() {
-            Ok(path) if path.join(WORK).is_file() => Ok(Self { path, made: None }),
+            Ok(path) if path.join(WORK).is_file() => Ok(Self { path, created: None }),
             _ => Err(Error::Usage(format!(
                 "there is no scattered work in {}; `pmvet scatter --shared` puts it there",
                 path.display()
@@ -139,7 +139,7 @@ impl SharedFolder {
         let path = self.file(WORK);
         let written = files::replace_json(&path, work);
         written.map_err(|source| Error::Output { action: "write", what: path.display().to_string(), source })?;
-        self.made = None;
+        self.created = None;
         Ok(())
     }
 
@@ -185,12 +185,12 @@ impl SharedFolder {
 impl Drop for SharedFolder {
     /// Removes a folder that got no work.
     fn drop(&mut self) {
-        let Some(made) = self.made else { return };
+        let Some(created) = self.created else { return };
         for name in ["recording", SEED, "job.sh"] {
             let path = self.file(name);
             let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
         }
-        if made == Made::Folder {
+        if created == CreatedByUs::Folder {
             let _ = fs::remove_dir(&self.path);
         }
     }

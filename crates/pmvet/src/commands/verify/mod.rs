@@ -88,7 +88,7 @@ impl Engine for VerifyEngine {
         let recovery_plan = settings.recovering.natively(workload, None);
         let mut verification = Verification::read(lab, &plan, &recovery_plan)?;
         if !verification.is_whole() {
-            return Err(NoReport::Exit(budget::not_analysed().unwrap_or(Exit::Interrupted)));
+            return Err(NoReport::Exit(budget::exit_before_analysis().unwrap_or(Exit::Interrupted)));
         }
         if !verification.saw_pm() {
             return Err(NoReport::Exit(workload::no_pm(workload)));

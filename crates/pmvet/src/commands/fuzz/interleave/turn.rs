@@ -15,7 +15,7 @@ use crate::commands::fuzz::start::INPUT;
 use crate::commands::race::{Explored, RaceEngine};
 use crate::config::Config;
 use crate::driver::inner::{self, InnerReport};
-use crate::driver::{Given, Job};
+use crate::driver::{Job, PreparedStart};
 
 /// How many runs are forced in one turn, at most.
 const ROUNDS: u32 = 8;
@@ -100,7 +100,7 @@ impl<'a> Turns<'a> {
             require_complete: false,
             resumable: None,
             left_out: Vec::new(),
-            given: Some(Given { files, input: turn.input }),
+            given: Some(PreparedStart { files, input: turn.input }),
         };
         let run = inner::run(job, started, &mut [&mut races]);
         TurnReport { explored: races.take_explored(), run }

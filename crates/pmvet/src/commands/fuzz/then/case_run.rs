@@ -23,7 +23,7 @@ use crate::commands::race::RaceEngine;
 use crate::commands::verify::{VerifyEngine, VerifySettings};
 use crate::config::Config;
 use crate::driver::inner::{self, InnerReport};
-use crate::driver::{Engine, Given, Job};
+use crate::driver::{Engine, Job, PreparedStart};
 use crate::exit::Error;
 use crate::recovery::{Recovering, failed};
 
@@ -115,7 +115,7 @@ impl<'a> CaseRuns<'a> {
             require_complete: false,
             resumable: None,
             left_out: Vec::new(),
-            given: Some(Given { files, input: run.case.input }),
+            given: Some(PreparedStart { files, input: run.case.input }),
         };
         Ok(inner::run(job, started, &mut [&mut *engine]))
     }
