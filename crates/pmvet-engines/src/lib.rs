@@ -1,10 +1,11 @@
-//! The engines, one folder each: they read events and return findings. No engine knows another; two folders put engines
-//! together that read the same events: [`check`] has [`rules`] and [`inject`], [`race`] has [`lockset`] and [`confirm`].
+//! The engines, one folder each: they read events and return findings. No engine knows another; two folders combine
+//! engines that read the same events: [`check`] runs [`rules`] and [`inject`], [`race`] runs [`lockset`] and
+//! [`confirm`].
 //!
-//! What they share has a room of its own: [`lab`] runs recoveries on crash images, [`causes`] tells which findings are one,
-//! [`timeline`] completes findings that have a crash image, [`transactions`] follows those of libpmemobj, [`stacks`] finds the names of
-//! places, [`operations`] are inputs made of operations, [`promises`] says what must be there after a crash, [`alias_coverage`] tells
-//! interleavings apart, and [`shards`] divides work among machines.
+//! What they share has folders of its own: [`lab`] runs recoveries on crash images, [`causes`] groups findings with the same cause,
+//! [`timeline`] completes findings that have a crash image, [`transactions`] follows transactions of libpmemobj, [`stacks`] resolves
+//! places to names, [`operations`] handles inputs made of operations, [`promises`] says what must survive a crash, [`alias_coverage`]
+//! tells interleavings apart, and [`shards`] divides work among machines.
 //!
 //! To use an engine without a process, feed it scripted events: the docs of [`rules::Rules`], [`lockset::LocksetEngine`],
 //! [`verify::Explorer`], [`confirm::taint::Taint`] and [`promises::OperationSigns`] each show such a run.

@@ -1,12 +1,13 @@
-//! Happens-before between threads: vector clocks over create and join and, where asked for, over barriers, condition
+//! Happens-before between threads: vector clocks over create and join and, if enabled, over barriers, condition
 //! variables, semaphores and flags that a thread spins on.
 //!
 //! HawkSet stores a vector clock with every access. Here an access only remembers the count of its own thread (its
-//! *epoch*, as FastTrack calls it): that the clock of another thread has reached that count says the same, and nothing
-//! has to be interned. As in the paper a thread's count moves only where threads meet, not at every access.
+//! *epoch*, as FastTrack calls it). It happened before another thread's next step if that thread's clock has reached
+//! this count, so nothing has to be interned. As in the paper, a thread's count grows only where threads synchronise,
+//! not at every access.
 //!
-//! Locks give no edge: the order in which critical sections ran is an accident of the run, and the races that hide in
-//! it are the very ones the engine is to predict.
+//! Locks give no edge: the order in which critical sections ran is an accident of the run, and the races it hides are
+//! the very ones the engine is to predict.
 
 use pmvet_events::{ThreadId, event::SyncOp};
 
@@ -20,7 +21,7 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// Of something that never ends, such as the window of a store that is never persisted.
+    /// The end of something that never ends, such as the window of a store that is never persisted.
     pub(crate) const NEVER: Epoch = Epoch { thread: ThreadId(u32::MAX), count: u32::MAX };
 }
 
@@ -28,7 +29,7 @@ type Clock = Vec<u32>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
-    /// By thread. A thread's own count starts at 1, so that 0 means "has never heard of it".
+    /// By thread. A thread's own count starts at 1, so 0 means "knows nothing of that thread".
     threads: Vec<Clock>,
     objects: FastMap<u64, Object>,
 }
@@ -36,9 +37,9 @@ pub(crate) struct Clocks {
 /// A barrier, condition variable or semaphore.
 #[derive(Debug, Default)]
 struct Object {
-    /// What those who arrived bring along.
+    /// The joined clocks of the threads that have arrived.
     open: Clock,
-    /// Barriers: what those of the last full round brought along.
+    /// Barriers: the joined clocks of the last full round.
     closed: Clock,
     round: u32,
     /// Barriers: the round each thread inside has entered.
@@ -83,7 +84,8 @@ impl Clocks {
         known.is_some_and(|&known| known >= moment.count)
     }
 
-    /// What `thread` did so far is known to whoever takes the copy; what it does next is not.
+    /// Returns a copy of the thread's clock. Whoever learns it is ordered after what `thread` did so far, not after
+    /// what it does next.
     pub(crate) fn publish(&mut self, thread: ThreadId) -> Vec<u32> {
         let clock = self.clock(thread);
         let copy = clock.clone();
@@ -124,7 +126,7 @@ impl Clocks {
             SyncOp::BarrierLeave => {
                 let Some(at) = state.inside.iter().position(|&(t, _)| t == thread) else { return };
                 let (_, round) = state.inside.swap_remove(at);
-                // The first to leave ends the round: whoever enters from now on belongs to the next one.
+                // The first thread to leave ends the round: threads that enter from now on belong to the next one.
                 if round == state.round {
                     state.closed = std::mem::take(&mut state.open);
                     state.round += 1;

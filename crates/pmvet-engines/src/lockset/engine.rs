@@ -19,20 +19,20 @@ use super::spin::{InferredLock, KnownLocks, Lock, LockStep, PmWord, Takers, Word
 use super::strings::reads_strings;
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
-/// Where an instruction is, in words.
+/// The names of the place where an instruction is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Code {
-    /// The functions around it: the inlined ones first, the real one last.
+    /// The functions around it: the inlined ones first, the one they are inlined into last.
     pub functions: Vec<String>,
     /// The file name of its module.
     pub module: String,
 }
 
-/// Gives instructions their names.
+/// Looks up the names for an instruction.
 pub type CodeNames<'a> = &'a mut dyn FnMut(SiteId) -> Code;
 
-/// Libraries that look after themselves: what they store and what they read is their own business, such as the parts of
-/// a pool that are made anew whenever it is opened. What the program stores or reads is not.
+/// Libraries whose races with themselves are not reported: they know, for instance, which parts of a pool they rebuild
+/// whenever it is opened. A race is kept if the program itself stores or loads.
 const LIBRARIES: [&str; 3] = ["libpmem.so", "libpmem2.so", "libpmemobj.so"];
 
 /// HawkSet's analysis, fed with one event after the other.
@@ -82,10 +82,10 @@ pub struct LocksetEngine {
     pub(super) threads: Threads,
     processes: FastMap<u32, u32>,
     detached: Detached,
-    /// Words that threads spin on; what the store that ends the wait brings along.
+    /// Words that threads spin on, with the clock of the last thread that stored to each.
     pub(super) spins: FastMap<PmWord, Option<Vec<u32>>>,
     held_locks: HeldLocks,
-    /// Entries of functions that have taken locks, or given them back.
+    /// Entries of functions that have acquired or released locks.
     called: FastSet<SiteId>,
     pub(super) stats: LocksetStats,
 }
@@ -106,16 +106,16 @@ struct Detached {
     threads: FastMap<ThreadId, (bool, bool)>,
 }
 
-/// How much there was to do.
+/// How much work the analysis did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LocksetStats {
     /// All events, whether they matter to locksets or not.
     pub events: u64,
     /// Loads from PM.
     pub loads: u64,
-    /// Loads that were like an earlier one, and needed no work.
+    /// Loads that repeated an earlier one and needed no work.
     pub repeated: u64,
-    /// Cache lines of PM that were followed.
+    /// Cache lines of PM that were tracked.
     pub lines: u64,
     /// Different sets of locks that threads held.
     pub locksets: u64,
@@ -128,31 +128,31 @@ pub struct LocksetStats {
 pub struct LocksetAnalysis {
     /// Unique by the call paths of the store and of the load.
     pub races: Vec<PredictedRace>,
-    /// Of the locks that were held in races.
+    /// Where the locks that were held in races are acquired.
     pub takers: Takers,
     /// Locks that no function call shows, and the evidence for them.
     pub inferred: Vec<InferredLock>,
-    /// Locks in PM, with a crash each that leaves them held; see [`super::pm_locks`].
+    /// Locks in PM, each with a crash that leaves it held; see [`super::pm_locks`].
     pub held: Vec<LockLeftHeld>,
-    /// What the options say about functions in which nothing seemed to take a lock.
+    /// Options that name functions in which nothing seemed to take a lock.
     pub unmatched: Unmatched,
     /// How much there was to do, and whether anything was left out.
     pub stats: LocksetStats,
 }
 
-/// Names of [`LocksetOptions`] that nothing in the run has.
+/// Names in [`LocksetOptions`] that match nothing in the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unmatched {
-    /// Names in `deny` that no function has in which an instruction seemed to take a lock.
+    /// Names in `deny` that match no function in which an instruction seemed to take a lock.
     pub deny: Vec<String>,
-    /// Names in `declare` that no function has in which an instruction seemed to take a lock.
+    /// Names in `declare` that match no function in which an instruction seemed to take a lock.
     pub declare: Vec<String>,
-    /// Names in `sync` of functions that have taken no lock, and given back none.
+    /// Names in `sync` of functions that have neither acquired nor released a lock.
     pub sync: Vec<String>,
 }
 
 impl LocksetEngine {
-    /// Has seen no event yet.
+    /// An engine that has seen no event yet.
     pub fn new(options: LocksetOptions) -> Self {
         LocksetEngine {
             lines: TrackedLines::with_limit(options.max_lines),
@@ -172,7 +172,7 @@ impl LocksetEngine {
         }
     }
 
-    /// Takes the next event. Without loads in the recording there are no races.
+    /// Processes the next event. A recording without loads gives no races.
     pub fn event(&mut self, event: &Event<'_>) {
         self.stats.events += 1;
         if let What::Load { addr, size } = event.what {
@@ -230,7 +230,7 @@ impl LocksetEngine {
         self.threads.get(at.thread).last_seq = at.seq;
     }
 
-    /// Memory was allocated: whatever other threads did with it in an earlier life does not count any more.
+    /// Memory was allocated: what other threads did with it before no longer counts.
     fn allocated(&mut self, at: EventOrigin, addr: u64, len: u64) {
         if self.options.allocators {
             self.renew(at, addr, len);
@@ -242,7 +242,7 @@ impl LocksetEngine {
         self.finish_with(&mut |_| Code::default())
     }
 
-    /// The same with names, which `LocksetOptions::deny` and `LocksetOptions::declare` need.
+    /// Ends the analysis, with the names that `LocksetOptions::deny` and `LocksetOptions::declare` need.
     pub fn finish_with(mut self, names: CodeNames<'_>) -> LocksetAnalysis {
         for thread in self.threads.ids() {
             self.act(thread, None);
@@ -277,7 +277,7 @@ impl LocksetEngine {
         LocksetAnalysis { races, takers, inferred, held: self.held_locks.finish(is_lock), unmatched, stats: *stats }
     }
 
-    /// Where in PM an address is, if it is.
+    /// The place of an address in PM, or nothing if it is not in PM.
     pub(super) fn place(&self, thread: ThreadId, addr: u64) -> Option<PmWord> {
         let mut found = None;
         self.spaces.locate(thread, addr, 1, |part: Located| {
@@ -286,7 +286,8 @@ impl LocksetEngine {
         found
     }
 
-    /// What tells locks apart, wherever they are mapped. Private memory of two processes is not the same memory.
+    /// Identifies a lock, wherever it is mapped. Two processes do not share private memory, so its key includes the
+    /// process.
     pub(super) fn key(&mut self, thread: ThreadId, addr: u64, place: Option<PmWord>) -> u64 {
         match place {
             Some(word) => pm_key(word),
@@ -297,7 +298,7 @@ impl LocksetEngine {
     fn acquire(&mut self, at: EventOrigin, addr: u64, how: LockKind) {
         let place = self.place(at.thread, addr);
         let key = self.key(at.thread, addr, place);
-        // The insides of the first call looked like a spin lock: now its name is known.
+        // The code inside the lock function looked like a spin lock before its first call was reported.
         if let Some(lock) = self.locks.find(key)
             && let Some(guessed) = self.locks.get(lock).filter(|l| !l.named)
         {
@@ -332,7 +333,7 @@ impl LocksetEngine {
             }
             return;
         }
-        // A handover: the lock was taken by another thread.
+        // A handover: another thread had taken the lock.
         let holders: Vec<_> =
             self.locks.get(lock).into_iter().flat_map(|l| &l.word.holders).map(|h| h.thread).collect();
         for holder in holders {
@@ -341,7 +342,7 @@ impl LocksetEngine {
         }
     }
 
-    /// Does what an access to a lock word means. True if it meant anything.
+    /// Applies what an access to a lock word means for locks. False if it means nothing.
     pub(super) fn step(&mut self, at: EventOrigin, step: LockStep) -> bool {
         while let Some((lock, thread)) = self.locks.dropped.pop() {
             self.threads.get(thread).held.release(lock, at.seq, &mut self.sets);
@@ -366,7 +367,7 @@ impl LocksetEngine {
         true
     }
 
-    /// A lock in PM is held; `flushed`: and its line is persistent.
+    /// Notes that a lock in PM is held. `flushed`: its line is persistent.
     pub(super) fn note_held(&mut self, lock: LockId, seq: u64, flushed: bool) {
         let Some(lock) = self.locks.get(lock) else { return };
         let Some(word) = lock.place else { return };
@@ -375,7 +376,8 @@ impl LocksetEngine {
         }
     }
 
-    /// A thread that nobody joins has ended: its creator learns of that in a way of its own.
+    /// Orders the creator of a detached thread after the end of that thread: as nobody joins it, the program must learn
+    /// of its end in some other way.
     fn detach(&mut self, child: ThreadId, detached: bool, ended: bool) {
         let state = self.detached.threads.entry(child).or_default();
         (state.0, state.1) = (state.0 | detached, state.1 | ended);
@@ -404,7 +406,7 @@ impl LocksetEngine {
         }
     }
 
-    /// Asks for every instruction that seemed to take locks whether the user has said something about it.
+    /// Applies what the user has said about each instruction that seemed to take locks.
     fn consult(&mut self, names: CodeNames<'_>) -> Unmatched {
         let LocksetOptions { deny, declare, sync, .. } = &self.options;
         let mut unmatched = Unmatched { deny: deny.clone(), declare: declare.clone(), sync: sync.clone() };
@@ -434,7 +436,8 @@ impl LocksetEngine {
     }
 }
 
-/// Whether a function has this name, as the linker knows it. Without the arguments if need be: not all places that know it agree on those.
+/// Whether a function has this name, as the linker knows it. If need be, the arguments are ignored: not all sources of names agree on
+/// them.
 fn is_named(function: &str, name: &str) -> bool {
     let plain = demangle(name);
     let base = |name: &'_ str| name.split('(').next().map(str::to_owned);

@@ -12,8 +12,8 @@ use super::recordings::PredictedFinding;
 use crate::stacks::{Stacks, user_frame};
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
-/// One finding per place of the program's own code that stores, with all that read it; several instructions of a line are
-/// one place to whoever looks at it.
+/// One finding per source line of the program that stores, with all its readers: to the user, several instructions of a
+/// line are one place.
 pub fn findings(outcome: &LocksetAnalysis, stacks: &mut dyn Stacks, sources: &Sources) -> Vec<PredictedFinding> {
     let mut words = LockWords::new(&outcome.takers, sources);
     let groups = race_paths::group(&outcome.races, stacks);
@@ -24,10 +24,10 @@ pub fn findings(outcome: &LocksetAnalysis, stacks: &mut dyn Stacks, sources: &So
     groups.into_iter().filter_map(predicted).collect()
 }
 
-/// Locks that a crash can leave held, with what to say if they stay so.
+/// Locks that a crash can leave held, each with the finding to report if it stays held.
 pub type WordedLocks = Vec<(LockLeftHeld, Finding)>;
 
-/// Puts locks into words: a group for each line of the program's own code that takes them.
+/// Describes locks, grouped by the line of the program's own code that takes them.
 pub fn held_locks(all: &[LockLeftHeld], stacks: &mut dyn Stacks, sources: &Sources) -> Vec<WordedLocks> {
     let mut groups: Vec<(Option<Frame>, WordedLocks)> = Vec::new();
     for lock in all {
@@ -46,7 +46,8 @@ pub fn held_locks(all: &[LockLeftHeld], stacks: &mut dyn Stacks, sources: &Sourc
     groups.into_iter().map(|(_, group)| in_turn(group)).collect()
 }
 
-/// One lock of each caller first: a function that takes locks may be called for locks of several kinds.
+/// Reorders locks so that one of each caller comes first: a function that takes locks may be called for several kinds
+/// of locks.
 fn in_turn(group: WordedLocks) -> WordedLocks {
     let caller = |finding: &Finding| {
         let stack = &finding.places[0].stack;
@@ -67,7 +68,7 @@ fn in_turn(group: WordedLocks) -> WordedLocks {
 /// A lock that a crash left held and that the restart did not free.
 fn held_lock(held: &LockLeftHeld, stacks: &mut dyn Stacks, sources: &Sources) -> Option<Finding> {
     let stack = stacks.stack(held.site, held.context);
-    // PMDK numbers the runs of a pool and takes a lock of an earlier run for free.
+    // PMDK numbers the runs of a pool and treats a lock of an earlier run as free.
     if stack.iter().filter_map(|f| f.function.as_deref()).any(|f| f.starts_with("pmemobj_")) {
         return None;
     }
@@ -119,7 +120,7 @@ fn held_lock(held: &LockLeftHeld, stacks: &mut dyn Stacks, sources: &Sources) ->
     })
 }
 
-/// The user's function of a stack, to be put into a sentence.
+/// The user's function of a stack, as it reads in a sentence.
 fn name(stack: &Stack) -> String {
     let frame = user_frame(stack).or(Some(0)).and_then(|i| stack.get(i));
     match frame.and_then(Frame::short_function) {
@@ -207,10 +208,10 @@ fn describe(group: &RaceGroup<'_>, stacks: &mut dyn Stacks, words: &mut LockWord
     })
 }
 
-/// Places that read to show in full. Those beyond are only named.
+/// Readers to show in full. The others are only named.
 const MAX_READERS: usize = 8;
 
-/// Who may read too early, in a title: a name, or two, or how many.
+/// The readers, for a title: one name, or two, or how many there are.
 fn readers(group: &RaceGroup<'_>) -> String {
     let mut names: Vec<String> = group.readers.iter().map(|reader| name(&reader.ends.load)).collect();
     let mut seen = FastSet::default();
@@ -223,7 +224,7 @@ fn readers(group: &RaceGroup<'_>) -> String {
     }
 }
 
-/// Why the two are not kept apart, and what would.
+/// Why nothing keeps the two apart, and what would.
 fn explain(race: &PredictedRace, ends: &Ends) -> (String, String) {
     let (writer, reader) = (name(&ends.store), name(&ends.load));
     let persister = ends.end.as_ref().map_or_else(|| writer.clone(), name);

@@ -31,16 +31,16 @@ pub(crate) struct Dirty {
     pub(crate) stamp: u32,
     pub(crate) locks: SetId,
     pub(crate) how: StoreMeans,
-    /// Nobody else had been here before.
+    /// No other thread had touched these bytes before.
     pub(crate) alone: bool,
-    /// Another thread has been here since.
+    /// Another thread has touched them since.
     pub(crate) touched: bool,
     /// Loads by others that saw it.
     pub(crate) during: Vec<LineRead>,
 }
 
 impl Dirty {
-    /// Its memory has begun another life, in which nobody else has seen it.
+    /// Its memory was allocated anew: no other thread has seen it since.
     fn begin_again(&mut self) {
         self.touched = false;
         self.during.clear();
@@ -77,7 +77,7 @@ pub(crate) struct Written {
     pub(crate) locks: SetId,
     pub(crate) held: SetId,
     pub(crate) how: StoreMeans,
-    /// Had no other thread come within the window, it would have been initialisation.
+    /// It would count as initialisation, had no other thread come within the window.
     pub(crate) overlapped: bool,
     /// When the window ended.
     pub(crate) end: Epoch,
@@ -86,8 +86,8 @@ pub(crate) struct Written {
     pub(crate) fate: Fate,
     /// The fence or the store that ended it.
     pub(crate) ended_by: Option<EventOrigin>,
-    /// Nobody else has looked yet. If the memory turns out to be published only now, this was its initialisation;
-    /// until that is known it is compared with nothing.
+    /// No other thread has read it yet. If the memory turns out to be published only later, this was initialisation;
+    /// until that is known, it is compared with nothing.
     pub(crate) waiting: bool,
     /// The count of the line's loads when it was compared with them.
     pub(crate) compared: u32,
@@ -100,7 +100,7 @@ impl Written {
         over(self.end) || self.own_end.is_some_and(over)
     }
 
-    /// Whether what is said of one can be said of the other, but for their threads, times and callers.
+    /// Whether the two differ only in threads, times and callers.
     fn is_like(&self, other: &Written) -> bool {
         (self.at.site, self.locks, self.held, self.how, self.fate)
             == (other.at.site, other.locks, other.held, other.how, other.fate)
@@ -124,25 +124,25 @@ pub(crate) enum LineOwner {
     #[default]
     Nobody,
     One(ThreadId),
-    /// Published: a second thread has been here.
+    /// Published: a second thread has touched the word.
     All,
 }
 
-/// What a load has to look at comes first, and fits a line of the machine's own cache.
+/// Fields that every load looks at come first, so that they fit into one cache line of the host.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct TrackedLine {
-    /// Moves whenever an access that was seen before may mean something new.
+    /// Changes whenever an access that was seen before may mean something new.
     pub(crate) version: u32,
-    /// A bit for each word that all have touched, so that most accesses need not look at the owners.
+    /// One bit per published word, so that most accesses need not look at the owners.
     public: u8,
-    /// First bytes of words that were the target of read-modify-writes.
+    /// A bit for the first byte of each word that was the target of a read-modify-write.
     pub(crate) atomics: u64,
     pub(crate) dirty: Vec<Dirty>,
-    /// Bytes that a thread has stored to and persisted since anybody else was there.
+    /// Bytes that a thread has stored and persisted since another thread last touched them.
     fresh: Vec<(ThreadId, u64)>,
     pub(crate) reads: Reads,
-    /// Bytes of stores whose thread gave back a lock before they were persistent.
+    /// Bytes of stores whose thread released a lock before they were persistent.
     pub(crate) let_go: u64,
     pub(crate) written: Vec<Written>,
     pub(crate) owners: [LineOwner; 8],
@@ -153,7 +153,7 @@ pub(crate) struct TrackedLine {
     pub(crate) offset: u64,
     /// The number of the newest flush.
     pub(crate) flushed: u64,
-    /// When bytes were forgotten last, and which ever were.
+    /// When bytes were last forgotten, and all bytes that ever were.
     born: (u64, u64),
     /// Locks under which the line was stored to lately.
     pub(crate) guards: [Option<LockId>; 4],
@@ -164,10 +164,11 @@ pub(crate) struct TrackedLine {
 
 /// Loads and stores to remember per line.
 pub(crate) const MAX_PER_LINE: usize = 64;
-/// Threads that do the same at the same place: whichever thread is on the other side, some of them are not that one.
+/// Threads to remember that do the same at the same place: enough that some of them differ from the thread on the other
+/// side.
 pub(crate) const MAX_ALIKE_THREADS: usize = 3;
 
-/// Call paths to one instruction, all else being equal.
+/// Call paths to remember per instruction, all else being equal.
 pub(crate) const MAX_ALIKE_PATHS: usize = 4;
 
 /// Bytes `first..first + len` of a line.
@@ -217,7 +218,7 @@ impl TrackedLine {
         }
     }
 
-    /// Nobody has touched these words, in their new life, but `thread` if it has filled them before the allocator handed them
+    /// Nobody has touched these newly allocated words, except `thread` if it filled them before the allocator handed them
     /// out, as constructors do.
     pub(crate) fn renew(&mut self, bytes: u64, thread: ThreadId) {
         let own = self.dirty.iter().filter(|d| d.at.thread == thread).fold(self.filled(thread), |own, d| own | d.bytes);
@@ -237,13 +238,13 @@ impl TrackedLine {
             && self.dirty.iter().all(|d| d.at.thread == thread || d.bytes & bytes == 0)
     }
 
-    /// Those of a load's bytes that have not begun another life since.
+    /// The bytes of a load whose memory was not reallocated since.
     pub(crate) fn still(&self, read: &LineRead) -> u64 {
         if read.at.seq < self.born.0 { read.bytes & !self.born.1 } else { read.bytes }
     }
 
-    /// Keeps a store whose window is closed, unless it is like what is there. Returns where it is if it has to be compared
-    /// with the loads.
+    /// Keeps a store whose window is closed, unless one like it is there. Returns its index if it has to be compared with
+    /// the loads.
     pub(crate) fn note_written(&mut self, written: Written, clocks: &Clocks) -> Option<usize> {
         if written.waiting {
             self.fill(written.at.thread, written.bytes);
@@ -258,7 +259,7 @@ impl TrackedLine {
         for (at, known) in self.written.iter_mut().enumerate().filter(|(_, w)| like(w)) {
             let covered = written.bytes & !known.bytes == 0;
             let same = (known.at.thread, known.end) == (written.at.thread, written.end);
-            // Only what nothing is known of yet can wait.
+            // A store can wait only if nothing is known of its bytes yet.
             if same && (known.waiting == written.waiting || covered) {
                 known.bytes |= written.bytes;
                 (known.at, known.ended_by, known.own_end) = (written.at, written.ended_by, written.own_end);
@@ -282,7 +283,7 @@ impl TrackedLine {
         (!waits).then_some(self.written.len() - 1)
     }
 
-    /// Notes what is stored. A string that goes on further than before is not the one that others have read.
+    /// Notes what is stored. If a string becomes longer, loads that were seen before may mean something new.
     pub(crate) fn hold(&mut self, first: u64, value: &[u8]) {
         if self.content.store(first, value) && self.holds_text {
             self.version = self.version.wrapping_add(1);
@@ -296,12 +297,12 @@ impl TrackedLine {
         }
     }
 
-    /// The bytes that `thread` has filled, and nobody else has seen since.
+    /// The bytes that `thread` has filled and no other thread has seen since.
     pub(crate) fn filled(&self, thread: ThreadId) -> u64 {
         self.fresh.iter().find(|(by, _)| *by == thread).map_or(0, |&(_, fresh)| fresh)
     }
 
-    /// `thread` comes near stores that wait: what they were is known now. Returns whether there were any.
+    /// `thread` touches the bytes of waiting stores, which decides what they were. Returns whether there were any.
     pub(crate) fn settle(&mut self, thread: ThreadId, bytes: u64) -> bool {
         if self.fresh.iter().all(|&(by, fresh)| by == thread || fresh & bytes == 0) {
             return false;
@@ -319,7 +320,7 @@ impl TrackedLine {
         any
     }
 
-    /// Forgets what was known of these bytes: they have begun another life at the event of this number.
+    /// Forgets what was known of these bytes: the event with this number made them new memory.
     pub(crate) fn forget(&mut self, bytes: u64, seq: u64) {
         self.born = (seq, bytes | self.born.1);
         self.reads.forget(bytes);
@@ -354,10 +355,10 @@ pub(crate) struct TrackedLines {
     lines: Vec<TrackedLine>,
     /// By file and page number: which of `pages`.
     index: FastMap<(u32, u64), u32>,
-    /// For each line of a page its number plus one; 0: nothing is known of it.
+    /// For each line of a page, its index plus one; 0: not tracked.
     pages: Vec<[u32; 64]>,
     last: Option<((u32, u64), u32)>,
-    /// Accesses to lines that were not followed because there were too many.
+    /// Accesses to lines that are not tracked because there are too many.
     pub(crate) refused: u64,
     limit: usize,
 }
@@ -383,7 +384,7 @@ impl TrackedLines {
         0..self.lines.len() as LineIndex
     }
 
-    /// The line at an offset, if it was ever entered.
+    /// The line at an offset, if it is tracked.
     pub(crate) fn find(&self, file: FileId, offset: u64) -> Option<LineIndex> {
         let key = (file.0, offset >> 12);
         let page = match self.last {

@@ -1,4 +1,4 @@
-//! Locks that no function call shows, as users see them: by place, with the evidence, so that they can contradict.
+//! Locks that no function call shows, listed for users by place and with the evidence, so that users can contradict.
 
 use std::collections::BTreeSet;
 
@@ -26,11 +26,12 @@ pub struct ListedLock {
 }
 
 impl ListedLock {
-    /// Those that are taken most often first. Several instructions of a line are one place to whoever looks at it.
+    /// The locks that are taken most often come first. Several instructions of a source line count as one place.
     pub fn list(locks: &[InferredLock], stacks: &mut dyn Stacks) -> Vec<Self> {
         let mut all: Vec<Self> = locks.iter().map(|lock| Self::new(lock, stacks)).collect();
         all.sort_by(|a, b| b.acquired.cmp(&a.acquired).then_with(|| a.place.cmp(&b.place)));
-        // Each counts how often its words were taken, wherever: they must not be added up.
+        // Each entry counts all acquisitions of its words, wherever they happened, so adding entries up would count
+        // some twice.
         let mut seen = BTreeSet::new();
         all.retain(|lock| seen.insert((lock.shape, lock.place.clone(), lock.in_pm, lock.declared)));
         all

@@ -13,9 +13,9 @@ use super::spin::PmWord;
 use super::stores::Part;
 use super::strings::WORD;
 
-/// A thread that has read the same word this often, and did nothing else, waits for it to change.
+/// A thread that has read the same word this often, without doing anything else, waits for it to change.
 const SPINS: u32 = 3;
-/// Words that are spun on, at a time.
+/// Words to follow that threads spin on.
 const MAX_SPINS: usize = 1024;
 
 impl LocksetEngine {
@@ -84,7 +84,7 @@ impl LocksetEngine {
             if let Some(lock) = self.locks.find(pm_key(part.word)) {
                 self.look(at.thread, lock, last_seq);
             }
-            // To look at a lock means something every time.
+            // Every look at a lock has a meaning of its own, so the load must not be cached.
             key = None;
         } else {
             self.threads.get(at.thread).glance(id, word_bits(bytes));
@@ -105,7 +105,8 @@ impl LocksetEngine {
             saw = Some(dirty.at.seq);
         }
         let locks = thread.held.set();
-        // Seen before, with no more protection than now, and nothing has been stored since: nothing can be learnt from it.
+        // The same load was seen before, with no more protection than now, and nothing has been stored since: it adds
+        // nothing.
         let epoch = self.clocks.now(at.thread);
         if saw.is_none() && line.atomics & bytes == 0 && line.reads.knows(&at, locks, epoch, [bytes, text]) {
             if let Some(key) = key {
@@ -138,8 +139,8 @@ impl LocksetEngine {
         }
     }
 
-    /// The reader is inside a lock that the writer had taken, and given back, before its store was persistent. The lock
-    /// says that the writer is done: whatever the reader does in there, before or after the load, relies on that.
+    /// The reader holds a lock that the writer released before its store was persistent. The free lock says that the
+    /// writer is done, and all that the reader does under the lock, before or after the load, relies on that.
     fn same_lock(&mut self, id: LineIndex, read: LineRead) {
         let line = self.lines.get(id);
         if read.locks == Default::default() || line.dirty.is_empty() && line.let_go & read.bytes == 0 {
@@ -165,8 +166,8 @@ impl LocksetEngine {
         }
     }
 
-    /// A thread reads a word that is perhaps a lock. If the lock is not in the hands of somebody whose stores the thread
-    /// has just read, those were persistent before the lock was given back.
+    /// A thread reads a word that is perhaps a lock. If no thread whose stores it has just read holds the lock, those
+    /// stores were persistent before the lock was released.
     fn look(&mut self, reader: ThreadId, lock: u32, last_seq: u64) {
         let thread = self.threads.get(reader);
         if thread.held.holds(lock) || thread.pending.is_empty() {
@@ -187,7 +188,7 @@ impl LocksetEngine {
         self.later(reader, Hold { lock, mode: HoldMode::Exclusive });
     }
 
-    /// A lock that a thread takes, or finds free, after it has read something.
+    /// Notes a lock that a thread takes, or finds free, after it has read something.
     pub(super) fn later(&mut self, thread: ThreadId, hold: Hold) {
         let thread = self.threads.get(thread);
         thread.window = (thread.window + 1) % ALWAYS;
@@ -197,8 +198,8 @@ impl LocksetEngine {
         }
     }
 
-    /// The thread does something that can outlast a crash: what it has read by now counts. Not so what it has read of the line
-    /// that it stores to, since the line keeps the order of its stores.
+    /// The thread does something that can outlast a crash, so what it has read so far counts. Loads of the line that it stores
+    /// to do not count, since the stores to one line stay in order.
     pub(super) fn act(&mut self, thread: ThreadId, line: Option<LineIndex>) {
         let state = self.threads.get(thread);
         if state.pending.is_empty() {
@@ -214,7 +215,7 @@ impl LocksetEngine {
                 self.commit_pending(thread, load);
             }
         }
-        // Keeps the room of the larger list for the next loads.
+        // Keeps the allocation of the larger list for the next loads.
         pending.append(&mut kept);
         self.threads.get(thread).pending = pending;
     }
@@ -238,7 +239,7 @@ impl LocksetEngine {
         if read.bytes == 0 {
             return;
         }
-        // Not what was stored after the load, while its thread had not acted yet.
+        // Excludes what was stored between the load and the act of its thread.
         let read_from =
             |d: &&mut Dirty| d.bytes & read.bytes != 0 && d.at.thread != read.at.thread && d.at.seq <= read.at.seq;
         for dirty in line.dirty.iter_mut().filter(read_from) {

@@ -1,7 +1,7 @@
-//! Locks in PM as objects. What is in them is not data, what lies behind them is: so it matters where each of them ends.
+//! Locks in PM as objects. Their content is not data, but what follows them is, so it matters where each of them ends.
 //!
-//! An event names where a lock begins. How large it is follows from the function that takes it; a function of the user may lock
-//! anything, and only its first word is taken for the lock.
+//! An event says where a lock begins. Its size follows from the function that takes it. A function of the user may lock
+//! anything: only the first word counts as the lock.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ const KINDS: [(&str, u64); 6] = [
     ("mtx_", MUTEX),
     ("cnd_", MUTEX),
 ];
-/// That of `pthread_mutex_t`, and of what nobody knows the function of.
+/// Size of `pthread_mutex_t`, and of a lock whose function is unknown.
 const MUTEX: u64 = 40;
-/// That of `pthread_rwlock_t`.
+/// Size of `pthread_rwlock_t`.
 const LARGEST: u64 = 56;
-/// What a function of the user is thought to lock.
+/// Assumed size of what a function of the user locks.
 const WORD: u64 = 8;
 
-/// How large what this function locks is, if it is one of the C library.
+/// The size of what this function locks, if it belongs to the C library.
 fn bytes_locked_by(function: &str) -> Option<u64> {
     let name = function.trim_start_matches('_');
     KINDS.iter().find(|(kind, _)| name.starts_with(kind)).map(|&(_, bytes)| bytes)
@@ -51,7 +51,7 @@ impl LockObjects {
         Self { bytes: in_pm.map(|(at, lock)| ((at.file.0, at.offset), bytes_of(lock))).collect() }
     }
 
-    /// The same, with words that turned out to be locks.
+    /// Adds words that turned out to be locks.
     pub(super) fn with_words(mut self, locks: &KnownLocks) -> Self {
         for (id, lock) in locks.all().filter(|(_, lock)| !lock.named) {
             if let Some(at) = lock.place.filter(|_| locks.verdict(id).0) {
@@ -66,8 +66,8 @@ impl LockObjects {
         self.around(word).any(|(end, _)| word.offset < end)
     }
 
-    /// Whether all that is stored is part of one of them. A function of the user may call one of the C library for the lock at the same
-    /// place, which then stores all over an object of its own.
+    /// Whether the whole store lies within one of them. A function of the user may call one of the C library for the lock at the same
+    /// place, which then stores anywhere in that larger object.
     pub(super) fn contain_all_of(&self, store: &RaceAccess, names: CodeNames<'_>) -> bool {
         let mut near = self.around(PmWord { file: store.file, offset: store.offset }).peekable();
         if near.peek().is_none() {
@@ -78,7 +78,7 @@ impl LockObjects {
         near.any(is_inside)
     }
 
-    /// Those that may reach as far as the word: where they end, and where they begin.
+    /// The ends and beginnings of those that may reach as far as the word.
     fn around(&self, word: PmWord) -> impl Iterator<Item = (u64, u64)> {
         let from = (word.file.0, word.offset.saturating_sub(LARGEST - 1));
         let near = self.bytes.range(from..=(word.file.0, word.offset));

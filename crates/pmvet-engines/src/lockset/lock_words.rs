@@ -1,5 +1,5 @@
-//! What to call a lock in a report: by its variable, by its place in PM, or by the line that takes it. Never by its address,
-//! which says nothing to a reader and is another one in the next run.
+//! How reports name a lock: by its variable, by its place in PM, or by the line that takes it. Never by its address, which
+//! tells a reader nothing and differs in the next run.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::races::{LockName, LockTime, RaceAccess};
 use super::spin::Takers;
 use crate::stacks::{Stacks, user_frame};
 
-/// In so many calls around the line that takes a lock it may be named.
+/// How many callers of the line that takes a lock are searched for its name.
 const CALLS: usize = 2;
 
 pub(super) struct LockWords<'a> {
@@ -23,14 +23,15 @@ impl<'a> LockWords<'a> {
         Self { takers, sources, known: BTreeMap::new() }
     }
 
-    /// The locks of a store and of a load, and when they were held. Different locks of one name, as those of two buckets, are numbered.
+    /// The locks of a store and of a load, and when they were held. Different locks with one name, such as those of two buckets, get
+    /// numbers.
     pub(super) fn names(
         &mut self,
         ends: [&RaceAccess; 2],
         stacks: &mut dyn Stacks,
     ) -> ([Vec<String>; 2], Vec<LockSpan>) {
         let [store, load] = ends.map(|end| end.locks.as_slice());
-        // Those of both first: which is which must not depend on addresses.
+        // Locks that both hold come first: the numbers must not depend on addresses.
         let both = store.iter().filter(|lock| load.contains(lock));
         let apart = store.iter().filter(|lock| !load.contains(lock));
         let rest = load.iter().filter(|lock| !store.contains(lock));
@@ -83,12 +84,12 @@ impl<'a> LockWords<'a> {
         words
     }
 
-    /// Of the lines that take the lock the first one of the source: which thread was there first is chance.
+    /// Of the lines that take the lock, the first in the source: which thread was first is chance.
     fn taker(&self, lock: LockName, stacks: &mut dyn Stacks) -> Option<Frame> {
         let frames = self.takers.get(&lock)?.iter().filter_map(|&(site, context)| {
             let stack = stacks.stack(site, context);
             let at = user_frame(&stack).unwrap_or(0);
-            // A function that takes locks for others is called with them.
+            // A function that takes locks for its callers gets them as arguments, so the callers are searched, too.
             let callers = stack.get(at..)?.iter().filter(|frame| frame.is_user()).take(1 + CALLS);
             let names = |frame: &&Frame| self.sources.locked_at(frame).is_some();
             callers.clone().find(names).or_else(|| stack.get(at)).cloned()

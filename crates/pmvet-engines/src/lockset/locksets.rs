@@ -1,8 +1,8 @@
 //! Sets of locks, interned, and the locks that a thread holds.
 //!
-//! The paper puts a timestamp beside each lock of a set, to tell one critical section from the next of the same lock. Here a
-//! thread's *held list* has the timestamps and the sets have none, so that equal sets stay equal: the locks that have
-//! protected a store ever since are those the thread holds now and took before the store.
+//! The paper puts a timestamp beside each lock of a set, to tell critical sections of the same lock apart. Here the
+//! timestamps are in each thread's *held list* and not in the sets, so that equal sets stay equal. The locks that have
+//! protected a store ever since are those that the thread holds now and took before the store.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,8 @@ pub(crate) type LockId = u32;
 pub(crate) enum HoldMode {
     Exclusive,
     Shared,
-    /// A word was counted up by one. Exclusive if the word turns out to be a plain or a ticket lock, shared if it counts readers.
+    /// The thread incremented a word by one: exclusive if the word turns out to be a plain or a ticket lock, shared if it counts
+    /// readers.
     Counted,
 }
 
@@ -42,7 +43,7 @@ impl SetId {
 pub(crate) struct Locksets {
     sets: Vec<Box<[Hold]>>,
     ids: FastMap<Box<[Hold]>, SetId>,
-    /// Sets with one lock more and one lock less: threads take and give back the same few locks all the time.
+    /// Caches of sets with one lock more and one lock less: threads take and release the same few locks all the time.
     more: FastMap<(SetId, Hold), SetId>,
     less: FastMap<(SetId, Hold), SetId>,
 }
@@ -111,7 +112,7 @@ pub(crate) struct Held {
     pub(crate) hold: Hold,
     /// The thread's count of acquisitions when it took the lock.
     stamp: u32,
-    /// Recursive locks.
+    /// How often the thread holds a recursive lock.
     depth: u32,
     /// Inferred, and so perhaps no lock at all.
     guessed: bool,
@@ -119,7 +120,7 @@ pub(crate) struct Held {
     since: u64,
 }
 
-/// From when to when a lock was held, by the numbers of events. No end: it is held still, or was given back long ago.
+/// From when to when a lock was held, as event numbers. Without an end, it is still held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldSpan {
     pub(crate) from: u64,
@@ -133,19 +134,20 @@ pub(crate) struct HeldList {
     acquisitions: u32,
     /// The set of all of `held`.
     set: SetId,
-    /// Locks that were given back, the newest last; for pictures of races.
+    /// Released locks, the newest last; for pictures of races.
     returned: VecDeque<(LockId, u64, u64)>,
 }
 
-/// Critical sections of a thread that are remembered. A store is compared with loads when its window ends, soon after it.
+/// Past critical sections to remember per thread. Few are enough: a store is compared with loads when its window ends,
+/// soon after it.
 const MAX_RETURNED: usize = 32;
 
-/// Inferred locks that a thread may hold at a time. A word that was taken for a lock and is never given back must not
-/// make the sets grow for ever.
+/// Inferred locks that a thread may hold at a time. A word that was mistaken for a lock and is never released must not
+/// make the sets grow forever.
 const MAX_GUESSED: usize = 12;
 
 impl HeldList {
-    /// Takes a lock. Returns an inferred one that had to be forgotten for it.
+    /// Takes a lock. Returns an inferred one that had to be forgotten to make room.
     pub(crate) fn acquire(&mut self, hold: Hold, guessed: bool, seq: u64, sets: &mut Locksets) -> Option<LockId> {
         self.acquisitions += 1;
         if let Some(again) = self.held.iter_mut().find(|h| h.hold == hold) {

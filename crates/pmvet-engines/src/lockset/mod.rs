@@ -1,35 +1,39 @@
 //! Persistency-induced races, predicted: HawkSet (Oliveira, Gonçalves, Matos; EuroSys 2025).
 //!
 //! A thread reads a value that another thread has stored but not yet made persistent, and acts on it; a crash may then keep
-//! the act and lose the value. As in the paper the two need not meet in the run at hand. A store has a *window*, from
-//! the store to its persist or its overwriting; its *effective lockset* is what protected the whole window. A load
-//! of another thread, not ordered after the end of the window, without a common lock, is a race.
+//! the effect and lose the value. As in the paper, the two threads need not meet in the recorded run. A store has a
+//! *window*, from the store until it is persistent or overwritten; its *effective lockset* holds the locks that
+//! protected the whole window. A load by another thread is a race if it shares no lock with that set and is not ordered
+//! after the end of the window.
 //!
 //! * [`LocksetEngine`] — the sink; `loads`, `stores` and `persist` are its memory side.
-//! * `lines` — what is known of each cache line; `reader` — of each thread; `locksets`, `clocks` — its locks, its time.
-//! * `races` — pairs and their judgement; `sightings` — whether another run would show them.
+//! * `lines` — the state of each cache line; `reader` — of each thread; `locksets`, `clocks` — a thread's locks and its
+//!   logical time.
+//! * `races` — pairs of accesses, and which of them race; `sightings` — whether another run would show them.
 //! * `spin` — locks that only the trace shows; [`pm_locks`] — locks in PM; `lock_objects` — how large they are.
-//! * [`findings`] — the outcome in words, `race_paths` what is one finding, [`recordings`] what several runs have in common, `lock_words` the words for locks, [`listed_locks`] those that are inferred, for the user. [`LocksetOptions`] — every choice below as a switch.
+//! * [`findings`] — the outcome in words; `race_paths` — which races form one finding; [`recordings`] — what several
+//!   runs have in common; `lock_words` — names for locks; [`listed_locks`] — the inferred locks, for the user.
+//!   [`LocksetOptions`] — every choice below as a switch.
 //!
 //! Where it differs from the paper:
 //!
 //! * Streaming. The paper keeps all accesses of a run and compares each with each at the end. Here every line keeps the
-//!   loads and stores that differ in instruction, locks or time, and a new one is compared with them when it comes. Memory
-//!   that begins another life is told apart from itself: see `LocksetOptions::allocators`.
-//! * The effective lockset asks which locks the *storing* thread still holds when the store becomes persistent, whoever
-//!   flushed it. For a thread that persists its own stores that is the paper's definition.
+//!   loads and stores that differ in instruction, locks or time, and each new one is compared with them at once. Memory
+//!   that is freed and allocated again counts as new memory: see `LocksetOptions::allocators`.
+//! * The effective lockset consists of the locks that the *storing* thread still holds when the store becomes
+//!   persistent, whoever flushed it. For a thread that persists its own stores that is the paper's definition.
 //! * A load counts when its thread acts on it (`reader`), as PMRace has it. The exception: a load under a lock that the
-//!   writer gave back too early counts at once.
-//! * Loads by which the C library reads beyond the end of a string do not count (`strings`).
-//! * Spin locks are inferred; locks in PM are looked after; initialisation is recognised again when memory is used again.
-//! * A store by a lock-free read-modify-write is reported only if a thread was seen to act on it in its window, unless
-//!   `LocksetOptions::lock_free` is set: what keeps lock-free readers out is other words, mostly not in PM, so that predictions
-//!   would be wrong nearly always. An exchange whose old value is not used is a store like any other.
+//!   writer released too early counts at once.
+//! * Loads with which the C library reads past the end of a string do not count (`strings`).
+//! * Spin locks are inferred; locks in PM are tracked; initialisation is recognised anew when memory is reused.
+//! * A store by a lock-free read-modify-write is reported only if the run shows a thread acting on it in its window, unless
+//!   `LocksetOptions::lock_free` is set: other words, mostly outside PM, keep lock-free readers out, so predictions would
+//!   nearly always be wrong. An exchange whose old value is not used counts as an ordinary store.
 //!
-//! What it misses, beside what its switches hide: pairs that the run does not hold at all, as when each thread is done before the
-//! next one starts; acts that leave no event in PM, such as an answer to a client; code that
-//! the run did not reach. What it reports wrongly: threads kept apart by something that is neither a known lock function, nor in PM,
-//! nor an atomic that the client reports. See `docs/race.md`.
+//! What it misses, beside what its switches hide: pairs that never occur in the run, as when each thread ends before the next one
+//! starts; acts that leave no event in PM, such as an answer to a client; code that the run did not reach. What it reports wrongly:
+//! threads that exclude each other by something that is neither a known lock function, nor in PM, nor an atomic that the client
+//! reports. See `docs/race.md`.
 
 pub(crate) mod clocks;
 mod engine;

@@ -1,17 +1,17 @@
-//! What the engine may take for granted. Every switch trades false alarms against missed races; `docs/race.md` says which.
+//! What the engine may assume. Every switch trades false alarms against missed races; `docs/race.md` says which.
 
 /// Switches of the engine. The default has everything on but [`lock_free`](LocksetOptions::lock_free).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocksetOptions {
-    /// Forget stores that were persisted before a second thread came near: they were initialisation.
+    /// Forget stores that were persisted before a second thread touched their bytes: they were initialisation.
     pub init_removal: bool,
-    /// Take words for locks that are used like locks.
+    /// Treat words that are used like locks as locks.
     pub infer_locks: bool,
-    /// Memory that is allocated, or that a pointer in PM newly leads to, is unpublished until then, even if other
-    /// threads have used it in an earlier life.
+    /// Treat memory as unpublished until it is allocated, or until a pointer in PM first leads to it, even if other
+    /// threads used it before it was freed.
     pub allocators: bool,
-    /// A load counts from the moment when its thread acts on it, not from the moment of the load: whoever persists
-    /// the line first, takes the writer's lock or looks at it, has not read anything that a crash can take back.
+    /// A load counts from the moment when its thread acts on it, not from the moment of the load: a thread that first
+    /// persists the line, takes the writer's lock or finds it free has read nothing that a crash can take back.
     pub reader_window: bool,
     /// Predict races of stores made by lock-free read-modify-writes. Without it they are reported only if a thread
     /// was seen to act on one before it was persistent.
@@ -22,9 +22,9 @@ pub struct LocksetOptions {
     pub deny: Vec<String>,
     /// Functions whose read-modify-writes take locks, whatever they look like.
     pub declare: Vec<String>,
-    /// Functions of the user that take or give back locks, by the names that the linker knows; only to say which of them were not seen.
+    /// Functions of the user that take or release locks, by linker name; only to report which of them never ran.
     pub sync: Vec<String>,
-    /// How many cache lines to follow; a bound on memory. Accesses beyond it are counted, see `LocksetStats::refused`.
+    /// How many cache lines to track; a bound on memory. Accesses beyond it are counted, see `LocksetStats::refused`.
     pub max_lines: usize,
 }
 
@@ -33,20 +33,20 @@ pub struct LocksetOptions {
 pub struct Edges {
     /// `pthread_barrier_wait` and its relatives.
     pub barriers: bool,
-    /// Condition variables: who signals, and who is woken.
+    /// Condition variables: from the signalling thread to the woken one.
     pub conditions: bool,
-    /// Who posts, and who acquires.
+    /// From the thread that posts a semaphore to the one that acquires it.
     pub semaphores: bool,
     /// A word of PM that one thread spins on and another stores to.
     pub flags: bool,
-    /// The end of a thread that nobody joins is known to the thread that made it.
+    /// From the end of a detached thread to the thread that created it.
     pub detached: bool,
 }
 
 impl Edges {
     /// All of them: the default.
     pub const ALL: Edges = Edges { barriers: true, conditions: true, semaphores: true, flags: true, detached: true };
-    /// None of them: order comes from create and join only, as published.
+    /// None of them: only create and join give order, as published.
     pub const NONE: Edges =
         Edges { barriers: false, conditions: false, semaphores: false, flags: false, detached: false };
 }
@@ -69,7 +69,7 @@ impl Default for LocksetOptions {
 }
 
 impl LocksetOptions {
-    /// HawkSet as published: no inference, no reuse, loads count at once, order by create and join only.
+    /// HawkSet as published: no inferred locks, no reuse of memory, loads count at once, order by create and join only.
     pub fn as_published() -> Self {
         LocksetOptions {
             infer_locks: false,

@@ -1,4 +1,4 @@
-//! Flushes and fences: the cache at its worst, in which a store is persistent only once it is flushed and fenced; and
+//! Flushes and fences, for the worst-case cache, in which a store is persistent only once it is flushed and fenced; and
 //! what happens when the window of a store ends.
 
 use pmvet_events::event::{FlushKind, LINE};
@@ -24,7 +24,7 @@ impl LocksetEngine {
             thread.flushes.push(flushed);
             return;
         }
-        // Ordered like a store: nothing of the thread can overtake it.
+        // `clflush` is ordered like a store: no later store of the thread can overtake it.
         thread.pending.retain(|p| p.line != id);
         thread.window = (thread.window + 1) % ALWAYS;
         self.persist(at, flushed);
@@ -55,7 +55,8 @@ impl LocksetEngine {
         let done: Vec<Dirty> = line.dirty.extract_if(.., |d| covered(d)).collect();
         done.into_iter().for_each(|dirty| self.close(flushed.line, dirty, Some(at), Fate::Persisted));
         let line = self.lines.get(flushed.line);
-        // Of those that another thread had made persistent before: whoever comes after this comes after both.
+        // Stores of this thread that another thread had made persistent before: what is ordered after this persist is
+        // ordered after both.
         let helped = |w: &&mut Written| {
             let mine = w.at.thread == at.thread && w.at.seq < flushed.seq && flushed.only.is_none();
             mine && w.end.thread != at.thread && w.fate == Fate::Persisted && w.own_end.is_none()
@@ -98,9 +99,10 @@ impl LocksetEngine {
         let end = by.map_or(Epoch::NEVER, |by| self.clocks.now(by.thread));
         self.races.stored(dirty.at, PmWord { file: line.file, offset: line.offset });
         let Dirty { at, bytes, how, during, touched, alone, .. } = dirty;
-        // What is never persistent, another thread always comes in time for.
+        // If a store is never persistent, other threads always come in time, so no overlap was needed.
         let overlapped = alone && touched && self.options.init_removal && fate != Fate::LeftInCache;
-        // What its own thread stores anew before anybody has come near is no less initialisation, as when an object is copied and changed.
+        // A store that its own thread overwrites before any other thread comes near is initialisation, too, as when an object is copied
+        // and changed.
         let own = by.is_some_and(|by| by.thread == at.thread);
         let is_over = fate == Fate::Persisted || fate == Fate::Overwritten && own;
         let waiting = !touched && self.options.allocators && is_over;
@@ -122,7 +124,7 @@ impl LocksetEngine {
         }
     }
 
-    /// Compares a store of a line with all loads of it that others have made.
+    /// Compares a store with all loads of its line by other threads.
     fn judge(&mut self, id: LineIndex, at: usize) {
         let line = self.lines.get(id);
         let context = PairContext::new(line, &self.sets, &self.locks, &self.threads, &self.options);
@@ -137,7 +139,7 @@ impl LocksetEngine {
         }
     }
 
-    /// Another thread comes near stores that nobody had looked at: if they were initialisation, it is over.
+    /// Another thread comes near stores that no other thread had read: initialisation ends here.
     pub(super) fn settle(&mut self, id: LineIndex, thread: ThreadId, bytes: u64) {
         let line = self.lines.get(id);
         if line.settle(thread, bytes) {
@@ -150,7 +152,7 @@ impl LocksetEngine {
 
     pub(super) fn close_all(&mut self) {
         for id in self.lines.ids() {
-            // Nobody is thread `MAX`, so that everything is settled.
+            // No thread has the number `MAX`, so this settles everything.
             self.settle(id, ThreadId(u32::MAX), u64::MAX);
             let dirty = std::mem::take(&mut self.lines.get(id).dirty);
             for left in dirty {

@@ -1,10 +1,11 @@
 //! Locks that live in PM: which of them a crash can leave held, and whether what runs afterwards frees them.
 //!
-//! PMRace calls it a synchronisation inconsistency: the lock is restored with the pool, its holder is not. It needs every
-//! such lock annotated, with its initial value. Here a lock is known by its address, its free value by what it was
-//! taken from. Whether a restart frees it cannot be seen in a run that started from a whole pool: programs look at
-//! their locks and write only the ones that are held. So the engine names a moment at which a crash leaves the lock
-//! held ([`LockLeftHeld::crash_at`]); whoever can make that image and run recovery on it lets an [`Aftermath`] watch.
+//! PMRace calls this a synchronisation inconsistency: the pool restores the lock, but not its holder. PMRace needs every
+//! such lock annotated with its initial value. Here a lock is known by its address, and its free value is what the word
+//! held before it was taken. A run that started from an undamaged pool cannot show whether a restart frees the lock:
+//! programs look at their locks and write only those that are held. So the engine names a moment at which a crash leaves
+//! the lock held ([`LockLeftHeld::crash_at`]). Whoever builds that image and runs recovery on it lets an [`Aftermath`]
+//! watch.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,7 @@ use rustc_hash::FxHashMap as FastMap;
 pub struct LockLeftHeld {
     /// Where the lock is.
     pub word: PmWord,
-    /// Where it was taken.
+    /// The thread that took it.
     pub thread: ThreadId,
     /// The instruction that took it.
     pub site: SiteId,
@@ -30,9 +31,10 @@ pub struct LockLeftHeld {
     pub seq: u64,
     /// A crash before the event with this number leaves it held, all earlier stores being persistent.
     pub crash_at: u64,
-    /// Its line was flushed while it was held; otherwise only the cache itself may write it back.
+    /// The program flushed its line while it was held; otherwise only an eviction from the cache can make it
+    /// persistent.
     pub flushed: bool,
-    /// What is there when it is free and when it is held; nothing if a lock function knows.
+    /// The values of the free and of the held word; nothing if a lock function takes it.
     pub values: Option<(u64, u64)>,
 }
 
@@ -71,13 +73,13 @@ impl HeldLocks {
 /// What became of a lock that a crash left held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Afterwards {
-    /// It was given its free value, or taken over.
+    /// It got its free value back, or another thread took it over.
     Freed,
-    /// Somebody needed it and did not get it.
+    /// A thread needed it and did not get it.
     LeftHeld,
-    /// Nobody asked for it: it tells nothing.
+    /// No thread asked for it: the restart shows nothing.
     Unused,
-    /// The same, since the run ended badly before anybody could.
+    /// No thread asked for it, as the run failed before that.
     Failed,
 }
 
@@ -92,15 +94,15 @@ pub struct Aftermath {
     freed: bool,
     refused: bool,
     looked: bool,
-    /// Looks at the lock since anything was stored.
+    /// Looks at the lock since the last store of any kind.
     in_vain: u32,
-    /// Where each thread has looked last, and how often with nothing else in between.
+    /// The address that each thread looked at last, and how often in a row.
     rows: FastMap<ThreadId, (u64, u32)>,
 }
 
-/// Who has looked this often, while nobody has stored anything, spins.
+/// A thread spins if it looks at the lock this often while no thread stores anything.
 const SPINS: u32 = 20_000;
-/// So does who has looked this often with nothing else in between. The client reports at most 256 such looks.
+/// A thread also spins if it looks this often in a row. The client reports at most 256 such looks.
 const SPINS_IN_A_ROW: u32 = 200;
 
 impl Aftermath {
@@ -120,18 +122,18 @@ impl Aftermath {
         }
     }
 
-    /// Nothing happens any more but looks at the lock.
+    /// Nothing happens any more except looks at the lock.
     fn waits_for_ever(&self) -> bool {
         self.in_vain >= SPINS
     }
 
-    /// Whatever comes now changes nothing: the lock is free again, or nothing happens but looks at it.
+    /// No further event can change the verdict: the lock is free again, or nothing happens except looks at it.
     pub fn is_decided(&self) -> bool {
         self.freed || self.waits_for_ever()
     }
 
-    /// A thread looks at a word, be it of this lock or of another that the crash left held, and does nothing else. If nothing comes any
-    /// more, not from others either, it waits for ever.
+    /// A thread looks at a word of this lock, or of another that the crash left held, and does nothing else. If no event follows, from
+    /// other threads either, it waits forever.
     pub fn is_spinning(&self) -> bool {
         !self.freed && self.rows.values().any(|&(_, looks)| looks >= SPINS_IN_A_ROW)
     }
@@ -176,7 +178,8 @@ impl Aftermath {
         }
     }
 
-    /// Whether a word that was left held is only counted up: who joins a holder that is gone does not free the lock.
+    /// Whether a word that was left held is only incremented: a thread that joins a vanished holder does not free the
+    /// lock.
     fn is_one_more(&self, old: &[u8], new: &[u8]) -> bool {
         let Some((_, held)) = self.values else { return false };
         let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
@@ -201,11 +204,11 @@ impl Aftermath {
     fn frees(&self, thread: ThreadId, addr: u64, value: &[u8]) -> bool {
         let Some((_, held)) = self.values else { return true };
         let Some(first) = self.first_byte(thread, addr, value.len() as u64) else { return false };
-        // The least significant byte in which the two differ might be another one; any change of the word will do.
+        // The values may differ in another byte than the least significant one; any change of the word will do.
         value[first..].iter().zip(held.to_le_bytes()).any(|(&now, then)| now != then)
     }
 
-    /// `failed`: the run ended badly or did not end.
+    /// `failed`: the run failed or did not end.
     pub fn verdict(&self, failed: bool) -> Afterwards {
         if self.freed {
             Afterwards::Freed

@@ -1,9 +1,9 @@
-//! Which races are one finding: those of one store, whoever reads it. What is to be changed is at the store, and which of
-//! its readers a run shows is chance.
+//! Which races form one finding: those of one store, whichever thread reads it. The fix belongs at the store, and which
+//! of its readers a run shows is chance.
 //!
 //! A place is the line that stores or loads, not counting libraries and helpers. A function that stores and leaves it to its
-//! caller to make the value persistent is a helper, too, whatever it is called: the race is the caller's, and each call of
-//! it is a place of its own. All places that read what is stored, and all call paths, are told in one finding.
+//! caller to make the value persistent is a helper, too, whatever its name: the race is the caller's, and each call counts
+//! as a separate place. One finding lists all places that read the value, and all call paths.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -24,10 +24,10 @@ pub(super) struct Ends {
     pub(super) end: Option<Stack>,
 }
 
-/// Races that are one finding: a place that stores, and those that read.
+/// Races that form one finding: a place that stores, and the places that read it.
 pub(super) struct RaceGroup<'a> {
     pub(super) place: CodePlace,
-    /// Never empty; the first one says most.
+    /// Never empty; the most informative comes first.
     pub(super) readers: Vec<RaceReader<'a>>,
     /// All paths to the store.
     paths: BTreeSet<String>,
@@ -38,7 +38,7 @@ pub(super) struct RaceGroup<'a> {
 /// The races of a store with one place that reads.
 pub(super) struct RaceReader<'a> {
     place: CodePlace,
-    /// The race that says most, and its paths.
+    /// The most informative race, and its paths.
     pub(super) race: &'a PredictedRace,
     pub(super) ends: Ends,
     pub(super) count: u64,
@@ -49,12 +49,12 @@ pub(super) struct RaceReader<'a> {
 /// Function, file, line, and the offset of the instruction.
 type CodeLine = (Option<String>, Option<PathBuf>, Option<u32>, u64);
 
-/// Where the user would look. Only an instruction without a line is told apart from others by its own place.
+/// Where the user would look. Only instructions without a source line are told apart by their offsets.
 #[derive(Debug, PartialEq)]
 pub(super) struct CodePlace(Vec<CodeLine>);
 
 impl CodePlace {
-    /// `callers`: how many of the calls around the line belong to it.
+    /// `callers`: how many of the callers belong to the place.
     fn in_stack(stack: &Stack, callers: usize) -> Self {
         let own = user_frame(stack).unwrap_or(0);
         let outer = stack.iter().skip(own + 1).filter(|frame| frame.is_user()).take(callers);
@@ -71,7 +71,7 @@ impl CodePlace {
     }
 }
 
-/// In the order in which the first of each was found.
+/// Groups races, in the order in which the first of each group was found.
 pub(super) fn group<'a>(races: &'a [PredictedRace], stacks: &mut dyn Stacks) -> Vec<RaceGroup<'a>> {
     let resolved: Vec<(&PredictedRace, Ends)> = races
         .iter()
@@ -84,7 +84,7 @@ pub(super) fn group<'a>(races: &'a [PredictedRace], stacks: &mut dyn Stacks) -> 
             (race, ends)
         })
         .collect();
-    // Asked of all races of a path: whether another thread was faster to end a window is chance.
+    // One such race decides for all races of a path: whether another thread ended the window first is chance.
     let path = |race: &PredictedRace| (race.store.site, race.store.context);
     let left_to_caller: FastSet<(SiteId, ContextId)> =
         resolved.iter().filter(|(race, ends)| leaves_to_caller(race, ends)).map(|(race, _)| path(race)).collect();
@@ -120,7 +120,7 @@ fn leaves_to_caller(race: &PredictedRace, ends: &Ends) -> bool {
     shared > 0 && user_frame(store).is_some_and(|own| own < store.len() - shared)
 }
 
-/// Calls to show of a path: enough to tell paths apart.
+/// Calls of a path to show: enough to tell paths apart.
 const CALLS: usize = 4;
 
 /// A call path in words, innermost first.
@@ -166,7 +166,7 @@ impl<'a> RaceGroup<'a> {
 }
 
 impl<'a> RaceReader<'a> {
-    /// What was observed says most; among equals the choice must not depend on the schedule.
+    /// Sorts observed races first; among equals the choice must not depend on the schedule.
     fn rank(&self) -> (bool, String, String) {
         (!self.race.observed, words(&self.ends.store), words(&self.ends.load))
     }

@@ -1,7 +1,7 @@
 //! Pairs of a store and a load: which of them are races, and which reports remain at the end.
 //!
-//! A pair that only an inferred lock protects cannot be judged before the run is over, since the next event may show that
-//! the lock is none. Such pairs wait here, with their excuse.
+//! A pair that only an inferred lock protects cannot be judged before the end of the run, since a later event may show
+//! that the word is no lock. Such pairs wait here, with their excuse.
 
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap as FastMap;
 /// One end of a race.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaceAccess {
-    /// Who stored or loaded.
+    /// The thread that stored or loaded.
     pub thread: ThreadId,
     /// The instruction.
     pub site: SiteId,
@@ -27,11 +27,11 @@ pub struct RaceAccess {
     pub seq: u64,
     /// The PM file.
     pub file: FileId,
-    /// Where in the file the bytes begin that both ends have in common.
+    /// Offset in the file of the bytes that both ends have in common.
     pub offset: u64,
     /// How many bytes they span.
     pub len: u64,
-    /// Locks held there; for the load also those that were taken or looked at before its thread acted.
+    /// Locks held at the access; for the load, also those that its thread took or looked at before it acted.
     pub locks: Vec<LockName>,
     /// When they were held, as far as that is known.
     pub spans: Vec<LockTime>,
@@ -44,14 +44,14 @@ pub struct LockTime {
     pub lock: LockName,
     /// Number of the event that took it.
     pub from: u64,
-    /// ... and of the one that gave it back, if that came before the end of the race.
+    /// Number of the event that released it, if that came before the end of the race.
     pub to: Option<u64>,
 }
 
-/// Where something happened, without memory.
+/// The event that ended the window of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowEnd {
-    /// Whose fence or store it is; not always the writer.
+    /// The thread that fenced or stored; not always the writer.
     pub thread: ThreadId,
     /// The instruction.
     pub site: SiteId,
@@ -61,7 +61,7 @@ pub struct WindowEnd {
     pub seq: u64,
 }
 
-/// A lock as one can name it: by its place in PM, or by its address.
+/// What identifies a lock: its place in PM, or its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockName {
     /// A lock in PM, which survives a restart.
@@ -77,7 +77,7 @@ pub struct PredictedRace {
     pub store: RaceAccess,
     /// A load of another thread that may see it before it is persistent.
     pub load: RaceAccess,
-    /// How the store's window ended, and by what: the late fence, the overwriting store, or nothing at all.
+    /// How the store's window ended: by a late fence, by an overwriting store, or not at all.
     pub fate: Fate,
     /// What ended it. Nothing if the store was never persisted or overwritten.
     pub ended_by: Option<WindowEnd>,
@@ -91,30 +91,30 @@ pub struct PredictedRace {
     pub sightings: Sightings,
 }
 
-/// A lock that would make a pair harmless, if it is one; and whether both sides have only counted it up.
+/// A word that makes a pair harmless if it is a lock; and whether both sides have only incremented it.
 type Excuse = (LockId, bool);
 
 /// The call paths of a store and of a load, each with its instruction.
 type PathPair = [(SiteId, ContextId); 2];
 
-/// The paths of both ends, and what the candidate depends on; at last, whether the store comes behind the end of what is read if that is
-/// a string.
+/// The paths of both ends, the locks and the word that the verdict depends on, and whether the store lies past the end of what is read
+/// if that is a string.
 type CandidateKey = (PathPair, Box<[Excuse]>, Option<LockId>, bool);
 
 #[derive(Debug)]
 struct Candidate {
     race: PredictedRace,
     excuses: Box<[Excuse]>,
-    /// The word stored to, if that may be a lock itself.
+    /// The word stored to, if it may be a lock itself.
     word: Option<LockId>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Races {
     candidates: FastMap<CandidateKey, Candidate>,
-    /// The paths that are told apart, by the instructions that they lead to.
+    /// The known paths, by the instructions that they lead to.
     paths: FastMap<(SiteId, SiteId), Vec<PathPair>>,
-    /// Where each instruction has stored to what others may read.
+    /// The lines that each instruction has stored to and other threads may read.
     stored: FastMap<(SiteId, ContextId), StoredLines>,
     /// What two locksets have in common, by their ids.
     common: FastMap<(SetId, SetId), Common>,
@@ -123,15 +123,16 @@ pub(crate) struct Races {
 #[derive(Debug, Clone)]
 enum Common {
     Nothing,
-    /// A lock that is beyond doubt.
+    /// A lock that is certain to be one.
     Lock,
     Excuses(Box<[Excuse]>),
 }
 
-/// Beyond this many undecided pairs the evidence at hand has to do.
+/// Beyond this many undecided pairs, new ones are judged by the evidence so far.
 const MAX_UNDECIDED: usize = 100_000;
 const MAX_CACHED: usize = 1 << 20;
-/// Paths to one pair of instructions: more than a reader looks at, few enough for any recursion. The rest count with the first.
+/// Paths to keep per pair of instructions: more than a user looks at, yet a bound for any recursion. The rest count as the
+/// first.
 const MAX_PATHS: usize = 64;
 
 fn exclude(a: Hold, b: Hold) -> bool {
@@ -141,7 +142,7 @@ fn exclude(a: Hold, b: Hold) -> bool {
             && (a.mode, b.mode) != (HoldMode::Counted, HoldMode::Counted))
 }
 
-/// What a pair is judged by, beside its two accesses.
+/// What decides about a pair, beside its two accesses.
 pub(crate) struct PairContext<'a> {
     pub(crate) sets: &'a Locksets,
     pub(crate) locks: &'a KnownLocks,
@@ -163,7 +164,7 @@ impl<'a> PairContext<'a> {
         Self { sets, locks, threads, file: line.file, offset: line.offset, predict_lock_free: options.lock_free }
     }
 
-    /// Locks of the store that are in its line, and that the load's thread has read before it acted.
+    /// Locks of the store that lie in its line and that the load's thread read before it acted.
     fn looked_at(&self, store: &Written, read: &LineRead) -> Box<[Excuse]> {
         if read.looked == 0 {
             return Box::default();
@@ -198,7 +199,7 @@ impl Races {
         let found = match (certain, excuses.is_empty()) {
             (true, _) => Common::Lock,
             (false, true) => Common::Nothing,
-            // Not kept: the lock may be beyond doubt the next time.
+            // Not cached: the lock may be certain the next time.
             (false, false) => return Common::Excuses(excuses.into()),
         };
         if self.common.len() > MAX_CACHED {
@@ -213,8 +214,8 @@ impl Races {
         self.stored.entry((at.site, at.context)).or_default().note(line);
     }
 
-    /// Judges a store and a load of another thread that no happens-before edge keeps apart. `acted`: the load's thread was
-    /// seen to act before the store was persistent.
+    /// Judges a store and a load by another thread that no happens-before edge orders. `acted`: the load's thread acted
+    /// before the store was persistent.
     pub(crate) fn pair(&mut self, store: &Written, read: &LineRead, acted: bool, context: &PairContext<'_>) {
         let bytes = store.bytes & read.bytes;
         if store.at.thread == read.at.thread || bytes == 0 {
@@ -242,14 +243,14 @@ impl Races {
             }
         }
         let observed = acted || read.saw == Some(store.at.seq);
-        // Without the overlap this would have been left out above, or taken for initialisation.
+        // Without the overlap, this pair would have been left out above or counted as initialisation.
         let lock_free = matches!(store.how, StoreMeans::Atomic(_)) && !context.predict_lock_free;
         let line = PmWord { file: context.file, offset: context.offset };
         let key = (self.path_pair(store.at, read.at), excuses, word, bytes & read.text == 0);
         if let Some(known) = self.candidates.get_mut(&key) {
             known.race.count += 1;
             known.race.sightings.note(line, store.overlapped || lock_free);
-            // The sample that says most is the one that was observed.
+            // An observed pair is the most informative sample.
             if observed && !known.race.observed {
                 let (count, sightings) = (known.race.count, std::mem::take(&mut known.race.sightings));
                 known.race = PredictedRace { count, sightings, ..describe(store, read, bytes, observed, context) };
@@ -275,8 +276,8 @@ impl Races {
         pair
     }
 
-    /// What remains, now that all evidence is in: one race per pair of call paths, in the order in which they came. `reads_string`: whether
-    /// an instruction is one of a function that reads strings.
+    /// The remaining races, now that all evidence is in: one per pair of call paths, in the order in which they came. `reads_string` tells
+    /// whether an instruction belongs to a function that reads strings.
     pub(crate) fn finish(self, locks: &KnownLocks, reads_string: &mut dyn FnMut(SiteId) -> bool) -> Vec<PredictedRace> {
         let mut found: FastMap<PathPair, PredictedRace> = FastMap::default();
         let mut left: Vec<(PathPair, Candidate)> = Vec::new();

@@ -1,13 +1,13 @@
-//! A thread as the engine sees it: its locks, its flushes under way, and what it has read but not acted on yet.
+//! The engine's view of a thread: its locks, its pending flushes, and what it has read but not acted on yet.
 //!
 //! The paper counts a load at the moment of the load. But a thread that has read an unpersisted value can still make it
 //! persistent itself, or wait until the writer has, before it *acts*: before it stores to another line of PM, or ends.
-//! PMRace draws the same line between an inconsistency candidate and an inconsistency, its durable side effects. So
-//! loads wait here until their thread acts, and meanwhile
+//! PMRace draws the same line between an inconsistency candidate and an inconsistency, which has durable side effects.
+//! So loads wait here until their thread acts, and meanwhile
 //!
 //! * a load is forgotten if its thread flushes the line and fences;
-//! * a load is protected also by locks that its thread takes afterwards, or finds not to be in the hands of the writer:
-//!   the writer's critical section was over by then, and with it the persist that belongs to it;
+//! * a load is also protected by locks that its thread takes afterwards, or finds not held by the writer: by then the
+//!   writer's critical section was over, and so was the persist in it;
 //! * a store to the same line is no act: no crash keeps it and loses an earlier store to the line.
 //!
 //! What it misses: acts that leave no event, such as an answer sent to a client between the load and the lock; and readers that
@@ -23,17 +23,18 @@ use super::reads::LineRead;
 #[derive(Debug, Default)]
 pub(crate) struct ThreadView {
     pub(crate) held: HeldList,
-    /// Lines flushed since the last fence, with the number of the flush; and single non-temporal stores.
+    /// Lines flushed since the last fence, and single non-temporal stores.
     pub(crate) flushes: Vec<Flushed>,
     pub(crate) pending: Vec<PendingLoad>,
-    /// Moves when a load that was already seen would have to be seen again.
+    /// Changes when loads that were already seen must be processed again.
     pub(crate) window: u32,
-    /// Of the thread's newest event that is no load. Loads have no exact place: all that is sure is that they came after it.
+    /// Number of the thread's newest event that is no load. Loads have no exact position: they came after it, but how long
+    /// after is unknown.
     pub(crate) last_seq: u64,
-    /// What the last events were, if they all were the same load: where, by whom, how often.
+    /// The load that the last events all were, if so: its address, its instruction, and how often.
     pub(crate) spinning: (u64, SiteId, u32),
     pub(crate) cache: LoadCache,
-    /// Tells processes apart.
+    /// Number of its process.
     pub(crate) process: u32,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct ThreadView {
 pub(crate) struct Flushed {
     pub(crate) line: LineIndex,
     pub(crate) seq: u64,
-    /// Only this store, which went past the cache.
+    /// Only this store, which bypassed the cache.
     pub(crate) only: Option<u64>,
 }
 
@@ -50,20 +51,20 @@ pub(crate) struct Flushed {
 pub(crate) struct PendingLoad {
     pub(crate) line: LineIndex,
     pub(crate) read: LineRead,
-    /// The lock taken or looked at next, whichever it is, and some more that this line is known to be guarded by.
+    /// The lock taken or looked at next, whichever it is; `more` has later ones that are known to guard this line.
     pub(crate) next: Option<Hold>,
     pub(crate) more: Vec<Hold>,
-    /// The line was flushed since, by the same thread; the next fence settles it.
+    /// The same thread has flushed the line since; its next fence settles the load.
     pub(crate) flushed: bool,
     pub(crate) key: LoadKey,
 }
 
-/// More than enough for what happens between a load and the act it leads to.
+/// Locks to keep in `more`: enough for what happens between a load and the act it leads to.
 const MAX_LATER_LOCKS: usize = 4;
-/// So that a thread that only reads does not gather loads for ever. Half of them are taken to have been acted on then.
+/// Bound on pending loads, for threads that only read. When it is reached, half of them count as acted on.
 pub(crate) const MAX_PENDING: usize = 256;
 
-/// How many loads back to look for those of the same line.
+/// How many pending loads to search for the same line.
 const GLANCE: usize = 16;
 
 impl ThreadView {
@@ -77,7 +78,7 @@ impl ThreadView {
 }
 
 impl PendingLoad {
-    /// Whether another load of the line is one more step of the same loop, of which nothing else can be said.
+    /// Whether another load of the line is just one more step of the same loop.
     pub(crate) fn is_like(&self, read: &LineRead) -> bool {
         let of = |r: &LineRead| (r.at.site, r.at.context, r.locks, r.epoch, r.saw, r.from);
         of(&self.read) == of(read) && self.next.is_none() && self.more.is_empty() && !self.flushed
@@ -118,7 +119,7 @@ struct Entry {
     window: u32,
 }
 
-/// In place of a window: holds in every window.
+/// Stands for a window: the entry is valid in every window.
 pub(crate) const ALWAYS: u32 = u32::MAX;
 const CACHE: usize = 512;
 
@@ -146,7 +147,7 @@ impl LoadCache {
         self.entries[Self::slot(&key)] = Entry { key, line, version, window };
     }
 
-    /// A load that was remembered for its window turns out to hold for all.
+    /// A load that was remembered for one window is valid in all.
     pub(crate) fn confirm(&mut self, key: &LoadKey) {
         let entry = &mut self.entries[Self::slot(key)];
         if entry.key == *key {

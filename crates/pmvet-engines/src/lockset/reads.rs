@@ -1,4 +1,4 @@
-//! The loads of a line that count, each kind of them once.
+//! The loads of a line that count, one of each kind.
 
 use pmvet_events::{SiteId, ThreadId};
 
@@ -11,18 +11,18 @@ use super::locksets::SetId;
 pub(crate) struct LineRead {
     pub(crate) at: EventOrigin,
     pub(crate) bytes: u64,
-    /// Those that matter to a function that reads a string; see `strings`.
+    /// The bytes that matter if a function reads a string here; see `strings`.
     pub(crate) text: u64,
     pub(crate) locks: SetId,
     pub(crate) epoch: Epoch,
     /// The number of the store whose bytes it read before they were persistent.
     pub(crate) saw: Option<u64>,
-    /// Who made the store that it read from.
+    /// The thread and instruction whose value it read.
     pub(crate) from: Maker,
-    /// Its thread took a lock, or looked at one, before it acted: perhaps one that the value led to.
+    /// Its thread took a lock, or looked at one, before it acted: perhaps the value led to that lock.
     pub(crate) followed: bool,
     /// A bit for each word of the line that its thread read afterwards, before it acted. If one of them turns out to be a
-    /// lock, the thread has looked at it before anybody could know.
+    /// lock, the thread has looked at that lock.
     pub(crate) looked: u8,
 }
 
@@ -30,25 +30,25 @@ pub(crate) struct LineRead {
 pub(crate) type Maker = (ThreadId, SiteId);
 
 impl LineRead {
-    /// Whether a store, of which `locks` were held for its whole window, tells nothing about this load, since the thread would
-    /// have taken another lock had it read this value: the lock of a node that a pointer leads to, say.
+    /// Whether a store with an effective lockset says nothing about this load: had the thread read this value, it would have
+    /// taken another lock, such as that of the node that a pointer leads to.
     pub(crate) fn would_differ(&self, store: &Written) -> bool {
         self.followed && store.locks != SetId::EMPTY && self.from != (store.at.thread, store.at.site)
     }
 }
 
-/// Most accesses of a busy line are like one that is known, and the line is searched for it each time. A tag beside each
-/// load tells nearly all others apart, so that the search stays within a few lines of the machine's own cache.
+/// Most accesses of a busy line are like a known one, and each of them searches the line for it. A tag per load rules
+/// out nearly all others, so that the search touches only a few cache lines of the host.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     tags: Vec<[u32; BLOCK]>,
     list: Vec<LineRead>,
-    /// Which of the list is replaced next, once it is full.
+    /// The load to replace next, once the list is full.
     oldest: usize,
     seen: u32,
 }
 
-/// What of a tag tells what a load does; the rest tells who does it.
+/// The part of a tag that stands for instruction and locks; the rest stands for the epoch.
 const WHAT: u32 = 0xffff;
 
 fn tag(site: SiteId, locks: SetId, epoch: Epoch) -> u32 {
@@ -56,16 +56,16 @@ fn tag(site: SiteId, locks: SetId, epoch: Epoch) -> u32 {
     mixed(site.0, locks.number()) >> 16 | mixed(epoch.thread.0, epoch.count) & !WHAT
 }
 
-/// Tags that are compared at a time, without a branch.
+/// Tags to compare at a time, without a branch.
 const BLOCK: usize = 8;
 
 impl Reads {
-    /// Moves whenever there is a new one.
+    /// Changes whenever a load is added.
     pub(crate) fn seen(&self) -> u32 {
         self.seen
     }
 
-    /// A bit for each load whose tag is the same, as far as the mask goes.
+    /// A bit for each load whose tag is the same under the mask.
     #[inline]
     fn tagged(&self, tag: u32, mask: u32) -> u64 {
         let mut found = 0;
@@ -92,8 +92,8 @@ impl Reads {
         self.list.iter()
     }
 
-    /// Whether these bytes were read before, by the same instruction of the same thread with the same locks: on the same call
-    /// path, or on as many others as are told apart.
+    /// Whether the same instruction of the same thread has read these bytes before with the same locks, on the same call path
+    /// or on as many others as are told apart.
     #[inline]
     pub(crate) fn knows(&self, at: &EventOrigin, locks: SetId, epoch: Epoch, [bytes, text]: [u64; 2]) -> bool {
         let covers = |r: &LineRead| bytes & !r.bytes == 0 && text & !r.text == 0;
@@ -109,7 +109,7 @@ impl Reads {
         })
     }
 
-    /// Keeps a load, unless it is like what is there. True if it has to be compared with the stores.
+    /// Keeps a load, unless a like one is there. True if it has to be compared with the stores.
     pub(crate) fn note(&mut self, read: LineRead, clocks: &Clocks) -> bool {
         let tag = tag(read.at.site, read.locks, read.epoch);
         let like = |r: &LineRead| (r.at.site, r.locks, r.followed) == (read.at.site, read.locks, read.followed);
@@ -157,7 +157,7 @@ impl Reads {
         self.tags[at / BLOCK][at % BLOCK] = tag;
     }
 
-    /// These bytes have begun another life.
+    /// These bytes were allocated anew.
     pub(crate) fn forget(&mut self, bytes: u64) {
         self.list.iter_mut().for_each(|r| r.bytes &= !bytes);
         self.list.retain(|r| r.bytes != 0);

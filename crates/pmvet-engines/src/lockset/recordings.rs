@@ -1,28 +1,28 @@
 //! What several recordings of one workload predict, as one list of findings.
 //!
-//! Which races a recording shows depends on how its threads came to meet. With several of them that is measured: a race that each
-//! recording predicts is likely to be in the next one, too; another one is marked as chance.
+//! Which races a recording shows depends on how its threads were scheduled. Several recordings measure this: a race that all of
+//! them predict is likely to be in the next one, too; any other is marked as chance.
 
 use pmvet_findings::{Evidence, Finding};
 
 use super::race_paths::CodePlace;
 
-/// Recordings that are enough to know of a race that all of them show whether another run will: one that is there half of the time
-/// is in each of three with a probability of 1/8.
+/// If this many recordings all show a race, another run counts as likely to show it: a race that occurs half of the time is in all
+/// three with a probability of 1/8.
 const CONCLUSIVE: usize = 3;
 
 /// A race that one recording predicts.
 #[derive(Debug)]
 pub struct PredictedFinding {
-    /// What makes it the same race in two recordings.
+    /// Two recordings have the same race if this is equal.
     pub(super) place: CodePlace,
-    /// Judged by its recording alone, another one may not show it.
+    /// Judged by this recording alone, another one may not show it.
     pub(super) by_chance: bool,
     pub(super) finding: Finding,
 }
 
-/// One finding for each race that any of the recordings predicts. The recording that is kept comes last: if it has the race, it
-/// says how it came about.
+/// One finding for each race that any of the recordings predicts. The recording that is kept comes last: if it has the race,
+/// the finding is taken from it.
 pub fn join(recordings: Vec<Vec<PredictedFinding>>) -> Vec<Finding> {
     let all = recordings.len();
     let mut races: Vec<JoinedRace> = Vec::new();

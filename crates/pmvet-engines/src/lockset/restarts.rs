@@ -1,4 +1,4 @@
-//! Locks that live in PM: what a restart makes of one that a crash left held.
+//! Locks that live in PM: whether a restart frees one that a crash left held.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::OsString;
@@ -14,17 +14,17 @@ use super::pm_locks::{Aftermath, Afterwards, LockLeftHeld};
 use crate::lab::restart::{Restart, RestartWatch};
 use crate::lab::{self, Lab, LabError};
 
-/// A restart hangs on a lock if it takes so many times as long as the recorded run, and a second; never more than ten.
+/// A restart hangs if it takes `SLOWDOWN` times as long as the recorded run plus `SLACK`, but at most `LONGEST`.
 const SLOWDOWN: u32 = 4;
 const SLACK: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// What a restart makes of a lock, it mostly makes of all locks that the same line takes.
+/// Locks to try per line that takes them: a restart mostly treats them all alike.
 const MOST_PER_LINE: usize = 4;
-/// If nothing is to be proven, so many restarts in which no lock stays held are enough, or one for each line: they must not take longer than
-/// what led to them.
+/// Without a time budget, restarts end after this many in which no lock stays held, or one for each line if that is
+/// more: they must not take longer than the analysis before them.
 const MOST_FRUITLESS: usize = 4;
-/// If so many restarts come first and all of them fail before anybody asks for the lock, others would, too.
+/// Size of the first round. If all its restarts fail before a thread asks for the lock, the others would, too.
 const FIRST: usize = 2;
 
 /// Restarts the program from crashes that leave a lock held.
@@ -32,7 +32,7 @@ const FIRST: usize = 2;
 pub struct Restarts<'a> {
     /// The workload, and the folder with its recorded run.
     pub lab: Lab<'a>,
-    /// What runs after a crash before the program does. Nothing: the program itself.
+    /// What runs after a crash, before the program. Nothing: only the program.
     pub recover: Option<Vec<OsString>>,
     /// How long the recorded run took.
     pub traced: Duration,
@@ -41,8 +41,8 @@ pub struct Restarts<'a> {
 }
 
 impl Restarts<'_> {
-    /// The locks that stay held, and how many were not tried. `paths`: what their files are called. A group is done with as soon as one
-    /// of it stays held.
+    /// The locks that stay held, and how many remain undecided. `paths`: the paths of their files. A group is done as soon as one of
+    /// its locks stays held.
     pub fn left_held(
         &self,
         groups: &[Vec<LockLeftHeld>],
@@ -116,12 +116,12 @@ impl Restarts<'_> {
         let run = |command: Option<&[OsString]>| {
             let mut aftermath = Aftermath::new(lock, path);
             let ended_well = restart.run(command, (versions, version, &[]), &mut aftermath)?;
-            // One that was cut short hangs on nothing.
+            // A restart that pmvet cut short proves no hang.
             Ok::<_, LabError>(ended_well.filter(|_| !shutdown::is_over()).map(|well| aftermath.verdict(!well)))
         };
         if let Some(command) = &self.recover {
             let judged = run(Some(command))?;
-            // A recovery that has nothing to do with the lock leaves it to the program.
+            // If the recovery does not touch the lock, the program decides.
             if !matches!(judged, Some(Afterwards::Unused | Afterwards::Failed)) {
                 return Ok(judged);
             }
@@ -139,8 +139,8 @@ struct Turn<'l> {
     lock: &'l LockLeftHeld,
 }
 
-/// Whose turn it is: first one lock of each line, then the second ones, and so on. That depends on what restarts give and not on how long they
-/// take, so that two runs try the same.
+/// Which locks come next: first one of each line, then the second ones, and so on. The order depends on outcomes, not
+/// on how long restarts take, so two runs try the same locks.
 #[derive(Debug)]
 struct Turns<'l> {
     waiting: VecDeque<Turn<'l>>,
@@ -151,7 +151,7 @@ struct Turns<'l> {
     /// Lines with a lock that stays held.
     decided: BTreeSet<usize>,
     held: Vec<LockLeftHeld>,
-    /// Locks whose restart did not end, and those that are beyond what a line may have.
+    /// Locks whose restart was cut short, and those beyond `MOST_PER_LINE`.
     unknown: usize,
 }
 
@@ -170,7 +170,7 @@ impl<'l> Turns<'l> {
         Turns { waiting, most_fruitless, tried: 0, fruitless: 0, failed: 0, decided, held, unknown }
     }
 
-    /// The locks to try side by side. None: that is all.
+    /// The locks to try side by side. Empty: no more are tried.
     fn next(&mut self) -> Vec<Turn<'l>> {
         let mut turns = Vec::new();
         if self.failed >= FIRST && self.failed == self.tried {

@@ -1,34 +1,35 @@
-//! Whether another run would show a race, too, judged by one recording. [`super::recordings`] compares several.
+//! Whether another run would show a race again, judged by one recording. [`super::recordings`] compares several.
 //!
-//! A prediction does not need threads to meet, but it needs them to come by. What one run shows and the next does not is of two kinds:
+//! A prediction does not need two threads to race in the run, but both must touch the line. Races that one run shows and the next may
+//! not are of two kinds:
 //!
-//! * Only an overlap made it a race. A lock-free read-modify-write is reported only if a thread acted on it within its window. Memory that nobody
-//!   else knew is initialisation, unless another thread comes before it is persistent.
+//! * Only an overlap made it a race. A lock-free read-modify-write is reported only if a thread acted on it within its
+//!   window. A store to unpublished memory is initialisation, unless another thread comes before it is persistent.
 //! * The place stores to many cache lines, and a thread without the lock came by at one or two of them only.
 //!
-//! How many pairs were seen says nothing: one store that a hundred loads follow is one chance.
+//! The number of pairs says nothing: one store that a hundred loads follow is one chance.
 
 use std::collections::BTreeSet;
 
 use super::spin::PmWord;
 
-/// Lines that are told apart, of those that raced and of those that were stored to.
+/// How many lines to remember of those that raced, and of those that were stored to.
 const MOST_RACED: usize = 3;
 const MOST_STORED: usize = 4;
 
-/// What a run has seen of a race, or of several at one place.
+/// Where a run has shown a race, or several at one place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sightings {
     /// Cache lines in which it was seen: the first few.
     raced: BTreeSet<PmWord>,
     /// Cache lines that were stored to where others might read them: the first few.
     stored: BTreeSet<PmWord>,
-    /// It was seen where no overlap was needed.
+    /// It was seen at least once where it needed no overlap.
     without_overlap: bool,
 }
 
 impl Sightings {
-    /// The race was seen in this line. `overlap`: it would be none if the threads had not overlapped.
+    /// The race was seen in this line. `overlap`: it is a race only because the threads overlapped.
     pub(crate) fn note(&mut self, line: PmWord, overlap: bool) {
         self.without_overlap |= !overlap;
         insert(&mut self.raced, line, MOST_RACED);
@@ -45,8 +46,8 @@ impl Sightings {
         other.stored.iter().for_each(|&line| insert(&mut self.stored, line, MOST_STORED));
     }
 
-    /// Another run may not show it. If `n` lines are stored to and `k` of them race, and each might as well not have, none does with a
-    /// probability of (1 - k/n)^n. That is 5 % or more for one line of several and for two of four, and less for any three.
+    /// Another run may not show it. If `k` of `n` lines that are stored to race, and each does so by chance, none does in another run
+    /// with a probability of (1 - k/n)^n. That is 5 % or more for one line of several and for two of four, and less for any three.
     pub fn is_chance(&self) -> bool {
         let (raced, stored) = (self.raced.len(), self.stored.len());
         !self.without_overlap || raced == 1 && stored > 1 || raced == 2 && stored >= MOST_STORED

@@ -1,22 +1,22 @@
-//! Locks, those that the program names by calling a lock function and those that the trace shows.
+//! Locks: those that the program takes by calling a lock function, and those inferred from the trace.
 //!
 //! A spin lock leaves a pattern on its word: a read-modify-write takes it, a store or another read-modify-write by the same
-//! thread gives it back, and in between nobody else succeeds. Every successful read-modify-write is taken for an
-//! acquisition until proven otherwise, so that the first critical section of a run is protected too; whether the
-//! word really is a lock is asked once more when the run is over ([`KnownLocks::verdict`]). Recognised are
+//! thread releases it, and in between no other thread succeeds. Every successful read-modify-write counts as an acquisition
+//! until proven otherwise, so that the first critical section of a run is protected too; the final verdict comes at the end
+//! of the run ([`KnownLocks::verdict`]). The engine recognises
 //!
 //! * plain locks: `free → held`, then `held → free`, by compare-and-swap or exchange; test-and-test-and-set is the same with
 //!   loads before. A third state that waiters set, as in Rust's and Go's mutexes, does no harm;
-//! * version locks: the word does not come back to the old value but moves on, as in optimistic lock coupling. Which of its
-//!   changes take it shows when another thread makes one, or when an instruction does that takes other locks;
+//! * version locks: the word does not return to the old value but moves on, as in optimistic lock coupling. Which of its
+//!   changes take the lock becomes clear when another thread makes one, or an instruction that takes other locks does;
 //! * reader-writer locks: readers count up and down by one, a writer takes the word from its free value;
-//! * ticket locks: a word is counted up, and its neighbour in the line is set to the ticket plus one.
+//! * ticket locks: a word is incremented, and its neighbour in the line is set to the ticket plus one.
 //!
-//! What it misses: locks whose two words lie in different lines; MCS and CLH queues. A release by a plain store to memory
-//! that is not PM is seen late, at the thread's next access to PM, and only for the last four words that the thread has
-//! taken; any other such lock counts as held until somebody else takes it. A reference count that is taken and dropped
+//! What it misses: locks whose two words lie in different lines; MCS and CLH queues. A release by a plain store to
+//! volatile memory is seen late, at the thread's next access to PM, and only for the last four words that the thread has
+//! taken; any other such lock counts as held until another thread takes it. A reference count that is taken and dropped
 //! around an access looks like a reader's share of a lock; since two readers never exclude each other, that hides
-//! nothing, once any word that is counted up in the same place was held by two at a time.
+//! nothing, once two threads at a time have held any word that is incremented in the same place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ use super::locksets::{HoldMode, LockId};
 use super::races::LockName;
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
-/// The part of a lock's key that is its address, if it is not in PM.
+/// The bits of a lock's key that hold its address, if it is not in PM.
 const ADDRESS: u64 = (1 << 48) - 1;
 
 /// A word of a PM file.
@@ -46,16 +46,17 @@ pub(crate) struct KnownLocks {
     locks: Vec<Lock>,
     by_key: FastMap<u64, LockId>,
     sites: FastMap<SiteId, SiteRecord>,
-    /// Threads that turn out not to hold a lock that they seemed to hold.
+    /// Threads that do not hold a lock after all, with that lock.
     pub(crate) dropped: Vec<(LockId, ThreadId)>,
-    /// Sites that have taken several words which are locks for sure, and so take locks; known at the end.
+    /// Sites known to take locks, as they have taken several words that are; filled at the end.
     lock_sites: FastSet<SiteId>,
-    /// Acquire sites that the user calls locks, and no locks.
+    /// Acquire sites that the user has declared to take locks; `denied`: not to take locks.
     pub(crate) declared: FastSet<SiteId>,
     pub(crate) denied: FastSet<SiteId>,
-    /// Words within locks that functions take: those functions use them as they like.
+    /// Words inside locks that functions take: only those functions know what they mean.
     pub(crate) insides: FastSet<LockId>,
-    /// Whether sites will be denied or declared once the run is over: until then nothing inferred is certain, or hopeless.
+    /// Whether sites will be denied or declared at the end of the run: until then no inferred lock is certain (`denies`)
+    /// or hopeless (`declares`).
     denies: bool,
     declares: bool,
 }
@@ -75,29 +76,29 @@ pub(crate) struct Word {
     pub(crate) free: u64,
     pub(crate) holders: Vec<Holder>,
     pub(crate) acquired: u64,
-    /// Given back by its holder, to the value it was taken from.
+    /// How often its holder released it, back to the value it was taken from.
     returned: u64,
-    /// Given back by its holder, to another value.
+    /// How often its holder released it, to another value.
     moved_on: u64,
-    /// Changed by another thread while held.
+    /// How often another thread changed it while it was held.
     disturbed: u64,
-    /// Held by several at a time.
+    /// Several threads have held it at a time.
     counts: bool,
-    /// Given back, of these times, by counting down.
+    /// How many of these releases decremented it.
     counted_down: u64,
-    /// The neighbour that serves the tickets.
+    /// Offset of the neighbour that says which ticket is served.
     serving: Option<u64>,
     pub(crate) sites: Vec<SiteId>,
     /// Where it was taken, with the calls that led there.
     taken: Vec<(SiteId, ContextId)>,
     threads: Vec<ThreadId>,
-    /// What the newest read-modify-write has left there.
+    /// The value that the newest read-modify-write left.
     latest: u64,
     /// Its size.
     pub(crate) bytes: u64,
     /// Another thread that has changed the word while it seemed to be held, from the value that its holder had put there.
     rival: Option<Holder>,
-    /// Its holders turned out to be those who had given it back.
+    /// A change that seemed to take it turned out to release it.
     turned: bool,
 }
 
@@ -123,9 +124,9 @@ impl Holder {
 #[derive(Debug, Clone, Copy, Default)]
 struct SiteRecord {
     returned: u64,
-    /// Gave a word back.
+    /// How often it released a word.
     gave_back: u64,
-    /// Took a word that was never given back.
+    /// How often it took a word that was never released.
     lost: u64,
 }
 
@@ -152,13 +153,13 @@ pub(crate) struct WordChange {
 /// What kind of lock an inferred lock is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LockShape {
-    /// Taken and given back to the same free value.
+    /// Released to the same free value that it was taken from.
     Plain,
-    /// Given back to a new value each time, as in optimistic lock coupling.
+    /// Released to a new value each time, as in optimistic lock coupling.
     Version,
     /// Readers count up and down; a writer takes it from its free value.
     ReaderWriter,
-    /// Counted up to draw a ticket; its neighbour says whose turn it is.
+    /// Incremented to draw a ticket; its neighbour says whose turn it is.
     Ticket,
 }
 
@@ -174,39 +175,39 @@ impl LockShape {
     }
 }
 
-/// Words that were found to be locks, by the instruction that takes them, and why.
+/// Words that one instruction takes and that were found to be locks, with the evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InferredLock {
     /// The instruction that takes them.
     pub site: SiteId,
     /// What kind of lock they are.
     pub shape: LockShape,
-    /// How many words this instruction takes, and one of them if it is in PM.
+    /// How many words this instruction takes.
     pub words: u64,
     /// The word that most threads took, if it is in PM.
     pub example: Option<PmWord>,
-    /// How often they were taken, all words together.
+    /// How often they were taken, summed over all words.
     pub acquired: u64,
-    /// How often their holders gave them back.
+    /// How often their holders released them.
     pub returned: u64,
     /// Successful writes by others while the lock was held, as waiters make.
     pub disturbed: u64,
     /// Threads that took the example.
     pub threads: usize,
-    /// The user says so: see `LocksetOptions::declare`.
+    /// The user has declared the lock: see `LocksetOptions::declare`.
     pub declared: bool,
 }
 
-/// A site that took this many words for good, and gave none back, takes no locks.
+/// A site takes no locks if this many words that it took were never released, and none was.
 const HOPELESS: u64 = 8;
 
-/// From so many words on that a site took and that were given back, it is known to take locks.
+/// A site is known to take locks once this many words that it took were released.
 const SURE: u64 = 4;
 
-/// Words to follow, so that reference counts do not take up all memory. Locks beyond them are not known as such.
+/// Bound on the words to track, so that reference counts do not use up all memory. Locks beyond it are not recognised.
 const MAX_WORDS: usize = 1 << 20;
 
-/// Call paths that are remembered for each lock.
+/// Call paths to remember for each lock.
 const MAX_TAKEN: usize = 8;
 
 impl KnownLocks {
@@ -266,11 +267,11 @@ impl KnownLocks {
         id
     }
 
-    /// What locks would be called that turned out to be none, such as counters.
+    /// Names of words that turned out not to be locks, such as counters.
     pub(crate) fn names_of_no_locks(&self) -> FastSet<LockName> {
         let names = |real: bool| self.all().filter(move |&(id, _)| self.verdict(id).0 == real);
         let locks: FastSet<LockName> = names(true).filter_map(|(id, _)| self.name(id)).collect();
-        // Words of two processes may have one name.
+        // Words of two processes may share a name.
         names(false).filter_map(|(id, _)| self.name(id)).filter(|name| !locks.contains(name)).collect()
     }
 
@@ -280,7 +281,7 @@ impl KnownLocks {
         }
     }
 
-    /// A thread has lost track of an inferred lock that it never gave back.
+    /// A thread's held list had to drop an inferred lock that was never released.
     pub(crate) fn forgotten(&mut self, lock: LockId, thread: ThreadId) {
         let Some(lock) = self.locks.get_mut(lock as usize) else { return };
         if let Some(at) = lock.word.holders.iter().position(|h| h.thread == thread) {
@@ -301,7 +302,7 @@ impl KnownLocks {
         let Lock { named, word, .. } = &mut self.locks[lock as usize];
         word.latest = c.new;
         word.bytes = word.bytes.max(c.bytes);
-        // The insides of a lock function: its call was reported.
+        // Code inside a lock function, whose call is reported anyway.
         if *named || c.old == c.new {
             return LockStep::Nothing;
         }
@@ -315,7 +316,8 @@ impl KnownLocks {
             return LockStep::Acquire { lock, mode: HoldMode::Exclusive, instead_of: None };
         }
         let Some(first) = word.holders.first().copied() else {
-            // Waiters mark a lock that is free by now, or the word moved on unseen: not an acquisition from the free value.
+            // A waiter marks a lock that is free by now, or the word changed unseen: this does not acquire it from the free
+            // value.
             if word.is_lock() && c.old != word.free && !counts_up || hopeless && !word.is_lock() {
                 // Other words that this instruction takes may show what it does.
                 word.tried_at(c.site);
@@ -332,7 +334,7 @@ impl KnownLocks {
             return LockStep::Acquire { lock, mode: HoldMode::Counted, instead_of: None };
         }
         if c.old == word.free {
-            // It was given back in a way that no event shows.
+            // It was released in a way that no event shows.
             word.holders.clear();
             word.returned += 1;
             word.note_taken(c, mode);
@@ -343,14 +345,14 @@ impl KnownLocks {
             return LockStep::Release { lock, holder: first.thread };
         }
         if word.returned == 0 && !word.turned && word.holders.len() == 1 {
-            // Nobody takes a lock that is held. So what the holder did was to give it back, or to set it up: certainly if an
-            // instruction comes next that takes other locks.
+            // No thread can take a lock that is held. So the holder had released it or set it up; this is certain if the
+            // instruction that comes next takes other locks.
             if c.old == first.put && (word.moved_on > 0 || takes) {
                 word.turn(c.old);
                 word.note_taken(c, mode);
                 return LockStep::Acquire { lock, mode, instead_of: Some(first.thread) };
             }
-            // Once might be the mark of a waiter, but a waiter does not give the lock back.
+            // One change might be a waiter's mark, but a waiter does not release the lock.
             let mine = word.rival.filter(|r| r.thread == c.thread && r.put == c.old && r.site != c.site);
             if mine.is_some() {
                 word.turn(c.new);
@@ -363,7 +365,7 @@ impl KnownLocks {
         LockStep::Nothing
     }
 
-    /// Whether the instruction takes locks and, as far as is known, does nothing else with them.
+    /// Whether the instruction is known to take locks and, as far as is known, not to release them.
     fn takes(&self, site: SiteId, rather_than: SiteId) -> bool {
         let record = |site| self.sites.get(&site).copied().unwrap_or_default();
         let (this, other) = (record(site), record(rather_than));
@@ -377,7 +379,7 @@ impl KnownLocks {
         let takes = by.filter(|change| change.site != holder.site && self.takes(change.site, holder.site));
         let word = &mut self.locks[lock as usize].word;
         if let Some(change) = takes.filter(|c| c.new != word.free && c.new != holder.put && word.holders.len() == 1) {
-            // An instruction that takes locks gives none back: the word was set up, or given back, before.
+            // An instruction that takes locks releases none: the word had been set up or released before.
             word.free = change.old;
             if word.returned + word.moved_on == 0 {
                 word.mistook();
@@ -387,22 +389,23 @@ impl KnownLocks {
         }
         let counted = holder.mode == HoldMode::Counted;
         word.counted_down += u64::from(counted && old.is_some_and(|old| new == old.wrapping_sub(1)));
-        // Nobody gives a lock back by taking it; and who gives a version lock back was alone with it.
+        // The instruction that takes a lock does not release it, and a version lock has only one holder when it is
+        // released.
         let again = by.is_some_and(|change| change.site == holder.site) || word.holders.len() > 1;
         let counter = counted && again && old.is_some_and(|old| new == old.wrapping_add(1));
         if counter {
-            // The same thread counts up again: this word counts something.
+            // The same thread increments again: this word is a counter.
             word.disturbed += 2;
         } else if counted
             && (word.holders.len() > 1 || word.free != 0)
             && old.is_some_and(|old| new == old.wrapping_sub(1))
         {
-            // Others keep their share; or, if the count does not start at nothing, it counts references.
+            // Other threads keep their share; or, if the count does not start at 0, it counts references.
             word.counts = true;
             word.returned += 1;
         } else if new == word.free {
             word.returned += 1;
-            // Free for all: whoever seemed to have a share was waiting for the lock.
+            // The lock is free: threads that seemed to have a share were waiting for it.
             for other in word.holders.iter().filter(|h| h.thread != holder.thread) {
                 word.disturbed += 1;
                 self.dropped.push((lock, other.thread));
@@ -410,7 +413,7 @@ impl KnownLocks {
             word.counts &= word.holders.len() == 1;
             word.holders.retain(|h| h.thread == holder.thread);
         } else if new != holder.put {
-            // What moves on by the instruction that took it counts something.
+            // If the instruction that took the word also moves it on, it is a counter.
             let counter = by.is_some_and(|change| change.site == holder.site);
             word.moved_on += u64::from(!counter);
             word.disturbed += 2 * u64::from(counter);
@@ -439,7 +442,7 @@ impl KnownLocks {
             return self.change_by_holder(lock, at, None, value);
         }
         match word.holders.first().copied() {
-            // Another thread gives the lock back: a handover.
+            // Another thread releases the lock: a handover.
             Some(holder) if value == word.free => {
                 word.holders.swap_remove(0);
                 LockStep::Release { lock, holder: holder.thread }
@@ -452,8 +455,8 @@ impl KnownLocks {
         }
     }
 
-    /// The thread has changed a word of volatile memory, and finds `value` there now. Unless others have put it there, that
-    /// was a plain store of its own.
+    /// The thread had changed a word of volatile memory, and now finds `value` there. If no read-modify-write left that
+    /// value, it was a plain store of its own.
     pub(crate) fn found(&mut self, lock: LockId, thread: ThreadId, value: u64) -> LockStep {
         match self.get(lock) {
             Some(known) if known.word.latest != value => self.store(lock, thread, value),
@@ -461,7 +464,7 @@ impl KnownLocks {
         }
     }
 
-    /// A store of `value` at `place`, beside a word that `thread` has counted up: the end of a ticket's turn?
+    /// A store of `value` at `place`, beside a word that `thread` has incremented: perhaps the end of a ticket's turn.
     pub(crate) fn serves(&mut self, lock: LockId, thread: ThreadId, place: PmWord, value: u64) -> LockStep {
         let Some(Lock { place: Some(at), word, .. }) = self.locks.get_mut(lock as usize) else {
             return LockStep::Nothing;
@@ -469,11 +472,11 @@ impl KnownLocks {
         if at.file != place.file || at.offset / 64 != place.offset / 64 || at.offset == place.offset {
             return LockStep::Nothing;
         }
-        // A word that was given back is no ticket, whatever is stored beside it.
+        // A word that was released is no ticket, whatever is stored beside it.
         if word.serving.is_none() && word.returned + word.moved_on > 0 {
             return LockStep::Nothing;
         }
-        // A ticket is drawn by counting up by one. The very first one proves nothing: many a word goes from 0 to 1.
+        // Drawing a ticket increments the word by one. The very first one proves nothing: many words go from 0 to 1.
         let drawn = |h: &Holder| h.put == h.found.wrapping_add(1) && h.found > 0;
         let served = |h: &Holder| h.thread == thread && drawn(h) && h.put == value;
         let Some(turn) = word.holders.iter().position(served) else { return LockStep::Nothing };
@@ -484,7 +487,8 @@ impl KnownLocks {
         LockStep::Release { lock, holder: thread }
     }
 
-    /// Whether the word is a lock, as far as is known by now; and whether two who counted it up exclude each other.
+    /// Whether the word is a lock, as far as is known by now; and whether two threads that incremented it exclude each
+    /// other.
     pub(crate) fn verdict(&self, lock: LockId) -> (bool, bool) {
         let is_inside = self.insides.contains(&lock);
         let Some(lock) = self.get(lock) else { return (false, false) };
@@ -494,20 +498,21 @@ impl KnownLocks {
         let word = &lock.word;
         let denied = word.sites.iter().any(|s| self.denied.contains(s));
         let declared = word.sites.iter().any(|s| self.declared.contains(s));
-        // A lock that nobody has given back is still a lock, if it is taken where other locks are.
+        // A lock that was never released still counts as a lock if it is taken where other locks are.
         let usual = word.sites.iter().any(|s| self.lock_sites.contains(s)) && word.disturbed == 0;
         let is_lock = declared || usual || word.is_lock();
         (is_lock && !denied && !is_inside, !word.counts || word.serving.is_some())
     }
 
-    /// All evidence is in.
+    /// Draws the final conclusions at the end of the run.
     pub(crate) fn conclude(&mut self) {
         let mut locks_taken: FastMap<SiteId, u32> = FastMap::default();
         for (_, lock) in self.all().filter(|(id, l)| !l.named && l.word.is_lock() && !self.insides.contains(id)) {
             lock.word.sites.iter().for_each(|&site| *locks_taken.entry(site).or_default() += 1);
         }
         self.lock_sites.extend(locks_taken.into_iter().filter(|&(_, taken)| taken > 1).map(|(site, _)| site));
-        // What several hold at a time in one place is no different where, by chance, only one did.
+        // If several threads hold a word at a time that a site takes, all words of that site are shared, even if by
+        // chance only one thread held them.
         let words = || self.locks.iter().map(|lock| &lock.word);
         let counting: FastSet<SiteId> =
             words().filter(|word| word.counts).flat_map(|word| word.sites.clone()).collect();
@@ -516,26 +521,26 @@ impl KnownLocks {
         }
     }
 
-    /// A read-modify-write that found another value than it hoped for.
+    /// A compare-and-swap that failed.
     pub(crate) fn missed(&mut self, lock: LockId, site: SiteId) {
         if let Some(lock) = self.locks.get_mut(lock as usize) {
             lock.word.tried_at(site);
         }
     }
 
-    /// So well established that later evidence will not change it.
+    /// Whether the word is a lock beyond doubt: later evidence will not change it.
     pub(crate) fn is_certain(&self, lock: LockId) -> bool {
         let certain = |l: &Lock| l.named || !self.denies && l.word.returned >= 4 && l.word.disturbed == 0;
         self.get(lock).is_some_and(certain) && self.verdict(lock).0
     }
 
-    /// The same, if two have only counted it up: they may turn out to share it.
+    /// The same for two threads that have only incremented it: they may turn out to share it.
     pub(crate) fn is_certain_to_exclude(&self, lock: LockId) -> bool {
         let shared = |l: &Lock| !l.named && l.word.is_counted_down();
         self.is_certain(lock) && self.verdict(lock).1 && !self.get(lock).is_some_and(shared)
     }
 
-    /// Whether the word is one that tells whose turn it is, for tickets.
+    /// Whether the word at this offset says whose ticket is served.
     pub(crate) fn is_serving(&self, lock: LockId, offset: u64) -> bool {
         self.get(lock).is_some_and(|l| l.word.serving == Some(offset))
     }
@@ -612,7 +617,7 @@ impl Word {
         self.holders.push(Holder::new(c, mode));
     }
 
-    /// Nobody holds the word after all: it is free, and has this value.
+    /// No thread holds the word after all: this is its free value.
     fn turn(&mut self, free: u64) {
         self.free = free;
         self.turned = true;
@@ -620,7 +625,7 @@ impl Word {
         self.mistook();
     }
 
-    /// What seemed to take the word did not.
+    /// Discards the evidence that something took the word.
     fn mistook(&mut self) {
         self.sites.clear();
         self.taken.clear();
@@ -628,13 +633,13 @@ impl Word {
     }
 
     fn tried_at(&mut self, site: SiteId) {
-        // Enough to name them; a word that very many instructions take is listed under the first few.
+        // Enough for reports: a word that very many instructions take is listed under the first few.
         if self.sites.len() < 8 && !self.sites.contains(&site) {
             self.sites.push(site);
         }
     }
 
-    /// Who gives it back counts it down, as with references and readers; a lock is rather set to its free value.
+    /// Most releases decrement it, as with references and readers; a lock is rather set to its free value.
     fn is_counted_down(&self) -> bool {
         2 * self.counted_down > self.returned
     }

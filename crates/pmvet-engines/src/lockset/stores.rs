@@ -1,4 +1,4 @@
-//! Stores and read-modify-writes: what they replace, and what they give away.
+//! Stores and read-modify-writes: what they overwrite, and what they publish.
 
 use pmvet_events::event::{AtomicKind, LINE, StoreKind};
 use pmvet_events::{FileId, ThreadId};
@@ -13,14 +13,14 @@ use super::spin::{LockStep, PmWord, WordChange};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
     pub(super) word: PmWord,
-    /// Which byte of the access comes first.
+    /// Index of its first byte in the access.
     first: usize,
     pub(super) len: u64,
 }
 
-/// How far to look behind a new pointer, in lines.
+/// How far to look behind the target of a new pointer, in lines.
 const MAX_OBJECT: usize = 64;
-/// Below this a number is not taken for a pointer.
+/// A smaller number does not count as an offset into the pool.
 const SMALLEST_OFFSET: u64 = 4096;
 
 fn number(bytes: &[u8]) -> Option<u64> {
@@ -30,7 +30,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
 }
 
 impl LocksetEngine {
-    /// Cuts an access into lines.
+    /// Splits an access at line boundaries.
     pub(super) fn parts(&self, thread: ThreadId, addr: u64, len: u64) -> Vec<Part> {
         let mut parts = Vec::new();
         self.spaces.locate(thread, addr, len, |found| {
@@ -82,7 +82,8 @@ impl LocksetEngine {
         }
     }
 
-    /// A plain store to a word that is perhaps a lock, or beside one; the word, and whether it was given back.
+    /// Handles a plain store to a word that is perhaps a lock, or beside one. Returns the word, and whether the store
+    /// released it.
     fn store_to_word(&mut self, at: EventOrigin, id: LineIndex, part: Part, stored: &[u8]) -> (Option<u32>, bool) {
         let bytes = mask(part.word.offset, part.len);
         let line = self.lines.get(id);
@@ -129,7 +130,7 @@ impl LocksetEngine {
         }
         let (stamp, locks) = (held.stamp(), held.set());
         let alone = line.is_private(at.thread, bytes);
-        // Words of one object, or bytes of one copy: one record will do, unless a flush has come in between.
+        // Words of one object, or bytes of one copy, share one record, unless a flush has come in between.
         if let Some(last) = line.dirty.last_mut()
             && (last.at.thread, last.at.site, last.at.context) == (at.thread, at.site, at.context)
             && (last.stamp, last.locks, last.how) == (stamp, locks, how)
@@ -191,7 +192,7 @@ impl LocksetEngine {
         let Some(id) = self.line_of(word) else { return };
         let part = Part { word, first: 0, len: (new.len() as u64).min(LINE - word.offset % LINE) };
         if !meant {
-            // The word itself is data: it is read, and written if the comparison held.
+            // The word is data: the instruction reads it, and writes it if the comparison held.
             let last_seq = self.threads.get(at.thread).last_seq;
             self.load_line(at, part, u64::MAX, None, last_seq);
         }
@@ -207,8 +208,8 @@ impl LocksetEngine {
         }
     }
 
-    /// An exchange whose old value nobody uses. It stores, and may give a lock back; but it takes one only where nobody else can be, as
-    /// that of a node that is not published yet.
+    /// An exchange whose old value is not used. It stores, and may release a lock; but it can take one only where no other thread can
+    /// be, such as that of a node that is not published yet.
     pub(super) fn exchange(&mut self, at: EventOrigin, addr: u64, old: &[u8], new: &[u8]) {
         self.fence(at);
         let Some(word) = self.place(at.thread, addr) else { return };
@@ -244,7 +245,7 @@ impl LocksetEngine {
         }
     }
 
-    /// A word of volatile memory is changed as locks are, or an attempt at that fails.
+    /// A word of volatile memory changes the way locks do, or an attempt to change it fails.
     pub(super) fn atomic(&mut self, at: EventOrigin, addr: u64, old: &[u8], new: &[u8], how: AtomicKind) {
         let bytes = new.len() as u64;
         let (Some(old), Some(new)) = (number(old), number(new)) else { return };
@@ -268,7 +269,7 @@ impl LocksetEngine {
         self.step(at, step);
     }
 
-    /// A word is used as locks are.
+    /// Marks a word that is used like a lock.
     pub(super) fn mark_word(&mut self, word: PmWord) {
         let Some(id) = self.line_of(word) else { return };
         let line = self.lines.get(id);
@@ -279,13 +280,13 @@ impl LocksetEngine {
         }
     }
 
-    /// A store of a pointer to lines that the thread has filled, and that nobody else has seen since: what was stored there
+    /// A store of a pointer to lines that the thread has filled and no other thread has seen since: what was stored there
     /// was initialisation, even if the memory had another use before.
     fn publishes(&mut self, at: EventOrigin, word: PmWord, stored: &[u8]) {
         if !self.options.allocators {
             return;
         }
-        // A pointer may come with the number of its pool, in one store.
+        // One store may write a pointer together with the number of its pool.
         stored.chunks_exact(8).filter_map(number).for_each(|value| self.publishes_behind(at, word, value));
     }
 
@@ -303,11 +304,11 @@ impl LocksetEngine {
             let line = self.lines.get(id);
             let bytes = line.filled(at.thread);
             let own = line.owners.iter().all(|&o| o == LineOwner::Nobody || o == LineOwner::One(at.thread));
-            // Not before the place where the pointer leads; and behind it as far as the thread has been alone.
+            // Nothing before the pointer's target counts, and behind it only lines that no other thread has touched.
             if !own && bytes == 0 || u64::from(bytes.trailing_zeros()) < start {
                 return;
             }
-            // What it was used for before, by whomever, is over.
+            // Its earlier uses, by any thread, are over.
             if bytes != 0 {
                 line.forget(bytes, at.seq);
             }

@@ -1,23 +1,23 @@
-//! Functions of the C library that read strings, and what a load of theirs can depend on: the bytes up to the end of the string.
+//! Functions of the C library that read strings. Their loads can depend only on the bytes up to the end of the string.
 //!
-//! They read up to 64 bytes at a time, whatever lies behind the terminator, and then ignore that. What such a load has in common with a
-//! store only behind a terminator is no race. Where the string ends is known from what the run has stored: of bytes that it has not stored
-//! nothing is known, and none of them ends a string. So a false alarm remains where the string was there before the run, and where the functions of the C library
-//! have no names, as those for vector units have none without its debug information. `memchr`, whose arguments nobody knows, and functions
-//! of wide characters depend on all that they read, as far as anybody can tell.
+//! They read up to 64 bytes at a time, including bytes after the terminator, which they ignore. If such a load and a store overlap only
+//! after a terminator, that is no race. The engine knows where a string ends from what the run has stored: bytes that the run has not
+//! stored are unknown and end no string. So a false alarm remains where the string was there before the run, and where the functions of
+//! the C library have no names, as those for vector units have none without its debug information. `memchr`, whose arguments are unknown,
+//! and functions of wide characters count as depending on all that they read.
 
 use super::engine::{Code, LocksetEngine};
 use super::lines::mask;
 use super::stores::Part;
 
-/// Loads of at most this many bytes are taken to depend on all of them.
+/// Loads of at most this many bytes count as depending on all of them.
 pub(super) const WORD: u32 = 8;
 
 /// What the run has stored to a line.
 #[derive(Debug)]
 pub(crate) struct LineContent {
     bytes: [u8; 64],
-    /// Those that it has stored.
+    /// A mask of the bytes that it has stored.
     known: u64,
 }
 
@@ -28,7 +28,7 @@ impl Default for LineContent {
 }
 
 impl LineContent {
-    /// Returns whether something else has taken the place of a terminator.
+    /// Returns whether the store has overwritten a terminator.
     pub(crate) fn store(&mut self, first: u64, value: &[u8]) -> bool {
         let first = (first & 63) as usize;
         let Some(known) = self.bytes.get_mut(first..first + value.len()) else { return false };
@@ -38,7 +38,8 @@ impl LineContent {
         ended
     }
 
-    /// Of these bytes those that are part of a string that begins with the first of them, and whether it ends there.
+    /// The part of these bytes that belongs to a string beginning with the first of them, and whether the string ends
+    /// there.
     fn text(&self, bytes: u64) -> (u64, bool) {
         let zeros = self.bytes.iter().rev().fold(0, |zeros, &byte| zeros << 1 | u64::from(byte == 0));
         match zeros & self.known & bytes {
@@ -49,7 +50,7 @@ impl LineContent {
 }
 
 impl LocksetEngine {
-    /// What of a part of a wide load would count if it read a string, which may have `ended` before.
+    /// The bytes of a part of a wide load that count if it reads a string, which may have `ended` in an earlier part.
     pub(super) fn text(&mut self, part: Part, ended: &mut bool) -> u64 {
         let bytes = mask(part.word.offset, part.len);
         if *ended {
@@ -64,7 +65,7 @@ impl LocksetEngine {
     }
 }
 
-/// Whether the instruction is one of a function that reads strings.
+/// Whether the instruction belongs to a function that reads strings.
 pub(super) fn reads_strings(code: &Code) -> bool {
     let is_libc = ["libc.so", "libc-"].iter().any(|name| code.module.starts_with(name));
     let names = || code.functions.iter().map(|function| function.trim_start_matches('_'));
