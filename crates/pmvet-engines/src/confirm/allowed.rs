@@ -1,4 +1,4 @@
-//! Races that are known to do no harm, by the code that they are in: PMRace's default whitelist (section 4.4). The user's own are
+//! Races that are known to do no harm, recognised by their code: PMRace's default whitelist (section 4.4). Users add their own as
 //! `[[suppress]]` entries.
 
 use pmvet_findings::Stack;
@@ -11,7 +11,7 @@ const TRANSACTIONAL: &[&str] = &[
     "publish", "xpublish",
 ];
 
-/// Why a meeting of two accesses is left out, if it is.
+/// Why a meeting of two accesses is ignored, if it is.
 pub fn reason(store: &Stack, load: &Stack) -> Option<&'static str> {
     let within = |stack: &Stack| stack.first().is_some_and(|frame| owner(frame) == Owner::PmLibrary);
     if within(store) && within(load) {
@@ -51,7 +51,7 @@ mod tests {
             ("/lib/libpmemobj.so.1", "pmemobj_tx_zalloc"),
             ("/bin/store", "put"),
         ]);
-        // A constructor of the user's, called by the library.
+        // A constructor of the user, called by the library.
         let constructor = stack(&[("/bin/store", "fill"), ("/lib/libpmemobj.so.1", "pmemobj_tx_zalloc")]);
         assert!(reason(&transaction, &user).is_some() && reason(&user, &transaction).is_some());
         assert!(reason(&library, &library).is_some());

@@ -1,4 +1,4 @@
-//! Where races may be.
+//! Which races are worth an attempt.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -13,8 +13,8 @@ use super::schedule_picker::{Arrival, Attempt, Prospect};
 use super::shared::{Nth, SharedStore};
 use crate::stacks::Stacks;
 
-/// Where races may be: the pairs of a store and a load that are predicted, and every store that other threads read. What is not proven of the latter is not
-/// reported, so there may be many.
+/// Where races may be: the predicted pairs of a store and a load, and every store that other threads read. Of the
+/// latter only proven races are reported, so there may be many attempts.
 pub fn attempts(predicted: &[(SiteId, SiteId)], shared: &[SharedStore], stacks: &mut dyn Stacks) -> Vec<Attempt> {
     let mut spots: HashMap<SiteId, Option<Instruction>> = HashMap::new();
     let mut spot = |site| spots.entry(site).or_insert_with(|| Instruction::at(site, stacks)).clone();
@@ -64,7 +64,7 @@ pub fn attempts(predicted: &[(SiteId, SiteId)], shared: &[SharedStore], stacks: 
             let attempt = attempt(change.reader, load, change.context, change.reads, promise);
             attempts.extend(chain.map(|chain| Attempt { change: Some(chain), ..attempt }));
         }
-        // The first of those that promise the same, in each thread and on each call path.
+        // Keeps the first of equally promising attempts, per thread and call path.
         reads.sort_by_key(|attempt| (Reverse(attempt.promise), attempt.until));
         let mut known = HashSet::new();
         reads.retain(|attempt| known.insert((attempt.promise, attempt.reader, attempt.path)));

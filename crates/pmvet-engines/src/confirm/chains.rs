@@ -1,9 +1,8 @@
 //! Threads that wait for each other, so that what one stores falls between two reads of another.
 //!
-//! Four stops make a *chain*, each of which waits for the next: the reader, before its first read, for the writer to be past the
-//! store before; the writer, before its store, for the reader to have read; the reader for the writer to have stored; and the
-//! writer, before it makes that persistent, for the reader to have read again and acted on it. A run has as many chains as agree on
-//! an order.
+//! Four stops make a *chain*: the reader, before its first read, waits until the writer is past its previous store; the writer,
+//! before its store, until the reader has read; the reader until the writer has stored; and the writer, before the store becomes
+//! persistent, until the reader has read again and acted on it. A run has as many chains as agree on an order.
 
 use std::ops::RangeInclusive;
 
@@ -16,8 +15,8 @@ use pmvet_events::plan;
 use super::instruction::Instruction;
 use super::schedule_picker::{Arrival, Attempt};
 
-/// Where a writer and a reader wait for each other, the reader before its first read, between its reads, and after both. The
-/// numbers are those of the operations that end there.
+/// Where a writer and a reader wait for each other; the reader does so before its first read, between its reads, and after
+/// both. The numbers are those of the operations that end there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
     writer: Option<(u32, Arrival)>,
@@ -30,7 +29,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Nothing if it is not known where the fences are.
+    /// Nothing if a fence cannot be located.
     pub fn new(change: &Change, mut spot: impl FnMut(Nth) -> Option<Arrival>) -> Option<Self> {
         let mut stop = |gate: Gate| Some((gate.operation, spot(gate.fence)?));
         Some(Self {
@@ -43,12 +42,12 @@ impl Chain {
         })
     }
 
-    /// By how many operations one of the threads has to wait for the other.
+    /// For how many operations one thread has to wait for the other.
     pub(super) fn distance(&self) -> u32 {
         self.store.abs_diff(self.between.0)
     }
 
-    /// The operations that each thread is bound in.
+    /// The operations in which the chain binds the writer.
     fn of_writer(&self) -> RangeInclusive<u32> {
         self.writer.as_ref().map_or(self.store, |(at, _)| *at)..=self.store
     }
@@ -64,7 +63,7 @@ impl Chain {
 struct Link([(ThreadId, RangeInclusive<u32>); 2]);
 
 impl Link {
-    /// Whether it must come before another one, or after it. An error if it can do neither.
+    /// Whether it must come before another link. Nothing if the order does not matter; an error if neither order works.
     fn order(&self, other: &Self) -> Result<Option<bool>, ()> {
         let mut order = None;
         for (thread, mine) in &self.0 {
@@ -81,7 +80,7 @@ impl Link {
     }
 }
 
-/// The chains of a run, in an order in which they can be made.
+/// The chains of a run, in an order in which they can happen.
 #[derive(Debug, Default)]
 pub(super) struct Chains(Vec<Link>);
 
@@ -90,7 +89,7 @@ impl Chains {
         self.0.len()
     }
 
-    /// Takes an attempt in, if it agrees with the others, and says where threads stop for it; `end` is where the writer does after
+    /// Adds an attempt if it agrees with the others, and returns where threads stop for it; `end` is where the writer stops after
     /// its store.
     pub(super) fn add(
         &mut self,

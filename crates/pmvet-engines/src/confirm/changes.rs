@@ -1,7 +1,7 @@
-//! Readers who could see a store as a change: some code of theirs reads the word before it and again after it.
+//! Readers that could see a store as a change, since they read the word before the store and again after it.
 //!
-//! In the recorded run both reads may have come too early or too late. They do not in a run in which the two threads wait for each
-//! other in between.
+//! In the recorded run, both reads may have come too early or too late. A forced run makes the two threads wait for each other in
+//! between.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,37 +12,37 @@ use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 use super::fences::{Fences, Gates};
 use super::operation_similarity::OperationWords;
 
-/// How many reads of a word are remembered, and how many words: bounds on memory.
+/// Bounds on memory: reads to remember per word, and words.
 const MOST_VISITS: usize = 96;
 const MOST_WORDS: usize = 1 << 20;
-/// How many changes that one call path sees of a store are worth a try.
+/// How many changes per store and call path are worth a try.
 const MOST_CHANGES: usize = 4;
-/// Two reads that are further apart have little to do with each other.
+/// Two reads that are more operations apart are hardly related.
 const MOST_APART: u32 = 256;
 
-/// A reader to whom a store would be a change.
+/// A reader that would see a store as a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Whose two reads the store would fall between.
+    /// The thread between whose two reads the store would fall.
     pub reader: ThreadId,
-    /// What reads it, before and after.
+    /// The instruction of both reads.
     pub site: SiteId,
     /// The call path of both.
     pub context: ContextId,
-    /// In how many of its operations the reader reads the word between the gate that is between the two reads and the second one.
+    /// In how many of its operations the reader reads the word from the gate between the two reads up to the second read.
     pub reads: u32,
-    /// The operation with the store, and those with the two reads. An operation ends with a fence.
+    /// Number of the writer's operation with the store. An operation ends with a fence.
     pub store: u32,
     /// Numbers of the reader's operations with the first and the second read.
     pub operations: [u32; 2],
-    /// How much these operations have to do with each other.
+    /// How closely these operations are related.
     pub similarity: u8,
     /// Where the two threads wait for each other.
     pub gates: Gates,
 }
 
 impl Change {
-    /// By how many operations one of the threads has to wait for the other.
+    /// For how many operations one thread has to wait for the other.
     pub fn distance(&self) -> u32 {
         self.store.abs_diff(self.gates.between.operation)
     }
@@ -74,8 +74,8 @@ impl Visits {
         }
     }
 
-    /// To whom a store would be a change: `operation` is its writer's, `previous` that of the writer's last store to the
-    /// word before, if there is one.
+    /// The readers that would see a store as a change. `operation` is the writer's; `previous` is that of its previous
+    /// store to the word, if any.
     pub(super) fn changes(
         &self,
         word: (FileId, u64),
@@ -110,7 +110,7 @@ impl Visits {
                 gates,
             });
         }
-        // Of those that are alike, the ones that take the least.
+        // Of similar ones, those with the shortest wait.
         changes.sort_by_key(|change| (Reverse(change.similarity), change.distance()));
         let mut alike: HashMap<ContextId, usize> = HashMap::new();
         changes.retain(|change| {

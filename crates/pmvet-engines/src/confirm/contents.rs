@@ -1,7 +1,7 @@
-//! `--durable`: what a run had acknowledged by the moment of a crash must be there afterwards, although a race has lost a store.
+//! `--durable`: what a run had acknowledged before a crash must be there afterwards, even if a race has lost a store.
 //!
-//! Each forced run is cut into operations by itself, since threads take their turns in another way each time. The contents to compare
-//! with depend on which operations have happened only, so that all runs share them.
+//! Each forced run is split into operations by itself, since threads interleave differently each time. The contents to compare with
+//! depend only on which operations have happened, so all runs share them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::promises::durable::{DurablePlan, OperationLog, OperationsSeen, promis
 use crate::promises::judge::{DrivenCommand, Incomparable};
 use crate::promises::{Acknowledgement, Indistinct, OperationSigns, Promises};
 
-/// What it takes to compare contents.
+/// What is needed to compare contents.
 #[derive(Debug)]
 pub struct ComparedContents<'a> {
     /// How contents are shown and compared.
     pub plan: &'a DurablePlan,
     /// The lines of the input.
     pub operations: Vec<String>,
-    /// The file where contents are kept that operations lead to.
+    /// The file that caches the contents that operations lead to.
     pub journal: &'a Path,
 }
 
@@ -36,7 +36,7 @@ pub enum NotCompared {
 }
 
 impl Judge<'_> {
-    /// Lets it compare contents with what runs have promised. `base` is the recorded run.
+    /// Makes the judge compare contents with what runs have promised. `base` is the recorded run.
     pub(super) fn expect_contents(
         &mut self,
         contents: &ComparedContents<'_>,
@@ -51,14 +51,14 @@ impl Judge<'_> {
         }))
     }
 
-    /// Sees whether contents can be compared. `shown` is what the undisturbed run left.
+    /// Checks whether contents can be compared. `shown` is what the undisturbed run left.
     pub(super) fn calibrate(&self, shown: &[u8]) -> Result<Result<(), Incomparable>, LabError> {
         let Some(promised) = &self.recovery.promised else { return Ok(Ok(())) };
         let calibrated = promised.judge.calibrate(Some(&String::from_utf8_lossy(shown)));
         calibrated.map_err(|e| LabError::output("run", "the dump", e))
     }
 
-    /// How the recorded run was cut into operations, for the report.
+    /// How the recorded run was split into operations, for the report.
     pub(super) fn operations_seen(&self, how: Acknowledgement) -> Option<OperationsSeen> {
         self.recovery.promised.as_ref().map(|promised| OperationsSeen::new(how, &promised.judge))
     }
@@ -67,7 +67,7 @@ impl Judge<'_> {
     pub(super) fn note_promises(&mut self, signs: &OperationSigns, cases: &mut [RaceCase<'_>]) {
         let Some(promised) = &mut self.recovery.promised else { return };
         let lines: Vec<&str> = promised.judge.operations().iter().map(String::as_str).collect();
-        // Of a run that was cut short before it had begun, nothing is asked.
+        // A run that ended before its first operation has promised nothing.
         let mut promises: Promises = signs.promises(&lines).map(|(promises, _)| promises).unwrap_or_default();
         for case in cases {
             let (store, load) = (case.meeting.store, case.meeting.load);
@@ -77,7 +77,7 @@ impl Judge<'_> {
         promised.promises = Arc::new(promises);
     }
 
-    /// What is missing on an image that the recovery itself is content with.
+    /// Whether recovery accepts an image whose contents are wrong.
     pub(super) fn misses_content(&self, versions: &Versions, image: &TrialImage<'_>) -> bool {
         let tried = self.journal.get(&image.name(versions));
         tried.is_some_and(|tried| matches!(tried.outcome, Outcome::Content { .. }))

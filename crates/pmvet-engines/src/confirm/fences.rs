@@ -1,4 +1,4 @@
-//! The fences of all threads: where a thread can be made to wait for another one.
+//! The fences of all threads: the places where one thread can wait for another.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -8,9 +8,9 @@ use pmvet_events::event::{Event, FenceKind, What};
 
 use super::shared::Nth;
 
-/// How many fences of one thread are remembered; a bound on memory.
+/// Fences to remember per thread; a bound on memory.
 const MOST_FENCES: usize = 1 << 18;
-/// How far before a read it is looked for a place to wait.
+/// How many operations before a read to search for a place to wait.
 const FURTHEST: u32 = 16;
 
 /// A fence of a thread, which ends its operation of that number.
@@ -23,16 +23,16 @@ pub struct Gate {
 }
 
 /// Where two threads wait for each other so that a store falls between two reads of a word. In this order: the writer is past its
-/// last store to the word before that; the reader reads; the writer stores; the reader reads again, and acts on it.
+/// previous store to the word; the reader reads; the writer stores; the reader reads again, and acts on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gates {
-    /// The writer, before its store. Nothing: it has had no fence yet.
+    /// The writer, before its store. Nothing: it has made no fence yet.
     pub writer: Option<Gate>,
-    /// The reader, before its first read. Nothing: that may come as early as it will.
+    /// The reader, before its first read. Nothing: that read may come at any time.
     pub before: Option<Gate>,
     /// The reader, between its two reads.
     pub between: Gate,
-    /// The reader, after what it does with the second one. Nothing: it ends before.
+    /// The reader, after what it does with the second read. Nothing: it ends before.
     pub after: Option<Gate>,
 }
 
@@ -40,34 +40,34 @@ pub struct Gates {
 #[derive(Debug, Default)]
 pub(super) struct Fences(HashMap<ThreadId, Made>);
 
-/// Whether a thread can be made to wait at a fence.
+/// How well a thread can wait at a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     /// An instruction that is not always a fence, and so cannot be counted.
     No,
-    /// The thread holds a lock, which others may want.
+    /// The thread holds a lock that others may need.
     Poor,
     Good,
 }
 
-/// What a thread has made.
+/// The fences and locks of a thread.
 #[derive(Debug, Default)]
 struct Made {
     fences: Vec<(Nth, Fit)>,
     count: u32,
-    /// Locks that it holds, and words that it has changed atomically and not changed again: they may be locks, too.
+    /// Locks that it holds, and words that it has changed atomically once: they may be locks, too.
     held: HashSet<u64>,
 }
 
 impl Made {
-    /// A word was changed atomically: a lock is taken, or given back.
+    /// A word was changed atomically: perhaps a lock was taken or released.
     fn changed(&mut self, addr: u64) {
         if !self.held.remove(&addr) {
             self.held.insert(addr);
         }
     }
 
-    /// The fence of an operation in this range that comes last by `rank`, of those without locks if there are any.
+    /// The best fence of the operations in this range: without locks if possible, then the highest `rank`.
     fn best(&self, operations: Range<u32>, rank: impl Fn(u32) -> u32) -> Option<Gate> {
         let known = operations.start..operations.end.min(self.fences.len() as u32);
         let fit = |operation: u32| self.fences[operation as usize].1;
@@ -114,8 +114,8 @@ impl Fences {
         }
     }
 
-    /// For a store in an operation of a writer, after an earlier one to the same word if there is one, and two operations of a reader.
-    /// Nothing if the threads cannot be made to wait there.
+    /// The gates for a store in a writer's operation, after its `previous` store to the same word if any, and for two operations of a
+    /// reader. Nothing if the threads cannot wait there.
     pub(super) fn gates(
         &self,
         (writer, store): (ThreadId, u32),

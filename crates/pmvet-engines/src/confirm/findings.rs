@@ -17,7 +17,7 @@ use crate::stacks::{self, Stacks};
 pub struct Proof {
     /// The writer was stopped after its store.
     pub forced: bool,
-    /// What recoveries say; one that proves something.
+    /// What recoveries say: a verdict that proves something.
     pub verdict: RaceVerdict,
     /// Locks that stay held after a crash were freed first.
     pub frees_locks: bool,
@@ -165,7 +165,7 @@ pub fn confirmed(
     finding
 }
 
-/// Adds to a proven race where the value went by the moment of the crash. Whether that is more than was known.
+/// Adds to a proven race where the value had gone by the moment of the crash. Returns whether that is news.
 pub fn add_flow(finding: &mut Finding, flow: &Flow, crash: u64, stacks: &mut dyn Stacks) -> bool {
     if finding.places.iter().any(|place| place.role == Role::SideEffect) {
         return false;
@@ -177,7 +177,7 @@ pub fn add_flow(finding: &mut Finding, flow: &Flow, crash: u64, stacks: &mut dyn
     true
 }
 
-/// Where a thread stores what depends on a value that it read too early.
+/// The place of a store that depends on a value that its thread read too early.
 pub fn side_effect(effect: &SideEffect, stacks: &mut dyn Stacks) -> Place {
     let label = match effect {
         SideEffect { output: true, .. } => "output that depends on the value",

@@ -1,7 +1,7 @@
 //! Durable side effects (PMRace, definition 2): what a thread made of a value that it had read too early.
 //!
 //! The client reports the instructions of a reader from the load on ([`What::Step`]); [`Taint`] follows the value through them. A
-//! store to PM whose content or address depends on the value is a side effect, and so is output. What they leave in PM is
+//! store to PM whose content or address depends on the value is a side effect, and so is output. What such stores leave in PM is
 //! *inconsistent* if the value is lost.
 
 use std::collections::HashMap;
@@ -15,10 +15,10 @@ use pmvet_model::LineId;
 use super::meetings::{Meeting, PmAccess};
 use super::taint::{Effect, Registers, Taint, TracedInstruction};
 
-/// How many values of a thread are followed at the same time, and how many side effects of each are kept.
+/// Values to follow at a time per thread, and side effects to keep of each.
 const MOST_VALUES: usize = 16;
 const MOST_EFFECTS: usize = 16;
-/// A thread that has fenced so often since the load has done what it will do.
+/// After this many fences since the load, a thread has done what it does with the value.
 const FENCES: u32 = 2;
 
 /// A store to PM, or output, that depends on a value.
@@ -37,9 +37,9 @@ pub struct SideEffect {
 /// Where a value went.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// What it has reached, in the order of the run; the first ones, if there are many.
+    /// The first side effects, in the order of the run.
     pub effects: Vec<SideEffect>,
-    /// A branch depended on the value: what came after it may do so without any data flowing.
+    /// A branch depended on the value: what came after it may depend on it without data flow.
     pub branched: bool,
 }
 
@@ -61,9 +61,9 @@ struct Value {
 pub struct Flows {
     spaces: AddressSpaces,
     values: HashMap<ThreadId, Vec<Value>>,
-    /// What the instruction that each thread runs now writes, by the place of the value among those of the thread.
+    /// What each thread's current instruction writes, with the index of the value among those of the thread.
     writes: HashMap<ThreadId, Vec<(usize, Effect)>>,
-    /// By thread, instruction and number of a load.
+    /// Finished flows, by thread, instruction and number of the load.
     done: HashMap<(ThreadId, SiteId, u64), Flow>,
     last_seq: u64,
 }
@@ -123,11 +123,11 @@ impl Flows {
         let values = self.values.entry(thread).or_default();
         let first = match len {
             0 => 0,
-            // The instruction itself was reported before, if its thread was followed already.
+            // If its thread was already followed, this instruction was reported before.
             _ => {
                 let mut taint = Taint::default();
                 taint.source(addr, len);
-                // A thread that waits for a value loads it over and over; what it acts on is the last.
+                // A thread that waits for a value loads it over and over, and acts on the last load.
                 if values.len() == MOST_VALUES {
                     ended = Some(values.remove(0));
                     let writes = self.writes.entry(thread).or_default();
@@ -171,7 +171,7 @@ impl Flows {
         for (i, effect) in self.writes.get(&event.thread).into_iter().flatten() {
             let Some(value) = values.get_mut(*i) else { continue };
             let writes = effect.addr < addr + len && addr < effect.addr + effect.len;
-            // A store over the value itself is no act on it.
+            // A store that overwrites the value is no side effect of it.
             let over = value.addr < addr + len && addr < value.addr + value.len;
             if !writes || over {
                 continue;

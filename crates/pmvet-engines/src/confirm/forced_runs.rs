@@ -1,5 +1,5 @@
-//! Forced runs, made while earlier ones are judged: most of its time a run waits, for stopped threads and for those that it keeps
-//! in step.
+//! Forced runs, made while earlier ones are judged: a run spends most of its time waiting, for stopped threads and for those that
+//! it keeps in step.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::lab::LabError;
 pub(super) struct RunOrder {
     pub(super) name: String,
     pub(super) plan: Plan,
-    /// The stores that it is for, if that is only a few.
+    /// The stores that it targets, if those are only a few.
     pub(super) about: BTreeSet<Instruction>,
-    /// It is ended then.
+    /// The run is ended after this.
     pub(super) time: Duration,
 }
 
@@ -33,14 +33,14 @@ pub(super) struct MadeRun {
     pub(super) order: RunOrder,
     pub(super) recording: Recording,
     pub(super) ending: Ending,
-    /// Nothing if events were lost, or all is over.
+    /// Nothing if events were lost, or pmvet is shutting down.
     pub(super) run: Option<JudgedRun>,
 }
 
-/// How often it is looked whether a run is over.
+/// Poll interval while waiting for a run to end.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Runs under way, in the order in which they were begun. They are ended if nobody waits for them any more.
+/// Runs under way, in the order in which they began. Dropping this ends them.
 pub(super) struct ForcedRuns<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     confirm: &'scope Confirmation<'scope>,
@@ -55,7 +55,7 @@ impl<'scope, 'env> ForcedRuns<'scope, 'env> {
 
     /// Whether another run may begin now.
     pub(super) fn has_room(&self) -> bool {
-        // Two servers cannot have one port.
+        // Two servers cannot share a port.
         let most = match self.confirm.lab.workload.driver {
             Some(_) => 1,
             None => (POLICY.threads_at_once / (self.confirm.threads as usize).max(1)).clamp(2, POLICY.runs_at_once),
@@ -68,7 +68,7 @@ impl<'scope, 'env> ForcedRuns<'scope, 'env> {
         self.runs.push_back(self.scope.spawn(move || made(confirm, order, cancel)));
     }
 
-    /// The first run that is over: one that has locked itself up does not keep the others. Nothing if there is none.
+    /// The first run that is over: a run that has deadlocked does not block the others. Nothing if none is left.
     pub(super) fn next(&mut self) -> Result<Option<MadeRun>, LabError> {
         let over = loop {
             match self.runs.iter().position(ScopedJoinHandle::is_finished) {
@@ -78,7 +78,7 @@ impl<'scope, 'env> ForcedRuns<'scope, 'env> {
         };
         let Some(run) = over.and_then(|at| self.runs.remove(at)) else { return Ok(None) };
         match run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
-            // What fails then was cut short.
+            // On shutdown, a run fails because it was cut short.
             Err(_) if shutdown::is_over() => Ok(None),
             made => made.map(Some),
         }

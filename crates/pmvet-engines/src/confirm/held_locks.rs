@@ -1,5 +1,5 @@
-//! Locks in PM that a restart does not free. Recovery fails wherever a crash leaves one of them held, whatever else is lost there: that is
-//! one bug, and none of the races in which it shows.
+//! Locks in PM that a restart does not free. Recovery fails after any crash that leaves one of them held, whatever else is lost: that is
+//! one bug, separate from the races in which it shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use super::search::Confirmed;
 use super::verdict::RecoveryOutcome;
 use crate::lab::{LabError, TrialImage, Witness};
 
-/// So many words are remembered for each instruction.
+/// Words to remember for each instruction.
 const MOST_WORDS: usize = 1 << 12;
 
 /// A lock that a crash may leave held.
@@ -24,25 +24,25 @@ const MOST_WORDS: usize = 1 << 12;
 pub struct HeldLock {
     /// A crash before the event with this number leaves it held.
     pub crash_at: u64,
-    /// Who has taken it.
+    /// The instruction that took it.
     pub site: SiteId,
     /// The PM file with the lock.
     pub file: FileId,
-    /// Where in the file its word is.
+    /// Offset of its word in the file.
     pub offset: u64,
-    /// A watched restart has shown that it stays so.
+    /// A watched restart has shown that it stays held.
     pub stays_held: bool,
     /// What is suspected; an error if recovery proves it.
     pub finding: Finding,
 }
 
-/// What PM holds at the moments at which crashes leave locks held.
+/// The content of PM at the moments when a crash leaves a lock held.
 pub(super) struct LockCrashes {
     pub(super) versions: Versions,
     pub(super) moments: Vec<(u64, VersionId)>,
 }
 
-/// Words of PM that each instruction has changed in one step, as who takes a lock does, and what was there before the first time.
+/// Words of PM that each instruction has changed atomically, as taking a lock does, with their content before the first time.
 #[derive(Debug, Default)]
 pub(super) struct TakenWords {
     spaces: AddressSpaces,
@@ -65,13 +65,13 @@ impl TakenWords {
         });
     }
 
-    /// What frees a lock.
+    /// The patch that frees a lock.
     fn free(&self, lock: &HeldLock) -> Option<Patch> {
         let bytes = self.words.get(&lock.site)?.get(&(lock.file, lock.offset))?;
         Some(Patch { file: lock.file, offset: lock.offset, bytes: bytes.clone() })
     }
 
-    /// What frees all locks that instructions of this kind have taken.
+    /// The patches that free all locks taken by matching instructions.
     fn free_all(&self, is: impl Fn(SiteId) -> bool) -> Vec<Patch> {
         let mut free = BTreeMap::new();
         for (_, words) in self.words.iter().filter(|(site, _)| is(**site)) {
@@ -84,8 +84,8 @@ impl TakenWords {
 }
 
 impl Judge<'_> {
-    /// Whether recovery, or what comes after it, fails because a crash left a lock in PM held, and works if the same image has it free.
-    /// Makes an error of the finding then, and says so.
+    /// Whether recovery, or what runs after it, fails because a crash left a lock in PM held, and works on the same image with the lock
+    /// free. If so, turns the finding into an error.
     pub(super) fn held_lock(
         &mut self,
         lock: &mut HeldLock,
@@ -115,7 +115,7 @@ impl Judge<'_> {
         Ok(true)
     }
 
-    /// What frees all locks of a run that are known to stay held.
+    /// The patches that free all locks of a run that are known to stay held.
     pub(super) fn free_locks(&self, run: &mut JudgedRun) -> Vec<Patch> {
         if self.held_locks.is_empty() {
             return Vec::new();

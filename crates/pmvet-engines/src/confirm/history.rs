@@ -1,4 +1,4 @@
-//! What each thread has stored and who has read what, as far as meetings need it.
+//! What each thread has stored, and which threads have read what, as far as meetings need it.
 
 use std::collections::HashMap;
 
@@ -8,9 +8,9 @@ use pmvet_model::LineId;
 
 use super::meeting::PmAccess;
 
-/// So many of the last stores of a thread are remembered, and at times twice as many.
+/// How many of a thread's last stores are remembered at least; the buffer holds up to twice as many.
 const MOST_STORES: usize = 32;
-/// How many words are remembered with those who have read them.
+/// Words to remember, each with its readers.
 const MOST_WORDS: usize = 1 << 20;
 
 /// A store, and how often its instruction had run before; `others` counts the acts of other threads by then.
@@ -21,7 +21,7 @@ pub(super) struct Stored {
     pub(super) others: u64,
 }
 
-/// What a store that is being noted has in common with its parts.
+/// What all parts of a store share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct New {
     nth: u32,
@@ -57,7 +57,7 @@ impl History {
         self.counts.get(&(thread, site)).copied().unwrap_or(0)
     }
 
-    /// A store that has been counted already.
+    /// Begins a store that has already been counted.
     pub(super) fn begin(&mut self, event: &Event<'_>) -> New {
         let nth = self.count(event.thread, event.site).saturating_sub(1);
         let mine = self.acts.entry(event.thread).or_default();
@@ -65,7 +65,7 @@ impl History {
         New { nth, others: self.all_acts - mine.count }
     }
 
-    /// A part of it.
+    /// Notes a part of it.
     pub(super) fn stored(&mut self, end: PmAccess, New { nth, others }: New) {
         let stored = self.stored.entry(end.thread).or_default();
         if stored.len() >= 2 * MOST_STORES {
@@ -96,23 +96,24 @@ impl History {
         self.stores_by(store.thread).iter().find(|known| known.end.seq == store.seq).map(|known| known.nth)
     }
 
-    /// How many acts of other threads there were.
+    /// How many acts other threads have made.
     pub(super) fn others(&self, thread: ThreadId) -> u64 {
         self.all_acts - self.acts.get(&thread).map_or(0, |acts| acts.count)
     }
 
-    /// Of whomever.
+    /// The last act of any thread.
     pub(super) fn last_act(&self) -> Option<PmAccess> {
         self.last_act
     }
 }
 
-/// Who has read a word between the last two stores to it, and who since: one bit for each thread, of which some share one.
+/// Which threads read a word between the last two stores to it, and which since: one bit per thread, which some threads
+/// share.
 #[derive(Debug, Default)]
 pub(super) struct Readers(HashMap<(FileId, u64), (u64, u64)>);
 
 impl Readers {
-    /// Notes a load of a word. Whether its thread had read the value that the last store has replaced.
+    /// Notes a load of a word. Returns whether its thread had read the value that the last store replaced.
     pub(super) fn read(&mut self, thread: ThreadId, file: FileId, word: u64) -> bool {
         let bit = 1 << (thread.0 % 64);
         if self.0.len() >= MOST_WORDS && !self.0.contains_key(&(file, word)) {

@@ -17,7 +17,7 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// Of an instruction of a run.
+    /// The instruction at a site of a run.
     pub(super) fn at(site: SiteId, stacks: &mut dyn Stacks) -> Option<Self> {
         // Inlined functions share the instruction.
         let frame = stacks.stack(site, ContextId(0)).into_iter().next()?;

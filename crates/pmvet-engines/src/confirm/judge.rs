@@ -1,4 +1,4 @@
-//! Lets recoveries judge what happened in a run.
+//! Runs recoveries to judge what happened in a run.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -42,7 +42,7 @@ use crate::stacks::{Stacks, Symbols, user_frame};
 pub(super) struct JudgedRun {
     pub(super) meetings: Meetings,
     pub(super) taken: TakenWords,
-    /// What shows which operations had begun, and which were done.
+    /// The signs of which operations had begun, and which were done.
     pub(super) signs: OperationSigns,
     covered: Covered,
     recording: Recording,
@@ -51,7 +51,7 @@ pub(super) struct JudgedRun {
 }
 
 impl JudgedRun {
-    /// Reads all of it, unless all is over before.
+    /// Reads a whole recording, unless pmvet shuts down before.
     pub(super) fn read(recording: &Recording, lab: Lab<'_>) -> Result<Self, LabError> {
         let failed = |source| LabError::Trace { path: recording.trace(), source };
         let store = lab.temporary()?;
@@ -92,9 +92,9 @@ pub(super) struct RaceCase<'a> {
     pair: &'a (Instruction, Instruction),
     /// What must be there.
     pub(super) promise: PromiseId,
-    /// The same without what the writer itself has acknowledged since the load.
+    /// The same without what the writer has acknowledged since the load.
     pub(super) excused: PromiseId,
-    /// What frees locks that are known to stay held. All images of the case have them free.
+    /// Patches that free locks known to stay held, for all images of the case.
     free: &'a [Patch],
 }
 
@@ -108,18 +108,18 @@ impl<'a> RaceCase<'a> {
         TrialImage { patches: self.free, ..self.job() }
     }
 
-    /// With only that lost which other threads have stored into the same lines later. Nothing: nobody has.
+    /// With only the later stores of other threads to the same lines lost. Nothing: there are none.
     fn others(&self) -> Option<TrialImage<'a>> {
         let others = &self.crash.others;
         (!others.is_empty()).then_some(TrialImage { patches: others, ..self.job() })
     }
 
-    /// With the same lost, but what the writer itself has acknowledged may be missing. Nothing: it has acknowledged nothing.
+    /// With the same loss, but what the writer itself has acknowledged may be missing. Nothing: it has acknowledged nothing.
     fn excused(&self) -> Option<TrialImage<'a>> {
         (self.excused != self.promise).then_some(TrialImage { promise: self.excused, ..self.job() })
     }
 
-    /// With only that lost which the writer had stored before. Nothing: that is nothing.
+    /// With only the writer's earlier stores lost. Nothing: there are none.
     fn beside(&self) -> Option<TrialImage<'a>> {
         let beside = &self.crash.beside;
         (!beside.is_empty()).then_some(TrialImage { patches: beside, ..self.job() })
@@ -130,7 +130,7 @@ impl<'a> RaceCase<'a> {
         if verdict == RaceVerdict::TakenBack { self.whole() } else { self.job() }
     }
 
-    /// The reader has just acted, and nobody doubts that this has to do with the store.
+    /// The reader has just acted, and the act is known to be related to the store.
     fn is_of_reader(&self, confirmed: &Confirmed) -> bool {
         let Meeting { load, read, .. } = self.meeting;
         let predicted = confirmed.predicted.is_empty() || confirmed.predicted.contains(self.pair);
@@ -142,8 +142,9 @@ impl<'a> RaceCase<'a> {
     }
 }
 
-/// All crashes in the order in which they are tried: predicted pairs first, and of those what the run is `about`, readers that see a change first, fences before single
-/// stores, and all pairs in turn, with all call paths to the load.
+/// All crashes in the order in which they are tried: predicted pairs first, and of those the stores that the run is
+/// `about`; readers that see a change first, fences before single stores, and all pairs in turn, with all call paths to
+/// the load.
 fn in_order<'a>(
     meetings: &'a [(Meeting, (Instruction, Instruction))],
     free: &'a [Patch],
@@ -155,7 +156,7 @@ fn in_order<'a>(
     let mut seen: HashMap<(&(Instruction, Instruction), ContextId), usize> = HashMap::new();
     let mut cases = Vec::new();
     for (meeting, pair) in order.into_iter().map(|i| &meetings[i]) {
-        // Pairs that have met in other runs, and came to nothing there, make room for others.
+        // Pairs that were tried in other runs without success make room for others.
         let tried = confirmed.tallies.get(pair).map_or(0, |tally| tally.images);
         let nth = seen.entry((pair, meeting.load.context)).or_insert(tried);
         let mut crashes: Vec<&MeetingCrash> = meeting.crashes.iter().collect();
@@ -189,7 +190,7 @@ pub(super) fn spots(meetings: &[Meeting], run: &mut JudgedRun) -> HashMap<SiteId
     spots
 }
 
-/// Where a recovery hangs or is killed: the same place is the same bug.
+/// Where a recovery hangs or is killed: the same place means the same bug.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct FailurePlace {
     how: String,
@@ -197,7 +198,7 @@ struct FailurePlace {
 }
 
 impl FailurePlace {
-    /// Nothing if that is not known, or if it has ended by itself, for whichever reason.
+    /// Nothing if the place is unknown, or if the recovery exited by itself.
     fn new(outcome: &Outcome, stack: &Stack) -> Option<Self> {
         let how = match outcome {
             Outcome::Hang { .. } => "hang".to_owned(),
@@ -210,10 +211,10 @@ impl FailurePlace {
     }
 }
 
-/// How many calls tell failures apart.
+/// How many calls of a stack tell failures apart.
 const FAILING_CALLS: usize = 2;
 
-/// Lets recoveries judge.
+/// Runs recoveries on crash images and judges races by them.
 pub(super) struct Judge<'a> {
     pub(super) lab: Lab<'a>,
     pub(super) recovery: RecoveryCommand,
@@ -221,21 +222,21 @@ pub(super) struct Judge<'a> {
     pub(super) journal: TrialJournal,
     workers: Option<usize>,
     pub(super) deadline: Option<Instant>,
-    /// How long it may all take, if anybody says.
+    /// How long everything may take, if the user says.
     budget: Option<Duration>,
     named_timeout: Option<Duration>,
-    /// What takes longer than this is taken to hang, until somebody is to be blamed for it. Nothing: it has all the time that it may take.
+    /// A recovery that takes longer than this counts as hanging, until a race would be blamed for it. Nothing: it gets the full timeout.
     screening: Option<Duration>,
     pub(super) natives: NativeStacks,
-    /// What is known of the program's files, unless a run has it.
+    /// The symbols of the program's files, unless a run has borrowed them.
     symbols: Option<Symbols>,
-    /// How often recovery has failed on images of each pair even with nothing lost.
+    /// How often recovery has failed for each pair even with nothing lost.
     fails_anyway: HashMap<(Instruction, Instruction), usize>,
     /// Where recovery fails with nothing lost.
     other_failures: HashSet<FailurePlace>,
-    /// Who takes locks that are known to stay held.
+    /// Instructions that take locks known to stay held.
     pub(super) held_locks: BTreeSet<Instruction>,
-    /// To see what a recovery does. Nothing: that is not wanted.
+    /// How to watch a recovery. Nothing: not wanted.
     restart: Option<Restart<'a>>,
 }
 
@@ -252,7 +253,7 @@ impl RestartWatch for Overwritten {
 impl<'a> Judge<'a> {
     pub(super) fn new(confirm: &Confirmation<'a>, symbols: Symbols) -> Result<Self, LabError> {
         let (workload, wanted) = (confirm.lab.workload, confirm.wanted);
-        // What only shows the content reads no operations.
+        // A command that only shows the content reads no operations.
         let plan = confirm.contents.as_ref().map(|contents| contents.plan);
         let dump = plan.filter(|plan| !plan.recovers_first).and_then(|plan| plan.dump.clone());
         let recovery = RecoveryCommand {
@@ -281,7 +282,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// With a recovery that is known to work.
+    /// A judge with a recovery that is known to work.
     pub(super) fn with(lab: Lab<'a>, recovery: RecoveryCommand, usual: Outcome, journal: TrialJournal) -> Self {
         let natives = NativeStacks::default();
         Self {
@@ -303,7 +304,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether recovery works on what the undisturbed run left, and what it prints then. If it does not, it cannot judge: says why.
+    /// Checks that recovery works on what the undisturbed run left, and returns what it prints. If it fails, it cannot judge:
+    /// returns why.
     pub(super) fn prove(&mut self, run: &JudgedRun) -> Result<Result<Vec<u8>, String>, LabError> {
         let Meetings { versions, last, .. } = &run.meetings;
         let paths = files(versions, *last);
@@ -331,8 +333,8 @@ impl<'a> Judge<'a> {
         Ok(Ok(shown))
     }
 
-    /// Sees how long a recovery takes on what a run left, unless that is known, and cuts those short that take much longer. The time that
-    /// they have before somebody is blamed stays as it is.
+    /// Measures how long a recovery takes on what a run left, unless that is known, and sets the screening limit by it. The full timeout,
+    /// which decides before a race is blamed, stays as it is.
     pub(super) fn screen_like(&mut self, run: &JudgedRun, undisturbed: &mut Option<Duration>) -> Result<(), LabError> {
         if undisturbed.is_none() {
             let Meetings { versions, last, .. } = &run.meetings;
@@ -346,7 +348,7 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    /// Says how long a recovery takes without a crash, and with that when one hangs. What the user has said goes before.
+    /// Sets when a recovery hangs, by how long it takes without a crash. The user's timeout takes precedence.
     pub(super) fn set_time_limits(&mut self, undisturbed: Duration) {
         if let Some(timeout) = self.named_timeout {
             self.recovery.timeout = timeout;
@@ -359,7 +361,7 @@ impl<'a> Judge<'a> {
         self.screening = Some(screening).filter(|time| *time < self.recovery.timeout);
     }
 
-    /// Lets recoveries judge what happened in a run, the most promising crashes first.
+    /// Judges what happened in a run by recoveries, the most promising crashes first.
     pub(super) fn judge(
         &mut self,
         mut run: JudgedRun,
@@ -372,7 +374,7 @@ impl<'a> Judge<'a> {
         judged
     }
 
-    /// What is known of the program's files does not have to be read again.
+    /// Lends a run the known symbols, so that it need not read the program's files again.
     pub(super) fn lend_symbols(&mut self, run: &mut JudgedRun) {
         if let Some(known) = self.symbols.take() {
             let own = std::mem::replace(&mut run.symbols, known);
@@ -433,7 +435,7 @@ impl<'a> Judge<'a> {
         for case in cases {
             confirmed.tallies.entry(case.pair.clone()).or_default().left_out += 1;
         }
-        // What is the writer's own fault is reported only where nothing better was found in the same run.
+        // A fault of the writer alone is reported only if the same run shows nothing better for that store.
         for (store, finding) in std::mem::take(&mut confirmed.alone) {
             if let Entry::Vacant(vacant) = confirmed.findings.entry(store) {
                 confirmed.provisional.insert(vacant.key().clone());
@@ -457,10 +459,10 @@ impl<'a> Judge<'a> {
         confirmed.images += self.recover(versions, &jobs, self.deadline)?;
         let mut bad: Vec<&RaceCase<'_>> =
             batch.iter().filter(|case| self.went(versions, &case.job()) == RecoveryOutcome::Badly).collect();
-        // Those first that can tell who is to blame.
+        // Cases that can tell which side is to blame come first.
         bad.sort_by_key(|case| case.meeting.acted_before);
         bad.truncate(POLICY.failures_per_batch);
-        // What fails is looked at even if time is just up: that is what all was done for.
+        // Failures are examined even if time has just run out: finding them is the purpose.
         let less: Vec<TrialImage<'_>> =
             bad.iter().flat_map(|case| [Some(case.whole()), case.others(), case.excused()]).flatten().collect();
         confirmed.images += self.recover(versions, &less, self.grace())?;
@@ -494,7 +496,7 @@ impl<'a> Judge<'a> {
                         tally.inconsistent = self.survivors(case, run)?;
                     }
                 }
-                // Recovery has failed, and who is to blame is not known.
+                // Recovery has failed, and it is not known which side is to blame.
                 RaceVerdict::Elsewhere if case.meeting.acted_before => tally.left_out += 1,
                 RaceVerdict::Elsewhere => tally.images += 1,
                 RaceVerdict::Unfinished => tally.left_out += 1,
@@ -543,8 +545,8 @@ impl<'a> Judge<'a> {
         Ok(())
     }
 
-    /// Crashes, by the ids of the cases, that recovery does not survive even with nothing lost. That is asked first where it was so before:
-    /// such recoveries tend to hang, and one is enough for all that could be lost at that moment.
+    /// Ids of cases whose crash recovery does not survive even with nothing lost. This is tried first for pairs where it happened before:
+    /// such recoveries tend to hang, and one decides about all losses at that moment.
     fn hopeless(
         &mut self,
         batch: &[RaceCase<'_>],
@@ -563,7 +565,8 @@ impl<'a> Judge<'a> {
         Ok(doubtful.iter().filter(fails).map(|case| case.id()).collect())
     }
 
-    /// Recovery fails in the same place with nothing lost: that is another bug, however a race has led there.
+    /// Drops findings whose recovery fails in the same place as with nothing lost: that is another bug, even if a race
+    /// led there.
     pub(super) fn drop_other_failures(&self, confirmed: &mut Confirmed) {
         confirmed.findings.retain(|_, finding| {
             let Evidence::Crash { recovery, .. } = &finding.evidence else { return true };
@@ -573,13 +576,13 @@ impl<'a> Judge<'a> {
         });
     }
 
-    /// How to see what a recovery does, while there is time.
+    /// How to watch a recovery, within the time left.
     fn restart(&self) -> Option<Restart<'a>> {
         self.restart.map(|restart| Restart { deadline: self.grace(), ..restart })
     }
 
-    /// How many bytes of a crash image depend on the value that is lost there, and how many of those recovery leaves as they are.
-    /// Nothing if none are known, or time is up.
+    /// How many bytes of a crash image depend on the lost value, and how many of those recovery leaves unchanged. Nothing if none
+    /// are known, or time is up.
     fn survivors(&self, case: &RaceCase<'_>, run: &JudgedRun) -> Result<Option<(usize, usize)>, LabError> {
         let effects = case.meeting.flow.iter().flat_map(|flow| &flow.effects);
         let stores: Vec<_> = effects.filter(|e| !e.output && e.end.seq < case.crash.seq).map(|e| e.end).collect();
@@ -593,7 +596,7 @@ impl<'a> Judge<'a> {
         Ok(ended.filter(|_| !shutdown::is_over()).map(|_| watch.result()))
     }
 
-    /// What a variable holds after a restart that goes by it and never sets it to its initial value.
+    /// What a variable holds after a restart that relies on it and never resets it to its initial value.
     pub(super) fn left_in(
         &self,
         variable: &SyncVariable,
@@ -607,7 +610,7 @@ impl<'a> Judge<'a> {
         Ok(ended.filter(|_| !shutdown::is_over()).and_then(|_| watch.kept()))
     }
 
-    /// What crashes that recovery does not survive are compared with, by the ids of the cases.
+    /// The controls for crashes that recovery does not survive, by the ids of the cases.
     fn controls(
         &mut self,
         bad: &[&RaceCase<'_>],
@@ -632,7 +635,7 @@ impl<'a> Judge<'a> {
             let before = TrialImage { version: store, patches: case.free, promise: before };
             let now = &run.meetings.versions;
             let whole = self.went(now, &case.whole());
-            // A content that is wrong with nothing lost is the fault of one thread, as far as anybody knows.
+            // Content that is wrong with nothing lost counts as the fault of one thread.
             let may_be_taken_back = whole == RecoveryOutcome::Badly && !self.misses_content(now, &case.whole());
             let none = Some(none).filter(|_| may_be_taken_back && case.is_of_reader(confirmed));
             let [others, excused] = [case.others(), case.excused()].map(|job| job.map(|job| self.went(now, &job)));
@@ -641,7 +644,7 @@ impl<'a> Judge<'a> {
         let all: Vec<TrialImage<'_>> =
             jobs.iter().flat_map(|(_, _, lost, before, none)| [*lost, *before].into_iter().chain(*none)).collect();
         confirmed.images += self.recover(&versions, &all, self.grace())?;
-        // Whether the act matters is asked only if it may.
+        // Tries the image without the act only if the act may matter.
         let is_well =
             |none: &Option<TrialImage<'_>>| none.is_some_and(|job| self.went(&versions, &job) == RecoveryOutcome::Well);
         let asked: HashSet<usize> = jobs.iter().filter(|(.., none)| is_well(none)).map(|(id, ..)| *id).collect();
@@ -650,7 +653,7 @@ impl<'a> Judge<'a> {
             .filter(|case| asked.contains(&case.id()))
             .filter_map(|case| Some((case.id(), TrialImage::new(case.crash.version, case.crash.unacted.as_ref()?))))
             .collect();
-        // Whether an earlier store is to blame is asked only if it may.
+        // Tries the loss of earlier stores alone only if they may be to blame.
         let alone: HashSet<usize> = jobs
             .iter()
             .filter(|(_, (whole, ..), lost, ..)| {
@@ -681,7 +684,7 @@ impl<'a> Judge<'a> {
         Ok(controls.collect())
     }
 
-    /// What has been begun may be done until then.
+    /// Deadline for work that has already begun.
     pub(super) fn grace(&self) -> Option<Instant> {
         self.deadline.map(|deadline| deadline + POLICY.grace)
     }
@@ -690,7 +693,7 @@ impl<'a> Judge<'a> {
         self.left().is_zero() || shutdown::is_over()
     }
 
-    /// Sets a deadline that is not later than the one there is.
+    /// Sets a deadline, unless the present one is earlier.
     pub(super) fn end_within(&mut self, time: Duration) {
         let earlier = Instant::now().checked_add(time);
         self.deadline = self.deadline.into_iter().chain(earlier).min();
@@ -723,7 +726,7 @@ impl<'a> Judge<'a> {
         Ok(campaign.run(jobs, &mut self.journal, &()).map_err(|e| LabError::output("use", "a recovery", e))?.tried)
     }
 
-    /// Whether recovery fails on an image even if it gets all the time that it may take.
+    /// Whether recovery fails on an image even with the full timeout.
     pub(super) fn still_fails(&mut self, versions: &Versions, image: &TrialImage<'_>) -> Result<bool, LabError> {
         let name = image.name(versions);
         let tried = self.journal.get(&name).filter(|tried| matches!(tried.outcome, Outcome::Hang { .. }));
@@ -754,7 +757,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// What recoveries gave so far, in the folder of a run.
+/// The outcomes of recoveries so far, in the folder of a run.
 pub(super) fn journal(folder: &Path) -> Result<TrialJournal, LabError> {
     TrialJournal::open(&folder.join("tried.jsonl")).map_err(|e| LabError::output("use", "tried.jsonl", e))
 }

@@ -1,4 +1,4 @@
-//! What a crash may take of what a thread has stored, and who else might be to blame for what follows.
+//! Which stores of a thread a crash may lose, and which other stores might be to blame for the failure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,15 +8,15 @@ use pmvet_target::crash::{Patch, VersionId};
 use super::meeting::{LaterLoss, MeetingCrash, PmAccess};
 use crate::lab::lost_stores;
 
-/// How many later stores to the line of a lost one are tried as those to blame: a copy of a line alone takes four.
+/// How many later stores to a lost store's line are tried as culprits: copying one line alone takes four.
 const MOST_LATER: usize = 8;
 
-/// What is known of stores that were met.
+/// What is known of stores that were read too early.
 #[derive(Debug, Default)]
 pub(super) struct MetStores {
     /// Their numbers.
     all: HashSet<u64>,
-    /// When somebody who had read them acted first.
+    /// When a thread that had read them first acted.
     acted_on: HashMap<u64, u64>,
 }
 
@@ -33,7 +33,7 @@ impl MetStores {
         self.acted_on.entry(store).or_insert(at);
     }
 
-    /// When somebody acted first on one of the pending stores that are lost with this one.
+    /// When a thread first acted on one of the pending stores that are lost with this one.
     pub(super) fn first_act(&self, line: &Line, index: usize) -> Option<u64> {
         line.stores().iter().skip(index).filter_map(|store| self.acted_on.get(&store.seq)).min().copied()
     }
@@ -43,16 +43,16 @@ impl MetStores {
 #[derive(Debug, Default)]
 pub(super) struct LossPatches {
     pub(super) patches: Vec<Patch>,
-    /// ... or only what other threads have stored into the same lines later.
+    /// ... to lose only later stores of other threads to the same lines.
     pub(super) others: Vec<Patch>,
-    /// ... or only what the same thread has stored there later, from each of those stores on.
+    /// ... to lose only later stores of the same thread there, from each of those stores on.
     pub(super) later: Vec<LaterLoss>,
-    /// When somebody acted first on what is lost, if anybody has.
+    /// When a thread first acted on what is lost, if any has.
     pub(super) acted_on: Option<u64>,
 }
 
 impl LossPatches {
-    /// Without one of the stores of a line, and what came there later.
+    /// Loses one of the stores of a line, and what came there later.
     pub(super) fn without(model: &Model, line: &Line, index: usize, met: &MetStores) -> Self {
         let store = line.stores()[index];
         let after = || line.stores().iter().enumerate().skip(index + 1);
@@ -130,7 +130,7 @@ impl Loss {
     }
 }
 
-/// What may be lost of stores that are pending still: the one that was read, and then everything.
+/// The losses to try of stores that are still pending: first the one that was read, then everything.
 pub(super) fn losses(model: &Model, store: &PmAccess, left: &[&AtRisk], met: &MetStores) -> Vec<Loss> {
     let read = left.iter().take_while(|at| at.end.seq == store.seq).count();
     let loss = |lost: &[&AtRisk]| {

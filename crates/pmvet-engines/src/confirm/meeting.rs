@@ -12,7 +12,7 @@ use super::shared::Nth;
 /// One side of a meeting, or an act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PmAccess {
-    /// Who did it.
+    /// The thread that did it.
     pub thread: ThreadId,
     /// The instruction.
     pub site: SiteId,
@@ -22,7 +22,7 @@ pub struct PmAccess {
     pub seq: u64,
     /// The cache line; of an access to several, the first.
     pub line: LineId,
-    /// In the file.
+    /// Offset in the file.
     pub offset: u64,
     /// Bytes that count, from `offset` on; 0 for fences and answers.
     pub len: u64,
@@ -37,16 +37,17 @@ pub struct MeetingCrash {
     pub version: VersionId,
     /// What to write over it to lose the stores in `lost`.
     pub patches: Vec<Patch>,
-    /// What to write instead to lose only what other threads have stored into the same lines later. Empty: nobody has.
+    /// What to write instead to lose only later stores of other threads to the same lines. Empty: there are none.
     pub others: Vec<Patch>,
-    /// What to write instead to lose only what the same thread has stored into the line later, from each of those stores on: it may be the
-    /// one to blame.
+    /// What to write instead to lose only later stores of the same thread to the line, from each of those stores on: one of them may be to
+    /// blame.
     pub later: Vec<LaterLoss>,
-    /// What to write instead to lose all that is lost but the store that was read. Empty: nothing else is lost, or nobody has read it.
+    /// What to write instead to lose everything in `lost` but the store that was read. Empty: nothing else is lost, or no thread read
+    /// it.
     pub beside: Vec<Patch>,
-    /// The same loss when nobody has acted on it yet: before the event `control_at`.
+    /// What to write for the same loss at `control_at`, before any thread has acted on it.
     pub control: Vec<Patch>,
-    /// The moment of that loss: right after the load, or after the writer's last store if nobody has read it.
+    /// The moment of that loss: right after the load, or after the writer's last store if no thread read it.
     pub control_at: u64,
     /// The stores that are lost: the one that was read, or all that its thread had not persisted by then.
     pub lost: Vec<PmAccess>,
@@ -79,24 +80,25 @@ impl MeetingCrash {
     }
 }
 
-/// A thread read what another, or itself, had stored, before it was persistent; or went on meanwhile without reading it.
+/// A thread read what another thread, or itself, had stored before that was persistent; or acted meanwhile without
+/// reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meeting {
     /// The store that was not persistent.
     pub store: PmAccess,
     /// The load; or what another thread did last before the store became persistent.
     pub load: PmAccess,
-    /// The store was read. If it was not, what others know of it they know from ordinary memory.
+    /// The store was read. If not, other threads can know of it only through ordinary memory.
     pub read: bool,
-    /// How many acts of others there are between the store and its persist, as far as that was counted.
+    /// How many acts of other threads lie between the store and its persist, as far as they were counted.
     pub acts: u64,
-    /// Somebody had read what may be lost, and acted on that, before this load; or, if nobody has read it, before the writer was done.
+    /// A thread had read what may be lost, and acted on it, before this load; or, if none has read it, before the writer was done.
     pub acted_before: bool,
-    /// The reader had read the value that the store has replaced: it can tell that this has changed.
+    /// The reader had read the value that the store replaced, so it can see the change.
     pub sees_change: bool,
     /// How often the writer had run the store's instruction before, if that is known.
     pub nth: Option<u32>,
-    /// The store is lost: after each act of the reader, and just before the store becomes persistent.
+    /// Crashes that lose the store: after each act of the reader, and just before the store becomes persistent.
     pub crashes: Vec<MeetingCrash>,
     /// Where the value went, if the reader was followed.
     pub flow: Option<Flow>,
@@ -116,11 +118,11 @@ pub struct Meetings {
     pub versions: Versions,
     /// Those with a crash to try.
     pub meetings: Vec<Meeting>,
-    /// The fences that made stores persistent which were met, by the number of the store: the writer's own, or the next one that it
-    /// makes after somebody else's.
+    /// The fences that made stores of meetings persistent, by the number of the store: the writer's own, or its next one if another
+    /// thread's fence did.
     pub fences: HashMap<u64, Nth>,
     /// The content at the end.
     pub last: VersionId,
-    /// Meetings left out because there were too many at a time.
+    /// Meetings ignored because there were too many at a time.
     pub left_out: u64,
 }

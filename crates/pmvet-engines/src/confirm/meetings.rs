@@ -17,21 +17,21 @@ use super::undo::Undo;
 use crate::lab::lost_stores;
 use crate::lab::{Newest, ScanError};
 
-/// How many meetings of the same two instructions are looked at, and how many of those closely: after each of
-/// the first stores that follow the load. Most meetings of two instructions are harmless even where there is a bug, as when the
-/// reader looks for another key in the same bucket, so that many have to be tried.
+/// How many meetings of the same two instructions are examined, and how many of those closely: with a crash after each of the
+/// first stores that follow the load. Even where there is a bug, most meetings of two instructions are harmless, as when the
+/// reader looks for another key in the same bucket, so many have to be tried.
 const MOST_MEETINGS: usize = 96;
 const MOST_CLOSE: usize = 2;
 /// How many acts of a reader are followed by a crash: stores, and fences that make stores persistent.
 const MOST_STORES: usize = 3;
 const MOST_FENCES: usize = 2;
-/// How many meetings of threads with themselves are looked at: the paper's intra-thread inconsistencies.
+/// How many meetings of threads with themselves are examined: the paper's intra-thread inconsistencies.
 const MOST_INTRA: usize = 48;
-/// How often the same store is met by the same instruction on the same call path.
+/// How many meetings of one store with one instruction on one call path are examined.
 const MOST_AGAIN: usize = 12;
 /// How many meetings of a thread are followed at the same time: a bound on work, counted when it is reached.
 const MOST_OPEN: usize = 256;
-/// How many of a thread's last stores are at risk beside the one that is read.
+/// How many of a thread's last stores count as at risk beside the one that is read.
 const MOST_AT_RISK: usize = 16;
 
 /// Makes [`Meetings`] out of events.
@@ -54,10 +54,11 @@ pub struct MeetingScanner {
     met_stores: MetStores,
     /// How many meetings of a thread with itself there are.
     intra: usize,
-    /// What each thread has stored, and done otherwise.
+    /// What each thread has stored, and its other acts.
     history: History,
     fences: HashMap<u64, Nth>,
-    /// Stores that were met and that somebody else has made persistent: their threads' next fences are to come.
+    /// Stores of meetings that another thread has made persistent: the next fences of their own threads are still to
+    /// come.
     unfenced: HashMap<ThreadId, Vec<u64>>,
     readers: Readers,
     /// What threads that are followed have overwritten.
@@ -103,7 +104,7 @@ impl MeetingScanner {
         }
     }
 
-    /// The same; crashes come after answers, too.
+    /// The same scanner, with crashes after answers, too.
     pub fn with_answers(self) -> Self {
         Self { unanswered: Some(HashMap::new()), ..self }
     }
@@ -191,7 +192,7 @@ impl MeetingScanner {
         for part in parts {
             let sees_change = self.readers.read(event.thread, part.file, part.offset / 8);
             let line = LineId::containing(part.file, part.offset);
-            // An access over two lines counts with its first.
+            // An access over two lines counts for the first one.
             let within = part.len.min((line.offset() + 64 - part.offset) as usize);
             let Some(found) = self.model.line(line) else { continue };
             let at = (part.offset - line.offset()) as usize;
@@ -268,8 +269,8 @@ impl MeetingScanner {
         Ok(())
     }
 
-    /// What the thread of a store had stored elsewhere before, and has not made persistent: who relies on the store may
-    /// rely on that, too.
+    /// Earlier stores of the same thread to other lines that are not persistent: a reader that relies on the store may
+    /// rely on them, too.
     fn earlier(&self, store: &PmAccess) -> Vec<AtRisk> {
         let mut at_risk: Vec<AtRisk> = Vec::new();
         for &Stored { end: PmAccess { line, seq, .. }, .. } in self.history.stores_by(store.thread).iter().rev() {
@@ -297,8 +298,7 @@ impl MeetingScanner {
         at_risk
     }
 
-    /// The pending stores that were met and that an event may make persistent, each with what to write over the image to
-    /// lose it.
+    /// The pending stores of meetings that an event may make persistent, each with the patches that lose it.
     fn ending(&self, event: &Event<'_>) -> Vec<(u64, LossPatches)> {
         if self.windows.is_empty() || !self.model.would_persist(event) {
             return Vec::new();
@@ -310,8 +310,8 @@ impl MeetingScanner {
         self.windows.iter().filter_map(lost).collect()
     }
 
-    /// Stores have become persistent: what if the machine had failed just before? By then others have done all that
-    /// they do while the store can be lost.
+    /// Stores have become persistent: adds crashes just before. By then other threads have done all that they do while
+    /// the store can be lost.
     fn end(&mut self, event: &Event<'_>, ending: Vec<(u64, LossPatches)>) -> Result<(), ScanError> {
         let Event { seq, thread, site, context, .. } = *event;
         for (store, LossPatches { patches, others, later, .. }) in ending {
@@ -349,7 +349,7 @@ impl MeetingScanner {
         Ok(())
     }
 
-    /// A fence has made a store persistent. The one at which to stop the writer is its own.
+    /// A fence has made a store persistent. Notes the writer's own fence, at which it can be stopped.
     fn fenced_by(&mut self, fence: &Event<'_>, store: u64, writer: ThreadId) {
         if fence.thread == writer {
             let nth = self.history.count(writer, fence.site);
@@ -359,7 +359,7 @@ impl MeetingScanner {
         }
     }
 
-    /// A thread fences what somebody else has made persistent.
+    /// A thread fences after another thread has made its stores persistent.
     fn fence(&mut self, event: &Event<'_>) {
         if !matches!(event.what, What::Fence { .. }) {
             return;
@@ -369,8 +369,8 @@ impl MeetingScanner {
         }
     }
 
-    /// What a thread has stored and others may have acted on without reading it, if the event may make that persistent; and what
-    /// others have stored into the same lines. By the writer, each with what to write over the image to lose it.
+    /// Stores that the event may make persistent and that other threads may have acted on without reading them, by writer, each
+    /// with the patches that lose it and what others stored into the same lines.
     fn unread(&self, event: &Event<'_>) -> BTreeMap<ThreadId, Vec<(Stored, LossPatches)>> {
         let mut first: BTreeMap<ThreadId, Vec<(Stored, LossPatches)>> = BTreeMap::new();
         if !matches!(event.what, What::Fence { .. }) {
@@ -402,7 +402,7 @@ impl MeetingScanner {
         first
     }
 
-    /// Stores of a thread have become persistent that nobody has read: what if the machine had failed just before?
+    /// Stores that no thread has read have become persistent: adds crashes just before.
     fn end_unread(
         &mut self,
         event: &Event<'_>,
@@ -454,7 +454,7 @@ impl MeetingScanner {
         Ok(())
     }
 
-    /// A thread has stored or fenced: what if the machine fails now?
+    /// A thread has stored or fenced: adds crashes right now.
     fn act(&mut self, event: &Event<'_>, place: Option<(LineId, u64, u64)>) -> Result<(), ScanError> {
         let Some(open) = self.open.get_mut(&event.thread).filter(|open| !open.is_empty()) else { return Ok(()) };
         let (model, meetings) = (&self.model, &mut self.meetings);
@@ -467,7 +467,7 @@ impl MeetingScanner {
                     continue;
                 }
                 (false, _) => open.acted = true,
-                // A fence after nothing makes nothing persistent.
+                // A fence without a store before it makes nothing persistent.
                 (true, false) => continue,
                 (true, true) => open.acted = false,
             }
@@ -499,8 +499,7 @@ impl MeetingScanner {
         Ok(())
     }
 
-    /// The program has answered, or one thread of it: what if the machine fails now, and nobody has made persistent what the answer
-    /// rests on?
+    /// The program, or one of its threads, has answered: adds crashes that lose what the answer rests on and is not persistent.
     fn answer(&mut self, event: &Event<'_>, of: Option<ThreadId>) -> Result<(), ScanError> {
         let Some(unanswered) = &mut self.unanswered else { return Ok(()) };
         let waiting: Vec<usize> = match of {

@@ -18,8 +18,8 @@ fn end(finding: &Finding, role: Role) -> Option<&Place> {
     finding.places.iter().find(|place| place.role == role)
 }
 
-/// What is reported: a proven race once for each line that stores, and of the predictions those that are not proven, with
-/// what trying them gave.
+/// What is reported: proven races, once for each line that stores, and the unproven predictions, with what trying them
+/// gave.
 pub fn merge(predicted: Vec<Finding>, confirmed: &Confirmed) -> Vec<Finding> {
     let mut proven: Vec<Finding> = Vec::new();
     for finding in confirmed.findings.values() {
@@ -49,7 +49,7 @@ pub fn merge(predicted: Vec<Finding>, confirmed: &Confirmed) -> Vec<Finding> {
     proven
 }
 
-/// What is said of a store whose loss is an error of another one.
+/// Caveat for a store whose loss is reported as an error of a later store.
 const LEFT_TO_LATER: &str = "Not proven by itself: recovery fails if the value is lost, but it fails, too, if only what the same thread stores to \
     the same cache line later is lost. That is reported as an error.";
 
@@ -58,7 +58,7 @@ fn is_left_to_later(finding: &Finding, confirmed: &Confirmed) -> bool {
     store.is_some_and(|store| confirmed.left_to_later.contains(&store))
 }
 
-/// Of the pairs of a finding that met, the one that tells most; and which load that is, if there are several.
+/// The most informative pair of a finding that met, and its load, if there are several.
 fn strongest<'a>(finding: &Finding, confirmed: &'a Confirmed) -> (Option<&'a PairTally>, String) {
     let spot = |place: &Place| Instruction::of_frame(place.stack.first()?);
     let Some(store) = end(finding, Role::Store).and_then(spot) else { return (None, String::new()) };

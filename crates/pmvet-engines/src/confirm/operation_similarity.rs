@@ -1,14 +1,14 @@
-//! How much two operations have to do with each other: those on the same key or object touch the same words on their way to it.
+//! How closely two operations are related: those on the same key or object touch the same words on their way to it.
 
 use std::collections::HashMap;
 
 use pmvet_events::{FileId, ThreadId};
 
-/// How many words of an operation count: the first ones, by which it finds its way.
+/// How many words of an operation count: the first ones, which lead to its object.
 const MOST_WORDS: usize = 32;
-/// How many operations are remembered; a bound on memory.
+/// Operations to remember; a bound on memory.
 const MOST_OPERATIONS: usize = 1 << 18;
-/// Operations that touch the same words are so much alike.
+/// Similarity of operations that touch the same words.
 const SAME: usize = 8;
 
 /// What each operation of each thread has touched. An operation ends with a fence.
@@ -28,12 +28,12 @@ impl OperationWords {
         }
     }
 
-    /// No more is coming: now operations can be compared.
+    /// Prepares the comparison, after the last operation was added.
     pub(super) fn sort(&mut self) {
         self.0.values_mut().for_each(|words| words.sort_unstable());
     }
 
-    /// From 0 for those that have nothing in common to 8.
+    /// From 0, for nothing in common, to `SAME`.
     pub(super) fn similarity(&self, a: (ThreadId, u32), b: (ThreadId, u32)) -> u8 {
         let (Some(a), Some(b)) = (self.0.get(&a), self.0.get(&b)) else { return 0 };
         let common = a.iter().filter(|word| b.binary_search(word).is_ok()).count();

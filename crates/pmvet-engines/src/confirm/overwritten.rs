@@ -11,7 +11,7 @@ use pmvet_events::{FileId, ThreadId};
 #[derive(Debug, Default)]
 pub struct Overwritten {
     spaces: AddressSpaces,
-    /// What is left of them, as offsets in files.
+    /// Those that are not overwritten yet, as offsets in files.
     left: Vec<(PathBuf, u64)>,
     files: HashMap<FileId, PathBuf>,
     all: usize,
@@ -29,7 +29,7 @@ impl Overwritten {
         Self { all: left.len(), left, ..Self::default() }
     }
 
-    /// How many bytes there were, and how many are as they were.
+    /// How many bytes there were, and how many are not overwritten.
     pub fn result(&self) -> (usize, usize) {
         (self.all, self.left.len())
     }

@@ -1,21 +1,22 @@
-//! What `race --confirm` may spend, and on what: all numbers in one place. `docs/tuning.md` has the same table.
+//! What `race --confirm` may spend, and on what, in one place. `docs/tuning.md` has the same table.
 
 use std::time::Duration;
 
 /// How much is tried, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConfirmPolicy {
-    /// A forced run may take this many times as long as the recorded one, and `run_slack` on top: stopped threads may lock it up.
+    /// A forced run may take this many times as long as the recorded one, and `run_slack` on top: stopped threads may deadlock
+    /// it.
     pub run_slowdown: u32,
     /// Added to what a forced run may take.
     pub run_slack: Duration,
     /// The last run gets at least this long.
     pub shortest_run: Duration,
 
-    /// Without `--budget`: this many times the recorded run, or `budget_times_before` times everything before, which tells how slow the
-    /// machine is, whichever is more; but within these bounds.
+    /// Without `--budget`: this many times the recorded run, or `budget_times_before` times all earlier phases (which show how slow the
+    /// machine is), whichever is more, within the bounds below.
     pub budget_runs: u32,
-    /// How many times everything before counts.
+    /// How many times the earlier phases count.
     pub budget_times_before: u32,
     /// Lower bound of the usual budget.
     pub shortest_budget: Duration,
@@ -23,31 +24,32 @@ pub struct ConfirmPolicy {
     pub longest_budget: Duration,
     /// ... and enough for this many runs as long as the recorded one.
     pub fewest_runs: u32,
-    /// With everything before, it may always take this long.
+    /// Together with the earlier phases, it may always take this long.
     pub shortest_whole: Duration,
-    /// If no race is predicted: this long with everything before, but at least `shortest_unpredicted`, and enough for
-    /// `fewest_unpredicted_runs`.
+    /// If no race is predicted: this long including the earlier phases, but at least `shortest_unpredicted`, and enough
+    /// for `fewest_unpredicted_runs`.
     pub unpredicted_whole: Duration,
     /// Lower bound of the budget if no race is predicted.
     pub shortest_unpredicted: Duration,
     /// That budget is enough for this many runs as long as the recorded one.
     pub fewest_unpredicted_runs: u32,
 
-    /// If there is anything to force, one in this much of the time may go into recoveries from the recorded run.
+    /// If there is anything to force, recoveries from the recorded run may take this fraction of the time (1/n).
     pub recorded_run_divisor: u32,
-    /// One in this much of the budget may go into restarts that show whether locks in PM stay held.
+    /// Restarts that show whether locks in PM stay held may take this fraction of the budget (1/n).
     pub restarts_divisor: u32,
-    /// One in this much of the time may go into recoveries that show the same, if there is anything to force.
+    /// If there is anything to force, recoveries that show the same may take this fraction of the time (1/n).
     pub locks_divisor: u32,
 
-    /// It gives up after this many rounds in a row without anything new.
+    /// The search gives up after this many rounds in a row without anything new.
     pub fruitless_rounds: u32,
     /// ... if other inputs are waiting for their turn.
     pub fruitless_rounds_of_a_turn: u32,
     /// ... if something was proven that was not predicted.
     pub fruitless_rounds_after_proof: u32,
 
-    /// A stopped thread lets others make at least this many stores, and at most one in `patience_divisor` of the whole run.
+    /// A stopped thread waits for at least this many stores of others, and at most for one in `patience_divisor` of those
+    /// of the whole run.
     pub shortest_patience_stores: u32,
     /// Divides the stores of the recorded run.
     pub patience_divisor: u64,
@@ -55,13 +57,13 @@ pub struct ConfirmPolicy {
     pub threads_per_stop: u32,
     /// A run makes this many attempts: each may cost some milliseconds for nothing.
     pub attempts_per_run: usize,
-    /// ... or this many, if threads wait for each other: each may hold something that others need.
+    /// ... or this many, if threads wait for each other: each may hold a lock that others need.
     pub chains_per_run: usize,
     /// An attempt is made this often in each way: the reader may come too late the first time.
     pub tries_per_way: u8,
-    /// Whoever comes to a store is stopped if no more than this many visits of it were seen: at this many visits of each thread.
+    /// Any thread that comes to a store is stopped if the store had no more visits than this in the recorded run.
     pub few_visits: usize,
-    /// How many visits of each thread it is stopped at.
+    /// At how many of its visits each thread is stopped then.
     pub visits_of_anyone: u32,
     /// A long stop lasts for one in this many events of the run.
     pub long_stop_divisor: u64,
@@ -70,31 +72,31 @@ pub struct ConfirmPolicy {
     /// This many reads of one store are worth an attempt.
     pub reads_per_store: usize,
 
-    /// This many runs are under way at a time beside the one that is judged, unless they have more threads than `threads_at_once`.
+    /// This many runs are under way at a time beside the one being judged, unless they have more threads than `threads_at_once`.
     pub runs_at_once: usize,
     /// Upper bound of the threads in all runs together, but two runs may always be under way; servers run one at a time.
     pub threads_at_once: usize,
 
-    /// A recovery is taken to hang if it takes this many times as long as without a crash, and `shortest_screening`. Before anybody is blamed
-    /// for that it gets as long as everywhere else.
+    /// A recovery counts as hanging if it takes this many times as long as without a crash, or `shortest_screening`,
+    /// whichever is longer. Before a race is blamed for that, it gets the full timeout.
     pub screening_slowdown: u32,
-    /// Nothing is taken to hang before this.
+    /// No recovery counts as hanging before this.
     pub shortest_screening: Duration,
     /// How long a recovery takes without a crash is the best of this many tries, if it is short.
     pub undisturbed_tries: u32,
-    /// Who is to be blamed for a recovery that hangs lets it have this many times as long as without a crash, or one in
-    /// `hang_divisor` of the budget, whichever is more, but no longer than everywhere else.
+    /// The full timeout: this many times as long as without a crash, or one in `hang_divisor` of the budget, whichever
+    /// is more, but no longer than everywhere else.
     pub hang_slowdown: u32,
     /// Divides the budget.
     pub hang_divisor: u32,
-    /// This many images are tried before their outcomes are looked at.
+    /// This many images are tried before their outcomes are read.
     pub images_per_batch: usize,
-    /// Of a pair whose images recovery has failed on this often even with nothing lost, that is asked first; and of what was not
-    /// predicted, if all pairs together have come to `failures_of_all`.
+    /// If recovery has failed this often for a pair even with nothing lost, the image with nothing lost is tried first; for
+    /// unpredicted pairs, once all pairs together reach `failures_of_all`.
     pub failures_of_pair: usize,
     /// How many such failures all pairs together may have before that.
     pub failures_of_all: usize,
-    /// Recoveries on images of one run take one in this much of the time that is left, or `shortest_judged_run`, whichever is more: other
+    /// Recoveries on images of one run get this fraction (1/n) of the remaining time, or `shortest_judged_run`, whichever is more: other
     /// runs are to come.
     pub judged_run_divisor: u32,
     /// Recoveries on images of one run always have this long.
@@ -107,24 +109,25 @@ pub struct ConfirmPolicy {
     pub failures_per_batch: usize,
     /// The first crash of this many meetings of a pair is tried before the second crash of the first one.
     pub meetings_before_second_crash: usize,
-    /// What was begun may take this much longer; one in `grace_divisor` of the user's budget, if that is less.
+    /// Work that has begun may take this much longer, or one in `grace_divisor` of the user's budget, if that is less.
     pub grace: Duration,
     /// Divides the user's budget; an upper bound of `grace`.
     pub grace_divisor: u32,
 
-    /// This many instructions after a load of a value that may be lost are followed.
+    /// Data flow is followed for this many instructions after a load of a value that may be lost.
     pub followed_instructions: u32,
-    /// One in this many runs is followed: that takes time.
+    /// One in this many runs has its data flow followed, which takes time.
     pub runs_per_followed: u32,
-    /// This many proven races are followed once more, in this many runs each.
+    /// This many proven races are made to happen once more to follow their data flow, in this many runs each.
     pub followed_again: usize,
-    /// `replay` forces a schedule this often before it gives up; from `replays_by_reader` on another reader of the store will do, too.
+    /// `replay` forces a schedule this often before it gives up; after `replays_by_reader`, another reader of the store counts, too.
     pub replays: usize,
     /// How many replays insist on the reader of the schedule.
     pub replays_by_reader: usize,
 }
 
-/// What is used. Where a value was measured, the comment says on what; the others keep a search within its budget and want a measurement.
+/// The values in use. Where one was measured, the comment says on what; the others keep a search within its budget and still need a
+/// measurement.
 pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     run_slowdown: 8,
     run_slack: Duration::from_secs(2),
@@ -152,7 +155,8 @@ pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     attempts_per_run: 48,
     chains_per_run: 16,
     tries_per_way: 6,
-    // p-clht resizes its table twice in a run, and which thread does so is chance: in 22 runs nobody was stopped there and read.
+    // p-clht resizes its table twice in a run, and which thread does so is chance: in 22 runs no thread was stopped there while
+    // another read.
     few_visits: 8,
     visits_of_anyone: 4,
     long_stop_divisor: 2,
@@ -183,6 +187,7 @@ pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     runs_per_followed: 4,
     followed_again: 3,
     replays: 40,
-    // Two replays of p-clht's table swap were in vain in 40 runs: who resizes the table, and who comes by then, is chance.
+    // Two replays of p-clht's table swap failed in 40 runs: which thread resizes the table, and which reads it then, is
+    // chance.
     replays_by_reader: 6,
 };

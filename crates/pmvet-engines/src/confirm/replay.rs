@@ -1,7 +1,7 @@
-//! A schedule that proved a race, forced again.
+//! Forces a schedule again that proved a race.
 //!
-//! The plan of a forced run says where threads stop and whom they wait for; the rest is left to the machine. So the same plan
-//! gives the same meeting mostly, not always, and is tried some times.
+//! The plan of a forced run says where threads stop and whom they wait for; the rest is up to the machine. So the same plan
+//! mostly, but not always, gives the same meeting, and is tried several times.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -26,9 +26,9 @@ use crate::stacks::Stacks;
 /// The schedules of a run's proven races, by the names of their crash images.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Schedules {
-    /// The command that makes the files that the workload starts with.
+    /// The command that creates the workload's initial files.
     pub setup: Option<String>,
-    /// What is forced to see each of them again.
+    /// The schedule that reproduces each of them.
     pub schedules: HashMap<String, Schedule>,
 }
 
@@ -37,22 +37,22 @@ impl Schedules {
     pub const FILE: &str = "schedules.json";
 }
 
-/// All that it takes to make a race happen again.
+/// All that is needed to make a race happen again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
     /// To be tried in turn.
     plans: Vec<Plan>,
     store: Instruction,
-    /// Nothing: nobody reads the store, and it does not matter who goes on.
+    /// Nothing: no thread reads the store, and it does not matter which one acts.
     load: Option<Instruction>,
     timeout: Duration,
-    /// Who takes locks that stay held, and are free in the image.
+    /// Instructions that take locks that stay held; the image has these locks free.
     #[serde(default)]
     held_locks: BTreeSet<Instruction>,
 }
 
 impl Schedule {
-    /// The store is read by somebody.
+    /// Some thread reads the store.
     pub(super) fn is_read(&self) -> bool {
         self.load.is_some()
     }
@@ -64,7 +64,7 @@ impl Schedule {
 }
 
 impl JudgedRun {
-    /// The meetings, taken out of a run, that a schedule is for; or those of its store with any reader.
+    /// Takes the meetings of a schedule out of a run, or, with `any_reader`, those of its store with any reader.
     pub(super) fn meetings_of(&mut self, schedule: &Schedule, any_reader: bool) -> Vec<Meeting> {
         let mut meetings = std::mem::take(&mut self.meetings.meetings);
         let spots = spots(&meetings, self);
@@ -78,19 +78,19 @@ impl JudgedRun {
     }
 }
 
-/// A run that is judged, and how it came about.
+/// The plan of a run that is judged.
 pub(super) struct Forced {
-    /// Nothing: the recorded run, in which nobody was stopped.
+    /// Nothing: the recorded run, in which no thread was stopped.
     pub(super) name: Option<String>,
     pub(super) plan: Plan,
-    /// The stores that it is for, if that is only a few.
+    /// The stores that it targets, if those are only a few.
     pub(super) about: BTreeSet<Instruction>,
     pub(super) timeout: Duration,
 }
 
 impl Forced {
-    /// How to make a meeting happen again: the whole plan of its run, or only the writer is stopped, for this reader, or whoever comes
-    /// to the store, for all others. Which thread does what may be chance.
+    /// How to make a meeting happen again. The plans: that of its whole run; a stop of the writer only, for this reader; or a stop of
+    /// any thread that comes to the store, for all others, as chance may decide which thread does what.
     pub(super) fn schedule(
         &self,
         meeting: &Meeting,
@@ -126,7 +126,7 @@ impl Forced {
     }
 }
 
-/// A plan that stops one thread, for all: each is stopped there some times, until the others have done what they do.
+/// Extends a plan that stops one thread to all threads: each stops there several times, until the others have finished.
 fn for_all(plan: &Plan, threads: u32) -> Plan {
     let stops = |stop: &Stop| {
         let first = stop.nth.saturating_sub(POLICY.visits_of_anyone / 2);
@@ -136,7 +136,7 @@ fn for_all(plan: &Plan, threads: u32) -> Plan {
     Plan { stalls: plan.stalls.iter().map(stall).collect(), ..plan.clone() }
 }
 
-/// What forcing a schedule again gave.
+/// The result of forcing a schedule again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Again {
     /// The race is proven once more, by this run, and recovery ended like this.
@@ -148,7 +148,7 @@ pub enum Again {
         /// By another reader of the same store.
         other_reader: bool,
     },
-    /// Not in so many runs.
+    /// The race was not proven in this many runs.
     NotProven {
         /// How many runs were made.
         runs: usize,

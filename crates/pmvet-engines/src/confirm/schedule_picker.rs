@@ -1,8 +1,8 @@
-//! Which stores threads are stopped at in a run, and until when.
+//! Picks the stores at which a run stops threads, and until when.
 //!
-//! Of the stores of the recorded run those are of use that another thread read later. If the writer is stopped there until that
-//! thread has come by, and the others go on as they did, the value is read before it is persistent. Each such pair of a store
-//! and a read is an *attempt*. A run makes as many attempts as fit in, the most promising ones first.
+//! The useful stores of the recorded run are those that another thread read later. If the writer stops there until that thread
+//! has read, and the others go on as before, the value is read before it is persistent. Each such pair of a store and a read is
+//! an *attempt*. A run makes as many attempts as fit in, the most promising first.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,10 +16,10 @@ use super::chains::{Chain, Chains};
 use super::instruction::Instruction;
 use super::policy::POLICY;
 
-/// In which way a run stops threads.
+/// How a run stops threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Way {
-    /// Before the persist, or just after the store. By the former the writer has done all that lets others in.
+    /// Stops before the persist, not just after the store. By then the writer has done all that lets others in.
     late: bool,
     wait: Wait,
     /// At stores of predicted races, or at others.
@@ -28,15 +28,15 @@ struct Way {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// Until one reader has come. That leaves time for many stops.
+    /// Until one reader has read. That leaves time for many stops.
     Short,
-    /// Until all others have done what they do, whoever comes by. Of the many who read a word few may be those whom it matters to,
-    /// as with a bucket and its keys.
+    /// Until all other threads have finished, whichever reads. Of the many reads of a word, few may matter, as with a bucket and
+    /// its keys.
     Long,
-    /// Until a reader has come who sees a change. The two threads wait for each other to that end.
+    /// Until a reader has seen a change. The two threads wait for each other to make that happen.
     Change,
-    /// As long, but whoever comes to the store is stopped. Of what happens a few times in a run, such as the resize of a table, it may be
-    /// chance which thread does it.
+    /// As long, but any thread that comes to the store is stopped. If something happens only a few times in a run, such as the resize of
+    /// a table, chance may decide which thread does it.
     Anyone,
 }
 
@@ -45,7 +45,7 @@ impl Way {
         Self { late, wait, predicted }
     }
 
-    /// Where an attempt counts how often it was made in this way.
+    /// Index of this way in an attempt's counts of tries.
     fn index(self) -> usize {
         usize::from(self.late) * WAITS + self.wait as usize
     }
@@ -54,7 +54,7 @@ impl Way {
 /// How many kinds of [`Wait`] there are.
 const WAITS: usize = 4;
 
-/// The ways of runs, in turn.
+/// The ways that runs take in turn.
 const WAYS: [Way; 11] = [
     Way::new(true, Wait::Anyone, true),
     Way::new(true, Wait::Short, true),
@@ -69,7 +69,7 @@ const WAYS: [Way; 11] = [
     Way::new(true, Wait::Change, true),
 ];
 
-/// The n-th time that a thread comes to an instruction.
+/// The n-th time that a thread runs an instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrival {
     /// The instruction.
@@ -78,65 +78,65 @@ pub struct Arrival {
     pub nth: u32,
 }
 
-/// What speaks for an attempt, the best first.
+/// What makes an attempt promising, the strongest reason first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prospect {
-    /// The locksets predict a race of the store, and of the two instructions.
+    /// The locksets predict a race of the store.
     pub store: bool,
     /// They predict a race of this store with this load.
     pub pair: bool,
-    /// The reader has read the word before, and so can tell that it has changed.
+    /// The reader has read the word before, so it can see the change.
     pub sees_change: bool,
-    /// How much the reader's operation has to do with the writer's.
+    /// How closely the reader's operation is related to the writer's.
     pub similarity: u8,
 }
 
-/// A store that may be read too early, what makes it persistent at last, and who reads it.
+/// A store that may be read too early, what makes it persistent, and its reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// Who stores, and is stopped.
+    /// The thread that stores, and is stopped.
     pub thread: ThreadId,
     /// The store: an early stop is just after it.
     pub store: Arrival,
     /// What makes it persistent: a late stop is just before it. Nothing: nothing does.
     pub end: Option<Arrival>,
-    /// Whom the writer waits for.
+    /// The thread that the writer waits for.
     pub reader: ThreadId,
-    /// The instruction by which the reader comes upon the store.
+    /// The instruction with which the reader reads the store.
     pub load: Instruction,
-    /// All that may read the store too early, as predicted.
+    /// All loads that are predicted to read the store too early.
     pub predicted_loads: Arc<[Instruction]>,
     /// The call path to the load.
     pub path: ContextId,
-    /// In how many of its operations the reader reads the store up to the load that is of interest.
+    /// In how many of its operations the reader reads the store, up to the load of interest.
     pub reads: u32,
-    /// The numbers of the store and of that load in the recorded run.
+    /// Number of the store in the recorded run.
     pub seq: u64,
-    /// Number of the load. That of the store if the threads have to wait for each other.
+    /// Number of the load in the recorded run; that of the store if the threads have to wait for each other.
     pub until: u64,
-    /// What speaks for it.
+    /// What makes it promising.
     pub promise: Prospect,
-    /// The reader sees the store as a change if the threads wait for each other there.
+    /// Where the threads wait for each other so that the reader sees the store as a change.
     pub change: Option<Chain>,
 }
 
 /// What a run does.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct RunPlan {
-    /// Where threads are stopped. None if everything was tried.
+    /// Where threads are stopped. Empty if everything was tried.
     pub(super) stalls: Vec<Stall>,
-    /// The threads that are not stopped are kept in step. That is of no use, and takes time, where threads wait for each other.
+    /// Threads that are not stopped are kept in step. Where threads wait for each other, that is useless and takes time.
     pub(super) in_step: bool,
-    /// The stores that it is for, if that is only a few.
+    /// The stores that it targets, if those are only a few.
     pub(super) about: BTreeSet<Instruction>,
 }
 
-/// Chooses for one run after the other.
+/// Picks the attempts for one run after another.
 pub(super) struct SchedulePicker {
     attempts: Vec<Attempt>,
     /// How often each was tried in each way.
     tried: Vec<[u8; 2 * WAITS]>,
-    /// How often each two instructions were tried, the second of them on each call path: what leads there makes the difference.
+    /// How often each pair of instructions was tried, per call path of the second: the path makes the difference.
     pairs: HashMap<(Instruction, Instruction, ContextId), usize>,
     /// How many threads may be stopped at a time.
     most: usize,
@@ -163,7 +163,7 @@ impl SchedulePicker {
         self.attempts.iter().any(|attempt| attempt.promise.store && open(attempt))
     }
 
-    /// What is done in the next run.
+    /// The plan of the next run.
     pub(super) fn next(&mut self, open: impl Fn(&Attempt) -> bool) -> RunPlan {
         let first = self.runs;
         self.runs += 1;
@@ -175,8 +175,8 @@ impl SchedulePicker {
         choices.find(|choice| !choice.stalls.is_empty()).unwrap_or_default()
     }
 
-    /// Stops whoever comes to a store that happens rarely, and lets a reader wait for that before it reads: by then it may be too late for
-    /// one that others would have to let go on.
+    /// Stops any thread that comes to a rare store, and makes a reader wait for that before it reads: once the writer is stopped, a reader
+    /// that needs other threads to go on may be too late.
     fn stop_anyone(&mut self, way: Way, open: &impl Fn(&Attempt) -> bool) -> RunPlan {
         let mut stores: BTreeMap<&Instruction, RareStore<'_>> = BTreeMap::new();
         for (attempt, tried) in self.attempts.iter().zip(&self.tried) {
@@ -241,7 +241,8 @@ impl SchedulePicker {
         if order.iter().any(|&i| self.attempts[i].promise.store == way.predicted) {
             order.retain(|&i| self.attempts[i].promise.store == way.predicted);
         }
-        // Of many attempts that promise the same, the most alike, and the shortest, which disturb the run the least; all pairs in turn.
+        // Among equally promising attempts: all pairs in turn, the most similar operations first, then the shortest stops, which
+        // disturb the run least.
         order.sort_by_cached_key(|&i| {
             let attempt = &self.attempts[i];
             let length = attempt.change.as_ref().map_or(attempt.until - attempt.seq, |change| change.distance().into());
@@ -285,7 +286,7 @@ impl SchedulePicker {
                 stalls.entry(stop.at.clone()).or_default().push(stop_there);
             }
             *self.pairs.entry(attempt.pair()).or_insert(0) += 1;
-            // A long stop is for all readers.
+            // A long stop serves all readers.
             let seq = attempt.seq;
             let alike = |(at, other): (usize, &Attempt)| at == i || way.wait == Wait::Long && other.seq == seq;
             let same: Vec<usize> =
@@ -310,18 +311,19 @@ struct RareStore<'a> {
     visits: BTreeSet<(ThreadId, u32)>,
     /// Where its threads stop.
     stops: BTreeSet<&'a Instruction>,
-    /// What reads it, as predicted.
+    /// The loads that are predicted to read it.
     loads: &'a [Instruction],
     readers: BTreeSet<ThreadId>,
 }
 
 impl RareStore<'_> {
-    /// The first have their turn first: each as often as many places read it.
+    /// Sort key, the next store first: each store has turns in proportion to the places that read it.
     fn turn(&self) -> Reverse<usize> {
         Reverse(1000 * self.loads.len() / (usize::from(self.tried) + 1))
     }
 
-    /// Who waits for it, and at which visit to each load: all readers in turn, from the start, then later. Some wait already.
+    /// The reader that waits for it, and from which visit of each load: all readers in turn, first at the start, then later.
+    /// `waiting` are those that already wait.
     fn next_reader(&self, waiting: &BTreeSet<ThreadId>) -> Option<(ThreadId, u32)> {
         let (tried, readers) = (usize::from(self.tried), self.readers.len());
         let mut in_turn = self.readers.iter().cycle().skip(tried).take(readers);
@@ -330,7 +332,7 @@ impl RareStore<'_> {
     }
 }
 
-/// Stops each thread at some of its visits, until the others have done what they do.
+/// Stops each thread at some of its visits, until the others have finished.
 pub(super) fn stops_of_anyone(threads: u32, visits: Range<u32>) -> Vec<plan::Stop> {
     let all = (1..=threads).flat_map(|thread| visits.clone().map(move |nth| (thread, nth)));
     all.map(|(thread, nth)| plan::Stop { thread, nth, reader: 0, reads: u32::MAX, ..plan::Stop::default() }).collect()
@@ -339,7 +341,7 @@ pub(super) fn stops_of_anyone(threads: u32, visits: Range<u32>) -> Vec<plan::Sto
 /// What a run does already.
 #[derive(Debug, Default)]
 struct Taken {
-    /// Who is stopped for whom, and when.
+    /// Which threads are stopped for which readers, and when.
     spans: Vec<StopSpan>,
     /// How many threads may be stopped at a time.
     most: usize,
@@ -356,8 +358,8 @@ struct StopSpan {
 }
 
 impl Taken {
-    /// Takes an attempt in, if it can be made beside the others: its reader runs while it waits, and few threads are stopped at a
-    /// time.
+    /// Adds an attempt if it fits beside the others: its reader must run while the writer waits, and few threads may be stopped
+    /// at a time.
     fn add(&mut self, attempt: &Attempt, wait: Wait) -> bool {
         let Attempt { thread, reader, seq, until, .. } = *attempt;
         let until = if wait == Wait::Long { until.max(seq + self.length) } else { until };
@@ -432,7 +434,7 @@ mod tests {
         let mut picker = SchedulePicker::new(attempts, 4);
         let mut next = || stops(&picker.next(|_| true).stalls);
         assert_eq!(next(), [(2, 0), (3, 1), (4, 0)]);
-        // What had no turn comes first, with what goes with it.
+        // An attempt that had no turn yet comes first, with those that fit beside it.
         assert_eq!(next(), [(3, 0), (3, 1), (4, 0)]);
     }
 

@@ -1,4 +1,4 @@
-//! Predicted races are made to happen, one forced run after the other, and recovery judges each run.
+//! Makes predicted races happen in one forced run after another, and lets recovery judge each run.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -23,20 +23,20 @@ use crate::promises::Acknowledgement;
 use crate::promises::durable::OperationsSeen;
 use crate::stacks::Symbols;
 
-/// What became of a pair of instructions, over all runs.
+/// What all runs have shown about a pair of instructions.
 #[derive(Debug, Clone, Default)]
 pub struct PairTally {
     /// How often one thread read by the second instruction what another had just stored by the first.
     pub meetings: usize,
     /// Crash images of these meetings that were tried and proved nothing.
     pub images: usize,
-    /// Images that were not tried.
+    /// Crash images that were not tried.
     pub left_out: usize,
-    /// Meetings whose reader was followed; a branch of it depended on the value.
+    /// Meetings whose reader was followed.
     pub followed: usize,
     /// A branch depended on the value, in one of those.
     pub branched: bool,
-    /// A side effect that was seen, and in a sentence.
+    /// A side effect that was seen, and its description.
     pub effect: Option<(Place, String)>,
     /// Output depended on the value.
     pub output: bool,
@@ -44,32 +44,32 @@ pub struct PairTally {
     pub inconsistent: Option<(usize, usize)>,
 }
 
-/// What confirming gave.
+/// The result of confirming races.
 #[derive(Debug, Default)]
 pub struct Confirmed {
     /// Proven races, by their store.
     pub findings: BTreeMap<Instruction, Finding>,
-    /// Those in which the writer itself is at fault, of the run that is being judged.
+    /// Findings of the run being judged in which the writer alone is at fault.
     pub(super) alone: BTreeMap<Instruction, Finding>,
-    /// Those of earlier runs, until something better is found.
+    /// Stores whose finding is such a one from an earlier run, until a better one is found.
     pub(super) provisional: BTreeSet<Instruction>,
-    /// For stores that are lost, later ones of the same line without which alone recovery fails, too.
+    /// For lost stores, the later ones of the same line whose loss alone makes recovery fail, too.
     pub(super) later: BTreeMap<Instruction, BTreeSet<Instruction>>,
-    /// Stores that have no finding of their own, since one of those has.
+    /// Stores without a finding of their own, since one of those later stores has it.
     pub(super) left_to_later: BTreeSet<Instruction>,
-    /// What it takes to see each failing image again, by the hash of the image.
+    /// What is needed to rebuild each failing image, by the hash of the image.
     pub witnesses: HashMap<String, Witness>,
-    /// Synchronisation variables that keep their value over a crash.
+    /// Synchronisation variables that keep their value across a crash.
     pub sync: Vec<Finding>,
-    /// What led to the images that prove races.
+    /// The schedules that led to the images that prove races.
     pub schedules: HashMap<String, Schedule>,
     /// What the locksets predict.
     pub predicted: HashSet<(Instruction, Instruction)>,
     /// Everything else that happened.
     pub tallies: BTreeMap<(Instruction, Instruction), PairTally>,
-    /// How many meetings were left out, and why.
+    /// How many meetings were ignored as harmless, by reason.
     pub(super) allowed: BTreeMap<&'static str, usize>,
-    /// What all runs have covered, without what was known before.
+    /// What all runs have covered, without what was known already.
     pub covered: Covered,
     /// Forced runs that were judged.
     pub runs: u32,
@@ -77,7 +77,7 @@ pub struct Confirmed {
     pub images: usize,
     /// The recovery that judged, and how it ends when nothing was lost.
     pub judged_by: Option<(RecoveryCommand, Outcome)>,
-    /// Somebody beside recovery looks at what it leaves.
+    /// An oracle, or a comparison of contents, checks what recovery leaves.
     pub has_oracle: bool,
     /// How operations were told apart, if contents were compared.
     pub operations: Option<OperationsSeen>,
@@ -85,9 +85,9 @@ pub struct Confirmed {
     pub no_oracle: Option<String>,
     /// What was not covered, and why; for the report.
     pub notes: Vec<String>,
-    /// How long what took.
+    /// How long each phase took.
     pub phases: Vec<Phase>,
-    /// Forced runs in which the target failed, or took too long and was ended, and how.
+    /// Forced runs in which the target failed, or took too long and was ended, with the reason.
     failed: Vec<(String, String)>,
 }
 
@@ -96,24 +96,24 @@ impl Confirmed {
         self.phases.push(Phase { name: name.into(), seconds: since.elapsed().as_secs_f64() });
     }
 
-    /// Nothing better than what there is can be found for the store.
+    /// The store has a finding that no other can improve on.
     pub(super) fn is_settled(&self, store: &Instruction) -> bool {
         self.findings.contains_key(store) && !self.provisional.contains(store)
     }
 
-    /// Whether of a predicted pair that met nobody knows where the value went.
+    /// Whether a predicted pair has met without its value ever being followed.
     fn any_not_followed(&self) -> bool {
         let open = |tally: &PairTally| tally.meetings > 0 && tally.followed == 0;
         self.predicted.iter().filter_map(|pair| self.tallies.get(pair)).any(open)
     }
 }
 
-/// What the user wants of it.
+/// What the user asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wanted {
-    /// How long it may all take, the recorded run included.
+    /// How long everything may take, the recorded run included.
     pub budget: Option<Duration>,
-    /// How many runs are forced at most.
+    /// Upper bound of forced runs.
     pub rounds: u32,
     /// Stop as soon as something is proven.
     pub until_finding: bool,
@@ -125,9 +125,9 @@ pub struct Wanted {
     pub recover: Option<String>,
     /// A shell command that looks at the recovered files; 0 means consistent.
     pub oracle: Option<String>,
-    /// How long a recovery may take. Nothing: some times as long as without a crash.
+    /// How long a recovery may take. Nothing: a multiple of the time without a crash.
     pub recover_timeout: Option<Duration>,
-    /// How many recoveries run at the same time. Nothing: one per core.
+    /// How many recoveries run at a time. Nothing: one per core.
     pub jobs: Option<usize>,
 }
 
@@ -136,17 +136,17 @@ pub struct Wanted {
 pub struct Confirmation<'a> {
     /// The workload, and the folder with its recorded run.
     pub lab: Lab<'a>,
-    /// What the user wants of it.
+    /// What the user asks for.
     pub wanted: &'a Wanted,
     /// How long the recorded run took.
     pub traced: Duration,
-    /// How long everything took before, and whether it has given predicted races.
+    /// How long the earlier phases took.
     pub before: Duration,
     /// The locksets predict races.
     pub predicted: bool,
     /// Whether there is anything to force.
     pub forces: bool,
-    /// How many threads and stores the recorded run had.
+    /// How many threads the recorded run had.
     pub threads: u32,
     /// How many stores to PM the recorded run had.
     pub stores: u64,
@@ -158,14 +158,14 @@ pub struct Confirmation<'a> {
     pub contents: Option<ComparedContents<'a>>,
 }
 
-/// A confirmation under way: locks first, which take no forced runs, then races.
+/// A confirmation under way: first locks, which need no forced runs, then races.
 pub struct Confirming<'a> {
     confirm: &'a Confirmation<'a>,
     judge: Judge<'a>,
     base: JudgedRun,
     crashes: LockCrashes,
     confirmed: Confirmed,
-    /// When there must be an end of locks.
+    /// Deadline for the locks.
     locks_until: Option<Instant>,
     acknowledged_by: Option<Acknowledgement>,
 }
@@ -177,7 +177,7 @@ impl std::fmt::Debug for Confirming<'_> {
 }
 
 impl Confirming<'_> {
-    /// Makes errors of those locks that recovery cannot do with, and returns whether it did.
+    /// Turns a lock's finding into an error if recovery cannot cope with the lock held. Returns whether it did.
     pub fn held_lock(&mut self, lock: &mut HeldLock) -> Result<bool, LabError> {
         let Self { judge, base, crashes, confirmed, locks_until, .. } = self;
         let whole = judge.deadline;
@@ -201,7 +201,7 @@ impl Confirming<'_> {
 }
 
 impl Confirmation<'_> {
-    /// How long it may all take.
+    /// How long everything may take.
     pub(super) fn budget(&self) -> Duration {
         let policy = POLICY;
         let usual = if self.predicted || self.wanted.delay_injection {
@@ -216,8 +216,8 @@ impl Confirmation<'_> {
         self.wanted.budget.unwrap_or(usual)
     }
 
-    /// Sees whether recovery can judge. `symbols`: what is known of the program's files; `crashes`: the moments of all crashes that leave
-    /// locks held.
+    /// Checks whether recovery can judge. `symbols`: those of the program's files; `crashes`: the moments of all crashes that leave locks
+    /// held.
     pub fn begin(&self, symbols: Symbols, crashes: Vec<u64>) -> Result<Result<Confirming<'_>, NotCompared>, LabError> {
         let has_oracle = self.wanted.oracle.is_some() || self.contents.is_some();
         let mut confirmed = Confirmed { has_oracle, ..Confirmed::default() };
@@ -248,7 +248,7 @@ impl Confirmation<'_> {
         Ok(Ok(Confirming { confirm: self, judge, base, crashes, confirmed, locks_until, acknowledged_by }))
     }
 
-    /// How long watched restarts may take in all, which cannot be left out but take seconds each.
+    /// How long watched restarts may take in all: they cannot be skipped but take seconds each.
     pub fn restarts_time(&self) -> Duration {
         self.budget() / POLICY.restarts_divisor
     }
@@ -264,7 +264,7 @@ impl Confirmation<'_> {
         let nothing_shared = attempts.is_empty();
         let pairs = attempts.iter().filter(|attempt| attempt.promise.pair);
         confirmed.predicted = pairs.map(|attempt| (attempt.store.at.clone(), attempt.load.clone())).collect();
-        // Races want runs of their own, for which the recorded one has to leave time.
+        // Races need runs of their own, so the recorded one must leave time for them.
         let whole = judge.deadline;
         if !nothing_shared {
             judge.end_within(judge.left() / POLICY.recorded_run_divisor);
@@ -315,12 +315,12 @@ impl Confirmation<'_> {
         Ok(())
     }
 
-    /// The user wants no more than something proven.
+    /// The user wants to stop at the first proof, and there is one.
     fn has_what_it_wants(&self, confirmed: &Confirmed) -> bool {
         self.wanted.until_finding && !confirmed.witnesses.is_empty()
     }
 
-    /// Forces one schedule after the other, and lets recovery judge what happens.
+    /// Forces one schedule after another, and lets recovery judge what happens.
     fn explore(
         &self,
         mut forced_runs: ForcedRuns<'_, '_>,
@@ -374,7 +374,7 @@ impl Confirmation<'_> {
         }
     }
 
-    /// Judges a forced run. Whether anything new was seen.
+    /// Judges a forced run. Returns whether it showed anything new.
     fn judge_made(&self, made: MadeRun, judge: &mut Judge<'_>, confirmed: &mut Confirmed) -> Result<bool, LabError> {
         let MadeRun { order, recording, ending, run } = made;
         if shutdown::is_over() {
@@ -387,7 +387,7 @@ impl Confirmation<'_> {
             return Ok(false);
         };
         if ending.exit != launch::TargetExit::Status(0) {
-            // It is pmvet that ends a run that takes too long. One that had less time than it might need has not failed.
+            // pmvet itself ends a run that takes too long. A run that had less than the full time has not failed.
             let how = match ending.time >= order.time {
                 true if order.time < self.timeout() => None,
                 true => {
@@ -399,7 +399,7 @@ impl Confirmation<'_> {
         }
         confirmed.runs += 1;
         let known = |confirmed: &Confirmed| {
-            // Pairs that have met before are none of the news that another input may have, too.
+            // If other inputs wait for their turn, pairs that meet for the first time here do not count as news.
             let met = match self.wanted.news_beyond {
                 Some(_) => confirmed.covered.len(),
                 None => confirmed.tallies.len(),
@@ -421,7 +421,7 @@ impl Confirmation<'_> {
         Ok(before != known(confirmed))
     }
 
-    /// Makes proven races happen once more to see where their values go, as far as that is not known and time is left.
+    /// Makes proven races happen once more to see where their values go, if that is not known and time is left.
     fn follow(&self, judge: &mut Judge<'_>, confirmed: &mut Confirmed) -> Result<(), LabError> {
         let open = |finding: &&mut Finding| !finding.places.iter().any(|place| place.role == Role::SideEffect);
         for finding in confirmed.findings.values_mut().filter(open).take(POLICY.followed_again) {

@@ -1,8 +1,8 @@
-//! Stores that other threads read: where races may be, whatever the locksets say.
+//! Stores that other threads read: races may be there, whatever the locksets say.
 //!
 //! PMRace's priority queue of shared accesses to PM (section 4.2.2), from a recorded run. The paper's entries are
-//! instructions; here they are single stores, since of the many stores of an instruction only those are worth a stop that
-//! somebody is about to read.
+//! instructions; here they are single stores, since of an instruction's many stores only those that another thread is
+//! about to read are worth a stop.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,16 +14,16 @@ use super::changes::{Change, Visits};
 use super::fences::Fences;
 use super::operation_similarity::OperationWords;
 
-/// How many words are remembered; a bound on memory.
+/// Words to remember; a bound on memory.
 const MOST_WORDS: usize = 1 << 22;
-/// How many stores of one instruction are remembered.
+/// Stores to remember per instruction.
 const MOST_STORES: usize = 1 << 12;
-/// So many reads of a store are remembered, and so many by the same instruction of the same thread.
+/// Reads to remember per store; `MOST_ALIKE` of them by the same instruction of the same thread.
 const MOST_READS: usize = 32;
 const MOST_ALIKE: usize = 6;
-/// For how many stores of one instruction it is looked who would see them as a change; a bound on time.
+/// For how many stores per instruction to search readers that would see them as a change; a bound on time.
 const MOST_CHANGED: usize = 512;
-/// How many of the last stores to a word are remembered.
+/// How many of a word's last stores to remember.
 const MOST_LAST: usize = 4;
 
 /// The n-th time, from 0, that a thread ran an instruction.
@@ -38,7 +38,7 @@ pub struct Nth {
 /// A store that another thread reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedStore {
-    /// Who stored.
+    /// The thread that stored.
     pub thread: ThreadId,
     /// The instruction, and which of the thread's runs of it.
     pub store: Nth,
@@ -46,12 +46,12 @@ pub struct SharedStore {
     pub fence: Option<Nth>,
     /// Number of its event.
     pub seq: u64,
-    /// By others, before another thread has overwritten it.
+    /// Reads by other threads, before another thread overwrote it.
     pub reads: Vec<SharedRead>,
-    /// To whom it would be a change in another schedule.
+    /// Readers that would see it as a change in another schedule.
     pub changes: Vec<Change>,
     word: Option<(FileId, u64)>,
-    /// The number of its thread's operation, and of the one with the thread's last store to the word before.
+    /// Number of its thread's operation; `previous`: of the one with the thread's previous store to the word.
     operation: u32,
     previous: Option<u32>,
 }
@@ -74,7 +74,7 @@ impl SharedStore {
 /// A load of a store by another thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedRead {
-    /// Who read.
+    /// The thread that read.
     pub thread: ThreadId,
     /// The instruction.
     pub site: SiteId,
@@ -84,9 +84,9 @@ pub struct SharedRead {
     pub seq: u64,
     /// In how many of its operations its thread has read the store by then. An operation ends with a fence.
     pub operations: u32,
-    /// The thread had read the word before the store, too: it can see the change.
+    /// The thread had also read the word before the store, so it can see the change.
     pub sees_change: bool,
-    /// How much the operation has to do with that of the store.
+    /// How closely the operation is related to that of the store.
     pub similarity: u8,
     /// The number of that operation.
     operation: u32,
@@ -95,13 +95,13 @@ pub struct SharedRead {
 /// What is known of a word.
 #[derive(Debug, Clone, Default)]
 struct Word {
-    /// Its last stores, all by one thread: if that had been stopped at one of them, it would not have made those after it.
+    /// Its last stores, all by one thread: had that thread stopped at one of them, it would not have made the later ones.
     stores: Vec<LastStore>,
-    /// Who has read it: one bit for each thread, of which some share one.
+    /// The threads that have read it: one bit per thread, which some threads share.
     readers: u64,
 }
 
-/// One of the last stores to a word, and who had read the word before.
+/// One of the last stores to a word, and the threads that had read the word before.
 #[derive(Debug, Clone, Copy)]
 struct LastStore {
     store: usize,
@@ -122,7 +122,7 @@ pub struct SharedStores {
     /// Stores that it has flushed since its last fence.
     unfenced: HashMap<ThreadId, Vec<usize>>,
     fences: Fences,
-    /// Threads that have ended: whoever reads what they have left cannot come before them.
+    /// Threads that have ended: later reads of what they stored cannot come too early.
     gone: HashSet<ThreadId>,
     visits: Visits,
     operations: OperationWords,
@@ -151,7 +151,7 @@ impl SharedStores {
                 });
                 for store in lines.iter().filter_map(|line| self.unflushed.remove(line)).flatten() {
                     match how {
-                        // It takes no fence.
+                        // `clflush` needs no fence.
                         FlushKind::Clflush => _ = self.stores[store].fence.get_or_insert(nth),
                         _ => self.unfenced.entry(event.thread).or_default().push(store),
                     }
@@ -256,7 +256,7 @@ impl SharedStores {
         }
     }
 
-    /// In the order in which they were made; and how many stores there were in all.
+    /// The shared stores in program order, and how many stores there were in all.
     pub fn finish(mut self) -> (Vec<SharedStore>, u64) {
         self.operations.sort();
         let mut per_site: HashMap<SiteId, usize> = HashMap::new();

@@ -1,7 +1,7 @@
-//! Stores of one thread to one cache line, of which a later one may be to blame for what the loss of an earlier one does.
+//! Stores of one thread to one cache line: a later one may be to blame for a failure after the loss of an earlier one.
 //!
-//! A line keeps the order of its stores: who loses one loses those that came later, too. So recovery is also run with only the later ones
-//! lost. If it fails then, and the later one is proven by itself, the earlier one has no error of its own.
+//! A line keeps the order of its stores: a crash that loses one loses the later ones, too. So recovery also runs with only the later ones
+//! lost. If it fails then, and the later one is proven by itself, the earlier one gets no error of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::verdict::RecoveryOutcome;
 use crate::lab::{LabError, TrialImage};
 
 impl Judge<'_> {
-    /// The later stores of the line without which alone recovery fails no less.
+    /// The later stores of the line whose loss alone makes recovery fail, too.
     pub(super) fn later_culprits(
         &mut self,
         case: &RaceCase<'_>,
@@ -34,7 +34,7 @@ impl Judge<'_> {
     }
 }
 
-/// Takes away findings that are left to those of later stores, and returns their stores. Of two that could be left to each other one stays.
+/// Removes findings that those of later stores cover, and returns their stores. Of two that cover each other, one stays.
 pub(super) fn leave_to_later<T>(
     findings: &mut BTreeMap<Instruction, T>,
     later: &BTreeMap<Instruction, BTreeSet<Instruction>>,

@@ -1,4 +1,4 @@
-//! Declared synchronisation variables: what a restart makes of them.
+//! Declared synchronisation variables: whether a restart resets them.
 
 use pmvet_events::Event;
 use pmvet_findings::{Finding, Sources};

@@ -1,9 +1,9 @@
-//! Synchronisation variables by name: what the user has written, looked up in the debug information, and which stores of a run are
-//! stores to them.
+//! Synchronisation variables by name: looks up what the user has written in the debug information, and finds the stores of a run
+//! to them.
 //!
-//! A trace knows addresses, not members. So a store is one to `table.lock` if the statement that makes it, or one of the next few that call
-//! it, has `x->lock` or `x.lock` in it, and `x` is a `table` by its declaration. Every object of the type counts. Where the type
-//! of `x` cannot be told, as behind a macro, the name of the member decides.
+//! A trace knows addresses, not members. So a store counts as one to `table.lock` if its statement, or one of the next few callers'
+//! statements, contains `x->lock` or `x.lock`, and `x` is declared as a `table`. Every object of the type counts. Where the type of `x` is
+//! unknown, as behind a macro, the name of the member decides.
 
 use std::collections::BTreeSet;
 
@@ -12,21 +12,21 @@ use pmvet_target::symbols::types::{Member, TypeId, Types};
 
 use super::sync_variables::{SyncVariable, VariablePlace};
 
-/// In so many calls around a store the variable may be named.
+/// How many callers of a store are searched for the variable's name.
 const CALLS: usize = 3;
-/// So many names are offered for one that is not known.
+/// How many similar names to offer for an unknown one.
 const OFFERED: usize = 3;
 
-/// What the user says.
+/// A variable as the user declares it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Declared {
     /// `table.lock`, `pool->lock`, `lock`.
     pub variable: Option<String>,
-    /// In the PM file: of the variable or, if there is a name too, of the struct that it is a member of.
+    /// Offset in the PM file: of the variable or, if there is also a name, of the struct that contains it.
     pub offset: Option<u64>,
-    /// In bytes; nothing if the debug information has to say.
+    /// In bytes; nothing: the debug information decides.
     pub size: Option<u64>,
-    /// Its value when nobody holds it.
+    /// Its value when no thread holds it.
     pub init: u64,
 }
 
@@ -34,12 +34,12 @@ pub struct Declared {
 struct Meant {
     at: VariablePlace,
     size: Option<u64>,
-    /// From the start of the struct that was named first; nothing if a pointer is on the way.
+    /// From the start of the first struct in the name; nothing if a pointer lies in between.
     offset: Option<u64>,
 }
 
 impl Declared {
-    /// Looks the name up. An error is for the user to read.
+    /// Looks the name up. The error is a message for the user.
     pub fn resolve(&self, types: &Types) -> Result<SyncVariable, String> {
         let Some(name) = &self.variable else {
             let at = VariablePlace::Offset { name: None, offset: self.offset.unwrap_or(0) };
@@ -152,14 +152,14 @@ fn member(of: &[TypeId], name: &str, types: &Types) -> Result<Member, String> {
     })
 }
 
-/// `; is it …?` with the names that look most like it, if any do.
+/// `; is it …?` with the most similar names, if there are any.
 fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let name = name.to_lowercase();
     let distance = |other: &str| {
-        // Without its path, unless that was given.
+        // Compares without the path, unless the user gave one.
         let short = if name.contains("::") { other } else { other.rsplit("::").next().unwrap_or(other) };
         let other = short.to_lowercase();
-        // A part of it, or all of it and more, is as good as a slip of the pen.
+        // A name that contains it counts like a typing error.
         let part = !name.is_empty() && other.len() < 2 * name.len() + 4 && other.contains(&name);
         if part { 1 } else { edits(name.as_bytes(), other.as_bytes()) }
     };
@@ -170,7 +170,7 @@ fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     if names.is_empty() { String::new() } else { format!("; is it {}?", names.join(" or ")) }
 }
 
-/// How many letters one has to change, add or leave out.
+/// Edit distance: how many letters to change, add or remove.
 fn edits(a: &[u8], b: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {
@@ -184,7 +184,7 @@ fn edits(a: &[u8], b: &[u8]) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
-/// Whether there is any line of source in which the variable of a store could be named.
+/// Whether there is any source line that could name the variable of a store.
 pub fn has_source(stack: &Stack, sources: &Sources) -> bool {
     let mut own = stack.iter().filter(|frame| frame.is_user()).filter_map(|frame| frame.file.as_deref());
     own.any(|file| sources.file(file).is_some())
@@ -198,7 +198,7 @@ pub(super) fn is_named(at: &VariablePlace, stack: &Stack, sources: &Sources, typ
         Some((depth, frame, text))
     });
     lines.take(1 + CALLS).any(|(depth, frame, text)| {
-        // Where the line says itself what it stores to, what else it mentions is not stored to.
+        // If the line itself shows what it stores to, its other names do not count.
         let stored = sources.stored_at(frame).filter(|_| depth == 0);
         match at {
             VariablePlace::Offset { .. } => false,
@@ -214,7 +214,7 @@ pub(super) fn is_named(at: &VariablePlace, stack: &Stack, sources: &Sources, typ
     })
 }
 
-/// The statement of a line that has a column, counted from 1, in it. The whole line if the column is not known.
+/// The statement of a line that contains a column, counted from 1. The whole line if the column is not known.
 fn statement(line: &str, column: Option<u32>) -> &str {
     let Some(at) = column.and_then(|column| (column as usize).checked_sub(1)).filter(|&at| at < line.len()) else {
         return line;
@@ -260,7 +260,7 @@ fn function(frame: &Frame) -> &str {
     let name = frame.function.as_deref().unwrap_or_default();
     let name = name.split(['(', '<']).next().filter(|name| !name.is_empty()).unwrap_or(name);
     let name = name.rsplit("::").next().unwrap_or(name);
-    // What the compiler adds to copies, as in `insert.part.0`.
+    // Drops what the compiler adds to copies, as in `insert.part.0`.
     name.split('.').next().unwrap_or(name)
 }
 
@@ -269,7 +269,7 @@ fn word_at_end(text: &str) -> &str {
     start.map_or("", |(at, _)| &text[at..])
 }
 
-/// The text before the brackets that it ends in, and what is in them.
+/// Splits a text that ends in brackets into what comes before them and what is inside.
 fn last_group(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0_usize;
     for (at, c) in text.char_indices().rev() {
@@ -292,7 +292,7 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// `before` is what a line has before the name of a member.
+    /// `before` is the text before the name of a member.
     fn is_member_of(&self, before: &str, of: Option<&str>) -> bool {
         let name = |id: &TypeId| self.types.struct_name(*id).map(str::to_owned);
         let object = before.strip_suffix("->").or_else(|| before.strip_suffix('.'));
@@ -309,7 +309,7 @@ impl Scope<'_> {
         }
     }
 
-    /// The types that the expression at the end of a text may have; none if that cannot be told.
+    /// The types that the expression at the end of a text may have; none if unknown.
     fn types_of(&self, text: &str) -> Vec<TypeId> {
         let mut text = text.trim_end();
         while let Some((before, _)) = text.ends_with(']').then(|| last_group(text)).flatten() {
@@ -336,7 +336,7 @@ impl Scope<'_> {
         }
     }
 
-    /// Of what is in brackets: a cast, or an expression.
+    /// The types of what is in brackets: a cast, or an expression.
     fn within(&self, inside: &str) -> Vec<TypeId> {
         let inside = inside.trim();
         let cast = inside.strip_prefix('(').and_then(|rest| rest.split_once(')'));

@@ -1,8 +1,8 @@
-//! Synchronisation variables that the user declares (PMRace's annotations, sections 4.3 and 5): after recovery each must hold the
-//! value that it starts with, since the threads that it stood for are gone.
+//! Synchronisation variables that the user declares (PMRace's annotations, sections 4.3 and 5): after recovery each must hold its
+//! initial value, since the threads that used it are gone.
 //!
-//! A variable is known by its place in the pool, or by name (`sync_names`). Of the updates of a variable each call path is tried once, as in
-//! the paper; what is tried is a crash just after the update.
+//! A variable is known by its place in the pool, or by name (`sync_names`). As in the paper, each call path that
+//! updates a variable is tried once, with a crash just after the update.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -21,31 +21,31 @@ use crate::lab::Tried;
 use crate::lab::evidence::{StackLookup, UsualRecovery, recovered};
 use crate::stacks;
 
-/// So many updates of a call path are remembered, if they store different values; and so many call paths.
+/// Updates with different values to remember per call path, and call paths.
 const MOST_VALUES: usize = 4;
 const MOST_PATHS: usize = 1 << 14;
-/// A struct at a known place is not larger, as far as its variables are concerned.
+/// Largest offset of a variable within a struct at a known place.
 const LARGEST: u64 = 1 << 16;
 
-/// A variable, and the value that it starts with.
+/// A variable, and its initial value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncVariable {
     /// Where it is, or what it is called.
     pub at: VariablePlace,
     /// In bytes, up to 8.
     pub size: u64,
-    /// Its value when nobody holds it.
+    /// Its value when no thread holds it.
     pub init: u64,
 }
 
-/// All variables of a run, what their names are looked up in, and the stores that may be to them.
+/// All variables of a run, the types to look up their names in, and the stores that may update them.
 #[derive(Debug, Default)]
 pub struct Variables {
     /// What the configuration declares.
     pub all: Vec<SyncVariable>,
     /// What the program's debug information says about its structs and variables.
     pub types: Types,
-    /// Stores of words in the recorded run, in its order; some of them are to these variables.
+    /// Stores of words in the recorded run, in program order; some of them update these variables.
     pub updates: Vec<Update>,
 }
 
@@ -61,9 +61,9 @@ pub enum VariablePlace {
         /// The name of the struct.
         of: Option<String>,
     },
-    /// A variable outside of functions, or what it points to.
+    /// A global variable, or what it points to.
     Global(String),
-    /// In the PM file.
+    /// At an offset of the PM file.
     Offset {
         /// What reports call it, if the user gave it a name.
         name: Option<String>,
@@ -83,7 +83,7 @@ impl std::fmt::Display for VariablePlace {
 }
 
 impl SyncVariable {
-    /// Whether a store is one to this variable.
+    /// Whether a store updates this variable.
     pub fn is(&self, update: &Update, stack: &Stack, sources: &Sources, types: &Types) -> bool {
         update.end.len == self.size
             && match &self.at {
@@ -93,10 +93,10 @@ impl SyncVariable {
     }
 }
 
-/// A store that may be one to a variable.
+/// A store that may update a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Update {
-    /// Who stored, where, and when.
+    /// The thread, place and time of the store.
     pub end: PmAccess,
     /// What was stored, as a little-endian number.
     pub value: u64,
@@ -106,7 +106,7 @@ pub struct Update {
 #[derive(Debug, Default)]
 pub struct Updates {
     spaces: AddressSpaces,
-    /// Where declared variables may be; each word there counts by itself.
+    /// Offsets of declared variables; each word there is tracked separately.
     watched: Vec<u64>,
     found: HashMap<(SiteId, ContextId, Option<u64>), Vec<Update>>,
 }
@@ -143,7 +143,7 @@ impl Updates {
         });
     }
 
-    /// In the order in which they were made.
+    /// All updates, in program order.
     pub fn finish(self) -> Vec<Update> {
         let mut all: Vec<Update> = self.found.into_values().flatten().collect();
         all.sort_by_key(|update| update.end.seq);
@@ -155,8 +155,8 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// Watches a restart: is a variable set to its initial value before anybody goes by it? What is never looked at is of no
-/// account: it may lie in memory that is not in use any more.
+/// Watches a restart: is a variable reset to its initial value before the program relies on it? A variable that is never
+/// read does not count: it may lie in memory that is no longer in use.
 #[derive(Debug)]
 pub struct Restarted {
     init: u64,
@@ -177,12 +177,12 @@ impl Restarted {
         Self { init, looked: false, reset: false, spaces: AddressSpaces::default(), path, offset, file: None, bytes }
     }
 
-    /// The value that it has kept, if anybody goes by that.
+    /// The value that it has kept, if the program relies on it.
     pub fn kept(&self) -> Option<u64> {
         (self.looked && !self.reset).then(|| number(&self.bytes))
     }
 
-    /// The variable has its initial value again: whatever comes now changes nothing.
+    /// The variable has its initial value again: later events do not matter.
     pub fn is_decided(&self) -> bool {
         self.reset
     }
@@ -230,16 +230,16 @@ impl Restarted {
     }
 }
 
-/// What a restart made of a variable.
+/// How a restart treats a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
-    /// Recovery, or what comes after it, fails with this value and not with the initial one.
+    /// Recovery, or what runs after it, fails with this value and not with the initial one.
     Fails,
-    /// Recovery works, but never sets it to the initial value, and goes by this one.
+    /// Recovery works, but never resets it to the initial value, and relies on this one.
     Holds(u64),
 }
 
-/// A variable that keeps its value over a crash, in words.
+/// The finding about a variable that keeps its value across a crash.
 pub fn finding(
     variable: &SyncVariable,
     update: &Update,

@@ -1,14 +1,14 @@
-//! What PM would be like if a thread had not acted.
+//! What PM would hold if a thread had not acted.
 
 use std::collections::HashMap;
 
 use pmvet_events::ThreadId;
 use pmvet_target::crash::Patch;
 
-/// How many stores of a thread are remembered; a bound on memory. Who has made more has done more than act on one value.
+/// Stores to remember per thread; a bound on memory. A thread that has made more has done more than act on one value.
 const MOST: usize = 256;
 
-/// What the stores of threads have overwritten of late.
+/// What the latest stores of each thread have overwritten.
 #[derive(Debug, Default)]
 pub(super) struct Undo(HashMap<ThreadId, OldBytes>);
 
@@ -16,7 +16,7 @@ pub(super) struct Undo(HashMap<ThreadId, OldBytes>);
 struct OldBytes {
     /// The oldest first, with the number of the store.
     bytes: Vec<(u64, Patch)>,
-    /// The number of the last one that was forgotten.
+    /// The number of the last forgotten store.
     forgotten: u64,
 }
 
@@ -30,14 +30,14 @@ impl Undo {
         known.bytes.push((seq, old));
     }
 
-    /// What to write over PM to undo what a thread has stored after an event. Nothing if that is not known any more.
+    /// What to write over PM to undo what a thread has stored after an event. Nothing if that is no longer known.
     pub(super) fn since(&self, thread: ThreadId, seq: u64) -> Option<Vec<Patch>> {
         let Some(known) = self.0.get(&thread) else { return Some(Vec::new()) };
         let later = known.bytes.iter().rev().take_while(|(at, _)| *at > seq);
         (known.forgotten <= seq).then(|| later.map(|(_, patch)| patch.clone()).collect())
     }
 
-    /// Nobody will ask for what a thread has stored before.
+    /// Forgets what a thread has stored before this event; nothing: all of it.
     pub(super) fn forget(&mut self, thread: ThreadId, before: Option<u64>) {
         match before {
             Some(seq) => self.0.entry(thread).or_default().forget(seq),

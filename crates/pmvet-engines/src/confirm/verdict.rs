@@ -1,19 +1,18 @@
 //! What recoveries say about a race.
 
-/// What became of one crash of a meeting.
+/// The verdict on one crash of a meeting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RaceVerdict {
     /// Recovery fails after the act and without the store. It works with both, and if the store is lost before the act.
     Confirmed,
-    /// Recovery fails, but also if the reader had done nothing yet, and not before the store, nor if only earlier stores are lost: the
-    /// writer itself has gone on before the store was persistent. Or all that is missing was acknowledged by the writer itself.
+    /// Recovery also fails if the reader has not acted yet, but not before the store, nor if only earlier stores are lost: the writer
+    /// itself went on before the store was persistent. Or all that is missing was acknowledged by the writer itself.
     WriterAlone,
-    /// Recovery fails even with nothing lost, but not if the reader had done nothing yet, neither at the load nor now: it takes back,
-    /// or does not count, what the reader has acted on, as with a transaction that is not committed.
+    /// Recovery fails even with nothing lost, but not if the reader has not acted, neither at the load nor now: it rolls back, or
+    /// ignores, what the reader has acted on, as with an uncommitted transaction.
     TakenBack,
-    /// Recovery fails with nothing lost, too, or without the store, or if only later stores of others are lost, or works once a lock
-    /// that stays held is free; or the writer itself would be to blame if nobody had acted on the store before: another bug, of which this
-    /// says nothing.
+    /// Another bug: recovery also fails with nothing lost, or before the store, or if only later stores of other threads are lost; or it
+    /// works once a lock that stays held is free; or only the writer is to blame, but another thread had already acted on the store.
     Elsewhere,
     /// Recovery works.
     Recovered,
@@ -37,27 +36,27 @@ pub enum RecoveryOutcome {
 pub struct Controls {
     /// The same with nothing lost.
     pub whole: RecoveryOutcome,
-    /// The same, but only what other threads have stored into the same lines later is lost. Nothing: nobody has.
+    /// The same, but only later stores of other threads to the same lines are lost. Nothing: there are none.
     pub others: Option<RecoveryOutcome>,
-    /// The same, but the store that was read is not lost, only what its thread had not persisted before. Nothing: that is nothing, or
-    /// was not asked.
+    /// The same, but without losing the store that was read, only what its thread had not persisted before. Nothing: there is nothing
+    /// to lose, or it was not tried.
     pub beside: Option<RecoveryOutcome>,
-    /// The same loss at the moment of the load, and no loss then.
+    /// The same loss in a crash at the moment of the load.
     pub lost_at_load: RecoveryOutcome,
     /// A crash at the moment of the load with nothing lost.
     pub at_load: RecoveryOutcome,
-    /// No loss, but the reader has done nothing.
+    /// Nothing lost, but without what the reader has done.
     pub unacted: RecoveryOutcome,
     /// A crash just before the store.
     pub before: RecoveryOutcome,
     /// The same crash, if what the writer has acknowledged since the load may be missing. Nothing: it has acknowledged nothing.
     pub excused: Option<RecoveryOutcome>,
-    /// Somebody else had acted on what is lost before the load. Whatever recovery says of the same loss then is not about the writer alone.
+    /// Another thread had acted on what is lost before the load, so a failure after the same loss there does not blame the writer alone.
     pub acted_before: bool,
 }
 
 impl Controls {
-    /// What is known before anything was compared.
+    /// The state before anything was compared.
     pub const NOT_TRIED: Self = Self {
         whole: RecoveryOutcome::NotTried,
         others: None,
@@ -84,7 +83,7 @@ pub fn judge(crash: RecoveryOutcome, controls: Controls) -> RaceVerdict {
             Some(NotTried) => RaceVerdict::Unfinished,
             Some(Badly) | None => RaceVerdict::Confirmed,
         },
-        // The meeting before this one tells who is to blame.
+        // An earlier meeting decides which side is to blame.
         (Badly, Well, Badly, Well) if acted_before => RaceVerdict::Elsewhere,
         (Badly, Well, Badly, Well) => match beside {
             // An earlier store is to blame, and not the one that was read.

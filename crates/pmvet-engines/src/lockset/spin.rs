@@ -13,10 +13,10 @@
 //! * ticket locks: a word is incremented, and its neighbour in the line is set to the ticket plus one.
 //!
 //! What it misses: locks whose two words lie in different lines; MCS and CLH queues. A release by a plain store to
-//! volatile memory is seen late, at the thread's next access to PM, and only for the last four words that the thread has
-//! taken; any other such lock counts as held until another thread takes it. A reference count that is taken and dropped
-//! around an access looks like a reader's share of a lock; since two readers never exclude each other, that hides
-//! nothing, once two threads at a time have held any word that is incremented in the same place.
+//! volatile memory is seen late, at the thread's next access to PM, and only for the last four words it took; other such
+//! locks count as held until another thread takes them. A reference count that is taken and dropped around an access
+//! looks like a reader's share of a lock; since two readers never exclude each other, that hides nothing, once two
+//! threads at a time have held any word that is incremented in the same place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -198,7 +198,7 @@ pub struct InferredLock {
     pub declared: bool,
 }
 
-/// A site takes no locks if this many words that it took were never released, and none was.
+/// A site takes no locks if it took this many words that were never released, and none that was.
 const HOPELESS: u64 = 8;
 
 /// A site is known to take locks once this many words that it took were released.
@@ -511,8 +511,8 @@ impl KnownLocks {
             lock.word.sites.iter().for_each(|&site| *locks_taken.entry(site).or_default() += 1);
         }
         self.lock_sites.extend(locks_taken.into_iter().filter(|&(_, taken)| taken > 1).map(|(site, _)| site));
-        // If several threads hold a word at a time that a site takes, all words of that site are shared, even if by
-        // chance only one thread held them.
+        // If several threads at a time held one word of a site, its other words that are counted down can be shared,
+        // too, even if by chance only one thread held them.
         let words = || self.locks.iter().map(|lock| &lock.word);
         let counting: FastSet<SiteId> =
             words().filter(|word| word.counts).flat_map(|word| word.sites.clone()).collect();

@@ -5,12 +5,12 @@ use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
 use super::state::{Mask, bytes};
 use super::{Effect, Registers, Taint};
 
-/// Vector instructions with the new encodings write zeros above what they write.
+/// Whether an instruction clears the register above what it writes, as vector instructions with the new encodings do.
 pub(super) fn clears_above(instruction: &Instruction) -> bool {
     !matches!(instruction.encoding(), EncodingKind::Legacy) && !instruction.op0_register().is_gpr()
 }
 
-/// Does what an instruction does. False if it is of no class that is known here.
+/// Propagates taint exactly. False if the instruction is of no known class.
 pub(super) fn exact(taint: &mut Taint, i: &Instruction, registers: &Registers, effects: &mut Vec<Effect>) -> bool {
     use Mnemonic::*;
     let size = |index: u32| operand_size(i, index);
@@ -98,7 +98,7 @@ pub(super) fn exact(taint: &mut Taint, i: &Instruction, registers: &Registers, e
         And | Or | Xor => {
             let (a, b) = (read(taint, 0), read(taint, 1));
             let fixed = constant(i, 1).map_or(0, |value| {
-                // A byte that is cleared, or set, does not depend on anything.
+                // A byte that the constant clears or sets depends on nothing.
                 let decided = if i.mnemonic() == And { 0 } else { 0xff };
                 let is_fixed = |at: usize| i.mnemonic() != Xor && (value >> (8 * at)) as u8 == decided;
                 (0..8).filter(|&at| is_fixed(at)).fold(0, |mask: Mask, at| mask | 1 << at)
@@ -235,7 +235,7 @@ fn upward(mask: Mask, size: usize) -> Mask {
     }
 }
 
-/// What sign extension makes of a source of `from` bytes.
+/// The mask after sign extension of a source of `from` bytes.
 fn extended(mask: Mask, from: usize, to: usize) -> Mask {
     let sign = mask >> (from - 1) & 1 == 1;
     mask & bytes(from) | if sign { bytes(to) & !bytes(from) } else { 0 }
@@ -255,7 +255,7 @@ fn signs(taint: &mut Taint, from: Register, to: Register) {
     taint.set_register(to, if sign == 1 { bytes(to.size()) } else { 0 }, false);
 }
 
-/// By how many bits, if that does not depend on the value.
+/// The number of bits, if it does not depend on the value.
 fn shift_count(taint: &Taint, i: &Instruction, registers: &Registers) -> Option<u32> {
     let wide = operand_size(i, 0) == 8;
     let count = match i.op1_kind() {

@@ -1,4 +1,4 @@
-//! Where a value that was read too early goes: byte-level data flow over the instructions of one thread.
+//! Follows a value that was read too early: byte-level data flow over the instructions of one thread.
 //!
 //! The client reports each instruction of a reader with its general registers ([`TracedInstruction`]); everything else happens here, so that
 //! every instruction class can be tested without a process.
@@ -6,12 +6,12 @@
 //! What is exact, byte by byte: moves of every width, extensions, byte swaps, shifts and rotates by a known count, bitwise
 //! operations (also with constants that clear or set bytes), exchanges, pushes, pops, calls, string operations, vector moves,
 //! bitwise vector operations, vector shuffles with a constant and interleaves. Arithmetic carries upwards: a byte of the result
-//! depends on the bytes of the operands at or below it. What comes from memory depends on the address, too.
+//! depends on the bytes of the operands at or below it. What is loaded from memory depends on the address, too.
 //!
 //! Everything else is overestimated: all that an instruction writes depends on all that it reads. Flags are one bit.
 //!
-//! Known gaps: a branch on the value carries no data ([`Taint::branched`] says that there was one); values that the
-//! kernel hands on; instructions under a mask count as if nothing were masked; what the x87 unit and `gs` do is not followed.
+//! Known gaps: a branch on the value carries no data ([`Taint::branched`] says that there was one); values that the kernel
+//! passes on; instructions under a mask count as if nothing were masked; what the x87 unit and `gs` do is not followed.
 
 mod classes;
 mod state;
@@ -32,9 +32,9 @@ pub struct Registers {
 pub struct TracedInstruction<'a> {
     /// Its address, which relative operands count from.
     pub pc: u64,
-    /// Its bytes, and perhaps some more.
+    /// Its bytes, perhaps followed by others.
     pub code: &'a [u8],
-    /// As they are before it runs.
+    /// The registers before it runs.
     pub registers: &'a Registers,
 }
 

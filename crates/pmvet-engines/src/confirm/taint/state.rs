@@ -1,4 +1,4 @@
-//! Which bytes of registers and memory depend on the value, and what one instruction makes of them.
+//! Which bytes of registers and memory depend on the value, and how one instruction changes that.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::{Effect, Registers, TracedInstruction, classes};
 /// One bit for each byte, the lowest first: of a register, or of an access to memory.
 pub type Mask = u64;
 
-/// The bits of so many bytes.
+/// The mask of the lowest `count` bytes.
 pub(super) fn bytes(count: usize) -> Mask {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
@@ -40,7 +40,7 @@ pub struct Taint {
     mask_registers: [Mask; 8],
     flags: bool,
     branched: bool,
-    /// By words of 8 bytes; none is 0.
+    /// A mask for each word of 8 bytes; none is 0.
     memory: HashMap<u64, u8>,
     info: Option<InstructionInfoFactory>,
     /// Instructions that could not be decoded.
@@ -62,7 +62,7 @@ impl Taint {
         self.set_memory(addr, len as usize, u64::MAX);
     }
 
-    /// These bytes of a register are the value, and no others.
+    /// Exactly these bytes of a register are the value.
     pub fn source_register(&mut self, register: Register, mask: Mask) {
         self.set_register(register, mask, false);
     }
@@ -84,12 +84,12 @@ impl Taint {
         self.flags
     }
 
-    /// A branch depended on the value: what follows may do so without any data flowing.
+    /// A branch depended on the value: what follows may depend on it without data flow.
     pub fn branched(&self) -> bool {
         self.branched
     }
 
-    /// How many instructions could not be decoded, and were taken to do nothing.
+    /// How many instructions could not be decoded, and count as doing nothing.
     pub fn unknown(&self) -> u64 {
         self.unknown
     }
@@ -114,7 +114,7 @@ impl Taint {
         for i in 0..len {
             let at = addr.wrapping_add(i as u64);
             let bit = 1 << (at % 8);
-            // Accesses of more than 64 bytes have all their bytes alike.
+            // Beyond 64 bytes, all bytes share the last bit.
             if mask >> i.min(63) & 1 == 1 {
                 *self.memory.entry(at / 8).or_insert(0) |= bit;
             } else if let Some(word) = self.memory.get_mut(&(at / 8)) {
@@ -146,7 +146,7 @@ impl Taint {
         self.flags = tainted;
     }
 
-    /// Lets an instruction happen. Returns what it writes that depends on the value.
+    /// Applies an instruction. Returns its writes that depend on the value.
     pub fn step(&mut self, step: &TracedInstruction<'_>) -> Vec<Effect> {
         let mut decoder = Decoder::with_ip(64, step.code, step.pc, DecoderOptions::NONE);
         let instruction = decoder.decode();
@@ -168,13 +168,13 @@ impl Taint {
         effects
     }
 
-    /// What a memory operand's address depends on.
+    /// Whether a memory operand's address depends on the value.
     pub(super) fn address(&self, instruction: &Instruction) -> bool {
         let parts = [instruction.memory_base(), instruction.memory_index()];
         parts.into_iter().any(|part| part != Register::None && !part.is_ip() && self.register(part) != 0)
     }
 
-    /// Reads an operand. What comes through an address that depends on the value does so, too.
+    /// Reads an operand. A load through a dependent address depends on the value, too.
     pub(super) fn operand(&self, instruction: &Instruction, index: u32, registers: &Registers) -> Mask {
         match instruction.op_kind(index) {
             OpKind::Register => self.register(instruction.op_register(index)),
@@ -265,14 +265,14 @@ impl Taint {
         self.info = Some(factory);
     }
 
-    /// What a system call takes out of the process; and its result, which does not depend on anything here.
+    /// Handles a system call: output that depends on the value, and a result that does not.
     fn system_call(&mut self, registers: &Registers) -> Vec<Effect> {
         const RAX: usize = 0;
         let [number, _, len, _, _, _, buffer, ..] = registers.general;
         // write, pwrite64, sendto: a buffer and its length.
         let sends = matches!(number, 1 | 18 | 44);
         self.general[RAX] = 0;
-        // rcx and r11 are the processor's.
+        // The processor overwrites rcx and r11.
         (self.general[1], self.general[11]) = (0, 0);
         let tainted = |from: u64| {
             let word = self.memory.get(&(from / 8)).copied().unwrap_or(0);
