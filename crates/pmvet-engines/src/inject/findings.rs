@@ -45,8 +45,8 @@ pub(crate) fn failures<'a>(
     windows.filter_map(|window| Some((window, tried(window.first)?))).collect()
 }
 
-/// Whether a fatal reordering only prolongs a window of failures. The store that it loses has closed the window, and comes after the last
-/// failure point: nothing can have made it persistent yet. No store is to blame beside the one that opened the window.
+/// Whether a fatal reordering only prolongs a window of failures. The store that it loses closed the window and comes after the last
+/// failure point, so nothing can have made it persistent yet. Only the store that opened the window is to blame.
 pub(crate) fn prolongs_a_window(
     scan: &FailurePointScan,
     journal: &TrialJournal,
@@ -61,8 +61,8 @@ pub(crate) fn prolongs_a_window(
         && state.lost.iter().any(|lost| lost.seq >= previous.seq)
 }
 
-/// A finding for each window that has a cause of its own, and for each window what it is about, with the position of its finding if it
-/// was the first. The findings themselves are left out there.
+/// A finding for each window with a cause of its own; and for each window its causes, with the position of its finding if it was the
+/// first of its cause.
 pub(crate) fn of_windows(
     scan: &FailurePointScan,
     found: &[(Window, &Tried, Culprit)],
@@ -119,7 +119,7 @@ pub(crate) fn of_windows(
     (merged.findings, all)
 }
 
-/// What a window of failures is about, the place to blame first.
+/// The places of a window of failures, the one to blame first.
 fn window_places(
     scan: &FailurePointScan,
     window: &Window,
@@ -166,7 +166,7 @@ fn window_places(
     places
 }
 
-/// If a function that only stores for its caller opens a window that another call closes, the caller is to blame.
+/// Blames the caller if a function that only stores for its caller opens a window that another call closes.
 fn blame_caller(places: &mut [Place], wrappers: &Wrappers) {
     let closing = places.iter().find(|place| place.role == Role::NextGood).map(|place| place.stack.clone());
     let Some(closing) = closing.filter(|_| places[0].role == Role::Store) else { return };
@@ -204,7 +204,7 @@ fn fatal_window(places: &[Place], window: &Window, outcome: &Outcome) -> Finding
     }
 }
 
-/// A window that opens with an answer: what it promises has not been stored yet.
+/// A window that opens with an answer: what the answer promises has not been stored yet.
 fn acknowledged_early(places: &[Place], window: &Window, outcome: &Outcome) -> FindingText {
     let answer = places.iter().find(|p| p.role == Role::SideEffect).unwrap_or(&places[0]);
     let (answered, late) = (where_of(answer), places.first().filter(|p| p.role == Role::Store).map(where_of));
@@ -259,7 +259,7 @@ fn unfinished(places: &[Place], window: &Window, outcome: &Outcome) -> FindingTe
     }
 }
 
-/// What a recovery does not do with a state.
+/// How a recovery fails to handle a state.
 fn unhandled(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Content { .. } => "accepts, though it must not",
@@ -293,8 +293,8 @@ fn repair(places: &[Place], opened: &str) -> String {
     }
 }
 
-/// A finding for each store whose loss is fatal, except for those that `known` has: where several are lost together, one that is
-/// fatal alone is to blame.
+/// A finding for each store whose loss is fatal, except for those in `known`: if several are lost together, one that is fatal
+/// alone is to blame.
 pub(crate) fn of_states(
     scan: &FailurePointScan,
     found: &[(&ReorderedState, &Tried, Option<Decisive>)],
@@ -305,7 +305,7 @@ pub(crate) fn of_states(
     let known: HashSet<Option<String>> = known.iter().map(function).collect();
     let mut merged = Merged::default();
     let mut found = found.to_vec();
-    // What is fatal alone, and as a whole, is to blame first.
+    // Whole stores that are fatal alone are blamed first.
     found.sort_by_key(|(state, ..)| match state.choice {
         Reordering::Behind(_) | Reordering::Partial(..) => 0,
         Reordering::Torn(..) => 1,
@@ -332,7 +332,7 @@ pub(crate) fn of_states(
             (_, Some(early)) => store_place(&early, words::TOO_EARLY, names.stacks),
             _ => lost,
         };
-        // Only the store: what is lost, or came too early, is the cause, wherever the crash comes.
+        // Only the store counts as the cause, lost or too early, wherever the crash comes.
         let mut causes = Vec::from_iter(cause(&blamed));
         // One missing fence, however many lines wait for it.
         if let Some(Decisive::Later(later)) = decisive.filter(|_| last.flushing) {

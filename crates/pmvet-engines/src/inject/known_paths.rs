@@ -1,4 +1,4 @@
-//! Call paths of failure points that earlier checks of the same program tried: `fuzz --then check` looks at hundreds of runs that
+//! Call paths of failure points that earlier checks of the same program tried: `fuzz --then check` checks hundreds of runs that
 //! mostly do the same.
 
 use std::collections::{HashMap, HashSet};
@@ -8,7 +8,8 @@ use std::path::Path;
 
 use crate::lab::LabError;
 
-/// A call path is left out once so many checks have tried it: the same one on other contents of PM may show more.
+/// A call path is skipped once this many checks have tried it: the first repetitions, on other contents of PM, may show
+/// more.
 const OFTEN_CHECKS: u32 = 3;
 
 /// The call paths that a file lists often enough: a line for each time one was tried.

@@ -1,4 +1,4 @@
-//! Fault injection: what would be left if the power failed here, and does the program recover from it?
+//! Fault injection: what would a power failure here leave, and does the program recover from it?
 //!
 //! After Mumak (Gonçalves, Matos and Rodrigues, EuroSys 2023), section 4.1: failure points are the flushes and fences that follow a
 //! store to PM, made unique by their call path, and the program's own recovery is the oracle.
@@ -9,9 +9,9 @@
 //!   rebuilt (`scan`), and images with equal content are tried once.
 //! * A failing image is narrowed down to the store that broke it (`refine`), and failures that follow each other without a
 //!   good image between them are one finding (`causes/windows`).
-//! * Several machines may each try a part of the images (`part`), and a campaign leaves out call paths that earlier runs tried
+//! * Several machines may each try a part of the images (`part`), and a campaign skips call paths that earlier runs tried
 //!   (`known_paths`).
-//! * Besides the newest value of everything, states in which the processor wrote lines back in another order are tried
+//! * Besides the newest value of everything, it tries states in which the processor wrote lines back in another order
 //!   (`InjectionPlan::reorder`): the likely ones, or all.
 //!
 //! What it misses: states that only a later visit to the same call path would show (`InjectionPlan::visits` tries more of them), states in
@@ -31,7 +31,7 @@ pub(crate) use scan::{FailurePointScan, FailurePointScanner, PendingStore, Reord
 /// What to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InjectionPlan {
-    /// Between which instructions crashes are tried.
+    /// Where crashes are tried.
     pub at: Granularity,
     /// How many visits to the same call path are tried; [`AUTOMATIC_VISITS`]: the length of the run decides.
     pub visits: u32,
@@ -41,7 +41,7 @@ pub struct InjectionPlan {
 
 /// In [`InjectionPlan::visits`]: as many as the length of the run suggests.
 pub const AUTOMATIC_VISITS: u32 = 0;
-/// A shorter recording is short: nearly all visits can be tried.
+/// Shorter recordings count as short: nearly all visits can be tried.
 const SHORT_BYTES: u64 = 1 << 20;
 const VISITS_IN_SHORT_RUN: u32 = 64;
 const VISITS_IN_LONG_RUN: u32 = 1;
@@ -61,8 +61,8 @@ impl InjectionPlan {
 /// Which states with lines in another order are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reorder {
-    /// At most so many for one failure point.
+    /// Upper bound for one failure point.
     pub states: usize,
-    /// All of these. If not, the likeliest, about as many as there are images in program order.
+    /// Try all of these; otherwise the likeliest, about as many as there are images in program order.
     pub all: bool,
 }

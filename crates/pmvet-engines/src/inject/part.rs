@@ -1,7 +1,7 @@
-//! Which part of the work a shard does, and what it has to look at beyond that so that all shards together find what one run does.
+//! Which part of the work a shard does, and what it must try beyond that so that all shards together find what one run does.
 //!
-//! Each image belongs to one shard. A window of failures belongs to the shard of its first point: that shard tries its neighbours
-//! of other shards as far as it takes to know where the window opens and where it closes.
+//! Each image belongs to one shard. A window of failures belongs to the shard of its first point: that shard also tries
+//! neighbouring points of other shards, until it knows where the window opens and closes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::points::FailurePoint;
 use super::scan::FailurePointScan;
 use crate::causes::windows::PointVerdict;
 
-/// How far recovery from a later point is tried instead, if that from the one to crash fails.
+/// If the recovery to crash fails, how many later points to try instead.
 const MOST_STEPS: usize = 64;
 
 /// The failure points of a scan, by position: those that one run tries, and those of this shard.
@@ -21,7 +21,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// `sample`: about so many of the points, from everywhere. `shard`: its number, from 0, and how many there are.
+    /// `sample`: use about this many points, evenly spread. `shard`: its number, from 0, and how many there are.
     pub(crate) fn new(scan: &FailurePointScan, sample: Option<usize>, shard: Option<(usize, usize)>) -> Self {
         let total = scan.points.len();
         let step = sample.map_or(1, |sample| total.div_ceil(sample.max(1)).max(1));
@@ -49,13 +49,13 @@ impl Part {
         self.own.contains(&point)
     }
 
-    /// Whether the job with this number is ours, of those that do not depend on a failure point.
+    /// Whether a job that does not depend on a failure point belongs to this shard, by its number.
     pub(crate) fn owns_job(&self, number: usize) -> bool {
         self.shard.is_none_or(|(k, n)| number % n == k)
     }
 
-    /// Points of other shards that have to be tried next, given what is known, to see the whole of each window that opens at a point
-    /// of ours.
+    /// Points of other shards to try next, given the verdicts so far, to see the whole of each window that opens at a point of this
+    /// shard.
     pub(crate) fn neighbours(&self, verdicts: &[PointVerdict]) -> Vec<usize> {
         if self.shard.is_none() {
             return Vec::new();
@@ -67,7 +67,7 @@ impl Part {
                 Some(PointVerdict::NotTried) => drop(wanted.insert(at - 1)),
                 Some(PointVerdict::Bad) => {}
                 None | Some(PointVerdict::Good) => {
-                    // Twice as far each time: the longer it is already, the longer it may be.
+                    // Looks twice as far each time: the longer a window already is, the longer it may be.
                     let open = (at..self.all.len()).take_while(|&next| of(next) == PointVerdict::Bad).count();
                     let next = at + open;
                     if next < self.all.len() && of(next) == PointVerdict::NotTried {
@@ -82,7 +82,7 @@ impl Part {
         wanted
     }
 
-    /// The points of which the recoveries are to be crashed: some from everywhere, the same in all shards.
+    /// The points whose recoveries are to be crashed: spread over the run, the same in all shards.
     pub(crate) fn to_crash(&self, points: &[FailurePoint], wanted: usize) -> ToCrash {
         let mut versions = HashSet::new();
         let all: Vec<usize> = self.all.iter().copied().filter(|&i| versions.insert(points[i].version)).collect();
@@ -91,7 +91,7 @@ impl Part {
     }
 }
 
-/// Recoveries to crash, as far as it is known which of them work.
+/// Recoveries to crash, while it is being found out which of them work.
 #[derive(Debug)]
 pub(crate) struct ToCrash {
     all: Vec<usize>,
@@ -100,7 +100,7 @@ pub(crate) struct ToCrash {
 }
 
 impl ToCrash {
-    /// Goes on from those that fail to the next. Returns points that have to be tried before it is known more.
+    /// Replaces those that fail by the next ones. Returns points whose verdicts are needed for more.
     pub(crate) fn step(&mut self, verdicts: &[PointVerdict]) -> Vec<usize> {
         let mut open = Vec::new();
         for at in &mut self.at {
@@ -121,8 +121,8 @@ impl ToCrash {
     }
 }
 
-/// Some of so many items, from everywhere. Equal steps would hit the same place of every round of a workload's loop; steps of the
-/// golden ratio do not.
+/// Picks `wanted` of `all` items, spread out. Equal steps would hit the same place in every round of a workload's loop; steps of
+/// the golden ratio do not.
 fn spread(all: usize, wanted: usize) -> Vec<usize> {
     const STEP: f64 = 0.618_033_988_749_895;
     let mut taken = HashSet::new();
@@ -172,7 +172,7 @@ mod tests {
         while !next.is_empty() {
             for i in next {
                 assert!(tried.insert(versions[i]) || part.owns(i), "{i} is tried twice");
-                // Points with the same image are known together.
+                // Points with the same image share a verdict.
                 (0..truth.len()).filter(|&j| versions[j] == versions[i]).for_each(|j| verdicts[j] = truth[j]);
             }
             next = part.neighbours(&verdicts);

@@ -10,7 +10,7 @@ use pmvet_target::crash::{Patch, VersionId};
 use crate::lab::TrialImage;
 use crate::promises::PromiseId;
 
-/// Between which instructions crashes are tried.
+/// Where crashes are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Granularity {
     /// Before a flush or fence, if PM was stored to since the last failure point.
@@ -56,16 +56,16 @@ pub(super) struct FailurePoints {
     acknowledged: bool,
     /// How many were acknowledged so far.
     pub(super) answers: u64,
-    /// How the program came here: the failure point before, and the stores since then.
+    /// How the program came here: a hash of the previous failure point and the stores since.
     way: u64,
     visited: HashMap<(SiteId, ContextId, u64), u32>,
-    /// Whether a place is of interest at all.
+    /// Whether each place is worth a crash.
     places: HashMap<(SiteId, ContextId), bool>,
     /// Call paths, by their addresses.
     pub(super) paths: HashSet<u64>,
-    /// Call paths that another run has been through.
+    /// Call paths that other runs have tried often enough.
     known: Arc<HashSet<u64>>,
-    /// All that were passed, those not tried included.
+    /// All failure points passed, including those not tried.
     pub(super) passed: u64,
 }
 
@@ -95,7 +95,7 @@ impl FailurePoints {
     pub(super) fn is_point(&mut self, event: &Event<'_>, places: &dyn Places) -> bool {
         let stores = matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. });
         let persists = matches!(event.what, What::Flush { pm: true, .. } | What::Fence { .. } | What::Rmw { .. });
-        // System calls on PM files change them too, and are worth a look before and after.
+        // System calls change PM files, too: a crash is worth trying before and after them.
         let by_call = matches!(
             event.what,
             What::FileWrite { .. }
@@ -123,7 +123,7 @@ impl FailurePoints {
             self.way = place(event);
         }
         if stores || by_call {
-            // A sum, since the order in which a loop visits its stores does not matter.
+            // A sum, since the order of the stores in a loop does not matter.
             self.way = self.way.wrapping_add(place(event).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         }
         if is_numbered {

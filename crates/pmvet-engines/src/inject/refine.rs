@@ -18,10 +18,11 @@ use crate::lab::{ScanError, TrialImage, TrialJournal, TrialPool, versions_at};
 
 /// How many crashes are tried for one window in one pass over the run.
 const STEPS: u64 = 12;
-/// Passes over the run, at most. Each divides what is left by [`STEPS`].
+/// Upper bound of passes over the run. Each divides what is left by [`STEPS`].
 const ROUNDS: usize = 6;
 
-/// Moments between which a crash turns from harmless to fatal, in one way of failing. A moment is before the event of its number.
+/// Moments between which a crash turns from harmless to fatal, for one kind of failure. A moment is before the event of its
+/// number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TurningPoint {
     pub(crate) good: u64,
@@ -34,10 +35,10 @@ pub(crate) struct TurningPoint {
 pub(crate) struct Culprit {
     /// Nothing if it is not a store, or could not be found in time.
     pub(crate) store: Option<PendingStore>,
-    /// Stores that nothing had forced into PM when the crash came: the latest of them, and how many there were.
+    /// The latest stores that were not guaranteed to be persistent at the crash.
     pub(crate) pending: Vec<PendingStore>,
     pub(crate) pending_total: u64,
-    /// Where an operation is acknowledged, if a crash is fatal from then on.
+    /// The answer that acknowledges an operation, if crashes are fatal from then on.
     pub(crate) acknowledged: Option<EventPlace>,
     /// The last store before recovery works again.
     pub(crate) closing: Option<PendingStore>,
@@ -109,7 +110,7 @@ fn steps(span: TurningPoint) -> Vec<u64> {
     (1..=count).map(|i| span.good + width * i / (count + 1)).filter(|m| (span.good + 1..span.bad).contains(m)).collect()
 }
 
-/// Names the stores to blame, in one last pass, as far as there is time. `closings` are the moments from which recovery works again.
+/// Finds the stores to blame in one last pass, if time allows. `closings` are the moments from which recovery works again.
 pub(crate) fn blame(
     recording: &Recording,
     spans: &[TurningPoint],
@@ -165,7 +166,7 @@ pub(crate) fn blame(
     Ok(culprits)
 }
 
-/// Where in which file an event stores to.
+/// The file and range that an event stores to.
 fn store_of(event: &Event<'_>, model: &Model) -> Option<PendingStore> {
     let Event { seq, thread, site, context, .. } = *event;
     let place = |file, offset, len| {

@@ -25,10 +25,10 @@ pub(crate) struct PendingStore {
     pub(crate) thread: ThreadId,
     pub(crate) site: SiteId,
     pub(crate) context: ContextId,
-    /// In the file.
+    /// Offset in the file.
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// A flush of it is under way, only the fence is missing.
+    /// It was flushed; only the fence is missing.
     pub(crate) flushing: bool,
     /// It bypasses the cache, so no flush was needed.
     pub(crate) is_non_temporal: bool,
@@ -53,12 +53,12 @@ impl PendingStore {
 /// A state that differs from the newest one, at a failure point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReorderedState {
-    /// Which point, by position.
+    /// Index of the failure point.
     pub(crate) point: usize,
     pub(crate) choice: Reordering,
     pub(crate) patches: Vec<Patch>,
     pub(crate) lost: Vec<PendingStore>,
-    /// How many states before this one were about the same store and failure point.
+    /// How many earlier states were about the same store and failure point.
     visits: u32,
     /// An operation has just been acknowledged.
     follows_answer: bool,
@@ -71,9 +71,9 @@ impl ReorderedState {
         self.lost.iter().min_by_key(|lost| lost.seq).filter(|_| is_torn)
     }
 
-    /// The smaller, the more likely it is to show something new: first something about each store and failure point, and of these
-    /// first what a forgotten flush or fence leads to, a line that is late. What is late when an operation has just been acknowledged
-    /// is lost data.
+    /// Sort key; the smallest is most likely to show something new. First comes one state for each store and failure point, and of
+    /// these a line that is late, as after a forgotten flush or fence. A line that is late when an operation has just been
+    /// acknowledged is lost data.
     fn rank(&self) -> (bool, bool, u32, u8, bool) {
         let several = matches!(self.choice, Reordering::Several(..));
         let promised = self.follows_answer && matches!(self.choice, Reordering::Behind(_));
@@ -81,7 +81,7 @@ impl ReorderedState {
     }
 }
 
-/// What a run offers to crash at.
+/// The crashes that a run offers.
 #[derive(Debug)]
 pub(crate) struct FailurePointScan {
     pub(crate) versions: Versions,
@@ -92,13 +92,13 @@ pub(crate) struct FailurePointScan {
     pub(crate) unlikely: usize,
     /// The content at the end of the run.
     pub(crate) last: VersionId,
-    /// What had been promised by then, if anybody asks.
+    /// What had been promised by then, if contents are compared.
     last_promise: PromiseId,
     /// Failure points passed, with all visits.
     pub(crate) passed: u64,
     /// Failure points with different call paths.
     pub(crate) unique: usize,
-    /// Points at which not all states that were asked for fit the limit.
+    /// Points at which the limit cut off states.
     pub(crate) cut_short: usize,
     /// Points with so many pending lines that only one of them at a time is early or late.
     pub(crate) not_combined: usize,
@@ -106,12 +106,12 @@ pub(crate) struct FailurePointScan {
     pub(crate) torn_alone: usize,
     /// The call paths of all failure points passed.
     pub(crate) paths: HashSet<u64>,
-    /// What stores to PM, and where to.
+    /// Which instructions store to PM, and where to.
     pub(crate) targets: StoreTargets,
 }
 
 impl FailurePointScan {
-    /// Asks of each crash whether it keeps what was promised by then.
+    /// Sets what each crash must keep: what was promised by then.
     pub(crate) fn set_promises(&mut self, promises: &Promises) {
         self.points.iter_mut().for_each(|point| point.promise = promises.at(point.seq));
         self.last_promise = promises.at(u64::MAX);
@@ -123,12 +123,12 @@ impl FailurePointScan {
     }
 }
 
-/// How often the same store is lost at the same failure point.
+/// How often to lose the same store at the same failure point.
 const MOST_PAIRS: u32 = 4;
-/// If not all states with lines in another order are tried: how many are, even in a run with fewer images in program order.
+/// Lower bound of the states with lines in another order that are tried, even in a run with fewer images in program order.
 const LEAST_STATES: usize = 32;
 
-/// A store, a failure point, and which of them is behind.
+/// A store, a failure point, and the kind of reordering.
 type Pair = (SiteId, ContextId, SiteId, ContextId, u8);
 
 fn kind(choice: Reordering) -> u8 {
@@ -151,7 +151,7 @@ pub(crate) struct FailurePointScanner {
     versions: Versions,
     found: Vec<FailurePoint>,
     states: Vec<ReorderedState>,
-    /// With the number of answers: the same state must show more after one.
+    /// Known states, with the number of answers: after an answer, the same state must show more.
     seen: HashSet<(u64, VersionId, Vec<Patch>)>,
     /// How often a store of this place was lost, or ahead, at a failure point of that place.
     pairs: HashMap<Pair, u32>,
@@ -180,9 +180,9 @@ impl FailurePointScanner {
         }
     }
 
-    /// Looks at an event before it happens. `model` knows which stores are pending.
+    /// Handles an event before it is applied. `model` knows which stores are pending.
     pub(crate) fn before(&mut self, event: &Event<'_>, model: &Model, places: &dyn Places) -> Result<(), ScanError> {
-        // As of now: the event may be another answer.
+        // Read before `is_point`: the event may be another answer.
         let (follows_answer, answers) = (self.points.follows_answer(), self.points.answers);
         if self.points.is_point(event, places) {
             let (version, _) = self.versions.snapshot(&mut self.replay)?;
@@ -200,7 +200,7 @@ impl FailurePointScanner {
         Newest(&self.replay)
     }
 
-    /// Lets an event happen.
+    /// Applies an event.
     pub(crate) fn apply(&mut self, event: &Event<'_>) -> Result<(), ScanError> {
         self.targets.note(event);
         Ok(self.replay.apply(event)?)
@@ -216,7 +216,7 @@ impl FailurePointScanner {
         let point = self.found.len() - 1;
         let at = self.found[point];
         for state in states {
-            // The same store instruction and the same failure point: what one line shows, a hundred like it would show again.
+            // Limits states per store instruction and failure point: a hundred similar lines would show no more than one.
             let (Reordering::Behind(line)
             | Reordering::Ahead(line)
             | Reordering::Partial(line, _)

@@ -10,7 +10,7 @@ use pmvet_target::recording::RecordError;
 
 use super::ScanError;
 
-/// Why an experiment could not be made. That a program fails in it is an outcome, not an error.
+/// Why an experiment could not be made. If a program fails in one, that is an outcome, not an error.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// There is no such program, or it cannot be run.
@@ -33,10 +33,10 @@ pub enum LabError {
         /// What is wrong with it.
         source: TraceError,
     },
-    /// What an interrupted run has noted cannot be used.
+    /// The journal of an interrupted run cannot be used.
     #[error("{}: {source}", .path.display())]
     Journal {
-        /// The file with the notes.
+        /// The journal's file.
         path: PathBuf,
         /// Why it cannot be opened, or where it is damaged.
         source: io::Error,

@@ -1,4 +1,4 @@
-//! A recovery as evidence: how findings tell of it.
+//! A recovery as evidence, as findings show it.
 
 use pmvet_findings::{Outcome, Recovery, Stack};
 use pmvet_target::crash::Patch;
@@ -8,7 +8,7 @@ use super::tried::Tried;
 use crate::promises::Promise;
 use crate::stacks::Stacks;
 
-/// Who knows the names of places, in the run and in its recoveries.
+/// Looks up the names of places, in the run and in its recoveries.
 pub struct StackLookup<'a> {
     /// Places of the recorded run.
     pub stacks: &'a mut dyn Stacks,
@@ -22,20 +22,20 @@ impl std::fmt::Debug for StackLookup<'_> {
     }
 }
 
-/// How to make a crash image again from the recorded run.
+/// How to rebuild a crash image from the recorded run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Witness {
     /// The recording it is made from, if that is not the workload's: a folder in the run's.
     pub recording: Option<String>,
     /// The crash is before the event with this number; nothing: at the end.
     pub seq: Option<u64>,
-    /// What a crash takes: bytes to put over the content at `seq`.
+    /// What the crash loses: bytes to write over the content at `seq`.
     pub patches: Vec<Patch>,
-    /// What the recovered image must show, if anybody asks.
+    /// What the recovered image must show, if contents are compared.
     pub promise: Option<Promise>,
 }
 
-/// What every finding of a run has in common.
+/// What all findings of a run share.
 #[derive(Debug, Clone)]
 pub struct UsualRecovery {
     /// The recovery's command line, as findings print it.

@@ -1,4 +1,4 @@
-//! What a crash takes, as what to write over the newest image.
+//! What a crash loses, as patches of the newest image.
 
 use pmvet_model::states::Cut;
 use pmvet_model::{Line, Model};
@@ -9,7 +9,7 @@ pub(crate) fn of_cuts(model: &Model, cuts: &[Cut]) -> Vec<Patch> {
     model.patches(cuts).into_iter().map(|p| Patch { file: p.file, offset: p.offset, bytes: p.bytes }).collect()
 }
 
-/// The image in which a pending store, and what its line got after it, is not there.
+/// The image that lacks a pending store and the later stores to its line.
 pub(crate) fn of_store(model: &Model, line: &Line, index: usize) -> Vec<Patch> {
     of_cuts(model, &[Cut::between_stores(line.id(), index)])
 }

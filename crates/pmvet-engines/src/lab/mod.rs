@@ -1,8 +1,8 @@
-//! Experiments that engines share: a recovery on a crash image, many of them at a time, and what came of them.
+//! Experiments that engines share: recoveries on crash images, several at a time, and their outcomes.
 //!
-//! An engine says which image is to be tried and what the outcome means. The lab rebuilds the image ([`moments`]), runs the recovery on it
-//! ([`recovery`], as [`recovery_plan`] says), several at a time ([`pool`]), and remembers every outcome ([`tried`]), so that equal images are tried once and an
-//! interrupted run can go on.
+//! An engine decides which image to try and what the outcome means. The lab rebuilds the image ([`moments`]), runs the recovery on it
+//! ([`recovery`], as [`recovery_plan`] says), several at a time ([`pool`]), and remembers every outcome ([`tried`]), so that equal images
+//! are tried once and an interrupted run can go on.
 
 mod error;
 pub mod evidence;
@@ -39,7 +39,7 @@ pub use recovery::{
 pub use recovery_plan::{ProvenRecovery, RecoveryPlan, UnprovenRecovery};
 pub use tried::{TrialJournal, Tried};
 
-/// What it takes to run a workload once more.
+/// What is needed to run a workload once more.
 #[derive(Debug, Clone, Copy)]
 pub struct Lab<'a> {
     /// The program, its arguments and its files.
@@ -65,7 +65,7 @@ impl Lab<'_> {
         sparse::temporary(self.folder).map(MappedFile::new)
     }
 
-    /// Runs the workload by a plan and records it. It is ended after `timeout`, or if it is cancelled.
+    /// Runs the workload by a plan and records it. Ends it after `timeout`, or when `cancel` is set.
     pub fn record(
         &self,
         plan: &Plan,

@@ -29,7 +29,7 @@ impl LineSource for Newest<'_> {
     }
 }
 
-/// A line of a file with these bytes. Behind its end there are zeros.
+/// A line of a file with these bytes. There are zeros past its end.
 pub(crate) fn line_in(bytes: &[u8], line: LineId) -> LineContent {
     let start = (line.offset() as usize).min(bytes.len());
     let found = &bytes[start..bytes.len().min(start + LINE_BYTES)];
@@ -38,7 +38,7 @@ pub(crate) fn line_in(bytes: &[u8], line: LineId) -> LineContent {
     LineContent::new(content)
 }
 
-/// The content of PM at some moments, sorted by moment. The later ones are missing if all is over before.
+/// The content of PM at some moments, sorted by moment. Later ones are missing if pmvet shuts down before.
 pub fn versions_at(
     recording: &Recording,
     moments: &[Vec<u64>],

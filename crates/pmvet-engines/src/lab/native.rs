@@ -10,7 +10,7 @@ use pmvet_target::symbols::Symbolizer;
 
 use crate::stacks::program_frames;
 
-/// Looks up native stacks, and remembers what it has read.
+/// Resolves native stacks, and caches what it has read.
 #[derive(Debug, Default)]
 pub struct NativeStacks {
     symbolizer: Symbolizer,

@@ -19,19 +19,19 @@ use crate::promises::PromiseId;
 pub struct TrialImage<'a> {
     /// The content of PM at the moment of the crash.
     pub version: VersionId,
-    /// Bytes to put over it: what the crash takes.
+    /// Bytes to write over it: what the crash loses.
     pub patches: &'a [Patch],
     /// What it must show, which depends on the moment of the crash.
     pub promise: PromiseId,
 }
 
 impl<'a> TrialImage<'a> {
-    /// One of which nobody asks what it shows.
+    /// An image whose content is not compared.
     pub fn new(version: VersionId, patches: &'a [Patch]) -> Self {
         Self { version, patches, promise: PromiseId::NONE }
     }
 
-    /// Names the whole image, and what it must show: the same image has the same name in every run.
+    /// A name for the image and what it must show: the same in every run.
     pub fn name(&self, versions: &Versions) -> String {
         let mut hash = Xxh3::new();
         hash.update(&versions.get(self.version).map_or(0, |v| v.hash).to_le_bytes());
@@ -47,9 +47,9 @@ impl<'a> TrialImage<'a> {
     }
 }
 
-/// Who wants to know how it goes.
+/// Progress observer.
 pub trait TrialProgress: Sync {
-    /// Called by the workers after each trial: so many of `total` are over, and `failed` of them did not end as usual.
+    /// Called by the workers after each trial: `done` of `total` are over, and `failed` of them did not end as usual.
     fn done(&self, done: usize, total: usize, failed: usize);
 }
 
@@ -72,7 +72,7 @@ pub struct TrialPool<'a> {
     pub deadline: Option<Instant>,
 }
 
-/// How many of the jobs were done.
+/// What became of the jobs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TrialCounts {
     /// Recoveries that ran to an outcome.
@@ -84,7 +84,7 @@ pub struct TrialCounts {
 }
 
 impl TrialPool<'_> {
-    /// Tries all jobs that the journal does not know yet, and notes the results in it.
+    /// Tries all jobs that are not in the journal yet, and adds the outcomes to it.
     pub fn run(
         &self,
         jobs: &[TrialImage<'_>],

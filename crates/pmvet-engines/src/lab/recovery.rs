@@ -1,4 +1,4 @@
-//! One trial: a crash image, the recovery on it, and what came of it.
+//! One trial: a crash image, the recovery on it, and its outcome.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,23 +17,23 @@ use super::pool::TrialImage;
 use crate::promises::judge::{ContentJudge, ContentVerdict, DUMP_OUTPUT};
 use crate::promises::{Promise, PromiseId, Promises};
 
-/// A recovery that is only to be seen to work may take this long.
+/// How long a recovery may take when the question is only whether it works.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 /// A recovery hangs if it takes this many times as long as without a crash ...
 const SLOW: u32 = 10;
 /// ... but not before this.
 const LEAST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How the program recovers, and how one knows that it did.
+/// How the program recovers, and how to tell whether it did.
 #[derive(Debug, Clone)]
 pub struct RecoveryCommand {
     /// The program and its arguments.
     pub command: Vec<OsString>,
     /// Standard input, if it reads any.
     pub input: Option<Arc<File>>,
-    /// Environment variables that are set in addition.
+    /// Additional environment variables.
     pub variables: Vec<(OsString, OsString)>,
-    /// What takes longer hangs. The oracle and the dump have as much time of their own.
+    /// A recovery that takes longer hangs. The oracle and the dump get as much time of their own.
     pub timeout: Duration,
     /// Looks at the recovered image; 0 means consistent.
     pub oracle: Option<Vec<OsString>>,
@@ -41,13 +41,13 @@ pub struct RecoveryCommand {
     pub files: Overlay,
     /// How much memory the files of one recovery may take.
     pub most_bytes: u64,
-    /// For servers: who talks to it.
+    /// For servers: the client that talks to it.
     pub driver: Option<Arc<Driver>>,
-    /// What must be there when it has recovered, if anybody asks.
+    /// What must be there when it has recovered, if contents are compared.
     pub promised: Option<Promised>,
 }
 
-/// What the program has promised, and who says whether that was kept.
+/// What the program has promised, and the judge of whether that was kept.
 #[derive(Debug, Clone)]
 pub struct Promised {
     /// What was promised at each moment of the run.
@@ -63,7 +63,7 @@ pub struct Trial {
     pub outcome: Outcome,
     /// The end of what it printed, or the content that it or the dump showed.
     pub output: Vec<u8>,
-    /// Where it was when it failed, innermost frame first. Empty if it ended as usual.
+    /// Its stack when it failed, innermost frame first. Empty if it ended as usual.
     pub stack: Vec<RawFrame>,
     /// How long it took, with the oracle and the dump.
     pub time: Duration,
@@ -74,20 +74,20 @@ pub struct Trial {
 /// What a recovered image shows, if contents are compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShownContent {
-    /// The same for the same content. 0: nothing was looked at.
+    /// Equal for equal contents. 0: the content was not read.
     pub hash: u64,
-    /// Whether it is right is not known.
+    /// It is not known whether the content is right.
     pub not_judged: bool,
 }
 
 impl ShownContent {
-    /// Nobody looked.
+    /// The content was not read.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// How much memory the files of a recovery may take that starts with so many bytes of PM.
+/// How much memory the files of a recovery may take, if it starts with this many bytes of PM.
 pub fn room(bytes: u64) -> u64 {
     bytes.saturating_mul(2).saturating_add(1 << 30)
 }
@@ -97,7 +97,7 @@ pub fn usual_timeout(undisturbed: Duration) -> Duration {
     (undisturbed * SLOW).max(LEAST_TIMEOUT)
 }
 
-/// The PM files that there are in a version.
+/// The PM files that exist in a version.
 pub fn files(versions: &Versions, version: VersionId) -> Vec<OsString> {
     let files = versions.get(version).into_iter().flat_map(|v| &v.files);
     files.filter(|f| f.exists).map(|f| f.path.clone().into()).collect()
@@ -114,7 +114,7 @@ pub fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
     command
 }
 
-/// Whether it died of a signal that asks a program to end, which somebody else may have sent.
+/// Whether it died of a signal that asks a program to end, which another process may have sent.
 fn was_told_to_end(outcome: &Outcome) -> bool {
     let asks = |signal: i32| [libc::SIGTERM, libc::SIGINT, libc::SIGHUP].contains(&signal);
     match outcome {
@@ -124,7 +124,7 @@ fn was_told_to_end(outcome: &Outcome) -> bool {
     }
 }
 
-/// How much of a recovery's output is kept.
+/// How many bytes of a recovery's output are kept.
 const TAIL: usize = 8 << 10;
 
 /// What a worker keeps from one trial to the next.
@@ -145,8 +145,8 @@ impl RecoveryCommand {
     ) -> io::Result<Option<Trial>> {
         let trial = self.run_once(bench, versions, image, usual)?;
         if trial.as_ref().is_some_and(|trial| was_told_to_end(&trial.outcome)) {
-            // A cluster that ends a job tells all of its processes, and a recovery may hear it before pmvet does. One that kills
-            // itself does so again.
+            // A cluster that ends a job signals all of its processes, and a recovery may get the signal before pmvet does. A
+            // recovery that kills itself does so again.
             return self.run_once(bench, versions, image, usual);
         }
         Ok(trial)
@@ -188,7 +188,7 @@ impl RecoveryCommand {
             None => return Ok(None),
         };
         if usual.is_some_and(|usual| *usual == trial.outcome) {
-            // Whatever it did on its way, it ended as it should.
+            // It ended as it should, so its stack is of no interest.
             trial.stack.clear();
         }
         if let Some(oracle) = &self.oracle
@@ -228,7 +228,7 @@ impl RecoveryCommand {
         self.promised.as_ref()?.promises.get(id).cloned()
     }
 
-    /// Looks at what was recovered. Nothing if pmvet was asked to stop.
+    /// Reads and judges the recovered content. Nothing if pmvet was asked to stop.
     fn look(
         &self,
         promised: &Promised,
@@ -257,7 +257,8 @@ impl RecoveryCommand {
             && promised.judge.dump.is_none()
             && self.driver.is_none()
         {
-            // It may have said something about recovering, which it does not say again. What a server's client shows is content only.
+            // A recovery may have printed messages about recovering, so it runs once more without them. A server's client shows only
+            // content.
             let job = SandboxedProgram { output: DUMP_OUTPUT, ..self.job(&self.command) };
             let again = sandbox::run(&job, overlay, &mut bench.unwinder)?;
             trial.time += again.time;
@@ -278,7 +279,7 @@ impl RecoveryCommand {
         Ok(Some(trial))
     }
 
-    /// A command on the files of a trial, with what all of them have in common.
+    /// A command on the files of a trial, with the settings that all of them share.
     fn job<'a>(&'a self, command: &'a [OsString]) -> SandboxedProgram<'a> {
         SandboxedProgram {
             variables: &self.variables,

@@ -1,4 +1,4 @@
-//! How a workload recovers, before it is known which files its run leaves, and whether that works when nothing has crashed.
+//! How a workload recovers, before its run has left any files, and whether recovery works without a crash.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,22 +22,22 @@ pub struct RecoveryPlan {
     pub command: Vec<OsString>,
     /// Standard input, if it reads any.
     pub input: Option<Arc<File>>,
-    /// How long it may take. Nothing: some times as long as without a crash.
+    /// How long it may take. Nothing: a multiple of the time without a crash.
     pub timeout: Option<Duration>,
     /// A shell command that looks at the recovered files, whose paths it gets; 0 means consistent.
     pub oracle: Option<Vec<OsString>>,
     /// The files beside PM, as the recorded run left them.
     pub files: Overlay,
-    /// For servers: who talks to it.
+    /// For servers: the client that talks to it.
     pub driver: Option<Arc<Driver>>,
 }
 
-/// How a recovery goes on what the undisturbed run left, and how long one may take after a crash.
+/// How a recovery ends on what the undisturbed run left, and how long one may take after a crash.
 #[derive(Debug, Clone)]
 pub struct ProvenRecovery {
     /// Status 0: any other end is [`UnprovenRecovery::Fails`].
     pub usual: Outcome,
-    /// What the user said, or some times as long as this recovery took.
+    /// The user's limit, or a multiple of what this recovery took.
     pub timeout: Duration,
     /// What it printed, or what was shown of the content.
     pub output: Vec<u8>,
@@ -58,7 +58,7 @@ pub enum UnprovenRecovery {
 }
 
 impl RecoveryPlan {
-    /// The recovery, without instrumentation, from a run that leaves the files of this version.
+    /// The native recovery from a run that leaves the files of this version.
     pub fn for_files(&self, versions: &Versions, last: VersionId) -> RecoveryCommand {
         let bytes: u64 = versions.get(last).iter().flat_map(|v| &v.files).map(|f| f.size).sum();
         RecoveryCommand {

@@ -16,9 +16,9 @@ use pmvet_target::{Sink, launch as launch_target};
 
 use super::{Lab, LabError};
 
-/// A thread that spins while nothing else happens for so long waits for ever, on a busy machine too.
+/// A thread that spins for this long while nothing else happens waits forever, even on a busy machine.
 const QUIET: Duration = Duration::from_millis(700);
-/// How often it is looked whether that is so.
+/// Poll interval for that.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How to restart.
@@ -26,27 +26,27 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Restart<'a> {
     /// The workload, and the folder for temporary files.
     pub lab: Lab<'a>,
-    /// What takes longer hangs.
+    /// A restart that takes longer hangs.
     pub timeout: Duration,
-    /// There is no time for it after this: what has not ended by then tells nothing.
+    /// A restart that has not ended by then gives no result.
     pub deadline: Option<Instant>,
 }
 
-/// Looks at the events of a restart.
+/// Watches the events of a restart.
 pub trait RestartWatch {
     /// Takes the next event of the restart.
     fn event(&mut self, event: &Event<'_>);
-    /// Whatever comes now changes nothing.
+    /// No later event can change the verdict.
     fn is_decided(&self) -> bool;
-    /// If nothing comes any more, it hangs.
+    /// If no further event comes, the restart hangs.
     fn is_spinning(&self) -> bool {
         false
     }
 }
 
 impl Restart<'_> {
-    /// Runs the workload, or another command, on a version of PM with some bytes changed. Whether it ended well; nothing if that is not
-    /// known: it cannot be run on private files, its time was up, pmvet was told to stop, or events were lost.
+    /// Runs the workload, or another command, on a version of PM with some bytes changed. Returns whether it ended well; nothing if
+    /// that is unknown: it cannot run on private files, its time was up, pmvet was told to stop, or events were lost.
     pub fn run(
         &self,
         command: Option<&[OsString]>,
@@ -77,13 +77,12 @@ impl Restart<'_> {
         ended_well(ended, watch.is_decided(), stopped_by().is_some() || self.is_late())
     }
 
-    /// There is no time for it any more.
+    /// The deadline has passed.
     pub fn is_late(&self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Ends a restart in which a thread spins and nothing else happens, or that has no time any more. `ended`: has no sender any more once
-    /// it is over.
+    /// Ends a restart in which a thread only spins, or whose deadline has passed. `ended` loses its sender once the restart is over.
     fn end_early(&self, spins_since: &Mutex<Option<Instant>>, cancel: &AtomicBool, ended: Receiver<()>) {
         while ended.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let since = *spins_since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,21 +96,21 @@ impl Restart<'_> {
 /// What a restart's end says about the program.
 fn ended_well(ended: Result<Ending, LaunchError>, decided: bool, stopped: bool) -> Result<Option<bool>, LabError> {
     match ended {
-        // It was ended early, since all is known.
+        // It was ended early, since the verdict is known.
         Err(LaunchError::Sink(_) | LaunchError::Collect(CollectError::Sink(_))) if decided => Ok(Some(false)),
-        // pmvet killed it: its end is none of its own.
+        // pmvet killed it, so its end says nothing.
         _ if stopped => Ok(None),
         Err(error) => Err(error.into()),
         Ok(Ending { exit: TargetExit::Status(0), loss, .. }) => Ok((loss.events == 0).then_some(true)),
-        // One that is killed loses what it was about to report; that it did not end by itself is known all the same.
+        // A killed restart loses its last events, but it is known that it failed.
         Ok(_) => Ok(Some(false)),
     }
 }
 
-/// Ends the run as soon as all is known.
+/// Ends the run as soon as the verdict is known.
 struct Watched<'a, W> {
     watch: &'a mut W,
-    /// The last event, if somebody spins since.
+    /// The time of the last event, if a thread spins since.
     spins_since: &'a Mutex<Option<Instant>>,
 }
 

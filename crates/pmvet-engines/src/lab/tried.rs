@@ -11,7 +11,7 @@ use super::recovery::Trial;
 use crate::json_lines::JournalLines;
 use pmvet_target::sandbox::RawFrame;
 
-/// A trial that was made, under the hash of its image.
+/// A finished trial, under the hash of its image.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tried {
     /// The hash of the image and of what it must show: [`TrialImage::name`](super::TrialImage::name).
@@ -21,7 +21,7 @@ pub struct Tried {
     /// The end of what it printed; empty if it ended as usual.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub output: String,
-    /// Where it was when it failed, innermost frame first; empty if it ended as usual.
+    /// Its stack when it failed, innermost frame first; empty if it ended as usual.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<RawFrame>,
     /// How long it took, with the oracle and the dump.
@@ -29,7 +29,7 @@ pub struct Tried {
 }
 
 impl Tried {
-    /// What a good recovery printed is of no use to anybody.
+    /// Keeps no output of a good recovery: nothing reads it.
     pub fn new(image: String, trial: Trial, good: bool) -> Self {
         let output = if good { String::new() } else { String::from_utf8_lossy(&trial.output).into_owned() };
         Self { image, outcome: trial.outcome, output, stack: trial.stack, seconds: trial.time.as_secs_f64() }
@@ -50,12 +50,13 @@ impl TrialJournal {
         Ok(Self { lines, tried: known.into_iter().map(|tried| (tried.image.clone(), tried)).collect() })
     }
 
-    /// What came of the image with this name, if it was tried.
+    /// The trial of the image with this name, if there is one.
     pub fn get(&self, image: &str) -> Option<&Tried> {
         self.tried.get(image)
     }
 
-    /// Notes a trial. It counts at once; if the disk is full, see [`take_failure`](Self::take_failure).
+    /// Adds a trial. It counts even if it cannot be written, as on a full disk; see
+    /// [`take_failure`](Self::take_failure).
     pub fn add(&mut self, tried: Tried) -> io::Result<()> {
         self.lines.add(&tried)?;
         self.tried.insert(tried.image.clone(), tried);
@@ -67,7 +68,7 @@ impl TrialJournal {
         self.lines.take_failure()
     }
 
-    /// Whether the last line was torn by a kill. That trial is to be made again.
+    /// Whether a kill cut off the last line. That trial has to be repeated.
     pub fn was_torn(&self) -> bool {
         self.lines.was_torn()
     }

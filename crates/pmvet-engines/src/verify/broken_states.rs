@@ -1,7 +1,7 @@
 //! Which failures are about the same broken state: one that recovery cannot handle although the crash loses nothing.
 //!
-//! A store leaves such a state, and a later one ends it. In between every crash fails, wherever it comes: these crashes are one
-//! [window](crate::causes::windows), as they are for `check`. A crash that loses the store which ends it leaves the same state once more.
+//! A store leaves such a state, and a later one ends it. In between, recovery from every crash fails: these crashes form one
+//! [window](crate::causes::windows), as they do for `check`. A crash that loses the store that ends the state leaves it once more.
 
 use std::collections::HashMap;
 
@@ -14,26 +14,27 @@ use crate::causes::windows::{FailureMode, PointVerdict, windows};
 /// What two failures have in common if they are about the same broken state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum BrokenState<'a> {
-    /// What is wrong, with which operation.
+    /// What is wrong, and with which operation.
     Operation(&'static str, &'a str),
-    /// Crashes that follow each other, after all of which recovery fails alike although nothing is lost.
+    /// A row of crashes after which recovery fails in the same way although nothing is lost.
     Window(usize),
 }
 
-/// How recovery fails. Of contents, also what is wrong with them.
+/// How recovery fails; for wrong contents, also what is wrong with them.
 type Mode = (FailureMode, Option<&'static str>);
 
 /// The windows of a run.
 #[derive(Debug, Default)]
 pub(super) struct BrokenStates {
-    /// Of the moments that are in one: which, and how recovery fails.
+    /// For moments in a window: which window, and how recovery fails.
     windows: HashMap<u64, (usize, Mode)>,
     /// The moment before each.
     before: HashMap<u64, u64>,
 }
 
 impl BrokenStates {
-    /// From the failures that lose nothing. `moments` are all at which the run was crashed, in order.
+    /// Finds the windows among the failures that lose nothing. `moments` are all moments at which the run was crashed,
+    /// in order.
     pub(super) fn new<'a>(losing_nothing: impl Iterator<Item = &'a FailedExecution>, moments: &[u64]) -> Self {
         let of_workload = losing_nothing.filter(|failure| failure.crash.level == 0);
         let modes: HashMap<u64, Mode> = of_workload.map(|failure| (moment(failure), mode(failure))).collect();
@@ -49,7 +50,7 @@ impl BrokenStates {
         found
     }
 
-    /// What is broken, in all ways in which it may be the same as what another failure shows.
+    /// The broken states that a failure shows: it may share any of them with another failure.
     pub(super) fn of<'a>(&self, failure: &'a FailedExecution) -> Vec<BrokenState<'a>> {
         let window = self.window(failure).map(BrokenState::Window);
         let operation = match &failure.verdict.outcome {
@@ -65,7 +66,8 @@ impl BrokenStates {
             return None;
         }
         let (now, mode) = (moment(failure), mode(failure));
-        // What is wrong although nothing is lost stays wrong, whatever else is lost meanwhile. A wrong content may look like several things.
+        // What is wrong with nothing lost stays wrong whatever else is lost. Wrong contents may look different each
+        // time.
         let is_content = mode.0 == FailureMode::Content;
         if let Some((window, _)) = self.windows.get(&now).filter(|(_, known)| *known == mode || is_content) {
             return Some(*window);
@@ -76,8 +78,8 @@ impl BrokenStates {
     }
 }
 
-/// Whether all that recovery has read is as it was at this earlier moment, with nothing lost: what the crash loses was stored since, and
-/// nothing else that was stored since made a difference.
+/// Whether all that recovery has read equals what was there at this earlier moment with nothing lost: the crash loses only stores made
+/// since, and no other store since made a difference.
 fn reads_as_before(failure: &FailedExecution, earlier: u64) -> bool {
     let lines = &failure.crash.lines;
     failure.reads.iter().all(|read| {

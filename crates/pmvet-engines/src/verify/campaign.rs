@@ -28,7 +28,7 @@ pub struct NativeOutcome {
     pub outcome: Outcome,
     /// The end of what it printed.
     pub output: String,
-    /// Where it failed.
+    /// Its stack when it failed.
     pub stack: Vec<RawFrame>,
     /// How long it took, with the oracle.
     pub seconds: f64,
@@ -65,13 +65,13 @@ pub trait ConfirmNatively: Sync {
     /// What a worker keeps from one run to the next.
     type Bench: Default;
 
-    /// On what this crash leaves, as changes to its version. Nothing if pmvet was asked to stop.
+    /// Runs it on what this crash leaves; `patches` change the crash's version. Nothing if pmvet was asked to stop.
     fn confirm(&self, bench: &mut Self::Bench, crash: &Crash, patches: &[Patch]) -> io::Result<Option<NativeOutcome>>;
 }
 
-/// Who wants to know how it goes.
+/// Progress observer.
 pub trait SearchProgress: Sync {
-    /// Crashes that are done, of how many so far; executions; failures among them.
+    /// Crashes that are done, and known so far (`of`); executions; failures among them.
     fn done(&self, crashes: usize, of: usize, executions: u64, failures: usize);
 }
 
@@ -86,9 +86,9 @@ pub struct FailedExecution {
     pub crash: Arc<Crash>,
     /// The image, among those that the crash may leave.
     pub choice: ImageChoice,
-    /// Loads of bytes that the crash may have left otherwise, in the order of the execution.
+    /// Loads of bytes that the crash leaves uncertain, in the order of the execution.
     pub reads: Vec<UncertainRead>,
-    /// Where each read was made.
+    /// The stack of each read.
     pub stacks: Vec<Vec<RawFrame>>,
     /// What a native run on the same image did.
     pub verdict: NativeOutcome,
@@ -109,17 +109,17 @@ pub struct CrashSearch<'a, O, C> {
     pub workers: usize,
     /// No execution starts after this.
     pub deadline: Option<Instant>,
-    /// Executions, in all.
+    /// Upper bound of executions.
     pub most: u64,
-    /// Executions after one crash before doubtful choices are left out.
+    /// Executions after one crash before doubtful choices are skipped.
     pub patience: u64,
-    /// Crashes that follow each other.
+    /// Crashes in a row: that of the workload, then those of recoveries.
     pub failures: u8,
     /// A crash is explored to its end although an execution after it has failed.
     pub keep_going: bool,
-    /// Contents are compared: each execution is made natively, too, which shows what the image holds.
+    /// Contents are compared: each execution also runs natively, which shows what the image holds.
     pub compares_contents: bool,
-    /// Executions that are not in the journal are left: other machines have made all there are.
+    /// Executions that are not in the journal are skipped: other machines have made all there are.
     pub known_only: bool,
 }
 
@@ -130,9 +130,9 @@ pub struct SearchResult {
     pub executions: u64,
     /// Executions that an earlier run has made.
     pub known: u64,
-    /// Executions that were watched, and those of them in which the recovery, or the oracle, mapped or read PM.
+    /// Executions that were watched.
     pub watched: u64,
-    /// Of those, the ones in which the recovery, or the oracle, mapped or read PM.
+    /// Watched executions in which the recovery, or the oracle, mapped or read PM.
     pub looked: u64,
     /// Crashes explored to their end.
     pub crashes: usize,
@@ -142,7 +142,7 @@ pub struct SearchResult {
     pub left: usize,
     /// Crashes that were not begun.
     pub crashes_left: usize,
-    /// Choices that were left out because they are likely to show nothing new.
+    /// Choices that were skipped because they are likely to show nothing new.
     pub doubtful: usize,
     /// Choices after crashes that fail anyway.
     pub abandoned: usize,
@@ -150,9 +150,9 @@ pub struct SearchResult {
     pub diverged: u64,
     /// Failures that a native run did not show.
     pub unconfirmed: u64,
-    /// Executions that show a content of which is not known whether it is right.
+    /// Executions whose content could not be judged.
     pub not_judged: u64,
-    /// Recoveries in which not all crashes could be told.
+    /// Recoveries in which not all crashes could be modelled.
     pub inner_cut: u64,
     /// The most executions that one crash took.
     pub most_after_one: u64,
@@ -163,7 +163,7 @@ pub struct SearchResult {
 }
 
 impl SearchResult {
-    /// Nothing is left, and nothing was assumed.
+    /// Nothing was left out, and nothing was assumed.
     pub fn is_complete(&self) -> bool {
         self.left == 0
             && self.crashes_left == 0
@@ -182,14 +182,14 @@ struct OpenCrash {
     crash: Arc<Crash>,
     explorer: Explorer,
     running: usize,
-    /// Executions that nobody has made, if nothing may be executed here.
+    /// Executions missing in the journal, if nothing may be executed here.
     missing: usize,
 }
 
 struct SearchState {
     waiting: VecDeque<Arc<Crash>>,
     open: Vec<OpenCrash>,
-    /// Those with nothing but doubtful choices left. They wait until everything else is done.
+    /// Crashes with only doubtful choices left. They wait until everything else is done.
     parked: VecDeque<OpenCrash>,
     opened: u64,
     known: FxHashSet<u128>,
@@ -201,7 +201,7 @@ struct SearchState {
 }
 
 impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
-    /// Explores these crashes, and those of their recoveries if they are wanted. What is in the journal is not executed again.
+    /// Explores these crashes, and those of their recoveries if wanted. Executions in the journal are not repeated.
     pub fn run(
         &self,
         crashes: &[Crash],
@@ -288,7 +288,7 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
                 stopped => {
                     guard.put_back(number, job);
                     guard.over = true;
-                    // What fails when all is over was cut short.
+                    // On shutdown, an execution fails because it was cut short.
                     return if is_over() { Ok(()) } else { stopped.map(|_| ()) };
                 }
             }
@@ -312,15 +312,15 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
             return Ok(Some(Executed { observed, verdict, shown, new: false }));
         }
         if crash.lines.is_empty() && self.failures <= 1 {
-            // Whatever it reads, there is nothing to choose: no need to look.
+            // Nothing is uncertain, so there is no need to watch what it reads.
             let verdict = self.confirm.confirm(bench, crash, &crash.patches)?;
             let Some(verdict) = verdict else { return Ok(None) };
             let (good, shown) = (verdict.outcome == *self.usual_outcome, verdict.shown);
             let observed = Observed::unseen(if good { self.usual } else { Ended::Unseen });
             return Ok(Some(Executed { observed, verdict: (!good).then_some(verdict), shown, new: true }));
         }
-        // A hang costs all the time it is given, so a native run is asked early whether it is one. Only where the search goes on from
-        // what a hanging recovery has read, it is watched for longer.
+        // A hang uses up its whole time limit, so a native run decides early whether it is one. It is watched for longer only if the
+        // search goes on from what a hanging recovery has read.
         let limit = if self.keep_going { TimeLimit::Traced } else { TimeLimit::Native };
         let Some(mut observed) = self.observe.observe(worker, crash, &job.choice, limit)? else { return Ok(None) };
         if observed.ended == self.usual && !self.compares_contents {
@@ -346,7 +346,7 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
         Ok(Some(Executed { observed, verdict, shown, new: true }))
     }
 
-    /// Enters what an execution showed.
+    /// Records what an execution showed.
     fn take_in(
         &self,
         state: &mut SearchState,
@@ -361,7 +361,7 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
         state.done.looked += u64::from(observed.looked == Some(true));
         if new {
             state.done.executions += 1;
-            // Crashes in the recovery are not in the journal, so those executions have to be made again.
+            // The journal does not keep crashes in the recovery, so executions with them have to be repeated.
             if self.failures <= 1 {
                 state.journal.add(crash.identity, &job.choice, &observed, verdict.as_ref(), shown)?;
             }
@@ -392,7 +392,7 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
             Some(_) => state.done.unconfirmed += 1,
             None => {}
         }
-        // What is shown depends on all that was read, so a choice that shows something else is a new one.
+        // The shown content is part of the outcome, so a choice that shows something else counts as new.
         let execution = Execution { reads, outcome: (ended, shown.hash), effects };
         if let Some(open) = state.open.iter_mut().find(|open| open.number == number) {
             open.running -= 1;
@@ -405,7 +405,7 @@ impl<O: Observe, C: ConfirmNatively> CrashSearch<'_, O, C> {
     }
 }
 
-/// A crash of a recovery, as a crash of its own.
+/// A crash inside a recovery, as a crash to explore.
 fn crash_inside(
     before: &Crash,
     choice: &ImageChoice,
@@ -483,7 +483,7 @@ impl SearchState {
     }
 
     fn take_doubtful(&mut self) -> Option<(u64, Arc<Crash>, PlannedExecution)> {
-        // A crash that is under way may give more than one at a time.
+        // Crashes under way come first: one may have several executions at a time.
         for i in 0..self.open.len() {
             if let Some(job) = self.open[i].explorer.next_doubtful() {
                 return Some(self.hand_out(i, job));
@@ -531,7 +531,7 @@ impl SearchState {
         self.done.most_after_one = self.done.most_after_one.max(open.explorer.executions());
     }
 
-    /// Gives an execution up that may not be made.
+    /// Gives up an execution that may not be made.
     fn leave(&mut self, number: u64) {
         self.running -= 1;
         if let Some(open) = self.open.iter_mut().find(|open| open.number == number) {

@@ -16,9 +16,9 @@ use pmvet_model::Model;
 /// Before which event of an execution the power fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CrashMoment {
-    /// Nothing: at the end.
+    /// Number of the event; nothing: at the end.
     pub before: Option<u64>,
-    /// Whose event it is.
+    /// The thread of that event.
     pub thread: ThreadId,
     /// The place of that event, or that of the answer right before it.
     pub site: SiteId,
@@ -53,13 +53,13 @@ impl CrashMoment {
     }
 }
 
-/// The lines that are uncertain at the failure points of one execution. Those that did not change from one to the next are shared.
+/// The uncertain lines at the failure points of one execution. Points share the lines that did not change between them.
 #[derive(Debug, Default)]
 pub struct PendingLines {
     known: FxHashMap<LineId, (Stamp, Option<Arc<Uncertain>>)>,
 }
 
-/// What tells whether a line is still as it was: how many stores are pending, the first, the last, and which of them are being flushed.
+/// Changes whenever a line does: how many stores are pending, the first, the last, and how many are being flushed.
 type Stamp = (usize, u64, u64, usize);
 
 impl PendingLines {
@@ -83,12 +83,12 @@ impl PendingLines {
     }
 }
 
-/// How many images an eager search would have to try: all combinations, up to the largest number there is.
+/// How many images an eager search would have to try: all combinations, saturating at the largest number.
 pub fn combinations(lines: &UncertainLines) -> u128 {
     lines.iter().fold(1, |all: u128, line| all.saturating_mul(u128::from(line.states())))
 }
 
-/// The same for two crashes only if whatever recovers from one would do the same after the other. `certain` is a hash of the newest image.
+/// Equal for two crashes only if any recovery would do the same after both. `certain` is a hash of the newest image.
 pub fn identity(certain: u128, lines: &UncertainLines) -> u128 {
     use std::hash::Hash;
     let mut hash = Xxh3::new();
@@ -112,10 +112,10 @@ pub fn with_promise(identity: u128, promise: PromiseId) -> u128 {
     }
 }
 
-/// Bytes to write over the newest image: a line, the first byte in it, and what is there instead.
+/// Bytes to write over the newest image: a line, the first byte in it, and the new bytes.
 pub type LinePatch = (LineId, usize, Vec<u8>);
 
-/// What makes the newest image the one that was chosen.
+/// The patches that turn the newest image into the chosen one.
 pub fn patches(lines: &UncertainLines, choice: &ImageChoice) -> Vec<LinePatch> {
     let mut patches = Vec::new();
     for &index in choice.keys() {

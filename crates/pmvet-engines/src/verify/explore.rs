@@ -1,9 +1,9 @@
-//! The search: which executions of the recovery are there, and which of them are still to be made.
+//! The search: which executions of the recovery exist, and which of them are still to be made.
 //!
-//! The state of the search is a queue of partial decisions. A decision says for some lines which contents are still possible; a
-//! concrete image that agrees with it is run, and what the recovery reads in it splits the lines further. Each other choice becomes
-//! a decision of its own. Since a recovery that has read the same bytes has done the same, the decisions form a tree whose leaves are the
-//! executions: each is made once.
+//! The state of the search is a queue of partial decisions. A decision says for some lines which contents are still possible. The
+//! recovery runs on one concrete image that agrees with it, and what it reads splits the lines further. Each other choice becomes another
+//! decision. Since a recovery that reads the same bytes does the same, the decisions form a tree whose leaves are the executions: each
+//! is made once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -17,7 +17,7 @@ use super::reads::UncertainRead;
 /// What one execution of the recovery showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Execution<O> {
-    /// In the order of the execution.
+    /// Uncertain reads, in the order of the execution.
     pub reads: Vec<UncertainRead>,
     /// How it ended.
     pub outcome: O,
@@ -27,7 +27,7 @@ pub struct Execution<O> {
 
 /// Runs a recovery.
 pub trait Executor {
-    /// How an execution ends, as far as the search tells ends apart.
+    /// How an execution ends, as far as the search distinguishes ends.
     type Outcome: Hash;
     /// Why it could not be run; this ends the search.
     type Error;
@@ -36,10 +36,10 @@ pub trait Executor {
     fn run(&mut self, lines: &UncertainLines, choice: &ImageChoice) -> Result<Execution<Self::Outcome>, Self::Error>;
 }
 
-/// An image: which lines are not newest, and which of their contents they have. By position.
+/// An image: for each line that is not newest, by position, the number of its content.
 pub type ImageChoice = BTreeMap<u32, u16>;
 
-/// The contents that are still possible, of the lines that are not free any more.
+/// The contents that are still possible, for the lines that are already restricted.
 pub type Feasible = BTreeMap<u32, Vec<u16>>;
 
 /// An execution that is to be made.
@@ -48,13 +48,13 @@ pub struct PlannedExecution {
     /// The image that it runs on.
     pub choice: ImageChoice,
     feasible: Feasible,
-    /// How many reads are decided, and a hash of them.
+    /// How many reads are decided; `expected` is a hash of them.
     decided: usize,
     expected: u64,
 }
 
 impl PlannedExecution {
-    /// Whether an execution with these reads has come to the last one that is decided.
+    /// Whether an execution with these reads has reached the last decided one.
     pub fn is_reached_by(&self, reads: &[UncertainRead]) -> bool {
         reads.len() >= self.decided
     }
@@ -69,7 +69,7 @@ pub struct Split {
     pub line: u32,
     /// The bytes of the line that the load sees for the first time, one bit each.
     pub bytes: u64,
-    /// The states of the line by what the load sees, the one that was chosen first.
+    /// The states of the line, grouped by what the load sees; the chosen state's group comes first.
     pub classes: Vec<Vec<u16>>,
 }
 
@@ -108,18 +108,18 @@ pub struct Explorer {
     queue: VecDeque<PlannedExecution>,
     /// Decisions that are likely to show nothing new, see [`Explorer::done`].
     doubtful: VecDeque<PlannedExecution>,
-    /// What has been seen to follow from some point of an execution.
+    /// Hashes of what executions did from some point on.
     futures: FxHashSet<u64>,
-    /// From this number of executions on doubtful decisions are not made.
+    /// After this many executions, doubtful decisions are skipped.
     patience: u64,
     executions: u64,
     diverged: u64,
-    /// Nothing more is to be made; so many choices were not.
+    /// The number of skipped choices, if the search was abandoned.
     abandoned: Option<usize>,
 }
 
 impl Explorer {
-    /// `patience`: so many executions are made before decisions are left out that are likely to show nothing new.
+    /// `patience`: after this many executions, decisions that are likely to show nothing new are skipped.
     pub fn new(lines: UncertainLines, patience: u64) -> Self {
         let first =
             PlannedExecution { choice: ImageChoice::new(), feasible: Feasible::new(), decided: 0, expected: start() };
@@ -158,17 +158,16 @@ impl Explorer {
         Some(job)
     }
 
-    /// Takes what an execution showed, and queues the choices it did not take.
+    /// Takes the result of an execution, and queues the choices it did not take.
     ///
-    /// A choice is *doubtful* if what the execution did from there on, with every later choice left as it is, has been seen before
-    /// from the same point: the recovery seems to have forgotten the difference, as one does that only compares a checksum, or that frees
-    /// a lock which may be held or not. Other later
-    /// choices then lead to what they led to before, if it really has. That is an assumption, so doubtful choices wait until
-    /// there is nothing else to do, and are made too as long as patience lasts.
+    /// A choice is *doubtful* if what the execution did from there on, with every later choice left as it is, has been seen before from
+    /// the same point: the recovery seems to have forgotten the difference, as one that only compares a checksum, or that frees a lock
+    /// whether it is held or not. If it really has, other later choices lead to what they led to before. That is an assumption, so
+    /// doubtful choices wait until there is nothing else to do, and are still tried as long as patience lasts.
     pub fn done<O: Hash>(&mut self, job: PlannedExecution, execution: &Execution<O>) {
         let PlannedExecution { choice, mut feasible, decided, expected } = job;
         let reads = &execution.reads;
-        // The reads that led to this decision come again, or the recovery does not depend on the image alone.
+        // The reads that led to this decision must come again, or the recovery depends on more than the image.
         let hashes = prefix_hashes(reads);
         if hashes.get(decided) != Some(&expected) {
             self.diverged += 1;
@@ -203,7 +202,7 @@ impl Explorer {
         }
     }
 
-    /// Leaves out all that is not made yet.
+    /// Gives up all executions that are not made yet.
     pub fn abandon(&mut self) {
         let left = self.queue.len() + self.doubtful.len();
         *self.abandoned.get_or_insert(0) += left;
@@ -211,7 +210,7 @@ impl Explorer {
         self.doubtful.clear();
     }
 
-    /// Choices that were not made because nobody wanted to know.
+    /// Choices that were not made because the search was abandoned.
     pub fn abandoned(&self) -> usize {
         self.abandoned.unwrap_or(0)
     }
@@ -227,7 +226,7 @@ impl Explorer {
         self.executions
     }
 
-    /// Choices that nobody has made; each stands for at least one execution.
+    /// Choices that are still to be made; each stands for at least one execution.
     pub fn left(&self) -> usize {
         self.queue.len()
     }
@@ -237,14 +236,15 @@ impl Explorer {
         self.doubtful.len()
     }
 
-    /// Executions that read something else than the same image led to before: the recovery depends on more than the image.
+    /// Executions whose reads differ from an earlier execution with the same choices: the recovery depends on more than
+    /// the image.
     pub fn diverged(&self) -> u64 {
         self.diverged
     }
 }
 
-/// The loads of an execution that could have seen something else, from what was possible before it. Narrows `feasible` to what is
-/// possible after it.
+/// The loads of an execution that could have seen something else, given what was possible before it. Narrows `feasible` to what
+/// is possible after it.
 pub fn walk(
     lines: &UncertainLines,
     feasible: &mut Feasible,
@@ -267,7 +267,7 @@ pub fn walk(
     splits
 }
 
-/// Runs a whole search, one execution after the other, at most so many.
+/// Runs a whole search, one execution after another, with an upper bound.
 pub fn explore<E: Executor>(
     explorer: &mut Explorer,
     executor: &mut E,

@@ -1,4 +1,4 @@
-//! What the search found, in words: which loads could see something else, what they saw, and what would forbid it.
+//! What the search found, in words: which loads could see something else, what they saw, and what would prevent it.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ const UNFINISHED_STATE: &str = "Make every state between two of its stores one t
 const UNFINISHED_RECOVERY: &str = "Make every state between two stores of the recovery one from which it can begin again: what it relies on, \
     such as a log, must stay until all that it repairs is persistent.";
 
-/// What every finding of a run has in common.
+/// What all findings of a run share.
 pub struct SearchSetting<'a> {
     /// The recovery's command line, as findings print it.
     pub recovery: Vec<String>,
@@ -51,12 +51,12 @@ impl std::fmt::Debug for SearchSetting<'_> {
     }
 }
 
-/// A finding, and what it takes to see its image again.
+/// A finding, and what is needed to rebuild its image.
 #[derive(Debug)]
 pub struct ReplayableFinding {
     /// In words, with its evidence.
     pub finding: Finding,
-    /// Before which event of the run; nothing: at its end.
+    /// The crash comes before this event of the run; nothing: at its end.
     pub before: Option<u64>,
     /// What differs in the image from the content of PM at that moment.
     pub patches: Vec<Patch>,
@@ -71,7 +71,7 @@ struct Missed {
     split: Split,
     /// The store that the load would have seen and did not.
     lost: Writer,
-    /// The first bytes of that store are there.
+    /// The first bytes of that store survive.
     torn: bool,
 }
 
@@ -85,11 +85,11 @@ pub fn one_per_cause(
 ) -> Vec<ReplayableFinding> {
     let mut described: Vec<(Vec<Missed>, &FailedExecution, Option<Decisive>)> =
         failures.iter().zip(decisive).map(|(failure, decisive)| (missed(failure), failure, *decisive)).collect();
-    // What an earlier crash has lost is a circumstance: the recovery coped with it when it was not interrupted.
+    // What an earlier crash has lost is not to blame: the recovery coped with it when it was not interrupted.
     for (missed, failure, _) in &mut described {
         missed.retain(|m| m.lost.level == failure.crash.level);
     }
-    // The simplest first: a failure that loses more may be the same one.
+    // The simplest first: a failure that loses more may have the same cause.
     described.sort_by_key(|(missed, failure, _)| {
         (failure.crash.level, missed.len(), missed.first().map_or(0, |m| m.lost.seq))
     });
@@ -98,17 +98,17 @@ pub fn one_per_cause(
     let losing_nothing = described.iter().filter(|(missed, ..)| missed.is_empty()).map(|(_, failure, _)| *failure);
     let states = BrokenStates::new(losing_nothing, &setting.moments);
     let mut broken: HashMap<BrokenState<'_>, usize> = HashMap::new();
-    // From which moment on a recovery that is interrupted leaves what the next one cannot handle, although nothing of it is lost.
+    // The moment from which an interrupted recovery leaves what the next one cannot handle, although nothing is lost.
     let mut interrupted: HashMap<(u8, u8), (u64, usize)> = HashMap::new();
     for (missed, failure, decisive) in described {
-        // The same holds for a recovery. Its runs on different images are alike, so that the number of an event tells how far it has come.
+        // A recovery's runs on different images are alike, so the number of an event says how far it has come.
         let of_recovery = (failure.crash.level > 0).then(|| (failure.crash.level, kind(&failure.verdict.outcome)));
         let begun = of_recovery.as_ref().and_then(|recovery| interrupted.get(recovery)).filter(|_| !missed.is_empty());
         if let Some(&(_, same)) = begun.filter(|(from, _)| *from < failure.crash.moment.before.unwrap_or(u64::MAX)) {
             found[same].finding.count += 1;
             continue;
         }
-        // What is wrong although nothing is lost stays wrong for a while, whatever the program does meanwhile.
+        // What is wrong with nothing lost stays wrong for a while, whatever the program does meanwhile.
         let shown = states.of(failure);
         if let Some(&same) = shown.iter().find_map(|state| broken.get(state)) {
             found[same].finding.count += 1;
@@ -124,7 +124,7 @@ pub fn one_per_cause(
                 broken.extend(shown.iter().map(|state| (*state, finding)));
             }
         };
-        // What is lost is the cause, however recovery stumbles over it. If nothing is, only the ways of failing tell causes apart.
+        // What is lost is the cause, however recovery fails. If nothing is lost, only the kinds of failure tell causes apart.
         let fails = kind(&failure.verdict.outcome);
         let kind = missed.is_empty().then_some(fails);
         let crash_place = crash_place(failure, stacks, natives);
@@ -221,8 +221,8 @@ fn missed(failure: &FailedExecution) -> Vec<Missed> {
     missed
 }
 
-/// The store that a load of these bytes would have seen and does not in this state, or not all of it, and its position: the newest of
-/// those that are missing, unless it sees the first bytes of an older one.
+/// The store that a load of these bytes misses in this state, wholly or in part, and its position: the newest missing one, unless the
+/// load sees the first bytes of an older one.
 fn lost_store(line: &Uncertain, state: u16, bytes: u64) -> Option<(u16, Writer)> {
     let content = line.content(state)?;
     let is_missing = |i: u16| content.missing.iter().any(|lost| lost.contains(&i));
@@ -414,13 +414,13 @@ fn store_place(
         len: u64::from(lost.covers.count_ones()),
         object: None,
     };
-    // Events of a recovery have numbers of their own, and so have its threads.
+    // Events and threads of a recovery are numbered separately.
     let of_workload = lost.level == 0;
     let (thread, seq) = (of_workload.then_some(lost.thread.0), of_workload.then_some(lost.seq));
     Place { role: Role::Store, stack, thread, pm: Some(pm), seq, label }
 }
 
-/// The oldest pending store of the line that a load missed something of.
+/// The oldest pending store of the line in which a load missed a store.
 fn oldest_place(
     failure: &FailedExecution,
     missed: &Missed,
@@ -472,7 +472,7 @@ fn writer_stack(
     stack_of(failure, writer.level, writer.site, writer.context, stacks, natives)
 }
 
-/// Never empty. Events of a recovery have numbers of their own.
+/// Never empty. Events of a recovery are numbered separately.
 fn stack_of(
     failure: &FailedExecution,
     level: u8,

@@ -1,6 +1,7 @@
 //! What has been executed, kept on disk line by line, so that an interrupted search can go on.
 //!
-//! The search itself is not kept: it is deterministic, so it comes to the same point again, with the executions of the journal instead of new ones.
+//! The search itself is not kept: it is deterministic, so it reaches the same point again, with executions from the
+//! journal instead of new ones.
 
 use std::collections::HashMap;
 use std::io;
@@ -80,12 +81,12 @@ impl SearchJournal {
         self.lines.as_mut().and_then(JournalLines::take_failure)
     }
 
-    /// Whether the last line was torn by a kill. That execution is to be made again.
+    /// Whether a kill cut off the last line. That execution has to be repeated.
     pub fn was_torn(&self) -> bool {
         self.lines.as_ref().is_some_and(JournalLines::was_torn)
     }
 
-    /// One that remembers nothing.
+    /// A journal that remembers nothing.
     pub fn none() -> Self {
         Self { lines: None, entries: HashMap::new() }
     }

@@ -15,7 +15,7 @@ pub type LineBytes = [u8; LINE_BYTES];
 pub struct Writer {
     /// Number of its event in the execution that made it.
     pub seq: u64,
-    /// Who stored.
+    /// The thread that stored.
     pub thread: ThreadId,
     /// The instruction.
     pub site: SiteId,
@@ -23,7 +23,7 @@ pub struct Writer {
     pub context: ContextId,
     /// The bytes of the line that it covers, one bit each.
     pub covers: u64,
-    /// A flush of it is under way, only the fence is missing.
+    /// It was flushed; only the fence is missing.
     pub flushing: bool,
     /// It bypasses the cache, so no flush was needed.
     pub is_non_temporal: bool,
@@ -36,16 +36,16 @@ pub struct Writer {
 pub struct Possible {
     /// The whole line.
     pub bytes: LineBytes,
-    /// The stores that are not in it: for each crash those after some point.
+    /// The stores that are not in it: for each crash, those after some point.
     pub missing: Vec<Range<u16>>,
-    /// The one among these of which the first bytes are in it.
+    /// The one among these whose first bytes are in it.
     pub torn: Option<u16>,
 }
 
 /// A line that may hold one of several contents.
 ///
-/// Contents are compared by value: two numbers of stores that leave the same bytes are one content, since no recovery can tell
-/// them apart.
+/// Contents are compared by value: two states that leave the same bytes are one content, since no recovery can tell them
+/// apart.
 #[derive(Debug, Clone)]
 pub struct Uncertain {
     id: LineId,
@@ -55,12 +55,12 @@ pub struct Uncertain {
 }
 
 impl Uncertain {
-    /// A line of the model. Nothing if whatever the crash keeps leaves the same bytes.
+    /// A line of the model. Nothing if all states leave the same bytes.
     pub fn new(line: &Line, level: u8) -> Option<Self> {
         Self::after(line, level, &Earlier::Certain)
     }
 
-    /// A line that was stored to after an earlier crash, of which it may have kept more or less.
+    /// A line that was stored to after an earlier crash, which may have left it uncertain.
     pub fn after(line: &Line, level: u8, earlier: &Earlier<'_>) -> Option<Self> {
         let (before, mut stores) = match earlier {
             Earlier::Certain => (None, Vec::new()),
@@ -101,8 +101,8 @@ impl Uncertain {
         (contents.len() > 1).then(|| Self { id: line.id(), contents, newest, stores })
     }
 
-    /// The same line after an execution that has left only some of its contents possible, `newest` being the one it ran on, and that has
-    /// stored persistently over some bytes. Nothing if only one content is left.
+    /// The same line after an execution that has narrowed it to the `feasible` contents, ran on `newest`, and has stored persistently
+    /// over some bytes. Nothing if only one content is left.
     pub fn narrowed(&self, feasible: &[u16], newest: u16, stored: &LineContent) -> Option<Self> {
         let mut contents = Vec::new();
         let mut now = 0;
@@ -162,7 +162,7 @@ impl Uncertain {
         })
     }
 
-    /// Sorts some states by what a load of these bytes sees. The class of `mine` comes first, the others in order.
+    /// Groups some states by what a load of these bytes sees. The group of `mine` comes first, the others in order.
     pub fn split(&self, states: &[u16], bytes: u64, mine: u16) -> Vec<Vec<u16>> {
         let mut classes: Vec<Vec<u16>> = vec![Vec::new()];
         let mut seen: Vec<LineBytes> = self.seen(mine, bytes).into_iter().collect();
@@ -189,7 +189,7 @@ impl Uncertain {
     }
 }
 
-/// Two lines with the same possible contents are the same to any recovery, whoever stored them.
+/// Two lines with the same possible contents are equal to any recovery, whichever stores led to them.
 impl Hash for Uncertain {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.id.hash(state);
@@ -204,7 +204,7 @@ impl Hash for Uncertain {
 pub enum Earlier<'a> {
     /// One content only: that of the image.
     Certain,
-    /// An earlier crash left one of these contents, and nobody has looked which.
+    /// An earlier crash left one of these contents, and no load has seen which.
     Uncertain {
         /// The line as that crash left it.
         line: &'a Uncertain,
@@ -215,8 +215,8 @@ pub enum Earlier<'a> {
     },
 }
 
-/// What the line holds if the crash keeps so many of its pending stores, and perhaps the first bytes of the next, in the order of the
-/// stores. Stores that were merged come together.
+/// What the line holds if the crash keeps this many of its pending stores, and perhaps the first bytes of the next, in the order of
+/// the stores. Merged stores are kept or lost together.
 fn kept_contents(line: &Line) -> Vec<(usize, bool, LineContent)> {
     let mut contents = Vec::new();
     for (kept, store) in line.stores().iter().enumerate() {
@@ -228,7 +228,7 @@ fn kept_contents(line: &Line) -> Vec<(usize, bool, LineContent)> {
     contents
 }
 
-/// Adds a content unless it is there already. Says where it is.
+/// Adds a content unless it is there already. Returns its index.
 fn add(contents: &mut Vec<Possible>, content: Possible) -> u16 {
     let at = contents.iter().position(|known| known.bytes == content.bytes).unwrap_or_else(|| {
         contents.push(content);
@@ -248,5 +248,5 @@ fn over(content: &LineContent, below: &LineBytes) -> LineBytes {
     bytes
 }
 
-/// Lines are shared between the failure points at which they are the same.
+/// Failure points share lines that are the same at both.
 pub type UncertainLines = Vec<Arc<Uncertain>>;

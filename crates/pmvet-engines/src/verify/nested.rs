@@ -1,9 +1,9 @@
 //! Crashes in the recovery.
 //!
-//! While a recovery runs, each line it has not looked at may still hold any content that the first crash could leave; its own stores lie
-//! on top of that. If it crashes too, a line holds one of the old contents with a prefix of the new stores over it, from what the recovery's own flushes
-//! guarantee on. Such a line is an uncertain line like any other, and the next recovery is explored in the same way. This is the
-//! recursion of Jaaru's `ReadPreFailure` and `UpdateRanges` (figures 9 and 10), done on contents instead of intervals.
+//! While a recovery runs, each line it has not read may still hold any content that the first crash could leave; its own stores lie on
+//! top of that. If it crashes too, a line holds one of the old contents with a prefix of the new stores over it, at or after what the
+//! recovery's own flushes guarantee. Such a line is an uncertain line like any other, and the next recovery is explored in the same way.
+//! This is the recursion of Jaaru's `ReadPreFailure` and `UpdateRanges` (figures 9 and 10), done on contents instead of intervals.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::reads::UncertainRead;
 /// A failure point of a recovery.
 #[derive(Debug, Clone)]
 pub struct Inner {
-    /// Where in the recovery it is.
+    /// Its place in the recovery.
     pub moment: CrashMoment,
     /// How many of the recovery's reads came before it.
     pub reads: usize,
@@ -35,7 +35,7 @@ pub struct WrittenLines {
 }
 
 impl WrittenLines {
-    /// Takes notice of a store to a line, from its byte `first` on. `image` is what the execution was started on.
+    /// Notes a store to a line, from its byte `first` on. `image` is what the execution started on.
     pub fn store(&mut self, id: LineId, first: usize, value: &[u8], image: &impl LineSource) {
         let content = self.lines.entry(id).or_insert_with(|| LineContent { known: 0, ..image.line(id) });
         for (i, byte) in (first..).zip(value) {
@@ -52,15 +52,15 @@ impl WrittenLines {
     }
 }
 
-/// The newest content of PM for the model of a recovery: a byte that the crash before left undecided counts as unknown until it is
-/// stored to.
+/// The newest content of PM for the model of a recovery: a byte that the previous crash left undecided counts as unknown until the
+/// recovery stores to it.
 #[derive(Debug)]
 pub struct RecoveryGround<'a, B> {
-    /// What the recovery was started on.
+    /// The image that the recovery started on.
     pub image: &'a B,
     /// What the recovery has stored so far.
     pub written: &'a WrittenLines,
-    /// Lines that the crash before may have left in several ways.
+    /// Lines that the previous crash left uncertain.
     pub undecided: &'a FxHashSet<LineId>,
 }
 
@@ -79,12 +79,12 @@ pub fn pending(model: &Model) -> Vec<pmvet_model::Line> {
     model.pending().into_iter().cloned().collect()
 }
 
-/// A crash in a recovery, as changes to the newest image of the crash before it, and lines that are uncertain now.
+/// A crash in a recovery, as changes to the newest image of the previous crash, and lines that are uncertain now.
 #[derive(Debug)]
 pub struct Second {
-    /// What may be in PM in several ways now.
+    /// The lines that are uncertain now.
     pub lines: UncertainLines,
-    /// What differs for certain from the newest image of the crash before.
+    /// What certainly differs from the newest image of the previous crash.
     pub patches: Vec<LinePatch>,
 }
 
@@ -119,7 +119,7 @@ pub fn crash(
             None => line.narrowed(states, chosen, stored.unwrap_or(&LineContent::UNKNOWN)),
         };
         found.insert(line.id(), uncertain);
-        // The newest image is now the one that was chosen, with what the recovery stored.
+        // The newest image is now the chosen one, with what the recovery stored.
         if let (Some(old), Some(now)) = (line.content(line.newest()), line.content(chosen)) {
             difference(line.id(), stored.map_or(&now.bytes, |content| &content.bytes), &old.bytes, &mut patches);
         }

@@ -1,7 +1,7 @@
 //! Failure points: the moments at which a crash has the most choices.
 //!
 //! A store adds a choice, and only an operation that makes something persistent takes choices away. So it is enough to crash before those
-//! operations, and only if something was stored since the last time; and at the end. Whatever a crash at another moment can leave, a crash at the
+//! operations, if something was stored since the last one, and at the end. Whatever a crash at another moment can leave, a crash at the
 //! next failure point can leave too.
 
 use pmvet_events::event::{Event, What};
@@ -18,7 +18,8 @@ impl FailurePointFinder {
     /// Whether a crash is to be tried before this event, which `model` has not seen yet.
     pub fn is_point(&mut self, event: &Event<'_>, model: &Model) -> bool {
         let stores = matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. });
-        // What a system call changes is there at once, in all states: before it is another set of states than after it.
+        // What a system call changes is there at once, in all states, so the states before it differ from those after
+        // it.
         let by_call = matches!(
             event.what,
             What::FileWrite { .. }
@@ -27,7 +28,7 @@ impl FailurePointFinder {
                 | What::FileRename { .. }
                 | What::FileUnlink { .. }
         );
-        // The first change of a file's size or name is one too, though nothing was stored before.
+        // A system call is a failure point even if nothing was stored before.
         let is_point = by_call || self.changed && model.would_persist(event);
         if is_point {
             self.changed = false;

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::line::Uncertain;
 
-/// A load of bytes that might have been others, as far as nobody had read or replaced them before.
+/// A load of uncertain bytes: those that the execution had not read or overwritten before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UncertainRead {
     /// Position among the uncertain lines of the crash.
@@ -18,8 +18,7 @@ pub struct UncertainRead {
 
 /// Turns the loads and stores of a recovery into [`UncertainRead`]s.
 ///
-/// A byte counts once: after the first load of it its value is known, and after a store of the recovery itself what the crash left there
-/// is gone.
+/// A byte counts once: its first load makes its value known, and a store of the recovery replaces what the crash left there.
 #[derive(Debug, Default)]
 pub struct Observer {
     lines: FxHashMap<LineId, Watched>,
@@ -29,14 +28,14 @@ pub struct Observer {
 #[derive(Debug)]
 struct Watched {
     index: u32,
-    /// Bytes that a crash may leave in several ways.
+    /// Bytes that the crash leaves uncertain.
     uncertain: u64,
-    /// Bytes that hold no secret any more.
+    /// Bytes that were read or overwritten since.
     known: u64,
 }
 
 impl Observer {
-    /// For the uncertain lines of a crash, which reads refer to by position.
+    /// An observer for the uncertain lines of a crash; reads refer to them by position.
     pub fn new<'a>(lines: impl IntoIterator<Item = &'a Uncertain>) -> Self {
         let watched = |(index, line): (usize, &Uncertain)| {
             let uncertain = line.stores().iter().fold(0, |bytes, store| bytes | store.covers);

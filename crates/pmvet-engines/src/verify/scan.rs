@@ -26,15 +26,15 @@ pub struct Crash {
     pub moment: CrashMoment,
     /// How many crashes came before it.
     pub level: u8,
-    /// The moment of the run that `version` is the image of. The image of a later crash is told as changes to it.
+    /// The moment of the run that `version` is the image of. The image of a later crash consists of changes to it.
     pub origin: Option<u64>,
     /// The newest image, and what differs from it after an earlier crash.
     pub version: VersionId,
-    /// What differs from `version` for certain. Empty for crashes of the workload.
+    /// What certainly differs from `version`. Empty for crashes of the workload.
     pub patches: Vec<Patch>,
-    /// Lines of which nobody knows what the crash left.
+    /// Lines that may hold one of several contents.
     pub lines: UncertainLines,
-    /// Equal for crashes after which any recovery does the same, and must.
+    /// Equal for crashes after which any recovery does the same, and must do the same.
     pub identity: u128,
     /// What the program had promised by then, if contents are compared.
     pub promise: PromiseId,
@@ -46,13 +46,13 @@ pub struct Crash {
 pub type ExecutionStacks = Arc<HashMap<(u8, SiteId, ContextId), Vec<RawFrame>>>;
 
 impl Crash {
-    /// How many executions it may take, to share work out: one, and one for each other state of a line. How many it takes shows only
-    /// when the recovery reads.
+    /// Estimate of its executions, to divide the work: one, and one for each other state of a line. How many it really takes depends
+    /// on what the recovery reads.
     pub fn expected_cost(&self) -> u64 {
         self.lines.iter().fold(1, |sum, line| sum + u64::from(line.states().saturating_sub(1)))
     }
 
-    /// All that differs from the version in the image that was chosen.
+    /// All that differs from the version in the chosen image.
     pub fn image(&self, choice: &super::ImageChoice) -> Vec<Patch> {
         let mut patches = self.patches.clone();
         patches.extend(crash::patches(&self.lines, choice).into_iter().map(patch));
@@ -64,7 +64,7 @@ pub(super) fn patch((id, first, bytes): LinePatch) -> Patch {
     Patch { file: id.file, offset: id.offset() + first as u64, bytes }
 }
 
-/// What a run offers to crash at.
+/// The crashes that a run offers.
 #[derive(Debug)]
 pub struct CrashScan {
     /// The contents that crashes refer to.
@@ -77,7 +77,7 @@ pub struct CrashScan {
     pub passed: u64,
     /// How many images an eager search would try, at all failure points together.
     pub eager: u128,
-    /// Stores that lost a state of their own because their line had too many.
+    /// Stores without a state of their own because their line had too many.
     pub merged: u64,
     /// Accesses to PM that were not recorded.
     pub unsupported: u64,
@@ -86,10 +86,10 @@ pub struct CrashScan {
 }
 
 impl CrashScan {
-    /// Asks of each crash whether it keeps what was promised by then.
+    /// Sets what each crash must keep: what was promised by then.
     ///
-    /// Of crashes that leave the same, with the same operations acknowledged, the first is enough: it has the fewest under way, so it allows
-    /// the fewest contents.
+    /// Of crashes with equal lines and the same operations acknowledged, the first is enough: it has the fewest
+    /// operations under way, so it allows the fewest contents.
     pub fn set_promises(&mut self, promises: &Promises) {
         let acknowledged = |seq: u64| promises.get(promises.at(seq)).map(Promise::acknowledged_id);
         let mut known = FxHashSet::default();

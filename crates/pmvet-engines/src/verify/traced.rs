@@ -1,4 +1,4 @@
-//! One execution: the recovery under DynamoRIO, on a crash image, with its loads of uncertain lines noted.
+//! One execution: runs the recovery under DynamoRIO on a crash image, and notes its loads of uncertain lines.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -29,11 +29,11 @@ use super::scan::Crash;
 use super::watcher::RecoveryWatcher;
 use crate::lab::moments::line_in;
 
-/// How many executions a fork server makes: each adds to the tables of places that they share.
+/// How many executions one fork server makes: each adds to the tables of places that they share.
 const MOST_SERVED: u32 = 2000;
-/// Under DynamoRIO everything takes longer.
+/// How many times longer an execution may take under DynamoRIO.
 const SLOWDOWN: u32 = 10;
-/// How often an execution is made whose events are not all there.
+/// How often to try an execution whose events are incomplete.
 const MOST_TRIES: u32 = 5;
 
 /// The files of the crash image, by device and inode.
@@ -52,7 +52,7 @@ pub struct Traced<'a> {
     pub files: &'a Overlay,
     /// Standard input, if it reads any.
     pub input: Option<Arc<File>>,
-    /// The PM files: a recovery that names one of them has begun.
+    /// The PM files: a recovery has begun once it names one of them.
     pub paths: Vec<PathBuf>,
     /// How much memory it may take.
     pub most_bytes: u64,
@@ -64,11 +64,11 @@ pub struct Traced<'a> {
     pub dump: Option<Vec<OsString>>,
     /// Environment variables of an oracle, or of a dump, that runs without instrumentation.
     pub variables: Vec<(OsString, OsString)>,
-    /// Crashes in the recovery are wanted too, of a processor with such caches.
+    /// The cache mode for crashes in the recovery. Nothing: those are not wanted.
     pub nested: Option<Mode>,
     /// The contents that crashes refer to.
     pub versions: &'a Versions,
-    /// How the recovery ends when nothing was injected; the oracle is asked only then.
+    /// How the recovery ends when nothing was injected; the oracle runs only after such an end.
     pub usual: Ended,
 }
 
@@ -83,7 +83,7 @@ pub enum Ended {
     Hang,
     /// The recovery ended as usual, and the oracle with this status: 128 more than its signal, -1 if it hung.
     Oracle(i32),
-    /// Otherwise than usual, in a native run.
+    /// Not as usual, in a native run.
     Unseen,
 }
 
@@ -99,26 +99,26 @@ impl From<TargetExit> for Ended {
 /// What an execution showed.
 #[derive(Debug)]
 pub struct Observed {
-    /// Loads of bytes that the crash may have left otherwise, in the order of the execution.
+    /// Loads of bytes that the crash leaves uncertain, in the order of the execution.
     pub reads: Vec<UncertainRead>,
-    /// Where each read was made, innermost first.
+    /// The stack of each read, innermost frame first.
     pub stacks: Vec<Vec<RawFrame>>,
     /// How it ended.
     pub ended: Ended,
-    /// Whether it has mapped or read a PM file of the run, if somebody watched.
+    /// Whether it has mapped or read a PM file of the run, if it was watched.
     pub looked: Option<bool>,
     /// Hashes of what it stored before, between and after its reads.
     pub effects: Vec<u64>,
     /// Moments at which it could crash itself, if such crashes are wanted.
     pub inner: Vec<Inner>,
-    /// It did what a crash in it cannot be told for.
+    /// It did something after which its crashes cannot be modelled.
     pub inner_cut: bool,
-    /// Where its stores were made and where it could crash.
+    /// The stacks of its stores and of the moments at which it could crash.
     pub places: HashMap<(SiteId, ContextId), Vec<RawFrame>>,
 }
 
 impl Observed {
-    /// An execution that nobody looked at.
+    /// An execution that was not watched.
     pub fn unseen(ended: Ended) -> Self {
         Self {
             reads: Vec::new(),
@@ -156,7 +156,7 @@ pub struct TracedWorker {
     server: Option<ForkServer>,
     /// How many executions the server has made.
     served: u32,
-    /// The recovery is not one that a fork server can run.
+    /// A fork server cannot run this recovery.
     cannot_serve: bool,
     unwinder: Unwinder,
 }
@@ -211,7 +211,7 @@ impl Observe for Traced<'_> {
             if is_over() {
                 return Ok(None);
             }
-            // A thread may be cut off in the middle of an event by the end of its process. The next time it will not be.
+            // The end of its process may cut a thread off in the middle of an event; the next try will not have that.
             if ran.lost == 0 || !matches!(ran.ended, Ended::Exit(_) | Ended::Oracle(_)) {
                 break (observed, ran.ended);
             }
@@ -241,7 +241,7 @@ impl Traced<'_> {
             let ran = self.look_at_result(worker, &mut watcher, ran)?;
             return Ok((watcher.finish(), ran));
         }
-        // It may have run, and changed its files.
+        // It may have run and changed its files, so they are prepared again.
         let image = self.prepare(worker, crash, choice)?;
         let start = self.nested.map(|mode| (&image.content, mode));
         let mut watcher = RecoveryWatcher::new(image.files, &crash.lines, start);
@@ -250,8 +250,8 @@ impl Traced<'_> {
         Ok((watcher.finish(), ran))
     }
 
-    /// Lets the oracle judge what a recovery has left that ended as it should, and then the dump show it. What the dump shows is of no
-    /// interest here, only what it reads: a native run is asked what the image holds.
+    /// After a recovery that ended as it should, runs the oracle and then the dump. Only what the dump reads matters here: a native
+    /// run shows what the image holds.
     fn look_at_result(
         &self,
         worker: &mut TracedWorker,
@@ -262,15 +262,15 @@ impl Traced<'_> {
             ran = self.ask(oracle, worker, watcher, ran)?;
         }
         if let Some(dump) = self.dump.as_ref().filter(|_| !watcher.has_seen_all()) {
-            // A recovery that looks is not enough: a dump that cannot be watched would leave choices out.
+            // It is not enough that the recovery looks at PM: a dump that cannot be watched would hide choices.
             watcher.forget_looks();
             ran = self.ask(dump, worker, watcher, ran)?;
         }
         Ok(ran)
     }
 
-    /// Runs a command on what a recovery has left that ended as it should; 0 means consistent. What it reads matters as much as what the
-    /// recovery does, so it is watched too, unless there is nothing left that it could read.
+    /// Runs a command on what a successful recovery has left; 0 means consistent. Its reads matter as much as the recovery's, so it is
+    /// watched, too, unless no uncertain byte is left to read.
     fn ask(
         &self,
         oracle: &[OsString],
@@ -330,7 +330,7 @@ impl Traced<'_> {
         }
     }
 
-    /// A run of the worker's fork server, which is started if there is none. `None` if the recovery cannot be served.
+    /// A run of the worker's fork server, which it starts if there is none. `None` if the recovery cannot be served.
     fn serve(
         &self,
         worker: &mut TracedWorker,
@@ -390,7 +390,7 @@ impl Traced<'_> {
         Ok(Ran { ended: if hung.into_inner() { Ended::Hang } else { exit.into() }, lost: loss.events })
     }
 
-    /// Makes the worker's files those that the crash leaves.
+    /// Sets the worker's files to what the crash leaves.
     fn prepare(&self, worker: &mut TracedWorker, crash: &Crash, choice: &ImageChoice) -> io::Result<StartingFiles> {
         let mut overlay = self.files.above(Capture::Writable);
         worker.scratch.become_version(self.versions, crash.version, &crash.image(choice), &mut overlay)?;
@@ -407,7 +407,7 @@ impl Traced<'_> {
                 image.content.0.insert(id, bytes);
             }
         }
-        // Files that an execution, or its oracle, has changed are as they were in another view only.
+        // If an execution, or its oracle, has changed files, only a new view has them as they were.
         if worker.server.as_ref().is_none_or(ForkServer::is_spoilt) {
             worker.server = None;
             worker.overlay.lock().unwrap_or_else(|e| e.into_inner()).leave_view();
@@ -424,7 +424,7 @@ struct Ran {
     lost: u64,
 }
 
-/// Nothing if the target is not one that a fork server can run, or if the server is gone.
+/// Nothing if a fork server cannot run the target, or if the server is gone.
 fn served<T>(result: Result<T, ForkError>) -> Result<Option<T>, TraceFailure> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,7 +1,8 @@
-//! A verification of one recorded run, from its events to findings: the crashes, the recovery on what each can leave, and words.
+//! A verification of one recorded run, from its events to findings: the crashes, the recovery on what each can leave, and the
+//! words.
 //!
-//! A [`Verification`] is [read](Verification::read); contents are [expected](Verification::expect_durable), if anybody asks; its recovery is
-//! [proven](Verification::prove) on what the undisturbed run left; and then everything is [tried](Verification::run). Whoever calls it
+//! A [`Verification`] is [read](Verification::read); contents are [expected](Verification::expect_durable), if wanted; its recovery is
+//! [proven](Verification::prove) on what the undisturbed run left; and then everything is [tried](Verification::run). The caller
 //! decides what to tell the user in between.
 
 use std::borrow::Cow;
@@ -43,40 +44,40 @@ use crate::transactions::{self, EscapingLines, TransactionFacts, TransactionTrac
 
 /// In the folder of a run: what was executed.
 pub const JOURNAL: &str = "executions.jsonl";
-/// The same: what was tried to find the stores to blame.
+/// In the folder of a run: what was tried to find the stores to blame.
 pub const EXPERIMENTS: &str = "blame.jsonl";
 
 /// What is tried, and how much of it.
 #[derive(Debug, Clone)]
 pub struct VerifyPlan {
-    /// What a power failure takes.
+    /// What a power failure loses.
     pub mode: Mode,
-    /// Crashes that follow each other: that of the workload, then those of recoveries.
+    /// Crashes in a row: that of the workload, then those of recoveries.
     pub failures: u8,
     /// A crash is explored to its end although an execution after it has failed.
     pub keep_going: bool,
-    /// Executions, in all.
+    /// Upper bound of executions.
     pub most_executions: u64,
-    /// Executions after one crash before doubtful choices are left out.
+    /// Executions after one crash before doubtful choices are skipped.
     pub patience_executions: u64,
     /// Contents are compared with what was promised, see [`Verification::expect_durable`].
     pub compares_contents: bool,
-    /// The recovery tells by checksums what is whole, so that no choice is doubtful.
+    /// The recovery relies on checksums to see what is whole, so no choice is doubtful.
     pub checksums: bool,
     /// The part of the crashes that is tried here, from 0, and how many parts there are.
     pub shard: Option<(usize, usize)>,
     /// Nothing is executed: other machines have made all executions there are.
     pub known_only: bool,
-    /// How many executions are under way at the same time.
+    /// How many executions are under way at a time.
     pub workers: usize,
 }
 
-/// Who is told how a verification goes.
+/// Progress observer of a verification.
 pub trait VerifyObserver {
     /// Follows the search, and is dropped when that is over.
     fn search(&self) -> Box<dyn SearchProgress + '_>;
 
-    /// A journal has lost its last line when an earlier run was killed. What it was about is tried again.
+    /// A journal lost its last line when an earlier run was killed. What that line was about is tried again.
     fn journal_was_torn(&self, path: &Path);
 }
 
@@ -104,11 +105,11 @@ pub struct Verification<'a> {
 pub struct Verified {
     /// One for each cause.
     pub findings: Vec<Finding>,
-    /// What it takes to see each failing image again, by the hash of the image.
+    /// What is needed to rebuild each failing image, by the hash of the image.
     pub witnesses: HashMap<String, Witness>,
     /// How much was executed, and what was left.
     pub done: SearchResult,
-    /// If contents were expected.
+    /// How operations were told apart, if contents were expected.
     pub operations: Option<OperationsSeen>,
     /// Failure points passed, those that leave the same as another one included.
     pub points_passed: u64,
@@ -116,7 +117,7 @@ pub struct Verified {
     pub crashes: usize,
     /// How many images an eager search would try.
     pub eager_executions: u128,
-    /// States of lines with very many pending stores, which are not told apart.
+    /// Stores of lines with very many pending ones, whose states are not told apart.
     pub merged_states: u64,
     /// Accesses to PM that cannot be recorded.
     pub unsupported_accesses: u64,
@@ -124,17 +125,17 @@ pub struct Verified {
     pub analysis_seconds: f64,
     /// Time for all executions; several are under way at a time.
     pub search_seconds: f64,
-    /// What could not be kept. The findings stand.
+    /// Why results could not be saved, if so. The findings stand.
     pub unsaved: Option<LabError>,
 }
 
 impl Verified {
-    /// Nothing is left, and nothing was assumed.
+    /// Nothing was left out, and nothing was assumed.
     pub fn is_complete(&self) -> bool {
         self.done.is_complete() && self.merged_states == 0 && self.unsupported_accesses == 0
     }
 
-    /// In no execution the recovery looked at PM: nothing is known of it.
+    /// The recovery looked at PM in no watched execution: nothing is known of it.
     pub fn is_blind(&self) -> bool {
         self.done.looked == 0 && self.done.watched > 0
     }
@@ -195,8 +196,7 @@ impl<'a> Verification<'a> {
         self.scan.saw_pm
     }
 
-    /// Asks of each crash whether it keeps what was promised by then. `contents` is the file where contents are kept that operations
-    /// lead to.
+    /// Makes each crash keep what was promised by then. `contents` is the file that caches the contents that operations lead to.
     pub fn expect_durable(
         &mut self,
         durable: &DurablePlan,
@@ -214,18 +214,19 @@ impl<'a> Verification<'a> {
         }
     }
 
-    /// Who compares contents, if anybody does.
+    /// The judge that compares contents, if any does.
     pub fn content_judge(&self) -> Option<&ContentJudge> {
         self.command.promised.as_ref().map(|promised| &*promised.judge)
     }
 
-    /// Sees whether contents can be compared. `shown` is what the recovery showed of what the undisturbed run left, if that is known.
+    /// Checks whether contents can be compared. `shown` is what the recovery showed of what the undisturbed run left, if that is
+    /// known.
     pub fn calibrate(&self, shown: Option<&str>) -> Result<Result<(), Incomparable>, LabError> {
         let calibrated = self.content_judge().map_or(Ok(Ok(())), |judge| judge.calibrate(shown));
         calibrated.map_err(|e| LabError::output("run", "the dump", e))
     }
 
-    /// Sees whether the recovery works on what the undisturbed run left.
+    /// Checks whether the recovery works on what the undisturbed run left.
     pub fn prove(&self) -> Result<Result<ProvenRecovery, UnprovenRecovery>, LabError> {
         self.recovery.prove(&self.command, &self.scan.versions, self.scan.last)
     }
@@ -311,7 +312,7 @@ impl<'a> Verification<'a> {
         let mut findings = transactions::one_per_function(findings);
         timeline::tell(&self.lab.recording(), &mut findings, &mut stacks)?;
         let seen = self.acknowledged_by.zip(self.content_judge()).map(|(how, judge)| OperationsSeen::new(how, judge));
-        // What earlier parts of this search have left counts, too; experiments to find a store do not.
+        // Counts what earlier parts of this search could not judge, too, but not the experiments to find a store.
         let operations = seen.map(|seen| OperationsSeen { not_judged: done.not_judged as usize, ..seen });
         Ok(Verified {
             findings,
@@ -338,7 +339,7 @@ impl<'a> Verification<'a> {
         crashes.iter().zip(owners).filter(|(_, owner)| *owner == k).map(|(crash, _)| crash.clone()).collect()
     }
 
-    /// What is recorded of a recovery. The files of the run are PM, even if the recovery does not map them.
+    /// What to record of a recovery. The files of the run count as PM, even if the recovery does not map them.
     fn plan_recovery(&self, files: &[PathBuf]) -> Plan {
         let mut plan = Plan { loads: true, snapshots: false, ..self.lab.workload.launch(true).plan };
         plan.pm.extend(files.iter().map(|path| Pattern::escape(&paths::text(path))));
@@ -360,7 +361,7 @@ impl<'a> Verification<'a> {
     }
 }
 
-/// The recovery without instrumentation.
+/// Runs the recovery without instrumentation.
 struct Natively<'a> {
     recovery: &'a RecoveryCommand,
     versions: &'a Versions,

@@ -1,4 +1,4 @@
-//! Looks on while a recovery runs: what it reads of uncertain lines, what it stores, and where it could crash itself.
+//! Watches a running recovery: what it reads of uncertain lines, what it stores, and where it could crash itself.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use super::points::FailurePointFinder;
 use super::reads::Observer;
 use super::traced::{Ended, ImageBytes, Observed};
 
-/// A file of the recovery that the run did not have.
+/// Numbers from here on are files of the recovery that the run did not have.
 const FOREIGN: u32 = 1 << 30;
 
 pub(super) struct RecoveryWatcher<'a> {
@@ -33,11 +33,11 @@ pub(super) struct RecoveryWatcher<'a> {
     spaces: AddressSpaces,
     observer: Observer,
     stacks: Vec<Vec<RawFrame>>,
-    /// What was stored since the last read, and before.
+    /// Hash of what was stored since the last read.
     stored: Xxh3,
     effects: Vec<u64>,
     processes: Arc<Mutex<Vec<u32>>>,
-    /// Where it stored and could crash, if that is wanted.
+    /// Where it stored and could crash, if nested crashes are wanted.
     places: HashMap<(SiteId, ContextId), Vec<RawFrame>>,
     inside: Option<Inside<'a>>,
     /// What `inside` has found when the recovery has ended.
@@ -47,7 +47,7 @@ pub(super) struct RecoveryWatcher<'a> {
     looked: bool,
 }
 
-/// What it takes to know the crashes of the recovery.
+/// What is needed to find the crashes of the recovery.
 struct Inside<'a> {
     start: &'a ImageBytes,
     undecided: FxHashSet<LineId>,
@@ -93,23 +93,23 @@ impl<'a> RecoveryWatcher<'a> {
         }
     }
 
-    /// The processes of the recovery, as they come.
+    /// The processes of the recovery, updated as they start.
     pub(super) fn processes(&self) -> Arc<Mutex<Vec<u32>>> {
         Arc::clone(&self.processes)
     }
 
-    /// Whether nothing is left to be read that might have been something else.
+    /// Whether no uncertain byte is left to read.
     pub(super) fn has_seen_all(&self) -> bool {
         self.observer.has_seen_all()
     }
 
-    /// The recovery has ended; what comes now is the oracle, a program of its own, which is not crashed.
+    /// The recovery has ended; next comes the oracle, a separate program that is not crashed.
     pub(super) fn begin_oracle(&mut self) {
         self.end_recovery();
         (self.ids, self.modules, self.spaces) = Default::default();
     }
 
-    /// What comes now has to look at PM itself.
+    /// The next command has to look at PM itself.
     pub(super) fn forget_looks(&mut self) {
         self.looked = false;
     }
@@ -148,7 +148,7 @@ impl<'a> RecoveryWatcher<'a> {
         self.note_reads(before, event, places);
     }
 
-    /// Says where the reads were made that have come since there were `before`.
+    /// Notes the stack for each read beyond the first `before`.
     fn note_reads(&mut self, before: usize, event: &Event<'_>, places: &dyn Places) {
         for _ in before..self.observer.count() {
             let stack = self.stack(event, places);
@@ -195,7 +195,7 @@ impl<'a> RecoveryWatcher<'a> {
         }
     }
 
-    /// Gives the file its number in the run.
+    /// Replaces the file's number by its number in the run.
     fn renumber(&mut self, what: &mut What<'_>) {
         if let What::File { file, device, inode, .. } = *what {
             let foreign = FileId(FOREIGN + file.0);
@@ -272,7 +272,7 @@ impl Inside<'_> {
         {
             return;
         }
-        // What a recovery does to a file as a whole cannot be told as changed bytes of an earlier image.
+        // Changes of whole files cannot be expressed as changed bytes of an earlier image.
         if matches!(event.what, What::FileResize { .. } | What::FileRename { .. } | What::FileUnlink { .. })
             || matches!(event.what, What::FileWrite { .. } | What::FileZero { .. } | What::Unsupported { .. })
             || matches!(event.what, What::File { file, .. } if file.0 >= FOREIGN)
