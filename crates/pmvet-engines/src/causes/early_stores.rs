@@ -1,10 +1,10 @@
-//! Which store came too early.
+//! Finds the store that came too early.
 //!
-//! A crash loses a store, and recovery fails. Two bugs look like that: the lost store should have been made persistent by then, or another
-//! one, made before it, should have come after it. Experiments tell, on images in which one more store is missing. If recovery copes
-//! without a store that was made after the lost one, the lost one should have been persistent by then. If it copes only without a store
-//! that was made before, and the thread has not yet waited for the lost one, it is that other store that is to blame. If it copes with
-//! both stores and with neither, and not with either of them alone, no order of the two helps.
+//! A crash loses a store, and recovery fails. Two bugs look like that: the lost store should have been persistent by then, or another one,
+//! made before it, should have come after it. Experiments on images that lack one more store tell them apart. If recovery copes without a
+//! store that was made after the lost one, the lost one should have been persistent by then. If it copes only without a store that was
+//! made before, and the thread has not yet waited for the lost one, that other store is to blame. If it copes with both stores and with
+//! neither, but not with one of them alone, no order of the two helps.
 //!
 //! The same experiments find the store to blame for a crash in program order: the last one without which recovery copes.
 
@@ -19,7 +19,7 @@ use super::recent_stores::{Candidate, RecentStores, Row};
 use crate::lab::{ScanError, TrialImage, TrialJournal, TrialPool};
 use crate::promises::PromiseId;
 
-/// How many losses of the same store at the same failure point are looked at.
+/// How many losses of the same store at the same failure point are examined.
 const MOST_ALIKE: usize = 3;
 
 /// A crash that recovery does not survive.
@@ -27,17 +27,17 @@ const MOST_ALIKE: usize = 3;
 pub struct FatalLoss<'a> {
     /// The crash comes before this.
     pub crash: EventSite,
-    /// The content of PM just before `crash`, all stores included; `patches` take away what is lost.
+    /// The content of PM just before `crash`, all stores included; `patches` remove what is lost.
     pub version: VersionId,
     /// What had been promised by then.
     pub promise: PromiseId,
-    /// What makes the stores that are lost undone. Nothing: the crash is in program order.
+    /// What undoes the lost stores. Empty: the crash is in program order.
     pub patches: &'a [Patch],
-    /// Who made the lost stores, or crashes.
+    /// The thread that made the lost stores, or whose event the crash precedes.
     pub thread: ThreadId,
-    /// The first and the last store that are lost, if any.
+    /// The first and the last lost store, if any.
     pub lost: Option<(EventSite, EventSite)>,
-    /// All of them are on their way, only a fence is missing. Whatever fences there were came before the flushes, or were not for them.
+    /// All of them are flushed, and only a fence is missing: any fences came before the flushes, or were not for them.
     pub is_flushed: bool,
 }
 
@@ -60,17 +60,18 @@ impl FatalLoss<'_> {
     }
 }
 
-/// What recovery could have done without, so that the loss would have done no harm.
+/// The store without which the loss would have done no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decisive {
     /// A store made before the lost one, which may be in PM too early.
     Early(PmStore),
     /// The same, but its thread had waited for it before it made the lost one. It may have come too early, or only be what makes
-    /// recovery look at the lost one at all: a crash in program order tells.
+    /// recovery look at the lost one at all: a crash in program order decides.
     Before(PmStore),
     /// A store made after the lost one, which should have been persistent by then.
     Later(PmStore),
-    /// A store made after or before the lost one, which nothing orders. Recovery copes without both of them, and with neither alone.
+    /// A store made after or before the lost one, with no order between them. Recovery copes without both of them, and with neither
+    /// alone.
     Together(PmStore),
 }
 
@@ -90,7 +91,7 @@ impl Decisive {
 pub struct PmStore {
     /// Number of its event; of the first one, if several in a row by one instruction count as one.
     pub seq: u64,
-    /// Who stored.
+    /// The thread that stored.
     pub thread: ThreadId,
     /// The instruction.
     pub site: SiteId,
@@ -98,7 +99,7 @@ pub struct PmStore {
     pub context: ContextId,
     /// The PM file that it changed.
     pub file: FileId,
-    /// Where in the file its bytes begin.
+    /// Offset of its bytes in the file.
     pub offset: u64,
     /// How many bytes it stored.
     pub len: u64,
@@ -106,8 +107,8 @@ pub struct PmStore {
     pub(super) waits: u32,
 }
 
-/// The store that makes the difference in each of these crashes, if there is one. Of crashes that lose the same store at the same place,
-/// some are looked at, and the others are like the first.
+/// The store that decides each of these crashes, if there is one. Of crashes that lose the same store at the same place, only some are
+/// examined; the others count like the first.
 pub fn find(
     recording: &Recording,
     losses: &[FatalLoss<'_>],
@@ -169,7 +170,7 @@ fn find_in_each(
                 .collect()
         })
         .collect();
-    // With nothing lost but them.
+    // Images that lose nothing but the candidates.
     let jobs: Vec<TrialImage<'_>> = losses
         .iter()
         .zip(&rescuing)
@@ -200,15 +201,15 @@ fn image<'a>(loss: &FatalLoss<'_>, patches: &'a [Patch]) -> TrialImage<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Rescuing {
     store: PmStore,
-    /// It is only one of several that nobody has waited for: recovery copes without all of them.
+    /// It is only one of several that the thread has not waited for: recovery copes without all of them.
     is_several: bool,
-    /// Recovery copes, too, if nothing is lost but it. Nothing if there was no time to try.
+    /// Recovery also copes if only this store is lost. Nothing if there was no time to try.
     is_harmless_alone: Option<bool>,
 }
 
-/// Which store decides. `lost` is the last store that is lost, if any.
+/// Which store decides. `lost` is the last lost store, if any.
 ///
-/// Two stores of which recovery needs both or neither, such as data and its checksum, are no reason to make one of them persistent first.
+/// If recovery needs both or neither of two stores, such as data and its checksum, it does not help to make one of them persistent first.
 fn decide(lost: Option<u64>, rescuing: &[Rescuing]) -> Option<Decisive> {
     let Some(lost) = lost else {
         return rescuing.iter().map(|rescuing| rescuing.store).max_by_key(|store| store.seq).map(Decisive::Early);
@@ -234,10 +235,11 @@ fn decide(lost: Option<u64>, rescuing: &[Rescuing]) -> Option<Decisive> {
 
 /// For each loss, the stores before and after it that may matter.
 ///
-/// Where a flush was forgotten and the thread has fenced since, it took the lost store for persistent: then no earlier one came too early.
+/// If a flush was forgotten and the thread has fenced since, it relied on the lost store being persistent, so no earlier store came too
+/// early.
 fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec<Candidate>>, ScanError> {
     let mut found: Vec<Vec<Candidate>> = vec![Vec::new(); losses.len()];
-    // By the moment: just before the last lost store, and at the crash.
+    // Sorted by moment: just before the last lost store, and at the crash.
     let mut stops: Vec<(u64, usize, bool)> = Vec::new();
     for (i, loss) in losses.iter().enumerate() {
         stops.extend([(loss.last(), i, false), (loss.crash.seq, i, true)]);
@@ -250,7 +252,7 @@ fn candidates(recording: &Recording, losses: &[FatalLoss<'_>]) -> Result<Vec<Vec
         let loss = &losses[i];
         let thread = recent.of(loss.thread);
         if !at_crash {
-            // What is older is what the program relied on all the time: without a mark that the file is in use, recovery would not
+            // Older stores are what the program relied on all the time: without a mark that the file is in use, recovery would not
             // even look.
             let rows = thread.into_iter().flat_map(|thread| thread.waited_at_most(1));
             waiting.insert(i, rows.cloned().collect());

@@ -1,4 +1,5 @@
-//! What makes failures one finding: a cause in common. Also across the shards of a run, each of which has seen a part of the failures.
+//! Joins failures with a common cause into one finding, also across the shards of a run, each of which sees only a part of the
+//! failures.
 
 pub mod early_stores;
 mod recent_stores;
@@ -13,18 +14,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::transactions;
 
-/// One of the user's lines, and what recovery did.
+/// One of the user's lines, and how recovery ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cause {
     function: Option<String>,
     file: Option<String>,
     line: Option<u32>,
-    /// Of the instruction, where no line is known.
+    /// Offset of the instruction, if the line is unknown.
     offset: u64,
     outcome: u8,
 }
 
-/// Where it does not matter what recovery did.
+/// Stands for an outcome that does not matter.
 const ANY_OUTCOME: u8 = u8::MAX;
 
 impl Cause {
@@ -58,7 +59,7 @@ pub(crate) fn causes(places: &[Place], outcome: &Outcome) -> Vec<Cause> {
     decisive.filter_map(|place| Cause::at_place(place, outcome)).collect()
 }
 
-/// Findings by their causes, of which each may have several.
+/// Findings by their causes; each may have several.
 #[derive(Debug, Default)]
 pub(crate) struct Merged {
     index: HashMap<Cause, usize>,
@@ -101,25 +102,25 @@ impl Merged {
     }
 }
 
-/// Failures in a row, as far as it takes to join them with those of other shards.
+/// Failures in a row, with what is needed to join them with those of other shards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Failures {
-    /// Where the first crash comes.
+    /// Number of the event before which the first crash comes.
     pub seq: u64,
-    /// What failures must have one of in common to be one finding.
+    /// Failures that share one of these form one finding.
     pub causes: Vec<Cause>,
     /// How many crashes failed.
     pub count: u64,
-    /// In words, if it was the first with these causes. The first in all shards is also the first in its own.
+    /// The finding, if this was the first with these causes. The first in all shards is also the first in its own.
     pub finding: Option<Finding>,
 }
 
-/// One finding for each cause of its own among the failures of all shards, as one run would have found them.
+/// One finding for each separate cause among the failures of all shards, as one run would have found them.
 pub fn join_failures(mut failures: Vec<Failures>) -> Vec<Finding> {
     failures.sort_by_key(|failure| failure.seq);
     let mut merged = Merged::default();
     for Failures { causes, count, finding, .. } in failures {
-        // One without words follows another of its shard, with which it has a cause in common.
+        // Failures without a finding follow others of their shard with a common cause.
         let at = merged.find(&causes).or_else(|| finding.map(|finding| merged.push(finding)));
         if let Some(at) = at {
             merged.count(at, causes, count);
@@ -128,9 +129,9 @@ pub fn join_failures(mut failures: Vec<Failures>) -> Vec<Finding> {
     merged.findings
 }
 
-/// In the words of a finding about lost stores: one line was written back early, and all others are lost.
+/// How a finding about lost stores says that one line was written back early, and all others are lost.
 pub(crate) const EARLY: &str = "one cache line has been written back early, the other pending ones have not";
-/// The same, where several lines are lost; their number comes before it.
+/// The same for several lost lines; their number comes before it.
 pub(crate) const SEVERAL: &str = "cache lines have not been written back, the others have";
 
 /// The findings about lost stores of all shards: where several are lost together, one that is fatal alone is to blame.
@@ -164,7 +165,7 @@ fn early_stores(finding: &Finding) -> impl Iterator<Item = &Place> {
     finding.places.iter().filter(move |p| p.role == Role::Store && p.seq.is_some() && p.seq < last && !is_lost(p))
 }
 
-/// What a crash loses in a proven race, if that is not what was read too early: the store that is read only shows that it is missing.
+/// What a crash loses in a proven race, if that does not include the store read too early: that store then only reveals the loss.
 fn lost_behind_race(finding: &Finding) -> &[Place] {
     match &finding.evidence {
         Evidence::Crash { image, .. } if finding.rule == rules::PERSISTENCY_RACE.id() => {
@@ -175,9 +176,9 @@ fn lost_behind_race(finding: &Finding) -> &[Place] {
     }
 }
 
-/// Counts findings about lost stores with one that blames the same line, or a store made before them, if recovery would cope without
-/// that: it came too early. Counts races with one that blames what they lose. How recovery fails does not matter. Returns the others, and
-/// those that were counted.
+/// Counts findings about lost stores into a known one that blames the same line, or an earlier store without which recovery would cope:
+/// that store came too early. Counts races into one that blames what they lose. How recovery fails does not matter. Returns the other
+/// findings, and those that were counted.
 pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Finding>, Vec<Finding>) {
     let line = |place: &Place| Cause::new(place, ANY_OUTCOME);
     let blamed = |finding: &Finding| finding.places.first().filter(|_| is_crash(finding)).and_then(line);
@@ -202,8 +203,9 @@ pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Findin
     (left, counted)
 }
 
-/// Lets crashes prove what rules suspect, so that one bug is one finding. A store that is never flushed is the error if a crash that loses
-/// one of its line is fatal: the rule says more than the crash. What recovery needs was not meant to be volatile. Returns the others.
+/// Lets crashes prove what rules suspect, so that one bug is one finding. If a fatal crash loses a store that a rule says is never
+/// flushed, the rule's finding becomes the error: it says more than the crash. A suspicion that such data is meant to be volatile is
+/// dropped, since recovery needs it. Returns the other findings.
 pub fn prove_suspicions(suspected: &mut Vec<Finding>, found: Vec<Finding>) -> Vec<Finding> {
     let line = |place: &Place| Cause::new(place, ANY_OUTCOME);
     let (mut left, mut proven) = (Vec::new(), HashSet::new());
@@ -235,8 +237,8 @@ pub fn prove_suspicions(suspected: &mut Vec<Finding>, found: Vec<Finding>) -> Ve
     left
 }
 
-/// Counts proven suspicions that a store is never made persistent with the failure in program order that blames the same line: what is
-/// there to be mended is told once. Returns the other suspicions.
+/// Counts a proven suspicion that a store is never made persistent into the failure in program order that blames the same line, so
+/// that one fix is reported once. Returns the other suspicions.
 pub(crate) fn count_suspicions(failures: &mut [Finding], suspected: Vec<Finding>) -> Vec<Finding> {
     let is_loss = |finding: &Finding| finding.rule == rules::UNPERSISTED_STORE.id() && is_crash(finding);
     let left = |finding: Finding| match is_loss(&finding) {
@@ -246,7 +248,7 @@ pub(crate) fn count_suspicions(failures: &mut [Finding], suspected: Vec<Finding>
     suspected.into_iter().flat_map(left).collect()
 }
 
-/// Makes an error of a suspicion about a lost store that a crash confirms, unless it is one already.
+/// Turns a suspicion about a lost store into an error that the crash confirms, unless it is one already.
 pub fn prove(suspicion: &mut Finding, crash: Evidence) {
     if let (Evidence::Trace { .. }, Evidence::Crash { recovery, .. }) = (&suspicion.evidence, &crash) {
         suspicion.severity = Severity::Error;
@@ -263,7 +265,7 @@ fn is_crash(finding: &Finding) -> bool {
     matches!(finding.evidence, Evidence::Crash { .. })
 }
 
-/// Counts findings about lost stores with those of crashes that lose nothing, where [`count_early`] says so.
+/// Counts findings about lost stores into those of crashes that lose nothing, where [`count_early`] says so.
 pub fn count_lost_stores(findings: Vec<Finding>) -> Vec<Finding> {
     let loses =
         |finding: &Finding| matches!(&finding.evidence, Evidence::Crash { image, .. } if !image.lost.is_empty());
@@ -273,12 +275,12 @@ pub fn count_lost_stores(findings: Vec<Finding>) -> Vec<Finding> {
     others
 }
 
-/// Findings of several engines about one run: one bug, one finding, whichever engines have seen it.
+/// Findings of several engines about one run: one finding per bug, whichever engines have seen it.
 #[derive(Debug, Default)]
 pub struct JoinedFindings(Vec<Finding>);
 
 impl JoinedFindings {
-    /// Adds what one more engine has found.
+    /// Adds the findings of one more engine.
     pub fn add(&mut self, found: Vec<Finding>) {
         let found = without_known(&self.0, found);
         let (found, _) = count_early(&mut self.0, found);
@@ -291,7 +293,7 @@ impl JoinedFindings {
     }
 }
 
-/// Leaves out what has the same cause as something in `known`.
+/// Drops findings with the same cause as one in `known`.
 pub fn without_known(known: &[Finding], findings: Vec<Finding>) -> Vec<Finding> {
     let crash = |finding: &Finding| match &finding.evidence {
         Evidence::Crash { recovery, .. } => causes(&finding.places, &recovery.outcome),

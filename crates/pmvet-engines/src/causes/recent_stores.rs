@@ -1,4 +1,4 @@
-//! What each thread has stored lately, and whether it has waited for it: the stores that may be to blame for a crash.
+//! The recent stores of each thread, which may be to blame for a crash, and whether the thread has waited for them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -10,12 +10,12 @@ use pmvet_target::crash::Patch;
 
 use super::early_stores::PmStore;
 
-/// How many instructions before the lost store are looked at.
+/// How many storing instructions before the lost store are examined.
 const CANDIDATES: usize = 16;
-/// How many stores that one instruction makes in a row are one: a copy.
+/// How many stores in a row by one instruction count as one: a copy.
 const IN_A_ROW: usize = 64;
 
-/// A store that may be to blame, and what makes it undone.
+/// A store that may be to blame, and what undoes it.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) store: PmStore,
@@ -27,9 +27,9 @@ pub(super) struct Candidate {
 /// One store, or several that one instruction made in a row.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
-    /// Each store, and what was there before; the oldest first.
+    /// Each store, and what it replaced; the oldest first.
     stores: Vec<(PmStore, Patch)>,
-    /// Lines of it that no flush has followed.
+    /// Its lines that were not flushed since.
     unflushed: Vec<LineId>,
     /// How often its thread has waited for all of it.
     waits: u32,
@@ -51,7 +51,7 @@ impl RecentStores {
         self.0.get(&thread)
     }
 
-    /// Takes notice of an event. `before` has the bytes of a file before it, of some length from some offset on.
+    /// Notes an event. `before` gives the bytes of a file before it, by offset and length.
     pub(super) fn event(
         &mut self,
         event: &Event<'_>,
@@ -59,7 +59,8 @@ impl RecentStores {
         before: impl Fn(FileId, u64, usize) -> Vec<u8>,
     ) {
         match event.what {
-            // Who flushes does not matter: what counts is that a fence of the thread which stored can wait for it.
+            // It does not matter which thread flushes: what counts is that a fence of the storing thread can wait for
+            // it.
             What::Flush { addr, pm: true, .. } => {
                 spaces.locate(event.thread, addr, 1, |part| {
                     let flushed = LineId::containing(part.file, part.offset);
@@ -116,12 +117,12 @@ impl Recent {
         self.last_fence > seq
     }
 
-    /// What it has stored and waited for at most so often.
+    /// Its stores that it has waited for at most this often.
     pub(super) fn waited_at_most(&self, waits: u32) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.waits <= waits)
     }
 
-    /// All that it has not waited for yet and that is not lost, if several instructions have stored it.
+    /// All its stores that it has not waited for and that are not lost, if they come from several instructions.
     pub(super) fn pending(&self, lost: &[Patch]) -> Option<Candidate> {
         if self.waited_at_most(0).filter_map(|row| row.undone(0, lost)).count() < 2 {
             return None;
@@ -161,8 +162,8 @@ impl Row {
         self.stores.first().map(|(store, _)| store.site)
     }
 
-    /// What makes it undone at this moment, with what has been stored there since, as far as it was stored after the event of this number.
-    /// Nothing of what is lost anyway.
+    /// What undoes, at this moment, its stores after the event of this number and what was stored there since. Stores that are lost anyway
+    /// do not count.
     pub(super) fn undone(&self, after: u64, lost: &[Patch]) -> Option<Candidate> {
         let kept = |(store, before): &&(PmStore, Patch)| {
             store.seq > after && !before.bytes.is_empty() && !is_lost(before, lost)
@@ -173,7 +174,7 @@ impl Row {
     }
 }
 
-/// What makes stores undone, the oldest first: of each byte, what was there before the first of them.
+/// What undoes stores, given oldest first: for each byte, what was there before the first of them.
 fn undo<'a>(stores: impl Iterator<Item = &'a Patch>) -> Vec<Patch> {
     let mut bytes: BTreeMap<(FileId, u64), u8> = BTreeMap::new();
     for before in stores {

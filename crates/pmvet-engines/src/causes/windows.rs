@@ -1,11 +1,11 @@
-//! From failing images to bugs.
+//! Windows of failures: from failing images to bugs.
 //!
 //! A bug opens a window: from some store on, a crash leaves what recovery cannot handle, until a later store closes it. All
-//! failure points in the window fail, and they have one cause: what was done when it opened.
+//! failure points in the window fail, and they have one cause: what opened it.
 //!
-//! Windows of two bugs may touch: a pool that cannot be opened while it is made, and one that opens without what it should hold. Where
-//! recovery first fails in one way and from some point on in another, there are two windows. Where ways of failing alternate, they are one:
-//! it is the same broken state, and what recovery stumbles over varies.
+//! Windows of two bugs may touch: a pool that cannot be opened while it is made, and one that opens without what it should hold. If
+//! recovery first fails in one way and from some point on in another, there are two windows. If the ways of failing alternate, there is
+//! one: the broken state is the same, and only the way it shows varies.
 
 use pmvet_findings::Outcome;
 
@@ -17,24 +17,24 @@ pub(crate) enum PointVerdict {
     NotTried,
 }
 
-/// Failure points that fail one after the other.
+/// Failure points in a row that fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// The last one before that does not fail, or not so, by position.
+    /// Position of the last failure point before it, which does not fail, or fails differently.
     pub(crate) before: Option<usize>,
     pub(crate) first: usize,
     pub(crate) last: usize,
-    /// The next one that does not fail, or not so.
+    /// The next one that does not fail, or fails differently.
     pub(crate) after: Option<usize>,
-    /// How many fail.
+    /// How many of its points fail.
     pub(crate) bad: usize,
-    /// Where the first of the windows opens that touch each other.
+    /// Where the first window of a touching group opens.
     pub(crate) opened: usize,
     /// `after` fails too, in another way.
     pub(crate) fails_on: bool,
 }
 
-/// How a recovery fails: what tells two failures apart whatever they print.
+/// How a recovery fails: tells failures apart regardless of what they print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureMode {
     Exit(i32),
@@ -57,12 +57,12 @@ impl From<&Outcome> for FailureMode {
 }
 
 impl Window {
-    /// Whether it opens where recovery has failed before, in another way, and is over when it works.
+    /// Whether it opens where recovery already failed in another way, and ends where recovery works.
     pub(crate) fn follows_another(&self) -> bool {
         self.first != self.opened && self.after.is_some() && !self.fails_on
     }
 
-    /// One window for each way of failing, if these follow each other.
+    /// Splits it into one window for each way of failing, if these follow each other.
     pub(crate) fn by_mode<M: PartialEq>(self, mode: impl Fn(usize) -> Option<M>) -> Vec<Self> {
         let mut parts: Vec<(M, Self)> = Vec::new();
         for at in self.first..=self.last {

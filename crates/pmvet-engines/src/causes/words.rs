@@ -1,4 +1,4 @@
-//! How findings tell of stores that made the difference, whichever engine found them.
+//! How findings describe the stores that made the difference, whichever engine found them.
 
 use pmvet_events::event::LINE;
 use pmvet_findings::{Finding, Frame, Outcome, Place, PmRange, Role, Rule, RuleId, Violation};
@@ -17,7 +17,7 @@ pub(crate) const TORN: &str = "only the first bytes of this store may be in PM: 
 pub(crate) const BEFORE: &str = "this store is in PM already; without it, recovery would cope";
 pub(crate) const BELONGS_TO: &str = "recovery needs this store, too, or neither of them";
 
-/// How far a lost store has come.
+/// How far a lost store got on its way to PM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     Cached,
@@ -34,7 +34,7 @@ impl Progress {
         }
     }
 
-    /// Says it beside the line of the store. `store` is what it is called: `this store`.
+    /// The label beside the line of the store. `store` is its name in the sentence: `this store`.
     pub(crate) fn label(self, store: &str) -> String {
         match self {
             Self::Cached => format!("{store} may still be in the cache"),
@@ -43,7 +43,7 @@ impl Progress {
         }
     }
 
-    /// What is to be done about a store. `before` is by when; `or` another way out, if there is one.
+    /// What to do about a store. `before` says by when; `or` is an alternative, if there is one.
     pub(crate) fn fix(self, store: &str, before: &str, or: &str) -> String {
         let data = Finding::DATA;
         match self {
@@ -83,7 +83,7 @@ pub(crate) fn trouble(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// The rule that an outcome breaks, if that is not the one of the experiment.
+/// The rule that an outcome breaks: that of the experiment, unless the contents are wrong.
 pub(crate) fn rule_of(outcome: &Outcome, experiment: &Rule) -> RuleId {
     match outcome {
         Outcome::Content { violation, .. } => violation.rule().id(),
@@ -91,16 +91,16 @@ pub(crate) fn rule_of(outcome: &Outcome, experiment: &Rule) -> RuleId {
     }
 }
 
-/// How several stores become one step.
+/// How to make several stores one step.
 pub(crate) const AT_ONCE: &str = "persist a log entry that covers all of its stores before the first of them, or write new data beside \
     the old and publish it with one store of at most 8 bytes";
 
-/// Whether an operation is there in part.
+/// Whether an operation is only partly there.
 pub(crate) fn is_torn(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Content { violation: Violation::Torn, .. })
 }
 
-/// What should have been the case: `when` there was a crash.
+/// What recovery should do; `when` says after which crash.
 pub(crate) fn expectation(when: &str, outcome: &Outcome, usual: &Outcome) -> String {
     match outcome {
         Outcome::Content { .. } => format!(
@@ -139,7 +139,7 @@ pub(crate) fn too_early(early: &Place, lost: &Place, crash: &str, outcome: &Outc
     }
 }
 
-/// A store of which a crash keeps a part. `crash`: where it comes.
+/// A store that a crash keeps only in part. `crash`: where it comes.
 pub(crate) fn torn(store: &Place, crash: &str, outcome: &Outcome) -> FindingText {
     let where_ = where_of(store);
     FindingText {
@@ -151,7 +151,7 @@ pub(crate) fn torn(store: &Place, crash: &str, outcome: &Outcome) -> FindingText
     }
 }
 
-/// What is to be done about a store that may be torn. `where_`: where it is made.
+/// What to do about a store that may be torn. `where_`: its place.
 pub(crate) fn torn_fix(where_: &str) -> String {
     format!(
         "Do not rely on {}, which is stored {where_}, as a whole: let it count only if a later store of at most 8 bytes says so, made \
@@ -160,7 +160,7 @@ pub(crate) fn torn_fix(where_: &str) -> String {
     )
 }
 
-/// Where two stores are. If the places read the same, the bytes tell them apart.
+/// The places of two stores. If they read the same, the bytes tell them apart.
 fn apart(one: &Place, other: &Place) -> (String, String) {
     let places = (where_of(one), where_of(other));
     if places.0 != places.1 {
@@ -183,7 +183,7 @@ fn share_a_line(one: &Place, other: &Place) -> bool {
     line(one).is_some() && line(one) == line(other)
 }
 
-/// A crash may leave only one of two stores that recovery needs both or neither of. `first` is blamed.
+/// A crash may leave only one of two stores, and recovery needs both or neither. `first` is blamed.
 pub(crate) fn together(first: &Place, other: &Place, crash: &str, outcome: &Outcome) -> FindingText {
     let (store, other) = (where_of(first), where_of(other));
     let stores = match store == other {

@@ -1,8 +1,8 @@
 //! Functions that only store what their caller gives them, such as `commit(p, value)`: store, flush, fence.
 //!
-//! By its name such a function may be anything. In all that was recorded it stores in one line, and some of its callers store to other
-//! words by it than others. What is wrong with a store of it is wrong in the caller, if the failing state lasts until another call: an
-//! order of two calls, say. If the state ends within the call, the function itself is to blame.
+//! Such a function may have any name. In the recording, it stores in one line, and its callers store to different words through it. If
+//! the failing state lasts until another call, its caller is to blame, for the order of two calls, say. If the state ends within the
+//! call, the function itself is to blame.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ use crate::stacks::Stacks;
 #[derive(Debug, Default)]
 pub(crate) struct StoreTargets(FxHashMap<(SiteId, ContextId), BTreeSet<u64>>);
 
-/// Words to keep for a call path. Callers that store to the same array have some of so many in common.
+/// Words to keep per call path: enough that callers storing to the same array have some in common.
 const MOST_WORDS: usize = 64;
-/// In a run with more call paths, no function counts as a wrapper: to name them all would take too long.
+/// In a run with more call paths, no function counts as a wrapper: naming them all would take too long.
 const MOST_PATHS: usize = 8192;
 
 impl StoreTargets {
@@ -44,20 +44,20 @@ pub(crate) struct Wrappers(HashMap<FunctionId, Storing>);
 #[derive(Debug, Default)]
 struct Storing {
     lines: BTreeSet<Option<u32>>,
-    /// By the place of the caller, the words that it stores to by this function.
+    /// By the place of the caller, the words that it stores to through this function.
     callers: BTreeMap<CallerLine, BTreeSet<u64>>,
 }
 
 type FunctionId = (Option<PathBuf>, String);
 type CallerLine = (Option<PathBuf>, Option<u32>, u64);
 
-/// Instances of a template are one function.
+/// Instances of a template count as one function.
 fn function_id(frame: &Frame) -> FunctionId {
     (frame.file.clone().or_else(|| frame.module.clone()), last_name(frame).to_owned())
 }
 
 impl Storing {
-    /// It stores to what its caller gives it: what two callers store to has nothing in common.
+    /// Whether it stores to what its caller gives it: the words of two callers have nothing in common.
     fn is_wrapper(&self) -> bool {
         let mut sets = self.callers.values();
         let first = sets.next();
@@ -84,7 +84,7 @@ impl Wrappers {
         functions
     }
 
-    /// Marks the functions of a store's stack that only store for their caller. `closing`: where the state ends that begins with the store.
+    /// Marks the functions of a store's stack that only store for their caller. `closing`: where the state that begins with the store ends.
     pub(crate) fn mark(&self, store: &mut [Frame], closing: &[Frame]) {
         let left = store.len() - shared_frames(store, closing);
         while let Some(at) = user_frame(store).filter(|&at| at < left) {

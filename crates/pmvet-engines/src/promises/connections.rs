@@ -1,8 +1,8 @@
-//! The operations of a server: what its clients ask on their connections, and its replies.
+//! The operations of a server: its clients' requests on their connections, and its replies.
 //!
-//! On a connection, requests and replies take turns. What was read before a reply is one request, or several: a line each, if there are at
-//! least as many lines of reply; and all of it one request otherwise, such as a command and the value that follows it. A request is
-//! acknowledged when its line of reply was written, or, if these do not match, when the last of the reply was.
+//! On a connection, requests and replies take turns. What was read before a reply is several requests, a line each, if the reply has at
+//! least as many lines; otherwise it is one request, such as a command and the value that follows it. A request is acknowledged when its
+//! line of the reply was written, or, if the numbers of lines differ, when the end of the reply was.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,31 +14,32 @@ use super::{Acknowledgement, Indistinct, OperationSigns, OperationSpan, Promise,
 /// The operations of a server in one run.
 #[derive(Debug)]
 pub struct RequestedOperations {
-    /// In the order in which they were acknowledged: a server that lets one wait for another replies in the order in which it does them.
+    /// In the order in which they were acknowledged: a server that makes one request wait for another replies in the order in which it
+    /// executes them.
     pub requests: Vec<Request>,
-    /// As people read them.
+    /// The requests as readable text.
     pub texts: Vec<String>,
-    /// These may be several operations in a row, which cannot be told apart.
+    /// Requests that may be several operations in a row, which cannot be told apart.
     pub several: BTreeSet<u32>,
     /// What was promised at each moment of the run.
     pub promises: Promises,
-    /// How it is known that a request was done.
+    /// How to tell that a request was done.
     pub how: Acknowledgement,
 }
 
 /// A line of a request.
 struct Line {
-    /// When its first byte was read, and by whom.
+    /// When its first byte was read.
     read: u64,
     reader: ThreadId,
     bytes: Vec<u8>,
 }
 
-/// Lines that were read one after the other, and the replies that came before the next.
+/// Lines that were read in a row, and the replies before the next line.
 #[derive(Default)]
 struct Turn {
     lines: Vec<Line>,
-    /// When, and how many lines.
+    /// Event number and number of lines of each.
     replies: Vec<(u64, u64)>,
 }
 
@@ -47,7 +48,7 @@ impl Turn {
         self.replies.iter().map(|(_, lines)| lines).sum()
     }
 
-    /// Whether it has several lines, of which the reply does not have as many.
+    /// Whether it has several lines, and the reply has fewer.
     fn is_long(&self) -> bool {
         self.lines.len() > 1 && !self.replies.is_empty() && self.reply_lines() < self.lines.len() as u64
     }
@@ -72,7 +73,7 @@ struct Connection {
     address: String,
     greeted: bool,
     turns: Vec<Turn>,
-    /// The start of a line.
+    /// A line that is not complete yet.
     begun: Option<Line>,
 }
 
@@ -103,7 +104,7 @@ impl Connection {
 }
 
 impl OperationSigns {
-    /// The operations that clients have asked for before the event with this number, the first that is not theirs.
+    /// The operations that clients requested before the event with this number, the first that does not come from them.
     pub fn requested(&self, end: Option<u64>) -> Result<RequestedOperations, Indistinct> {
         let connections = self.connections(end)?;
         let turns = || connections.iter().flat_map(|connection| &connection.turns);
@@ -114,7 +115,7 @@ impl OperationSigns {
         let marked = self.signs.iter().any(|(.., sign)| matches!(sign, Sign::Begin { .. }));
         let mut operations = Vec::new();
         for (number, connection) in (0..).zip(&connections) {
-            // One without a reply ends its connection: nobody can say when it is done, but the program.
+            // A request without a reply ends its connection: only the program can say when it is done.
             let told = connection.turns.iter().filter(|turn| marked || !turn.replies.is_empty());
             for (i, turn) in (0..).zip(told) {
                 let is_whole = has_long_requests || turn.reply_lines() == 0 && !turn.replies.is_empty();

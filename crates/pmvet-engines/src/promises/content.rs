@@ -1,7 +1,7 @@
 //! The logical content of PM, as the user's command shows it: a line for each thing that it holds.
 //!
-//! The first word of a line counts as the name of the thing, the others as its value; or the whole line is a name, if others start alike.
-//! That only decides what a difference is called, not whether there is one.
+//! The first word of a line counts as the name of the thing, the others as its value; or the whole line is a name, if other lines start
+//! alike. That only decides how a difference is described, not whether there is one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// As it is compared: `mask` is left out, and the order too if it does not matter.
+    /// A content for comparison: without what `mask` removes, and sorted if the order does not matter.
     pub fn new(text: &str, mask: &ContentMask, sort: bool) -> Self {
         let mut lines: Vec<String> = text.lines().filter_map(|line| mask.apply(line.trim_end())).collect();
         while lines.last().is_some_and(String::is_empty) {
@@ -34,13 +34,13 @@ impl Content {
         self.lines.iter().map(String::as_str)
     }
 
-    /// The lines that the other has not at all.
+    /// The lines that do not occur in the other content.
     pub(super) fn lines_not_in(&self, other: &Self) -> BTreeSet<&str> {
         let there: BTreeSet<&str> = other.lines().collect();
         self.lines().filter(|line| !there.contains(line)).collect()
     }
 
-    /// The lines that one has and the other has not, or not as often.
+    /// The lines that this content has and the other has not, or not as often.
     fn without(&self, other: &Self) -> Vec<&str> {
         let mut left = BTreeMap::<&str, usize>::new();
         other.lines.iter().for_each(|line| *left.entry(line).or_default() += 1);
@@ -54,7 +54,7 @@ impl Content {
         new
     }
 
-    /// How far apart two contents are: first by what they are about, then by its values.
+    /// How far apart two contents are: first by their names, then by the values.
     fn distance(&self, other: &Self, name: NameOf<'_>) -> (usize, usize) {
         let (one, two) = (self.names(name), other.names(name));
         let names: BTreeSet<&str> = one.keys().chain(two.keys()).copied().collect();
@@ -85,14 +85,14 @@ pub(super) fn names(operation: &str, name: &str) -> bool {
     operation.split(separates).any(is_part)
 }
 
-/// An operation, what is there before it, and what after it.
+/// An operation, with the contents before and after it.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
     /// The line of input, or the request.
     pub operation: &'a str,
-    /// What is there without the operation.
+    /// The content without the operation.
     pub before: &'a Content,
-    /// What is there with it.
+    /// The content with it.
     pub after: &'a Content,
 }
 
@@ -101,16 +101,16 @@ pub struct Step<'a> {
 pub struct ContentDifference {
     /// What kind of promise is broken.
     pub violation: Violation,
-    /// The step that is half done, if that is what it is.
+    /// The step that is half done, if one is.
     pub step: Option<usize>,
     /// What differs, by name.
     pub names: Vec<String>,
-    /// Lines that are missing, with `-`, and such as should not be there, with `+`.
+    /// Missing lines, with `-`, and lines that should not be there, with `+`.
     pub lines: Vec<String>,
 }
 
-/// What is wrong with a content that is none of `allowed`. `steps` may be half done. `done` are all operations that should be there,
-/// or may.
+/// What is wrong with a content that is none of `allowed`. `steps` may be half done. `done` are all operations that should, or may,
+/// be there.
 pub fn difference(steps: &[Step<'_>], allowed: &[&Content], done: &[&str], found: &Content) -> ContentDifference {
     let mut shared = BTreeSet::new();
     for content in allowed.iter().copied().chain(steps.iter().flat_map(|step| [step.before, step.after])) {
@@ -150,8 +150,8 @@ pub fn difference(steps: &[Step<'_>], allowed: &[&Content], done: &[&str], found
     make(violation, None, right)
 }
 
-/// Whether a content is between what is there before an operation and after it. If the operation may not be missing, what it names has to
-/// be there.
+/// Whether a content lies between those before and after an operation. Unless the operation may be missing, what it names has to be
+/// there.
 fn half_done(
     Step { operation, before, after }: Step<'_>,
     may_be_missing: bool,
@@ -166,13 +166,13 @@ fn half_done(
     let is_part = |part: &[&str], of: &[&str]| part.iter().all(|line| of.contains(line));
     if is_part(&gone, &removed) && is_part(&new, &added) {
         let changed: BTreeSet<&str> = removed.iter().chain(&added).map(|line| name(line)).collect();
-        // What the operation changes besides what it names, a count say, follows from that.
+        // What the operation changes besides what it names, such as a count, follows from that.
         let named: BTreeSet<&str> = changed.iter().copied().filter(|name| names(operation, name)).collect();
         let of = |lines: &[&str], wanted: &str| lines.iter().filter(|line| name(line) == wanted).count();
         let is_done = |name: &&str| of(&gone, name) == of(&removed, name) && of(&new, name) == of(&added, name);
         let is_undone = |name: &&str| of(&gone, name) == 0 && of(&new, name) == 0;
         let whole = |names: &BTreeSet<&str>| names.iter().all(is_done) || names.iter().all(is_undone);
-        // One thing alone is there or not, or there twice.
+        // A single thing is there or not, or there twice.
         let each = changed.iter().all(|name| is_done(name) || is_undone(name));
         return match (each, whole(&named)) {
             (true, false) => Some(Violation::Torn),
@@ -182,7 +182,7 @@ fn half_done(
             _ => None,
         };
     }
-    // A line whose words are partly those of before and partly those of after.
+    // A line that mixes words from before and after the operation.
     let mixed = |line: &&str| {
         let find = |lines: &[&str]| lines.iter().find(|other| name(other) == name(line)).map(|l| l.to_string());
         let (Some(old), Some(now)) = (find(&removed), find(&added)) else { return false };
@@ -219,7 +219,7 @@ pub(super) fn shown(expected: &Content, found: &Content) -> Vec<String> {
 /// What differs between two runs without a crash, and therefore means nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentMask {
-    /// Lines of these words; nothing stands for any word.
+    /// Lines of these words; `None` stands for any word.
     shapes: Vec<Vec<Option<String>>>,
     /// Lines that come and go.
     lines: BTreeSet<String>,
@@ -251,7 +251,7 @@ impl ContentMask {
         }
     }
 
-    /// A line as it is compared; nothing if it is not.
+    /// A line for comparison; nothing if it is not compared.
     fn apply(&self, line: &str) -> Option<String> {
         if self.lines.contains(line) {
             return None;
@@ -274,7 +274,7 @@ fn in_words(shape: &[Option<String>]) -> String {
     shape.iter().map(|part| part.as_deref().unwrap_or("*")).collect::<Vec<_>>().join(" ")
 }
 
-/// What two lines have in common, if that is more than nothing.
+/// The words that two lines have in common, if there are any.
 fn shape(one: &str, other: &str) -> Option<Vec<Option<String>>> {
     let (one, other): (Vec<&str>, Vec<&str>) = (one.split_whitespace().collect(), other.split_whitespace().collect());
     if one.len() != other.len() {

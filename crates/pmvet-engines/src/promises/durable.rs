@@ -1,4 +1,4 @@
-//! `--durable`: what the program promised to keep, and who says whether a crash has kept it.
+//! `--durable`: what the program promised to keep, and the judge of whether a crash has kept it.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -17,11 +17,11 @@ use crate::lab::{LabError, PATIENCE, Promised};
 /// How contents are shown and compared.
 #[derive(Debug, Clone)]
 pub struct DurablePlan {
-    /// Shows what the files hold. Nothing: the recovery does, or whoever talks to the recovered server.
+    /// Shows what the files hold. Nothing: the recovery does, or the client of the recovered server.
     pub dump: Option<Vec<OsString>>,
-    /// The questions that the dump answers, if that is how it shows what they hold.
+    /// The questions that the dump answers, if it shows the content that way.
     pub asked: Vec<String>,
-    /// How many more there are that are not asked.
+    /// How many more questions are not asked.
     pub not_asked: usize,
     /// A recovery runs before the dump.
     pub recovers_first: bool,
@@ -29,7 +29,7 @@ pub struct DurablePlan {
     pub rules: ContentRules,
 }
 
-/// The operations of the recorded run, as far as they are known from outside.
+/// The operations of the recorded run, as seen from outside.
 #[derive(Debug, Clone)]
 pub enum OperationLog {
     /// The lines of its input.
@@ -38,25 +38,25 @@ pub enum OperationLog {
     Requests {
         /// How the server is driven.
         server: Arc<Driver>,
-        /// The first event after the client was done. Nothing: all requests are its own.
+        /// The first event after the client was done. Nothing: all requests come from it.
         client_done: Option<u64>,
     },
 }
 
-/// How a run was cut into operations, for the report.
+/// How a run was split into operations, for the report.
 #[derive(Debug, Clone)]
 pub struct OperationsSeen {
     /// How many operations there were.
     pub operations: usize,
-    /// How it is known that one was done.
+    /// How to tell that one was done.
     pub acknowledged_by: Acknowledgement,
     /// Contents that crash images were compared with.
     pub contents: usize,
     /// Crash images that could not be judged: too many operations were under way, or some at the same time on one thing.
     pub not_judged: usize,
-    /// How many questions show a content, if that is how it is shown.
+    /// How many questions show a content, if questions show it.
     pub questions: usize,
-    /// How many more there are that are not asked.
+    /// How many more questions are not asked.
     pub questions_left: usize,
     /// Lines of the dump that differ between runs without a crash.
     pub masked: Vec<String>,
@@ -76,7 +76,7 @@ impl OperationsSeen {
     }
 }
 
-/// What the recorded run promised. `recovery` is how it recovers; `journal` is where contents are kept.
+/// What the recorded run promised. `recovery` is how it recovers; `journal` caches contents.
 pub(crate) fn promised(
     plan: &DurablePlan,
     recovery: DrivenCommand,
@@ -110,7 +110,7 @@ pub(crate) fn promised(
     Ok(Ok((Promised { promises: Arc::new(promises), judge: Arc::new(judge) }, how)))
 }
 
-/// Where a program that is no server reads its operations.
+/// Where a program other than a server reads its operations.
 fn line_source(workload: &Workload) -> OperationSource {
     match &workload.operations {
         Some(OperationsFrom::File(path)) => OperationSource::File(path.clone()),
@@ -136,11 +136,11 @@ impl DurablePlan {
 pub struct KeptComparison {
     /// Shows the content of a recovered image, if the recovery itself does not.
     pub dump: Option<Vec<OsString>>,
-    /// The questions that it answers, if that is how it shows the content.
+    /// The questions that the dump answers, if it shows the content that way.
     pub asked: Vec<String>,
     /// How they were compared.
     pub rules: ContentRules,
-    /// What that run had learned not to compare.
+    /// What that run learned not to compare.
     pub mask: ContentMask,
     /// The operations of the run.
     pub lines: Vec<String>,
@@ -151,7 +151,7 @@ pub fn promised_again(kept: KeptComparison, promise: &Promise, journal: &Path) -
     again(kept, promise, None, journal)
 }
 
-/// The same, for other runs of this workload, too: what the journal does not know is found by native runs. `recovery` is how it recovers.
+/// The same, also for other runs of this workload: native runs find what is not in the journal. `recovery` is how it recovers.
 pub fn promised_by(
     workload: &Workload,
     recovery: Vec<OsString>,

@@ -25,10 +25,10 @@ use super::questions::Questions;
 use super::{OperationSpan, Promise};
 use crate::json_lines::JournalLines;
 
-/// How much of a content is read. More than that is compared by its end.
+/// How many bytes of a content are read. Of a longer one, only the end is compared.
 const MOST_CONTENT: usize = 64 << 20;
-/// So many operations that are done at the same time are tried in all their combinations. Of more, only the first ones are taken
-/// together, and what is none of these contents is not judged.
+/// Up to this many concurrent operations are tried in all combinations. Of more, only prefixes are tried, and a content that
+/// matches none of them is not judged.
 const COMBINED: usize = 6;
 
 /// How a content is to be compared.
@@ -40,7 +40,7 @@ pub struct ContentRules {
     pub buffered: bool,
 }
 
-/// A run of the program without a crash, which shows what some of the operations lead to.
+/// Runs of the program without a crash, which show what some of the operations lead to.
 #[derive(Debug)]
 pub struct ReferenceRuns {
     executable: PathBuf,
@@ -60,11 +60,11 @@ pub enum OperationSource {
     Input,
     /// In this file, a line each.
     File(PathBuf),
-    /// It is a server, and these are the requests of its clients.
+    /// The requests of a server's clients.
     Requests(Vec<Request>, Arc<Driver>),
 }
 
-/// A command, and who talks to it if it is a server.
+/// A command, and its client if it is a server.
 #[derive(Debug, Clone)]
 pub struct DrivenCommand {
     /// The program and its arguments.
@@ -73,7 +73,7 @@ pub struct DrivenCommand {
     pub driver: Option<Arc<Driver>>,
 }
 
-/// What came of one.
+/// The result of a reference run.
 enum ReferenceEnd {
     Shows(String),
     /// What failed, and how.
@@ -104,12 +104,12 @@ impl ReferenceRuns {
         }
     }
 
-    /// Whether a run that fails may have failed for want of time.
+    /// Whether a run may fail for lack of time.
     fn depend_on_time(&self) -> bool {
         matches!(self.operations, OperationSource::Requests(..))
     }
 
-    /// Does some of the operations, whose lines these are, and shows the content as often as that.
+    /// Executes some of the operations in `lines`, and shows the content `dumps` times.
     fn run(&self, operations: &[u32], lines: &[String], dumps: usize) -> io::Result<(ReferenceEnd, Option<String>)> {
         let mut overlay = self.files.above(Capture::Named);
         let text = || operations.iter().map(|&o| format!("{}\n", lines[o as usize])).collect::<String>();
@@ -164,7 +164,7 @@ impl ReferenceRuns {
         Ok((ReferenceEnd::Shows(first), contents.next()))
     }
 
-    /// What to call it if the program itself did not do as it should.
+    /// How to describe a failure of the program itself.
     fn what_failed(&self, run: &SandboxedRun) -> &'static str {
         match (self.depend_on_time(), run.end) {
             (true, SandboxedEnd::Exit(requests::NOT_CONNECTED)) => {
@@ -181,7 +181,7 @@ impl ReferenceRuns {
     }
 }
 
-/// A file without a name that holds a text.
+/// An unnamed file that holds a text.
 fn file_of(label: &Path, text: &str) -> io::Result<File> {
     let file = sparse::unnamed(label)?;
     file.write_all_at(text.as_bytes(), 0)?;
@@ -203,14 +203,14 @@ struct KnownContent {
     content: String,
 }
 
-/// What came of looking at a recovered image.
+/// The verdict on a recovered image.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ContentVerdict {
     /// The content is one that the promise allows, or it cannot be judged.
     Kept,
-    /// It is none of these: an [`Outcome::Content`] that says what is wrong.
+    /// The promise does not allow it: an [`Outcome::Content`] that says what is wrong.
     Broken(Outcome),
-    /// It is none of the contents that were tried, but there are more that may be right.
+    /// It matches no content that was tried, but others may be right, too.
     NotJudged,
     /// pmvet was asked to stop.
     Unknown,
@@ -219,42 +219,42 @@ pub enum ContentVerdict {
 /// Why contents cannot be compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Incomparable {
-    /// So many operations, natively: what failed, and how.
+    /// A native run of this many operations fails: what failed, and how.
     Fails(usize, &'static str, TargetExit),
-    /// The content is another one after a restart without a crash.
+    /// A restart without a crash changes the content.
     ChangedByRestart(Vec<String>),
-    /// What the recorded run left shows another content than a native run of the same operations.
+    /// The recorded run left another content than a native run of the same operations.
     ChangedByRecording(Vec<String>),
     /// pmvet was asked to stop.
     Interrupted,
 }
 
-/// Compares contents with what was promised. Contents that operations lead to are found by native runs, once each.
+/// Compares contents with what was promised. Native runs find the contents that operations lead to, once each.
 #[derive(Debug)]
 pub struct ContentJudge {
     operations: Vec<String>,
-    /// These may be several operations in a row: what they leave half way is not known.
+    /// Requests that may be several operations in a row: what they leave half-way is unknown.
     several: BTreeSet<u32>,
     /// How contents are compared.
     pub rules: ContentRules,
     mask: RwLock<ContentMask>,
     /// Shows the content of a recovered image, if the recovery itself does not.
     pub dump: Option<Vec<OsString>>,
-    /// The questions that it answers, if that is how it shows the content.
+    /// The questions that the dump answers, if it shows the content that way.
     pub asked: Vec<String>,
-    /// How many more there are that are not asked.
+    /// How many more questions are not asked.
     pub not_asked: usize,
-    /// Nothing: only what the journal knows.
+    /// Nothing: only contents in the journal are known.
     references: Option<ReferenceRuns>,
     known: Mutex<(HashMap<String, Arc<str>>, JournalLines)>,
-    /// Native runs that have begun, by their operations. Nobody begins the same one meanwhile.
+    /// Native runs under way, by their operations, so that no other thread begins the same one.
     under_way: Mutex<HashSet<String>>,
     one_ended: Condvar,
     not_judged: AtomicUsize,
 }
 
 impl ContentJudge {
-    /// `journal` is where contents are kept for `--resume` and `replay`.
+    /// `journal` keeps contents for `--resume` and `replay`.
     pub fn new(
         operations: Vec<String>,
         rules: ContentRules,
@@ -292,8 +292,8 @@ impl ContentJudge {
         Self { asked, not_asked, ..self }
     }
 
-    /// Learns what differs between runs without a crash. `recorded` is what the image shows that the recorded run left, if that is to be
-    /// compared, too.
+    /// Learns what differs between runs without a crash. `recorded` is the content of the image that the recorded run left, if that is
+    /// to be compared, too.
     pub fn calibrate(&self, recorded: Option<&str>) -> io::Result<Result<(), Incomparable>> {
         let all: Vec<u32> = (0..self.operations.len() as u32).collect();
         for part in [&all[..], &all[..all.len() / 2], &all[..0]] {
@@ -311,7 +311,7 @@ impl ContentJudge {
                 if let Some(again) = again
                     && let Some(lines) = self.differ(&first, &again)
                 {
-                    // Time goes by between the two, too.
+                    // The two runs also differ in time.
                     let mut mask = self.mask().clone();
                     mask.learn(&self.told(&first), &self.told(&again));
                     if mask.masked().iter().any(|line| !line.contains('*')) {
@@ -358,12 +358,12 @@ impl ContentJudge {
         Content::new(&self.told(text), &self.mask(), self.rules.sort)
     }
 
-    /// What a dump says; with the questions, if there were any.
+    /// What a dump says, with the questions if there are any.
     fn told<'t>(&self, text: &'t str) -> Cow<'t, str> {
         Questions::answers(&self.asked, self.known(&key(&[])).as_deref(), text)
     }
 
-    /// The same for texts that are one content, as it is compared.
+    /// Equal for texts that compare as equal.
     pub fn content_hash(&self, text: &str) -> u64 {
         let mut hash = Xxh3::new();
         self.content(text).lines().for_each(|line| {
@@ -378,8 +378,8 @@ impl ContentJudge {
         (expected != found).then(|| content::shown(&expected, &found))
     }
 
-    /// What a recovery shows that is the dump, too, without what it says about recovering: lines that it shows no more when it is run
-    /// again, and that no content has. Nothing if there are none.
+    /// For a recovery that is also the dump: its output without messages about recovering, which are lines that do not appear when it
+    /// runs again, and that no content has. Nothing if there are none.
     pub fn without_messages(&self, shown: &str, shown_again: &str) -> Option<String> {
         let plain = |text: &str| Content::new(text, &self.mask(), self.rules.sort);
         let (first, again) = (plain(shown), plain(shown_again));
@@ -395,20 +395,20 @@ impl ContentJudge {
         (!messages.is_empty()).then(|| rest.map(|line| format!("{line}\n")).collect())
     }
 
-    /// Whether this is a content that the promise allows. `spans`: when operations were under way, if several may have been at a time.
+    /// Whether the promise allows this content. `spans`: when operations were under way, if several may have been at a time.
     pub fn judge(&self, promise: &Promise, spans: &[OperationSpan], found: &str) -> io::Result<ContentVerdict> {
         let found = self.content(found);
         let mut is_sure = !promise.groups().any(|group| group.len() > COMBINED)
             && !promise.open.iter().any(|operation| self.several.contains(operation));
         let mut candidates = self.candidates(promise);
-        // What is known costs no run.
+        // Known contents cost no run, so they come first.
         candidates.sort_by_cached_key(|candidate| self.known(&key(candidate)).is_none());
         for candidate in candidates {
             match self.reference(&candidate)? {
                 Ok(text) if self.content(&text) == found => return Ok(ContentVerdict::Kept),
                 Ok(_) => {}
                 Err(ReferenceEnd::Interrupted) => return Ok(ContentVerdict::Unknown),
-                // Operations that cannot be done without the others are no candidate.
+                // Operations that fail without the others are no candidate.
                 Err(_) => is_sure &= !self.references.as_ref().is_some_and(ReferenceRuns::depend_on_time),
             }
         }
@@ -438,7 +438,7 @@ impl ContentJudge {
         candidates
     }
 
-    /// Whether it is known which of the operations on the things with these names came last.
+    /// Whether it is known which operation on the things with these names came last.
     fn is_order_known(&self, promise: &Promise, spans: &[OperationSpan], names: &[String]) -> bool {
         let span = |operation: u32| spans.get(operation as usize);
         let overlap = |one, other| span(one).zip(span(other)).is_some_and(|(one, other)| one.overlaps(other));
@@ -452,7 +452,7 @@ impl ContentJudge {
         })
     }
 
-    /// What is wrong, and what it is about, by name; nothing if pmvet was asked to stop.
+    /// What is wrong, and the names of the things concerned; nothing if pmvet was asked to stop.
     fn broken(&self, promise: &Promise, found: &Content) -> io::Result<Option<(Outcome, Vec<String>)>> {
         let acknowledged = promise.acknowledged();
         let line = |operation: u32| self.operations.get(operation as usize).map_or("", String::as_str);
@@ -490,7 +490,7 @@ impl ContentJudge {
         let step_list: Vec<Step<'_>> = steps.iter().map(|(_, step)| *step).collect();
         let right: Vec<&Content> = right.iter().map(|(_, content)| content).collect();
         let difference = content::difference(&step_list, &right, &done, found);
-        // The last that should be there and names something of what differs.
+        // The last operation that should be there and names something that differs.
         let about = |operation: &&u32| difference.names.iter().any(|name| content::names(line(**operation), name));
         let named = acknowledged.iter().rfind(about).or(promise.open.iter().rfind(about));
         let fallback = promise.last_done().or(promise.open.first().copied());
@@ -553,7 +553,7 @@ impl ContentJudge {
     }
 }
 
-/// What of the operations under way may have happened, the likely first: mostly all but the last are there.
+/// Which operations under way may have happened, the likely ones first: mostly all but the last are there.
 fn parts(promise: &Promise) -> Vec<Vec<u32>> {
     let open = &promise.open;
     let mut parts: Vec<Vec<u32>> = (0..=open.len()).rev().map(|n| open[..n].to_vec()).collect();

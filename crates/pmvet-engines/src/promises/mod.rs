@@ -1,13 +1,15 @@
 //! What a program has promised by the moment of a crash, and whether what is left keeps it: durable linearizability.
 //!
-//! The user's operations are lines of input, or the requests of a server's clients ([`connections`]). One that was answered is *acknowledged*: after a crash its effect must be there. One that
-//! has begun and was not answered may be there as a whole, or not at all. [`Promises`] says which operations are which at each moment of a
-//! recorded run. A [`judge`] runs the program natively on the operations that may have happened, and compares the [`content`] that it
-//! leaves with what a recovered crash image holds. [`durable`] puts the two together for a run.
+//! The user's operations are lines of input, or the requests of a server's clients ([`connections`]). An operation that was answered is
+//! *acknowledged*: after a crash its effect must be there. One that has begun but was not answered may be there as a whole, or not at all.
+//! [`Promises`] says which operations are which at each moment of a recorded run. A [`judge`] runs the program natively on the operations
+//! that may have happened, and compares the [`content`] that it leaves with what a recovered crash image holds. [`durable`] puts the two
+//! together for a run.
 //!
-//! After Witcher (Fu, Kim, Shree, Won, Chen, Lee and Huang, SOSP 2021), section 4, which compares what is answered after a crash with two
-//! executions, with the operation under way and without it. Deviations: the user names a command that shows the whole content, several
-//! operations may be under way, and operations are told apart by what is read and answered, not by a driver that is linked in.
+//! After Witcher (Fu, Kim, Shree, Won, Chen, Lee and Huang, SOSP 2021), section 4, which compares the answers after a crash with those of
+//! two executions: with the operation under way and without it. Deviations: the user names a command that shows the whole content,
+//! several operations may be under way, and operations are told apart by what the program reads and answers, not by a linked-in
+//! driver.
 
 pub mod connections;
 pub mod content;
@@ -22,12 +24,12 @@ use pmvet_events::event::{Event, MarkerKind, StoreKind, What};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Which promise, by its content: the same in every run. 0 is none at all.
+/// Identifies a promise by its content: the same in every run. 0 means none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PromiseId(pub u64);
 
 impl PromiseId {
-    /// Nobody asks what is left.
+    /// The content is not compared.
     pub const NONE: Self = Self(0);
 }
 
@@ -38,9 +40,9 @@ pub struct Promise {
     pub done: u32,
     /// ... and these, which come after others that are not.
     pub more: Vec<u32>,
-    /// These have begun and are not acknowledged.
+    /// Operations that have begun and are not acknowledged.
     pub open: Vec<u32>,
-    /// Those of them that the program began after it had finished the ones before.
+    /// Those of `open` that the program began after it had finished the previous ones.
     #[serde(default)]
     pub in_order: Vec<u32>,
 }
@@ -59,7 +61,7 @@ impl Promise {
         Self { done: self.done, more: self.more.clone(), ..Self::default() }.id()
     }
 
-    /// With these operations acknowledged, and those under way.
+    /// A promise with these operations acknowledged, and those under way.
     fn from_operations(done: &BTreeSet<u32>, open: &BTreeSet<u32>) -> Self {
         let first = (0..).zip(done).find(|(i, operation)| i != *operation).map_or(done.len() as u32, |(i, _)| i);
         let (more, open) = (done.range(first..).copied().collect(), open.iter().copied().collect());
@@ -71,8 +73,8 @@ impl Promise {
         (0..self.done).chain(self.more.iter().copied()).collect()
     }
 
-    /// The operations that are not, in groups: the program finished one group before it began the next. Within a group, any may be missing
-    /// after a crash.
+    /// The open operations, in groups: the program finished one group before it began the next. Within a group, any may be missing after a
+    /// crash.
     fn groups(&self) -> impl Iterator<Item = &[u32]> {
         self.open.chunk_by(|_, next| !self.in_order.contains(next))
     }
@@ -83,7 +85,7 @@ impl Promise {
     }
 }
 
-/// How one knows that an operation is acknowledged.
+/// How to tell that an operation is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acknowledgement {
     /// Its answer was written: there is one line of output for each operation.
@@ -105,19 +107,19 @@ pub enum Acknowledgement {
 pub enum Indistinct {
     /// There are none.
     NoOperations,
-    /// None of the input was read in a way that pmvet sees.
+    /// pmvet saw no read of the input.
     NotRead,
-    /// All of it was read before anything was done to PM.
+    /// All of it was read before the first change of PM.
     ReadAtOnce,
-    /// As many markers as this, and as many lines as that.
+    /// This many markers, but that many lines.
     Markers(usize, usize),
-    /// A server was asked nothing on a connection, or not in a way that pmvet sees.
+    /// A server got no requests, or none that pmvet saw.
     NoRequests,
-    /// What a server is asked are no lines of text.
+    /// The requests to a server are not lines of text.
     NoLines,
     /// A server has replied to nothing.
     NoReplies,
-    /// More than pmvet keeps.
+    /// There are more requests than pmvet keeps.
     TooManyRequests,
 }
 
@@ -127,7 +129,7 @@ pub struct OperationSpan {
     began: u64,
     /// When it was acknowledged.
     ended: u64,
-    /// Who did it, if that is known.
+    /// The thread that executed it, if known.
     thread: Option<ThreadId>,
 }
 
@@ -144,21 +146,21 @@ impl OperationSpan {
 #[derive(Debug, Clone, Default)]
 pub struct Promises {
     promises: HashMap<PromiseId, Promise>,
-    /// From the event with this number on; in order.
+    /// Each promise holds from the event with this number on; in order.
     since: Vec<(u64, PromiseId)>,
     /// When each operation was under way, if several may have been at a time.
     spans: Vec<OperationSpan>,
 }
 
 impl Promises {
-    /// This one, at every moment.
+    /// This promise, at every moment.
     pub fn only(promise: Promise) -> Self {
         let mut promises = Self::default();
         promises.push(0, promise);
         promises
     }
 
-    /// The same at every moment: during the recovery from a crash nothing is promised or kept.
+    /// The same promise at every moment: a recovery promises nothing new.
     pub fn fixed(&self, id: PromiseId) -> Self {
         let only = self.get(id).cloned().map(Self::only).unwrap_or_default();
         Self { spans: self.spans.clone(), ..only }
@@ -170,7 +172,7 @@ impl Promises {
         later.checked_sub(1).map_or(PromiseId::NONE, |i| self.since[i].1)
     }
 
-    /// What an id stands for. Nothing for [`PromiseId::NONE`], and for promises of other runs.
+    /// The promise with this id. Nothing for [`PromiseId::NONE`], and for promises of other runs.
     pub fn get(&self, id: PromiseId) -> Option<&Promise> {
         self.promises.get(&id)
     }
@@ -180,7 +182,7 @@ impl Promises {
         &self.spans
     }
 
-    /// A promise without what a thread has acknowledged after this event: that may be there, or not.
+    /// A weaker promise: what a thread has acknowledged after this event may be missing.
     pub fn without_thread(&mut self, id: PromiseId, thread: ThreadId, since: u64) -> PromiseId {
         let Some(promise) = self.promises.get(&id) else { return id };
         let is_late =
@@ -208,7 +210,7 @@ impl Promises {
 /// Something that begins or ends an operation.
 #[derive(Debug, Clone)]
 enum Sign {
-    /// Since the last read, the program has changed something in PM, or made something persistent.
+    /// Whether, since the last read, the program has changed PM or made something persistent.
     Read {
         len: u64,
         after_change: bool,
@@ -220,7 +222,7 @@ enum Sign {
     Begin {
         text: String,
     },
-    /// Whether its thread has changed something in PM since the operation began.
+    /// `changed`: its thread has changed PM since the operation began.
     End {
         changed: bool,
     },
@@ -266,11 +268,11 @@ const MOST_REQUESTS: usize = 64 << 20;
 #[derive(Debug, Default)]
 pub struct OperationSigns {
     signs: Vec<(u64, ThreadId, Sign)>,
-    /// The first change of PM after some of the input was read, by its number.
+    /// Number of the first change of PM after some input was read.
     first_change: Option<u64>,
-    /// Which threads read the input, or changed PM after some of it was read.
+    /// Threads that read the input, or changed PM after some of it was read.
     workers: BTreeSet<ThreadId>,
-    /// Which of them have changed PM since they last began an operation by a marker.
+    /// Those that have changed PM since their last marker that begins an operation.
     changed_by: BTreeSet<ThreadId>,
     since_read: PersistSteps,
     /// How many bytes of requests it has.
@@ -322,7 +324,7 @@ impl OperationSigns {
         self.signs.push((event.seq, event.thread, sign));
     }
 
-    /// Follows what is done to PM between two reads.
+    /// Tracks changes and persists of PM between two reads.
     fn follow(&mut self, event: &Event<'_>) {
         use PersistSteps::{Flushed, Persistent, Stored};
         let (step, changes) = match event.what {
@@ -343,7 +345,7 @@ impl OperationSigns {
         }
     }
 
-    /// The promises of a run whose operations were these lines, and how they are known.
+    /// The promises of a run whose operations were these lines, and how acknowledgements are known.
     pub fn promises(&self, lines: &[&str]) -> Result<(Promises, Acknowledgement), Indistinct> {
         if lines.is_empty() {
             return Err(Indistinct::NoOperations);
@@ -386,8 +388,8 @@ impl OperationSigns {
         let mut promises = Promises::default();
         let (mut bytes, mut answers) = (0, 0);
         let (mut begun, mut done) = (0, 0);
-        // A thread that reads the next operation is done with the last one. A program may collect operations and do them together; of one
-        // that makes something persistent before it reads on, pmvet takes it that it does them one by one.
+        // A thread that reads the next operation is done with the last one. A program may collect operations and execute them together;
+        // pmvet assumes that one that makes something persistent before it reads on executes them one by one.
         let one_by_one = self.workers.len() == 1;
         let (mut in_order, mut is_new) = (BTreeSet::new(), false);
         promises.push(0, Promise::default());
@@ -431,7 +433,8 @@ impl OperationSigns {
         promises
     }
 
-    /// `readers` are the threads that have read the lines, if that is known: one that names none means one of its own.
+    /// `readers` are the threads that have read the lines, if known: a marker without a text means a line of its own
+    /// thread.
     fn by_markers(&self, lines: &[&str], readers: &[ThreadId]) -> Result<Promises, Indistinct> {
         let begins = self.signs.iter().filter(|(.., sign)| matches!(sign, Sign::Begin { .. })).count();
         if begins > lines.len() {
@@ -482,7 +485,7 @@ fn line_ends(lines: &[&str]) -> Vec<u64> {
     lines.iter().scan(0, end).collect()
 }
 
-/// How many lines have begun when so many bytes were read.
+/// How many lines have begun when this many bytes were read.
 fn begun_by(ends: &[u64], bytes: u64) -> u32 {
     ends.partition_point(|&end| end <= bytes.saturating_add(1)) as u32
 }

@@ -1,8 +1,8 @@
-//! What to ask a recovered program that has no dump: the operations of its input that only look.
+//! What to ask a recovered program that has no dump: the read-only operations of its input.
 //!
-//! As Witcher does. The first word of a line is its verb. A verb none of whose operations has changed anything in PM looks, and is asked
-//! again after recovery, also about what other operations name: `get 3`, if the input has `get 1` and `put 3 x`. Whether it really only
-//! looks does not matter, since the contents to compare with are found by the same questions.
+//! As Witcher does. The first word of a line is its verb. A verb is read-only if none of its operations has changed PM. Its operations
+//! are asked again after recovery, also about what other operations name: `get 3`, if the input has `get 1` and `put 3 x`. It does not
+//! matter whether the verb really only reads, since the contents to compare with come from the same questions.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use crate::lab::{Lab, LabError};
 
 use super::{Indistinct, OperationSigns, Sign, begun_by, line_ends};
 
-/// How many questions are asked: each recovery answers all of them.
+/// Upper bound of questions: each recovery answers all of them.
 const MOST_QUESTIONS: usize = 1000;
 
 /// Lines that a program answers and that change nothing.
@@ -21,12 +21,12 @@ pub struct Questions {
     pub lines: Vec<String>,
     /// Their verbs.
     pub verbs: Vec<String>,
-    /// How many more there are.
+    /// How many more questions there are.
     pub left: usize,
 }
 
 impl Questions {
-    /// Finds them among the operations of a run. None: all operations change something.
+    /// Finds the questions among the operations of a run. None: all operations change something.
     pub fn find(signs: &OperationSigns, lines: &[String]) -> Result<Self, Indistinct> {
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         Ok(Self::about(&lines, &signs.changing(&lines)?))
@@ -72,8 +72,8 @@ impl Questions {
         Self { lines: asked, verbs, left }
     }
 
-    /// What an answer to each of these questions says, a line each, without what is the same when nothing was done (`at_first`). As it is if
-    /// there is not one line for each.
+    /// The answers to these questions, a line each, without those that are the same before any operation (`at_first`).
+    /// Unchanged if there is not one line for each question.
     pub(super) fn answers<'a>(asked: &[String], at_first: Option<&str>, text: &'a str) -> Cow<'a, str> {
         if asked.is_empty() || text.lines().count() != asked.len() {
             return text.into();
@@ -85,7 +85,7 @@ impl Questions {
     }
 }
 
-/// `get 1` as `get(1)`: what an answer is about.
+/// Writes `get 1` as `get(1)`, to name an answer.
 fn as_one_word(question: &str) -> String {
     match question.split_once(char::is_whitespace) {
         Some((verb, rest)) => format!("{verb}({})", rest.split_whitespace().collect::<Vec<_>>().join(",")),
@@ -94,7 +94,7 @@ fn as_one_word(question: &str) -> String {
 }
 
 impl OperationSigns {
-    /// The operations, by their position, that have changed something in PM, or may have.
+    /// The positions of operations that have, or may have, changed PM.
     fn changing(&self, lines: &[&str]) -> Result<BTreeSet<usize>, Indistinct> {
         let (promises, _) = self.promises(lines)?;
         let mut changing = BTreeSet::new();
@@ -114,7 +114,7 @@ impl OperationSigns {
                 begun = begun.end..(begun_by(&ends, bytes) as usize).max(begun.end);
             }
         }
-        // What was done after the last read nobody knows, if the end of the input was not read.
+        // If the end of the input was not read, operations after the last read may have changed PM.
         changing.extend(begun);
         Ok(changing)
     }

@@ -1,6 +1,6 @@
-//! The story of a crash: what happened to the cache lines involved before it, and which bytes it left different.
+//! The story of a crash: what happened before it to the cache lines involved, and which bytes it left different.
 //!
-//! Engines say which stores matter. One more pass over the recorded run, and only if something was found, collects the rest.
+//! Engines say which stores matter. If there are findings, one more pass over the recorded run collects the rest.
 
 pub(crate) mod step;
 
@@ -18,15 +18,15 @@ use self::step::{PmExtent, RawStep, StepKind, access};
 use crate::lab::ScanError;
 use crate::stacks::Stacks;
 
-/// Lines that one story follows.
+/// Upper bound of lines that one story follows.
 const LINES: usize = 6;
-/// Steps that are told of each.
+/// Steps to show for each.
 const STEPS: usize = 8;
-/// Places at which images are compared, and bytes shown of each.
+/// Differing places to show, and bytes of each.
 const DIFFS: usize = 16;
 const BYTES: usize = 64;
 
-/// Completes the evidence of crashes of this run, as far as there is time: their timelines, and the bytes that make the difference.
+/// Completes the evidence of crashes of this run, if time allows: their timelines, and the bytes that make the difference.
 pub fn tell(recording: &Recording, findings: &mut [Finding], stacks: &mut dyn Stacks) -> Result<(), ScanError> {
     let mut stories: Vec<Story> = findings.iter().enumerate().filter_map(|(i, f)| Story::from_finding(i, f)).collect();
     stories.sort_by_key(|story| story.crash);
@@ -61,7 +61,7 @@ pub fn tell(recording: &Recording, findings: &mut [Finding], stacks: &mut dyn St
     Ok(())
 }
 
-/// What one finding wants to know.
+/// What one finding needs.
 #[derive(Debug)]
 struct Story {
     finding: usize,
@@ -132,12 +132,12 @@ impl Changed {
 /// The pass over the run.
 struct Teller {
     replay: PmReplay,
-    /// Lines that stories are about, by the paths of their files: ids come with the run.
+    /// Lines that stories are about, by the paths of their files: file ids are known only during the run.
     wanted: Vec<PmRange>,
     lines: BTreeMap<(FileId, u64), VecDeque<RawStep>>,
     /// Lines that a thread has flushed since its last fence.
     flushed: HashMap<ThreadId, Vec<(FileId, u64)>>,
-    /// Which stores of which stories have which number.
+    /// By number of the store: its story, and its index there.
     stores: HashMap<u64, Vec<(usize, usize)>>,
     files: HashMap<std::path::PathBuf, FileId>,
 }
@@ -182,7 +182,7 @@ impl Teller {
         Ok(())
     }
 
-    /// A file has got its number: its lines can be followed from now on.
+    /// A file now has its number, so its lines can be followed.
     fn file(&mut self, file: FileId, stacks: &mut dyn Stacks) {
         let path = stacks.file(file);
         for range in self.wanted.iter().filter(|range| range.file == path) {

@@ -49,7 +49,7 @@ pub(crate) fn range(pm: PmExtent, stacks: &dyn Stacks) -> PmRange {
     PmRange { file: stacks.file(pm.file), offset: pm.offset, len: pm.len, object: None }
 }
 
-/// The step as findings have it.
+/// The step as findings show it.
 pub(crate) fn access(step: &RawStep, stacks: &mut dyn Stacks) -> TimelineStep {
     let stack = stacks.stack(step.site, step.context);
     TimelineStep {

@@ -1,4 +1,4 @@
-//! Findings about crashes that a store outside of its transaction explains.
+//! Explains findings about crashes by stores that escape their transaction.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ type SourceLine = (Option<String>, Option<PathBuf>, Option<u32>, u64);
 #[derive(Debug, Default)]
 pub struct EscapingLines {
     lines: HashMap<SourceLine, EscapingLine>,
-    /// Some of the stores: until when a crash finds their transaction open.
+    /// Some of the stores, each with the range of crashes that find its transaction open.
     open: Vec<(u64, u64, Place)>,
     pools: HashSet<PathBuf>,
     has_transactions: bool,
@@ -31,12 +31,12 @@ struct EscapingLine {
     escape: Escape,
     /// All of them are made persistent by hand.
     persisted: bool,
-    /// In words, what of the store is covered.
+    /// Description of the part of the store that is covered.
     part: Option<String>,
 }
 
 impl EscapingLines {
-    /// From the stores that escaped in a run. Those of libraries are left out.
+    /// Collects the stores that escaped in a run, without those of libraries.
     pub fn new(facts: &TransactionFacts, stacks: &mut dyn Stacks) -> Self {
         let (mut lines, mut open) = (HashMap::new(), Vec::new());
         for store in &facts.escaped {
@@ -70,7 +70,7 @@ impl EscapingLines {
         Self { lines, open, pools, has_transactions: facts.has_transactions }
     }
 
-    /// The first store that has escaped the transaction which a crash before this event finds open.
+    /// The first store that escaped the transaction that is open in a crash before this event.
     fn escaped_before(&self, seq: u64, thread: Option<u32>) -> Option<&Place> {
         let of_thread = |place: &Place| thread.is_none() || place.thread == thread;
         let open = self.open.iter().filter(|(from, to, place)| *from < seq && seq <= *to && of_thread(place));
@@ -87,8 +87,8 @@ fn line_of(frame: &Frame) -> SourceLine {
     (frame.function.clone(), frame.file.clone(), frame.line, offset)
 }
 
-/// Says of crashes that they show a store which escapes its transaction, if that is the store to blame; and gives the advice that is right
-/// for a store to a pool outside of any transaction.
+/// Notes in findings about crashes that the store to blame escapes its transaction, and adapts the advice for stores to a pool outside of
+/// any transaction.
 pub fn blame_transactions(findings: &mut [Finding], lines: &EscapingLines) {
     if lines.pools.is_empty() {
         return;
@@ -105,7 +105,7 @@ pub fn blame_transactions(findings: &mut [Finding], lines: &EscapingLines) {
             let crash = finding.places.iter().find(|place| place.role == Role::FailurePoint);
             let crash = crash.map_or_else(String::new, |place| format!(" {}", where_of(place)));
             let seen = format!(" After a crash{crash}, recovery {}.", recovery.outcome);
-            // What became of an operation says more.
+            // A rule about the contents says more.
             if !matches!(recovery.outcome, Outcome::Content { .. }) {
                 finding.rule = rules::TX_STORE_NOT_ADDED.id();
             }
@@ -129,14 +129,14 @@ pub fn blame_transactions(findings: &mut [Finding], lines: &EscapingLines) {
     }
 }
 
-/// A crash inside of a call about a transaction which a store has escaped before: not the library is to blame. Engines blame it where there
-/// was no time to try each store before the crash, or where several of them matter.
+/// A crash inside a transaction call, after a store has escaped that transaction: the library is not to blame. Engines blame it if there
+/// was no time to try each store before the crash, or if several of them matter.
 fn blame_escaped(finding: &mut Finding, lines: &EscapingLines) {
     let Evidence::Crash { image, .. } = &finding.evidence else { return };
     let Some(first) = finding.places.first().filter(|first| account(&first.stack) != Account::User) else { return };
     let in_transaction =
         first.stack.iter().filter_map(|frame| frame.function.as_deref()).any(|name| name.starts_with("pmemobj_tx_"));
-    // Events of a recovery have numbers of their own.
+    // Events of a recovery are numbered separately.
     let of_recovery = image.choice.contains("crashed too");
     if !in_transaction || of_recovery {
         return;
@@ -166,7 +166,7 @@ fn spot(place: &Place) -> String {
     }
 }
 
-/// A transaction that forgets to add an object leaves all its fields behind: that is one finding for each function, the gravest.
+/// A transaction that forgets to add an object loses all its fields, so this keeps one finding per function, the gravest.
 pub fn one_per_function(findings: Vec<Finding>) -> Vec<Finding> {
     let mut known: HashMap<(Option<PathBuf>, Option<String>), usize> = HashMap::new();
     let mut left: Vec<Finding> = Vec::new();
@@ -201,7 +201,7 @@ fn join(kept: &mut Finding, mut other: Finding) {
         .filter(|place| place.label == words::label(Escape::NotAdded))
         .filter(|place| place.frame().is_some_and(|frame| seen.insert(line_of(frame))));
     let new: Vec<Place> = new.take(MOST_LINES).collect();
-    // What failed because of them comes last.
+    // New stores go before the places of the failure.
     let at = kept.places.iter().rposition(|place| place.role == Role::Store).map_or(0, |last| last + 1);
     kept.places.splice(at..at, new);
 }

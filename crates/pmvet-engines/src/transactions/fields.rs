@@ -1,4 +1,4 @@
-//! Which field of which struct a store changes: the words of its line, by the types that the debug information declares.
+//! Finds which field of which struct a store changes, from its source line and the types in the debug information.
 
 use std::path::Path;
 
@@ -14,7 +14,8 @@ pub(super) struct Field {
     pub(super) of: String,
 }
 
-/// Says of stores that escape their transactions what they change. `types_of` knows the types of a module.
+/// Adds to findings about stores that escape their transactions which field they change. `types_of` gives the types of
+/// a module.
 pub fn name_fields(findings: &mut [Finding], sources: &Sources, mut types_of: impl FnMut(&Path) -> Types) {
     let mut known: Option<(std::path::PathBuf, Types)> = None;
     for finding in findings.iter_mut().filter(|finding| finding.rule == rules::TX_STORE_NOT_ADDED.id()) {
@@ -58,7 +59,7 @@ pub(super) fn field_of(text: &str, function: &str, types: &Types) -> Option<Fiel
     let inside = ["D_RW(", "DIRECT_RW("].iter().find_map(|name| head.strip_prefix(name)?.strip_suffix(')'));
     let mut of = structs(&variable(inside.unwrap_or(&head), function, types), types);
     if inside.is_some() {
-        // A `TOID` has a member that nobody uses, of the type that it stands for.
+        // A `TOID` has an unused member of the type that it stands for.
         of = structs(types.member(&of, "_type")?.of.as_slice(), types);
     }
     let mut name = None;

@@ -1,13 +1,13 @@
 //! Transactions of libpmemobj: what they cover, and which stores escape them.
 //!
-//! A transaction takes back what was stored to the ranges that were added to it if it does not commit, and makes them persistent if it does.
-//! So does it with what it allocates. A store in it to anything else is neither taken back nor made persistent: recovery finds half of a
-//! change. This room follows the transactions of all threads ([`TransactionTracker`]), says it of findings about crashes
-//! ([`blame_transactions`]), and has the words for it.
+//! If a transaction does not commit, it rolls back the stores to the ranges that were added to it; if it commits, it makes them
+//! persistent. The same holds for what it allocates. A store in it to anything else is neither rolled back nor made persistent: recovery
+//! finds half of a change. This module follows the transactions of all threads ([`TransactionTracker`]), explains findings about crashes
+//! by them ([`blame_transactions`]), and has the words for that.
 //!
-//! Nested transactions are one with the outermost: libpmemobj commits them together.
+//! Nested transactions count as part of the outermost: libpmemobj commits them together.
 //!
-//! What it misses: atomic read-modify-write instructions, which are taken for locks; logs that a program writes through
+//! What it misses: atomic read-modify-write instructions, which count as locks; logs that a program writes through
 //! `pmemobj_tx_log_append_buffer`; objects of other pools than that of the transaction.
 
 mod blame;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Disjoint ranges: the start of each, and its end. Neighbours are one.
+/// Disjoint ranges: the end of each, by its start. Adjacent ranges are merged.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ranges(BTreeMap<u64, u64>);
 
@@ -40,7 +40,7 @@ impl Ranges {
         self.0.range(..=start).next_back().is_some_and(|(_, to)| *to >= end)
     }
 
-    /// From the first to the last address of a range that is not in the set. Nothing if all of it is.
+    /// From the first to the last address of a range that is not in the set. Nothing if the set covers it.
     pub(super) fn uncovered(&self, start: u64, end: u64) -> Option<(u64, u64)> {
         let around =
             |at: u64| self.0.range(..=at).next_back().filter(|(_, to)| **to > at).map(|(from, to)| (*from, *to));

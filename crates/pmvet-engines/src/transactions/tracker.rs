@@ -9,11 +9,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::ranges::Ranges;
 use crate::timeline::step::PmExtent;
 
-/// How many stores of one transaction that it does not cover are remembered. Most are the library's own.
+/// How many uncovered stores of one transaction are remembered. Most are the library's own.
 const MOST_STORES: usize = 1 << 16;
-/// For how many stores of one place it is remembered when their transactions ended.
+/// For how many stores of one place the end of their transaction is remembered.
 const MOST_SPANS: usize = 256;
-/// How many added ranges of one transaction are remembered one by one.
+/// How many added ranges of one transaction are remembered individually.
 const MOST_ADDS: usize = 1 << 12;
 /// What a pool of libpmemobj begins with.
 const SIGNATURE: &[u8] = b"PMEMOBJ\0";
@@ -23,31 +23,31 @@ const SIGNATURE: &[u8] = b"PMEMOBJ\0";
 pub struct TxPlace {
     /// Number of the event.
     pub seq: u64,
-    /// Whose transaction it is.
+    /// The thread of the transaction.
     pub thread: ThreadId,
     /// The instruction.
     pub site: SiteId,
     /// Its call path.
     pub context: ContextId,
-    /// The bytes it was about; of several parts, the first. Nothing if they are not PM.
+    /// The bytes concerned; of several parts, the first. Nothing if they are not PM.
     pub pm: Option<PmExtent>,
 }
 
-/// Why a transaction does not take a store back.
+/// Why a transaction does not roll a store back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Escape {
     /// The bytes were never added to it.
     NotAdded,
-    /// They were added after the store, which is what an abort restores.
+    /// They were added after the store, so an abort restores the stored value.
     AddedLate,
     /// They belong to an object that it has freed.
     Freed,
 }
 
-/// Bytes of a store that are covered, though the others are not.
+/// Bytes of a store that are covered, while the others are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoveredPart {
-    /// What has covered them.
+    /// The call that covered them.
     pub place: TxPlace,
     /// The first of them, counted from the start of the store.
     pub first: u64,
@@ -62,52 +62,53 @@ pub struct CoveredPart {
 pub struct EscapedStore {
     /// The first of them.
     pub place: TxPlace,
-    /// Why the transactions do not take them back.
+    /// Why the transactions do not roll them back.
     pub escape: Escape,
-    /// What was covered of it, if anything.
+    /// The covered part of the store, if any.
     pub part: Option<CoveredPart>,
     /// The program flushes all of them itself before its transactions end.
     pub persisted: bool,
     /// How many there were.
     pub count: u64,
-    /// From such a store to the end of its transaction, by number, for some of them.
+    /// Event numbers of such a store and of the end of its transaction, for some of them.
     pub spans: Vec<(u64, u64)>,
 }
 
-/// A range that is added to a transaction which covers it already.
+/// A range that is added to a transaction that already covers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeedlessAdd {
-    /// The first call that adds what is covered.
+    /// The first call that adds it needlessly.
     pub place: TxPlace,
-    /// The call that had it covered already.
+    /// The call that had covered it before.
     pub before: TxPlace,
-    /// It was allocated in the transaction, not added.
+    /// `before` allocated it in the transaction instead of adding it.
     pub allocated: bool,
     /// How often this place added something needlessly.
     pub count: u64,
 }
 
-/// A call, in a transaction, that makes persistent what its commit makes persistent.
+/// A call in a transaction that makes persistent what the commit makes persistent anyway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeedlessPersist {
     /// The first such call.
     pub place: TxPlace,
-    /// What added the range to the transaction, if that is remembered.
+    /// The call that added the range to the transaction, if it is remembered.
     pub added: Option<TxPlace>,
     /// How often this place made something persistent needlessly.
     pub count: u64,
 }
 
-/// What transactions of a whole run gave.
+/// What the transactions of a whole run have shown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TransactionFacts {
-    /// Stores that are neither taken back nor made persistent, in the order of the run.
+    /// Stores that are neither rolled back nor made persistent, in the order of the run.
     pub escaped: Vec<EscapedStore>,
     /// Ranges that were covered already, one for each place of the program that adds them.
     pub adds: Vec<NeedlessAdd>,
     /// Calls that make persistent what the commit would, one for each place of the program.
     pub persists: Vec<NeedlessPersist>,
-    /// Any transaction was begun. A program that begins none uses other ways of libpmemobj to do several things at once.
+    /// Some transaction was begun. A program that begins none uses other features of libpmemobj to do several things
+    /// atomically.
     pub has_transactions: bool,
     /// The files that transactions were begun on.
     pub pools: FxHashSet<FileId>,
@@ -133,12 +134,12 @@ struct OpenTransaction {
     pool: Option<FileId>,
     covered: Ranges,
     freed: Ranges,
-    /// What made them covered, oldest first.
+    /// The calls that covered ranges, oldest first.
     adds: Vec<AddedRange>,
     stores: Vec<UncoveredStore>,
-    /// Those that have escaped: which, and the number of the store.
+    /// Stores that have escaped: index of the finding, and number of the store.
     settled: Vec<(usize, u64)>,
-    /// By the address of the line: which of the stores are there.
+    /// Indices of the stores to each line, by its address.
     at_line: FxHashMap<u64, Vec<usize>>,
 }
 
@@ -169,7 +170,7 @@ impl TransactionTracker {
         match event.what {
             What::Transaction { op, addr, len } => self.call(event, op, addr, len, spaces),
             What::Map { file, .. } => self.look_at(file, before),
-            // Who makes a pool begins with its header.
+            // Creating a pool begins with its header.
             What::Store { addr, value, .. } if value.starts_with(SIGNATURE) => {
                 self.facts
                     .pools
@@ -197,7 +198,7 @@ impl TransactionTracker {
         }
     }
 
-    /// A file that holds a pool says so.
+    /// Recognises a file that holds a pool by its signature.
     #[cold]
     fn look_at(&mut self, file: FileId, before: &(impl LineSource + ?Sized)) {
         let start = before.line(LineId::containing(file, 0));
@@ -263,7 +264,7 @@ impl TransactionTracker {
         }
     }
 
-    /// Nothing more can be added: what is not covered has escaped.
+    /// Nothing more can be added: uncovered stores have escaped.
     fn settle(&mut self, thread: ThreadId) {
         let Some(open) = self.open.get_mut(&thread) else { return };
         for store in open.stores.drain(..) {
@@ -275,7 +276,7 @@ impl TransactionTracker {
                 self.facts.escaped.push(EscapedStore { place, escape, part, persisted: true, count: 0, spans });
             }
             let known = &mut self.facts.escaped[at];
-            // The first one that the program leaves to the transaction is the one to show.
+            // Shows the first store that the program does not make persistent itself.
             if known.persisted && !persisted {
                 (known.place, known.part) = (place, part);
             }
@@ -323,7 +324,7 @@ impl OpenTransaction {
         self.at_line.clear();
     }
 
-    /// Adds a range. Returns what had it covered already.
+    /// Adds a range. Returns the call that had already covered it.
     fn add(&mut self, place: TxPlace, start: u64, len: u64, allocated: bool) -> Option<AddedRange> {
         let end = start.saturating_add(len);
         let covered = !allocated && self.covered.cover(start, end);
@@ -339,7 +340,8 @@ impl OpenTransaction {
         before.filter(|_| covered)
     }
 
-    /// Stores to a range that is added only now. What was covered already is added once more, which says nothing about the store.
+    /// Marks the stores to a range that is added only now. If their uncovered bytes are not in it, it says nothing about the
+    /// store.
     fn came_late(&mut self, start: u64, end: u64) {
         self.each_store(start, end, |store| {
             let (from, to) = store.uncovered;
@@ -349,7 +351,7 @@ impl OpenTransaction {
         });
     }
 
-    /// An object is freed. How large it is shows only if it was added or allocated before.
+    /// An object is freed. Its size is known only if it was added or allocated before.
     fn free(&mut self, addr: u64) {
         let ends = self.adds.iter().filter(|add| add.start == addr).map(|add| add.end);
         if let Some(end) = ends.max() {
@@ -370,7 +372,7 @@ impl OpenTransaction {
         }
         let part = self.covered_part(start, end);
         let escape = if self.freed.touch(start, end) { Escape::Freed } else { Escape::NotAdded };
-        // What bypasses the cache is persistent with the next fence.
+        // A store that bypasses the cache is persistent with the next fence.
         let persisted = how == StoreKind::NonTemporal;
         for line in lines {
             self.at_line.entry(line).or_default().push(self.stores.len());
@@ -378,7 +380,7 @@ impl OpenTransaction {
         self.stores.push(UncoveredStore { start, end, uncovered, part, place, escape, persisted });
     }
 
-    /// The bytes of a range that one call has covered, if any has.
+    /// The bytes of a range that some call has covered, if any.
     fn covered_part(&self, start: u64, end: u64) -> Option<CoveredPart> {
         let add = self.adds.iter().rfind(|add| add.start < end && start < add.end)?;
         let (from, to) = (add.start.max(start), add.end.min(end));

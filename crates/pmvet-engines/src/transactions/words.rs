@@ -1,4 +1,4 @@
-//! How findings tell of stores that escape a transaction.
+//! How findings describe stores that escape a transaction.
 
 use pmvet_findings::Finding;
 
@@ -15,7 +15,7 @@ pub(crate) fn title(escape: Escape, who: &str) -> String {
     }
 }
 
-/// What of a store is covered, and where that was done: `the first 8 of its 16 bytes in `add` (queue.c:7)`.
+/// The covered part of a store, and where that was done: `the first 8 of its 16 bytes in `add` (queue.c:7)`.
 pub(super) fn part(part: &CoveredPart, where_: &str) -> String {
     let CoveredPart { first, len, of, .. } = *part;
     match first {
@@ -25,7 +25,7 @@ pub(super) fn part(part: &CoveredPart, where_: &str) -> String {
     }
 }
 
-/// `here` is where the store is: `` `push` (queue.c:12) ``. `part` says what of it is covered, if that is not nothing.
+/// `here` is where the store is: `` `push` (queue.c:12) ``. `part` describes the part that is covered, if any.
 pub(crate) fn happened(escape: Escape, here: &str, persisted: bool, part: Option<&str>) -> String {
     if let (Escape::NotAdded, false, Some(part)) = (escape, persisted, part) {
         return format!(
@@ -78,7 +78,7 @@ pub(crate) fn label(escape: Escape) -> &'static str {
     }
 }
 
-/// For stores to a pool outside of any transaction. `store` is where: `in push (queue.c:12)`.
+/// For stores to a pool outside of any transaction. `store` is the place: `in push (queue.c:12)`.
 pub(crate) fn outside_fix(store: &str, has_transactions: bool) -> String {
     let data = Finding::DATA;
     if has_transactions {
@@ -95,7 +95,7 @@ pub(crate) fn outside_fix(store: &str, has_transactions: bool) -> String {
     )
 }
 
-/// For a crash between two steps of the library, of which each is complete by itself.
+/// For a crash between two steps of the library that are each complete by themselves.
 pub(crate) fn together_fix(opened: &str, closed: Option<String>, has_transactions: bool) -> String {
     let with = closed.map_or("what belongs to it".to_owned(), |closed| format!("what is done {closed}"));
     if has_transactions {
