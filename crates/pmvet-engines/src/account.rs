@@ -1,21 +1,21 @@
-//! On whose account an event is: the program's, or a library's.
+//! Whether the program or a library is responsible for an event.
 //!
-//! A library's own stores, flushes and fences are nobody's business but the library's; those that it makes because the
-//! program asked for exactly that (`pmem_persist`, `pmemobj_memcpy`) are the program's.
+//! A library is responsible for its own stores, flushes and fences; the program is for those that it asked the library
+//! to make (`pmem_persist`, `pmemobj_memcpy`).
 
 use pmvet_findings::{Frame, Stack};
 
 use crate::stacks::{Owner, owner};
 
-/// On whose account an event is.
+/// Who is responsible for an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Account {
     User,
-    /// Somebody else's, and why it need not be reported.
+    /// A library, and why the event need not be reported.
     Library(&'static str),
 }
 
-/// Functions of PMDK that do to PM exactly what their name and arguments say.
+/// Functions of PMDK that do to PM exactly what name and arguments say.
 const ON_BEHALF: &[&str] = &[
     "pmem_persist",
     "pmem_flush",
@@ -38,8 +38,8 @@ const ON_BEHALF: &[&str] = &[
     "pmemlog_",
 ];
 
-/// Of the C library: its locks hold volatile state wherever they are, as pthreads has no locks that survive a crash.
-/// libpmemobj's locks are these, with a number that tells after a restart that they are stale.
+/// Lock functions of the C library: locks hold volatile state wherever they are, as pthreads has none that survive a
+/// crash. libpmemobj uses the same locks, with a number that shows after a restart that they are stale.
 const LOCKS: &[&str] =
     &["pthread_", "__pthread_", "___pthread_", "__lll_", "__GI___pthread", "lll_", "sem_", "__new_sem"];
 
@@ -55,7 +55,7 @@ pub(crate) fn account(stack: &Stack) -> Account {
     if inside == stack.len() {
         return Account::Library("no code of the program is involved: a library starts up or shuts down");
     }
-    // The function that the user called is the outermost of the library's.
+    // The user called the outermost of the library's functions.
     match library.iter().rfind(|f| owner(f) == Owner::PmLibrary) {
         Some(entry) if !named(ON_BEHALF, entry) => Account::Library(
             "PMDK's own heap, logs and run-time state: checksums, redo and undo logs protect what it keeps, and part of a pool's \

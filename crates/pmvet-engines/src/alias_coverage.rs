@@ -1,5 +1,5 @@
-//! PM alias pairs: two accesses to the same word, one right after the other, by different threads. Each access counts with its instruction
-//! and whether the word was persistent then; a flush makes it so, as in the paper.
+//! PM alias pairs: two accesses to the same word, one right after the other, by different threads. An access is identified by its
+//! instruction and by whether the word was persistent then; as in the paper, a flush makes it persistent.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -10,7 +10,7 @@ use pmvet_events::{ContextId, FileId, Places, SiteId, ThreadId};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-/// How many words are remembered; a bound on memory.
+/// Words to remember; a bound on memory.
 const MOST_WORDS: usize = 1 << 20;
 
 /// What runs have covered, as hashes that are the same in every run of a program.
@@ -26,7 +26,7 @@ pub struct Covered {
 }
 
 impl Covered {
-    /// Adds what another has. Returns what of it is new.
+    /// Adds what another has covered. Returns what is new.
     pub fn add(&mut self, other: Self) -> Self {
         fn new(known: &mut HashSet<u64>, other: HashSet<u64>) -> HashSet<u64> {
             other.into_iter().filter(|&hash| known.insert(hash)).collect()
@@ -38,7 +38,7 @@ impl Covered {
         }
     }
 
-    /// What of this the other does not have.
+    /// What this covers and the other does not.
     pub fn without(mut self, other: &Self) -> Self {
         self.pairs.retain(|hash| !other.pairs.contains(hash));
         self.paths.retain(|hash| !other.paths.contains(hash));
@@ -57,7 +57,7 @@ impl Covered {
     }
 }
 
-/// An access, as coverage tells it from others.
+/// What identifies an access in the coverage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct AliasAccess {
     site: SiteId,
@@ -69,11 +69,11 @@ struct AliasAccess {
 struct LastAccess {
     thread: ThreadId,
     access: AliasAccess,
-    /// It has been stored to and not flushed since.
+    /// The word was stored to and not flushed since.
     dirty: bool,
 }
 
-/// Fed with the events of a run.
+/// Collects coverage from the events of a run.
 #[derive(Debug, Default)]
 pub struct Aliases {
     spaces: AddressSpaces,
@@ -108,7 +108,7 @@ impl Aliases {
         }
     }
 
-    /// `dirties`: it is a store, and whether the word is dirty then.
+    /// `dirties`: for a store, whether it leaves the word dirty.
     fn access(&mut self, event: &Event<'_>, addr: u64, len: u64, dirties: Option<bool>) {
         let Self { spaces, words, pairs, .. } = self;
         spaces.locate(event.thread, addr, len, |part| {

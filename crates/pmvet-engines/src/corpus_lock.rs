@@ -1,4 +1,4 @@
-//! Whose a corpus is: the format that it has, and the one process that may add to it.
+//! The format of a corpus, and the lock that lets only one process add to it.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -7,7 +7,7 @@ use std::path::Path;
 const LOCK: &str = "lock";
 const FORMAT: &str = "format";
 
-/// As long as it lives, the corpus is ours. The kernel ends it with the process, however that ends.
+/// As long as this lives, the corpus is ours. The kernel releases it with the process, however that ends.
 #[derive(Debug)]
 pub(crate) struct Claim {
     _lock: File,
@@ -25,7 +25,7 @@ impl Claim {
             let text = format!("another campaign{owner} is using it");
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
         }
-        // Only for the message above.
+        // The number is only for the message above.
         let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
         if check_format(folder, format, content)? == Format::None {
             let fresh = folder.join(format!(".{FORMAT}"));

@@ -1,4 +1,4 @@
-//! What an engine has done, kept on disk line by line, so that an interrupted run can go on.
+//! Journals: what an engine has done, kept on disk line by line, so that an interrupted run can go on.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -13,12 +13,12 @@ pub(crate) struct HeldBack<T> {
     pub(crate) entries: Vec<T>,
     /// Where the last whole line ends.
     pub(crate) end: u64,
-    /// Something follows it that was not written to its end, as `kill -9` leaves it.
+    /// An incomplete line follows, as `kill -9` leaves it.
     pub(crate) torn: bool,
 }
 
-/// Reads a file of JSON lines. Only its last line may be damaged, and only by not being whole: any other line that cannot be read is
-/// an error, since what follows it would be lost.
+/// Reads a file of JSON lines. Only its last line may be damaged, and only by being incomplete: any other unreadable line is an
+/// error, since what follows it would be lost.
 pub(crate) fn read<T: DeserializeOwned>(file: &File, path: &Path) -> io::Result<HeldBack<T>> {
     let mut held = HeldBack { entries: Vec::new(), end: 0, torn: false };
     let mut reader = BufReader::new(file);
@@ -35,7 +35,7 @@ pub(crate) fn read<T: DeserializeOwned>(file: &File, path: &Path) -> io::Result<
     Ok(held)
 }
 
-/// What to say about a line that cannot be used. Lines count from 1.
+/// The error for an unreadable line. Lines count from 1.
 pub(crate) fn damaged(path: &Path, line: usize, why: &dyn std::fmt::Display) -> io::Error {
     let text = format!("line {line} of {} is damaged: {why}; nothing was changed", path.display());
     io::Error::new(io::ErrorKind::InvalidData, text)
@@ -51,7 +51,7 @@ pub(crate) struct JournalLines {
 }
 
 impl JournalLines {
-    /// Opens or makes it, and returns what is in it. A torn last line is cut off.
+    /// Opens or creates it, and returns its entries. Cuts off a torn last line.
     pub(crate) fn open<T: DeserializeOwned>(path: &Path) -> io::Result<(Self, Vec<T>)> {
         let held = match File::open(path) {
             Ok(file) => read(&file, path)?,
@@ -67,8 +67,8 @@ impl JournalLines {
         Ok((Self { file, end: held.end, failure, torn: held.torn }, held.entries))
     }
 
-    /// Adds a line. If there is no room for it, that and all later ones are left out: the engine goes on without them, and
-    /// [`Self::take_failure`] tells.
+    /// Adds a line. If there is no room for it, the engine goes on without this and all later lines, and
+    /// [`Self::take_failure`] tells why.
     pub(crate) fn add(&mut self, entry: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(entry).map_err(io::Error::other)?;
         line.push(b'\n');
@@ -76,7 +76,7 @@ impl JournalLines {
         match file.write_all(&line) {
             Ok(()) => self.end += line.len() as u64,
             Err(e) => {
-                // Half a line at the end would be taken for what a kill left.
+                // Half a line at the end would look like what a kill left.
                 let _ = file.set_len(self.end);
                 self.failure = Some(e);
                 self.file = None;

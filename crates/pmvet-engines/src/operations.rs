@@ -1,5 +1,5 @@
 //! Inputs made of operations, a line each, and the mutations of PMRace's section 4.5: mutate a parameter, add, delete,
-//! shuffle, merge; prefer keys like those that are there; populate with many different ones.
+//! shuffle, merge; prefer keys near existing ones; populate with many different ones.
 //!
 //! The operations come from the user's `ops.toml`, or else from the lines of the seeds, whose numbers become parameters.
 
@@ -33,7 +33,7 @@ use serde::Deserialize;
 pub struct Operations {
     /// Lines with `{name}` where a parameter goes.
     pub operations: Vec<String>,
-    /// The one that fills a store; without it, any that has a parameter.
+    /// The operation that fills a store; without it, any that has a parameter.
     pub populate: Option<String>,
     /// What each `{name}` may stand for.
     #[serde(default)]
@@ -44,16 +44,16 @@ pub struct Operations {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
-    /// The least number, 0 unless the file says otherwise.
+    /// The smallest number, 0 unless the file says otherwise.
     #[serde(default)]
     pub min: i64,
-    /// The greatest number, included; 100 unless the file says otherwise.
+    /// The largest number, inclusive; 100 unless the file says otherwise.
     #[serde(default = "Parameter::default_max")]
     pub max: i64,
-    /// Instead of numbers.
+    /// Words to use instead of numbers.
     #[serde(default)]
     pub values: Vec<String>,
-    /// The range is a guess, so numbers of any size are tried now and then.
+    /// The range is a guess, so numbers of any size are tried occasionally.
     #[serde(skip)]
     wide: bool,
 }
@@ -70,7 +70,7 @@ impl Default for Parameter {
     }
 }
 
-/// Gives a number below its argument, which is not 0.
+/// Gives a random number below its argument, which is not 0.
 pub type Chance<'a> = &'a mut dyn FnMut(usize) -> usize;
 
 impl Operations {
@@ -89,7 +89,8 @@ impl Operations {
         Ok(this)
     }
 
-    /// From seeds that are text. Nothing if they are not, or have no lines in common.
+    /// Derives operations from seeds that are text. Nothing if the seeds are not text, have no lines, or too many
+    /// different ones.
     pub fn of_seeds<'a>(seeds: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
         const MOST: usize = 64;
         let mut lines = BTreeSet::new();
@@ -114,7 +115,7 @@ impl Operations {
         })
     }
 
-    /// They come from seeds, so there may be others.
+    /// The operations come from seeds, so there may be others.
     pub(super) fn are_guessed(&self) -> bool {
         self.parameters.values().any(|parameter| parameter.wide)
     }
@@ -123,7 +124,7 @@ impl Operations {
         Parameter::default_max()
     }
 
-    /// Changes an input, with the help of another one. Says whether it did.
+    /// Changes an input, with the help of another one. Returns whether it did.
     pub fn mutate(&self, input: &mut Vec<u8>, other: &[u8], below: Chance<'_>) -> bool {
         let Ok(text) = std::str::from_utf8(input) else { return false };
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -193,7 +194,7 @@ impl Operations {
         }
         let span = parameter.max.saturating_sub(parameter.min).saturating_add(1).max(1);
         let number = match keys {
-            // A key that is there already, or its neighbour.
+            // An existing key, or its neighbour.
             [_, ..] if below(2) == 0 => keys[below(keys.len())].saturating_add(below(3) as i64 - 1),
             _ => parameter.min.saturating_add(below(usize::try_from(span).unwrap_or(usize::MAX)) as i64),
         };
@@ -215,10 +216,10 @@ impl Operations {
         line
     }
 
-    /// Another number in a line, or another line if there is none in it.
+    /// Changes a number in a line, or replaces a line that has none.
     fn change(&self, line: &str, keys: &[i64], below: Chance<'_>) -> String {
         let words: Vec<&str> = line.split(' ').collect();
-        // Operations that are letters are some of many, as a rule.
+        // If operations are single letters, there are usually more of them.
         if self.are_guessed() && words[0].len() == 1 && below(8) == 0 {
             let letter = char::from(b'a' + below(26) as u8).to_string();
             return std::iter::once(letter.as_str()).chain(words[1..].iter().copied()).collect::<Vec<_>>().join(" ");

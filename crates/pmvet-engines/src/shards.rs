@@ -1,9 +1,9 @@
-//! Work that several machines share: which of them does what, so that none has much more to do than the others.
+//! Divides work among machines so that none has much more to do than the others.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The shard of each job: the longest job first, each to the shard that has least to do so far (Graham's LPT rule).
+/// The shard of each job: the longest job first, each to the least loaded shard (Graham's LPT rule).
 ///
 /// The longest shard then takes at most 4/3 of the best possible time. Equal costs give equal results on every machine.
 pub fn balance(costs: &[u64], shards: usize) -> Vec<usize> {

@@ -1,4 +1,4 @@
-//! From the ids of events to stacks that a reader understands, and which frame of a stack is the reader's own.
+//! Resolves the ids of events to readable stacks, and finds the user's own frame in a stack.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) fn named(stack: &Stack) -> &Frame {
     &stack[naming_frame(stack, user_frame(stack).unwrap_or(0))]
 }
 
-/// Resolves what events carry. Engines are tested with one that makes up its answers.
+/// Resolves the ids that events carry. Tests of engines use an implementation with made-up answers.
 pub trait Stacks {
     /// The instruction and its callers, innermost first. Never empty.
     fn stack(&mut self, site: SiteId, context: ContextId) -> Stack;
@@ -34,14 +34,14 @@ pub trait Stacks {
     }
 }
 
-/// Where a recovery was when it failed. Nothing if the program's own code is not on the stack: `main` may have returned.
+/// The place where a recovery failed. Nothing if the program's own code is not on the stack: `main` may have returned.
 pub(crate) fn recovery_place(stack: &Stack, outcome: &Outcome) -> Option<Place> {
     let label = format!("recovery {outcome}");
     let place = Place { role: Role::Recovery, stack: stack.clone(), thread: None, pm: None, seq: None, label };
     stack.iter().any(Frame::is_user).then_some(place)
 }
 
-/// What a run tells about its modules and files.
+/// The modules and files of a run.
 #[derive(Debug, Default)]
 pub struct Symbols {
     symbolizer: Symbolizer,
@@ -49,12 +49,12 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    /// With nothing known of the run yet; its events tell.
+    /// Knows nothing of the run yet; its events will tell.
     pub fn new(symbolizer: Symbolizer) -> Self {
         Self { symbolizer, ..Self::default() }
     }
 
-    /// Takes notice of an event that defines something.
+    /// Notes an event that defines something.
     pub fn event(&mut self, event: &Event<'_>) {
         match event.what {
             What::Module { module, base, path, .. } => self.symbolizer.add_module(module, base, path),
@@ -65,7 +65,7 @@ impl Symbols {
         }
     }
 
-    /// Goes on with another run of the same program. What is known of its files on disk stays known.
+    /// Goes on with another run of the same program, and keeps what is known of its files on disk.
     pub fn go_on_with(&mut self, other: Self) {
         self.symbolizer.go_on_with(other.symbolizer);
         self.files = other.files;
@@ -76,17 +76,17 @@ impl Symbols {
         self.symbolizer.types()
     }
 
-    /// The same of one module.
+    /// The types and variables of one module.
     pub fn types_in(&mut self, module: &Path) -> Types {
         self.symbolizer.types_in(module)
     }
 
-    /// What a PM file is called.
+    /// The path of a PM file; empty if unknown.
     pub fn path(&self, file: FileId) -> PathBuf {
         self.files.get(&file).cloned().unwrap_or_default()
     }
 
-    /// With the places of the run it can answer.
+    /// Adds the places of the run, which lookups need.
     pub fn with<'a>(&'a mut self, places: &'a dyn Places) -> Resolver<'a> {
         Resolver { symbols: self, places }
     }
@@ -106,7 +106,7 @@ impl std::fmt::Debug for Resolver<'_> {
 
 impl Stacks for Resolver<'_> {
     fn stack(&mut self, site: SiteId, context: ContextId) -> Stack {
-        // A context names call instructions, not return addresses, so that all sites are looked up alike.
+        // A context names call instructions, not return addresses, so all sites are looked up alike.
         let ids = std::iter::once(site).chain(self.places.calls(context));
         let sites: Vec<Site> = ids.filter_map(|id| self.places.site(id)).collect();
         let mut stack = program_frames(&mut self.symbols.symbolizer, &sites);
@@ -126,7 +126,7 @@ impl Stacks for Resolver<'_> {
 }
 
 /// The frames of all sites, innermost first, without those of the C library that start programs and threads: no report shows them, and
-/// to name them means to read its debug information, a third of what symbols cost in a short run.
+/// naming them would mean reading its debug information, a third of what symbols cost in a short run.
 pub(crate) fn program_frames(symbolizer: &mut Symbolizer, sites: &[Site]) -> Stack {
     let starts_others = |symbolizer: &Symbolizer, site: &Site| {
         symbolizer.path(site.module).is_some_and(|path| module_owner(path) == Owner::Runtime)
@@ -142,7 +142,7 @@ pub(crate) fn program_frames(symbolizer: &mut Symbolizer, sites: &[Site]) -> Sta
     while end > 0 && starts_others(symbolizer, &sites[end - 1]) {
         end -= 1;
     }
-    // Without code of the program's own, who has called what is left says when it ran: `main` may have returned.
+    // If none of the program's own code is left, the callers show when it ran: `main` may have returned.
     let is_own =
         |site: &Site| symbolizer.path(site.module).is_some_and(|path| !is_library(path) && !is_pm_library(path));
     let shown = if sites[..end].iter().any(is_own) { &sites[..end] } else { sites };
@@ -190,7 +190,7 @@ pub(crate) fn owner(frame: &Frame) -> Owner {
     Owner::User
 }
 
-/// Whose code a file has, as far as its name tells.
+/// Whose code a file contains, as far as its name tells.
 fn module_owner(module: &Path) -> Owner {
     const RUNTIMES: &[&str] =
         &["libc.so", "libc-", "libpthread", "ld-linux", "ld-2", "libstdc++", "libgcc_s", "libm.so", "librt", "libdl"];

@@ -1,7 +1,7 @@
-//! Crashes of one recorded run: which images are tried, and what comes of them.
+//! Crashes of one recorded run: which images are tried, and the findings from them.
 //!
-//! What the rules suspect is tried, too: a store that is never made persistent is left out of the final content of PM, and if recovery
-//! fails on that, the rule's finding has its proof.
+//! What the rules suspect is tried, too: the final content of PM without a store that is never made persistent is one more image, and
+//! if recovery fails on it, the rule's finding is proven.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -44,18 +44,18 @@ pub(super) struct Injection<'a> {
     part: Part,
 }
 
-/// What fault injection gave.
+/// The results of fault injection.
 #[derive(Debug)]
 pub(super) struct Injected {
-    /// First one for each of the causes of `failures`, then the others.
+    /// First one for each cause of `failures`, then the others.
     pub(super) findings: Vec<Finding>,
-    /// Findings that are counted with one of these, for other shards to count.
+    /// Findings that were counted into one of these, for other shards to count.
     pub(super) counted: Vec<Finding>,
-    /// Failures in a row, with the position of the finding that the first of each kind has.
+    /// Failures in a row; the first of each kind has the position of its finding.
     pub(super) failures: Vec<(Failures, Option<usize>)>,
-    /// Failure points, by position, from which the recoveries are to be crashed, too.
+    /// Positions of the failure points whose recoveries are to be crashed, too.
     pub(super) to_crash: Vec<usize>,
-    /// What it takes to see each failing image again, by the hash of the image.
+    /// What is needed to rebuild each failing image, by the hash of the image.
     pub(super) witnesses: HashMap<String, Witness>,
     pub(super) verdicts: Vec<PointVerdict>,
     pub(super) done: TrialCounts,
@@ -79,14 +79,14 @@ struct TriedImages {
 /// The content at the end of a run without a store that a rule suspects, by the position of the rule's finding.
 type LostStores = Vec<(usize, Vec<Patch>)>;
 
-/// A reordered crash, what recovery did, and the store that decides, if that is known.
+/// A reordered crash, what recovery did, and the store that decides, if known.
 type FatalState<'a> = (&'a ReorderedState, Tried, Option<Decisive>);
 
 /// Findings, and the failures that they are about.
 type Worded = (Vec<Finding>, Vec<(Failures, Option<usize>)>);
 
 impl<'a> Injection<'a> {
-    /// `recovery` is that of this run, without its timeout.
+    /// `recovery` is that of this run; its timeout is not set yet.
     pub(super) fn new(
         plan: &'a CheckPlan,
         run: &'a RecordedRun,
@@ -98,7 +98,7 @@ impl<'a> Injection<'a> {
         Self { plan, run, lab, recovery: RecoveryCommand { timeout, ..recovery }, usual, part }
     }
 
-    /// Tries the crashes, and finds out from where `recoveries` recoveries may be crashed.
+    /// Tries the crashes, and finds the points from which `recoveries` recoveries can be crashed.
     pub(super) fn run(
         self,
         mut journal: TrialJournal,
@@ -130,18 +130,18 @@ impl<'a> Injection<'a> {
         let (mut all, failures) = self.windows(&pool, &mut journal, &setting, &mut witnesses)?;
         let states = self.fatal_states(&verdicts, &pool, &mut journal, &mut witnesses)?;
         let (by_rules, proven) = self.suspicions(&lost, &journal, &setting, &mut witnesses);
-        // What one shard alone cannot tell is left to whoever joins them.
+        // One shard alone cannot decide this: joining the shards does.
         let by_rules = match self.plan.shard {
             None => causes::count_suspicions(&mut all, by_rules),
             Some(_) => by_rules,
         };
         all.extend(by_rules);
-        // The same store, found twice: the rule says more.
+        // If a rule and a crash blame the same store, the rule says more.
         let known: Vec<Finding> = all.iter().filter(|f| proven.contains(&f.places[0].seq)).cloned().collect();
         let states: Vec<_> = states.iter().map(|(state, tried, early)| (*state, tried, *early)).collect();
         let found = self.run.with_names(|names| findings::of_states(&self.run.scan, &states, &known, &setting, names));
         let (found, counted) = causes::count_early(&mut all, found);
-        // What several stores lost together prove, one shard alone cannot tell.
+        // One shard alone cannot tell what several stores lost together prove.
         let found = match self.plan.shard {
             None => causes::prove_suspicions(&mut all, found),
             Some(_) => found,
@@ -167,7 +167,7 @@ impl<'a> Injection<'a> {
         })
     }
 
-    /// Tries this shard's part of the images, and what it takes to tell what they mean.
+    /// Tries this shard's part of the images, and those needed to interpret them.
     fn try_images(
         &self,
         pool: &TrialPool<'_>,
@@ -183,7 +183,7 @@ impl<'a> Injection<'a> {
         let (mine, others): (Vec<_>, Vec<_>) = lost.iter().enumerate().partition(|(i, _)| self.part.owns_job(*i));
         jobs.extend(mine.into_iter().map(|(_, (_, patches))| scan.end_with(patches)));
         let done = pool.run(&jobs, journal, progress).map_err(not_run)?;
-        // What other shards count. What is said about a store depends on all of these.
+        // Images that other shards count: what is said about a store depends on all of them.
         let others: Vec<TrialImage<'_>> = others.into_iter().map(|(_, (_, patches))| scan.end_with(patches)).collect();
         pool.run(&others, journal, &()).map_err(not_run)?;
         try_more(scan, pool, journal, |verdicts| self.part.neighbours(verdicts))?;
@@ -196,7 +196,7 @@ impl<'a> Injection<'a> {
         Ok(TriedImages { done, images, to_crash })
     }
 
-    /// Failures in program order, traced back to stores, in words.
+    /// Findings for failures in program order, traced back to stores.
     fn windows(
         &self,
         pool: &TrialPool<'_>,
@@ -237,8 +237,8 @@ impl<'a> Injection<'a> {
         Ok(worded)
     }
 
-    /// Reordered crashes that are fatal at points where one in program order is not, for a reason of their own, with the store that
-    /// decides each, as far as experiments tell.
+    /// Reordered crashes that are fatal for a reason of their own, at points where the crash in program order is not, each with the
+    /// store that decides it, if experiments find one.
     fn fatal_states(
         &self,
         verdicts: &[PointVerdict],
@@ -266,7 +266,7 @@ impl<'a> Injection<'a> {
         Ok(states)
     }
 
-    /// What the rules found, in words, with the proof that recovery gives for some of it. Also returns the stores of what is proven.
+    /// The findings of the rules, some of them proven by recovery. Also returns the stores of the proven ones.
     fn suspicions(
         &self,
         lost: &LostStores,
@@ -285,7 +285,7 @@ impl<'a> Injection<'a> {
             }
         }
         let mut raw = self.run.raw.findings.clone();
-        // What recovery needs was not meant to be volatile.
+        // Data that recovery needs is not meant to be volatile.
         let volatile = raw.iter_mut().filter(|f| f.rule == rules::TRANSIENT_DATA);
         let needed = volatile.filter(|f| fatal.contains_key(&f.place.seq));
         needed.for_each(|f| f.rule = rules::UNPERSISTED_STORE);
@@ -307,7 +307,7 @@ impl<'a> Injection<'a> {
         (all, proven)
     }
 
-    /// What it takes to make an image again: a crash before the event with this number, or at the end.
+    /// What is needed to rebuild an image: a crash before the event with this number, or at the end.
     fn witness(&self, seq: Option<u64>, image: &TrialImage<'_>) -> Witness {
         let promised = self.recovery.promised.as_ref();
         Witness {
@@ -324,7 +324,7 @@ impl<'a> Injection<'a> {
         scan.points[state.point].image_with(&state.patches).name(&scan.versions)
     }
 
-    /// The recovery from the image of this name, if it was tried and fails.
+    /// The recovery from the image with this name, if it was tried and failed.
     fn failure<'j>(&self, image: &str, journal: &'j TrialJournal) -> Option<&'j Tried> {
         journal.get(image).filter(|tried| tried.outcome != *self.usual)
     }
@@ -334,7 +334,7 @@ impl<'a> Injection<'a> {
         self.run.scan.states.iter().filter(|state| self.part.owns(state.point))
     }
 
-    /// For some stores of each place that never makes them persistent: the final content of PM without one.
+    /// For some stores of each place that never makes them persistent: the final content of PM without that store.
     fn lost_stores(&self) -> LostStores {
         let mut lost = Vec::new();
         for (i, finding) in self.run.raw.findings.iter().enumerate() {
@@ -348,7 +348,7 @@ impl<'a> Injection<'a> {
         lost
     }
 
-    /// How long a recovery takes that has the machine for itself, on the mean.
+    /// Mean time of a recovery that has the machine to itself.
     fn time_alone(&self) -> Option<f64> {
         let scan = &self.run.scan;
         let mut bench = Bench::default();
@@ -366,7 +366,7 @@ fn not_run(error: std::io::Error) -> LabError {
     LabError::output("run", "a recovery", error)
 }
 
-/// What a state has lost, for the search for the store that decides. Nothing if it has lost nothing.
+/// What a state loses, for the search for the store that decides. Nothing if it loses nothing.
 fn fatal_loss<'a>(scan: &FailurePointScan, state: &'a ReorderedState) -> Option<FatalLoss<'a>> {
     let point = &scan.points[state.point];
     let first = state.lost.iter().min_by_key(|lost| lost.seq)?;
@@ -383,7 +383,7 @@ fn fatal_loss<'a>(scan: &FailurePointScan, state: &'a ReorderedState) -> Option<
     })
 }
 
-/// Tries crashes at failure points, by position, as long as `wanted` names such as nobody has tried.
+/// Tries crashes at failure points, by position, as long as `wanted` names untried ones.
 fn try_more(
     scan: &FailurePointScan,
     pool: &TrialPool<'_>,
@@ -394,7 +394,7 @@ fn try_more(
         let points = wanted(&findings::verdicts(scan, journal, pool.usual));
         let jobs: Vec<TrialImage<'_>> = points.iter().map(|&i| scan.points[i].image()).collect();
         let done = pool.run(&jobs, journal, &()).map_err(not_run)?;
-        // Nothing is left to try, or there is no time for it.
+        // Nothing is left to try, or there is no time left.
         if done.tried == 0 {
             return Ok(());
         }

@@ -1,13 +1,13 @@
-//! A check of one recorded run: the rules and fault injection together, as `pmvet check` and `vet` have them.
+//! A check of one recorded run: the rules and fault injection together, as in `pmvet check` and `vet`.
 //!
 //! Both engines read the events in one pass (`recorded_run`). What [`rules`](crate::rules) suspects is tried like the crashes of
-//! [`inject`](crate::inject) (`injection`), and a store that both blame is one finding. Then some of the
-//! recoveries are crashed in their turn (`recovery_crashes`). With `--durable`, contents are compared with what was promised. [`share`]
-//! is for runs whose crashes several machines try.
+//! [`inject`](crate::inject) (`injection`), and a store that both blame is one finding. Then some of the recoveries are crashed
+//! themselves (`recovery_crashes`). With `--durable`, contents are compared with what was promised. [`share`] is for runs whose crashes
+//! are tried on several machines.
 //!
 //! A [`CrashCheck`] goes through these steps: it is [read](CrashCheck::read); contents are
-//! [expected](CrashCheck::expect_durable), if anybody asks; the recovery is [proven](CrashCheck::prove) on what the undisturbed run
-//! left; crashes are [tried](CrashCheck::run). Whoever calls it decides what to tell the user in between.
+//! [expected](CrashCheck::expect_durable), if wanted; the recovery is [proven](CrashCheck::prove) on what the undisturbed run left;
+//! crashes are [tried](CrashCheck::run). The caller decides what to tell the user in between.
 
 mod injection;
 mod recorded_run;
@@ -42,30 +42,30 @@ use crate::transactions;
 /// What is tried, and how much of it.
 #[derive(Debug, Clone)]
 pub struct CheckPlan {
-    /// Where crashes are tried, and how much may be lost in each.
+    /// Where crashes are tried, and which states of each.
     pub injection: InjectionPlan,
-    /// What a power failure takes, for the rules and for the crash images alike.
+    /// What a power failure loses, for the rules and the crash images alike.
     pub mode: Mode,
-    /// The rules also report what is likely to be meant.
+    /// The rules also report what is probably intended.
     pub pedantic: bool,
     /// How many recoveries are crashed, too.
     pub crashed_recoveries: usize,
-    /// Where the call paths of failure points are listed that need not be tried again.
+    /// The file that lists call paths of failure points that need not be tried again.
     pub known_paths: Option<PathBuf>,
-    /// Only about so many failure points, from everywhere.
+    /// Try only about this many failure points, evenly spread.
     pub sample: Option<usize>,
     /// The part of the crashes that is tried here, from 0, and how many parts there are.
     pub shard: Option<(usize, usize)>,
-    /// How many recoveries run at the same time.
+    /// How many recoveries run at a time.
     pub workers: usize,
 }
 
-/// Who is told how a check goes.
+/// Progress observer of a check.
 pub trait CheckObserver {
     /// Follows the recoveries of one recording, and is dropped when they are done.
     fn trials(&self) -> Box<dyn TrialProgress + '_>;
 
-    /// A journal has lost its last line when an earlier run was killed. What it was about is tried again.
+    /// A journal lost its last line when an earlier run was killed. What that line was about is tried again.
     fn journal_was_torn(&self, path: &Path);
 }
 
@@ -89,19 +89,19 @@ pub struct CrashCheck<'a> {
 pub struct Checked {
     /// One for each bug, whether a rule, a crash or both show it.
     pub findings: Vec<Finding>,
-    /// What it takes to see each failing image again, by the hash of the image.
+    /// What is needed to rebuild each failing image, by the hash of the image.
     pub witnesses: HashMap<String, Witness>,
     /// The failure points by their call paths.
     pub tree: FailurePointTree,
-    /// Those of recoveries that were crashed.
+    /// The failure points of recoveries that were crashed.
     pub recovery_tree: FailurePointTree,
     /// How much was done, for the summary.
     pub counts: CheckCounts,
-    /// If contents were expected.
+    /// How operations were told apart, if contents were expected.
     pub operations: Option<OperationsSeen>,
     /// What was found in each recording, if this is one of several shards.
     pub shares: Option<Vec<Share>>,
-    /// What could not be kept, or not be done for that reason. The findings stand.
+    /// What could not be saved, or not be done for that reason. The findings stand.
     pub unsaved: Vec<LabError>,
 }
 
@@ -116,27 +116,27 @@ pub struct CheckCounts {
     pub analysis_seconds: f64,
     /// Time that recoveries on the run's crash images took, several at a time. Narrowing failures down is not counted.
     pub recovery_seconds: f64,
-    /// A recovery that has the machine for itself, the mean of some.
+    /// Mean time of a recovery that has the machine to itself, over a sample.
     pub mean_recovery_seconds: Option<f64>,
-    /// Failure points passed, all visits counted, and those with different call paths.
+    /// Failure points passed, counting all visits.
     pub points_passed: u64,
     /// Failure points with different call paths.
     pub points: usize,
     /// Crash images with different content, in program order.
     pub images: usize,
-    /// Crash images with lines written back in another order, and those left out as less likely to fail.
+    /// Crash images with lines written back in another order that were tried.
     pub reordered_images: usize,
-    /// How many were left out; `reordered_images` does not count them.
+    /// Further ones, skipped as less likely to fail; `reordered_images` does not count them.
     pub reordered_images_left: usize,
-    /// Points with more orders of write-back than the plan allows, and with too many pending lines to combine.
+    /// Points with more orders of write-back than the plan allows.
     pub cut_short_points: usize,
     /// Points with too many pending lines: only one line at a time is early or late there.
     pub not_combined_points: usize,
     /// Points at which a store can be torn while other lines are pending: only one or the other is tried.
     pub torn_alone_points: usize,
-    /// Recoveries that were recorded and crashed, too; those of them that mapped PM; and the failure points in them.
+    /// Recoveries that were recorded and crashed, too.
     pub recoveries_recorded: usize,
-    /// Of those, the ones that mapped PM.
+    /// Those of them that mapped PM.
     pub recoveries_that_mapped: usize,
     /// Failure points in these recoveries.
     pub points_in_recovery: usize,
@@ -179,8 +179,7 @@ impl<'a> CrashCheck<'a> {
         self.command.oracle.as_deref()
     }
 
-    /// Asks of each crash whether it keeps what was promised by then. `contents` is the file where contents are kept that operations
-    /// lead to.
+    /// Makes each crash keep what was promised by then. `contents` is the file that caches the contents that operations lead to.
     pub fn expect_durable(
         &mut self,
         durable: &DurablePlan,
@@ -199,17 +198,18 @@ impl<'a> CrashCheck<'a> {
         }
     }
 
-    /// Who compares contents, if anybody does.
+    /// The judge that compares contents, if any does.
     pub fn content_judge(&self) -> Option<&ContentJudge> {
         self.command.promised.as_ref().map(|promised| &*promised.judge)
     }
 
-    /// Sees whether the recovery works on what the undisturbed run left.
+    /// Checks whether the recovery works on what the undisturbed run left.
     pub fn prove(&self) -> Result<Result<ProvenRecovery, UnprovenRecovery>, LabError> {
         self.recovery.prove(&self.command, &self.run.scan.versions, self.run.scan.last)
     }
 
-    /// Sees whether contents can be compared. `shown` is what the recovery showed of what the undisturbed run left, if that is known.
+    /// Checks whether contents can be compared. `shown` is what the recovery showed of what the undisturbed run left, if that is
+    /// known.
     pub fn calibrate(&self, shown: Option<&str>) -> Result<Result<(), Incomparable>, LabError> {
         let calibrated = self.content_judge().map_or(Ok(Ok(())), |judge| judge.calibrate(shown));
         calibrated.map_err(|e| LabError::output("run", "the dump", e))
@@ -290,7 +290,7 @@ impl CheckCounts {
     }
 }
 
-/// What was tried on the recording in this folder before.
+/// Opens the journal of earlier trials on the recording in this folder.
 fn open_journal(folder: &Path, observer: &dyn CheckObserver) -> Result<TrialJournal, LabError> {
     let path = folder.join(JOURNAL);
     let damaged = |source: io::Error| LabError::Journal { path: path.clone(), source };

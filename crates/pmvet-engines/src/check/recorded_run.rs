@@ -20,19 +20,19 @@ use crate::rules::{self, RawFinding, RawFindings, Rules};
 use crate::stacks::Symbols;
 use crate::transactions;
 
-/// What one pass over the events of a recording gave.
+/// The results of one pass over the events of a recording.
 #[derive(Debug)]
 pub(super) struct RecordedRun {
     pub(super) scan: FailurePointScan,
-    /// It has seen all events: all was not over before.
+    /// It has seen all events: pmvet did not shut down before.
     pub(super) is_whole: bool,
     pub(super) saw_pm: bool,
     pub(super) events: u64,
     /// How many threads stored to PM.
     pub(super) writers: usize,
-    /// What shows which operations had begun, and which were done.
+    /// The signs of which operations had begun, and which were done.
     pub(super) signs: OperationSigns,
-    /// What the rules found, without names.
+    /// The findings of the rules, with ids instead of names.
     pub(super) raw: RawFindings,
     names: RefCell<(Symbols, Definitions, NativeStacks)>,
 }
@@ -90,18 +90,18 @@ impl RecordedRun {
         use_names(&mut StackLookup { stacks: &mut symbols.with(places), natives })
     }
 
-    /// Says which fields the stores change that escape their transactions.
+    /// Adds to findings which fields the stores that escape their transactions change.
     pub(super) fn name_fields(&self, findings: &mut [Finding], sources: &Sources) {
         let (symbols, ..) = &mut *self.names.borrow_mut();
         transactions::name_fields(findings, sources, |module| symbols.types_in(module));
     }
 
-    /// What the rules found, in words.
+    /// The findings of the rules, in words.
     pub(super) fn worded(&self, raw: Vec<RawFinding>) -> Vec<Finding> {
         self.with_names(|names| rules::report(RawFindings { findings: raw, ..self.raw.clone() }, names.stacks))
     }
 
-    /// Adds the failure points by their call paths, with what came of each.
+    /// Adds the failure points by their call paths, each with its verdict.
     pub(super) fn add_points(&self, verdicts: &[PointVerdict], tree: &mut tree::Builder) {
         self.with_names(|names| {
             for (point, verdict) in self.scan.points.iter().zip(verdicts) {

@@ -21,18 +21,18 @@ use super::share::Share;
 use super::{CheckObserver, CheckPlan, open_journal};
 use crate::lab::{Lab, LabError, Promised, RecoveryPlan, Witness};
 
-/// In how many recoveries a call path is crashed before it counts as known: whether a crash there does harm depends on what that
-/// recovery had to repair.
+/// In how many recoveries a call path is crashed before it counts as known: whether a crash there is harmful depends on what
+/// that recovery had to repair.
 const TRIED_RECOVERIES: u32 = 8;
 
 /// How much longer a recovery may take while it is recorded.
 const RECORDING_SLOWDOWN: u32 = 20;
 
-/// What every recovery has in common.
+/// What all recoveries share.
 pub(super) struct RecoveryCrashes<'a> {
     pub(super) plan: &'a CheckPlan,
     pub(super) recovery: &'a RecoveryPlan,
-    /// Of the run whose recoveries these are.
+    /// That of the run whose recoveries these are.
     pub(super) lab: Lab<'a>,
     pub(super) usual: &'a Outcome,
     pub(super) timeout: Duration,
@@ -41,7 +41,7 @@ pub(super) struct RecoveryCrashes<'a> {
     pub(super) sources: &'a Sources,
 }
 
-/// What crashes during recovery gave.
+/// The results of crashes during recovery.
 #[derive(Debug, Default)]
 pub(super) struct CrashedRecoveries {
     pub(super) findings: Vec<Finding>,
@@ -56,7 +56,7 @@ pub(super) struct CrashedRecoveries {
     pub(super) points: usize,
     pub(super) tried: usize,
     pub(super) left: usize,
-    /// What could not be done, or not be kept.
+    /// What could not be done, or not be saved.
     pub(super) errors: Vec<LabError>,
 }
 
@@ -67,8 +67,8 @@ struct TriedPaths {
 }
 
 impl RecoveryCrashes<'_> {
-    /// Crashes recoveries from images of the workload's run that recovery can handle. What cannot be done, for lack of room say, is
-    /// left out.
+    /// Crashes recoveries from images of the workload's run that recovery can handle. What cannot be done, for lack of room for
+    /// instance, is skipped.
     pub(super) fn run(&self, first: &RecordedRun, injected: &Injected) -> CrashedRecoveries {
         let mut crashed = CrashedRecoveries::default();
         let mut seen = TriedPaths { known: Arc::new(first.scan.paths.clone()), tries: HashMap::new() };
@@ -140,7 +140,7 @@ impl RecoveryCrashes<'_> {
         Ok(())
     }
 
-    /// Records the recovery from the image at a failure point, in a folder of its own. Nothing if it did not go as it should.
+    /// Records the recovery from the image at a failure point, in a separate folder. Nothing if it did not end as it should.
     fn record(&self, name: &str, first: &RecordedRun, point: usize) -> Result<Option<PathBuf>, LabError> {
         let folder = self.lab.folder.join(name);
         let failed = |e| LabError::output("make", &folder.display().to_string(), e);
@@ -158,7 +158,7 @@ impl RecoveryCrashes<'_> {
             Some(private) => {
                 private.overlay = Arc::new(Mutex::new(overlay));
                 private.timeout = Some(self.timeout * RECORDING_SLOWDOWN);
-                // What is asked of the recovered server is not what made the files.
+                // The client of the recovered server is not the one of the workload.
                 private.driver.clone_from(&self.recovery.driver);
             }
             None => return Ok(None),

@@ -1,4 +1,4 @@
-//! What a shard keeps of its findings, so that those of all shards can be joined to what one run would have found.
+//! What a shard keeps of its findings, so that all shards together give what one run would have found.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::transactions;
 /// What was found in one recording.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Share {
-    /// Of a recovery; nothing for that of the workload.
+    /// The recording of a recovery; nothing for that of the workload.
     recording: Option<String>,
     failures: Vec<Failures>,
-    /// What does not come from these failures.
+    /// Findings that do not come from these failures.
     others: Vec<Finding>,
 }
 
@@ -38,7 +38,7 @@ impl Share {
         self.failures.iter().filter_map(|failures| failures.finding.as_ref()).chain(&self.others)
     }
 
-    /// Gives findings names and fingerprints, for which whoever joins them may lack the sources.
+    /// Gives findings names and fingerprints, since the sources may be missing where the shards are joined.
     pub fn complete(&mut self, run_id: &str, sources: &Sources) {
         let mut dedup = Dedup::new(sources);
         self.failures.iter_mut().filter_map(|failures| failures.finding.as_mut()).for_each(|f| dedup.complete(f));
@@ -67,7 +67,7 @@ pub fn join_shares(shares: Vec<Share>) -> Vec<Finding> {
 /// What all shards have found in one recording.
 fn join_recording(shares: Vec<Share>) -> Vec<Finding> {
     let (mut failures, mut lost): (Vec<Failures>, Vec<Finding>) = (Vec::new(), Vec::new());
-    // What rules say about the events: the same in each shard.
+    // Findings of the rules are the same in each shard.
     let mut by_rules: Vec<Finding> = Vec::new();
     for share in shares {
         failures.extend(share.failures);

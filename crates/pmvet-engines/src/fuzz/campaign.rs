@@ -33,19 +33,19 @@ use crate::operations::Operations;
 /// How test cases are made.
 #[derive(Debug, Clone)]
 pub struct FuzzSettings {
-    /// Begins the sequence of random choices.
+    /// Seeds the random choices.
     pub seed: u64,
     /// Inputs to start from.
     pub seeds: Vec<Vec<u8>>,
     /// Cases of an earlier campaign.
     pub known: Vec<Case>,
-    /// Operations that inputs are made of. Nothing: they are changed as bytes.
+    /// Operations that inputs are made of. Nothing: inputs are mutated as bytes.
     pub operations: Option<Operations>,
     /// Words to put into inputs, from the binary or a dictionary.
     pub tokens: Vec<Vec<u8>>,
     /// Crash images made from a case that takes a new PM path.
     pub crashes: u64,
-    /// Of a hundred crash images, how many crash anywhere rather than before a fence.
+    /// Percentage of crash images that crash anywhere rather than before a fence.
     pub anywhere: usize,
     /// No input gets longer than this.
     pub longest: usize,
@@ -56,7 +56,7 @@ pub struct FuzzSettings {
 pub struct FailedCase {
     /// The input, and the image that it failed on.
     pub case: Case,
-    /// How the run ended in the fork server; outside of it the case may end otherwise.
+    /// How the run ended in the fork server; elsewhere the case may end differently.
     pub end: ForkedEnd,
 }
 
@@ -79,9 +79,9 @@ pub struct CampaignStats {
     pub branches: usize,
     /// Failures that differ in how they end or in their PM path.
     pub failures: usize,
-    /// Cases that were run again, and those that did the same again.
+    /// Cases that were run again.
     pub repeated: u64,
-    /// Of those, how many did the same again.
+    /// Repeated cases that did the same again.
     pub stable: u64,
     /// Runs that were cut short where their input ended.
     pub cut: u64,
@@ -93,15 +93,15 @@ pub struct CampaignStats {
     pub short: bool,
 }
 
-/// Who is told what a campaign finds.
+/// Observer of a campaign.
 pub trait CampaignWatcher {
     /// A case is kept: it adds as much as `favour` says.
     fn kept(&mut self, case: &Case, favour: Favour) -> io::Result<()>;
-    /// A case on a new crash image is about to be run, and kept only if it does anything new.
+    /// A case on a new crash image is about to run; it is kept only if it does anything new.
     fn crashed(&mut self, case: &Case);
     /// A case failed in a way that is new. Its image is in the store.
     fn failed(&mut self, failure: &FailedCase, store: &mut ImageStore) -> io::Result<()>;
-    /// Cases that others have found in the meantime, with their images in the store.
+    /// Cases that other campaigns have found since, with their images in the store.
     fn arrived(&mut self, store: &mut ImageStore) -> io::Result<Vec<Case>>;
     /// Called often. False ends the campaign.
     fn goes_on(&mut self, stats: &CampaignStats, store: &mut ImageStore) -> bool;
@@ -122,13 +122,12 @@ pub enum FuzzError {
 }
 
 pub(super) type SharedState<'a> = Rc<RefCell<CampaignState<'a>>>;
-/// No more mutants than this are made of a case before the next has its turn. Not much fewer either: its image has to be
-/// opened for them.
+/// Upper bound of mutants per turn of a case. Not much smaller, since the case's image has to be opened for them.
 const MUTANTS: usize = 192;
 
 type FuzzerState = StdState<InMemoryCorpus<Case>, Case, StdRand, InMemoryCorpus<Case>>;
 
-/// Runs until the watcher has had enough. The store has its root.
+/// Runs until the watcher ends it. The store must have its root.
 pub fn run(
     runner: Runner,
     store: &mut ImageStore,
@@ -186,7 +185,7 @@ fn fuzz(
         StdMutationalStage::with_max_iterations(mutator, iterations),
     );
     for case in first {
-        // Seeds are kept whatever they add, so that there is something to start with.
+        // Seeds are kept even if they add nothing, so that there is something to start with.
         if fuzzer.evaluate_input(&mut state, &mut executor, &mut manager, &case)?.1.is_none()
             && state.corpus().count() == 0
         {
@@ -194,7 +193,7 @@ fn fuzz(
         }
     }
     if state.corpus().count() == 0 {
-        // Seeds on which the target fails are findings, but nothing to go on with.
+        // Seeds on which the target fails are findings, but cannot be mutated further.
         let failed = world.borrow().has_failed();
         return if failed { Ok(()) } else { Err(AflError::empty("no seed runs to its end")) };
     }
@@ -203,10 +202,10 @@ fn fuzz(
     }
 }
 
-/// LibAFL wants to know the types that it keeps with cases and state, even if nobody ever writes them to a file.
+/// LibAFL must know the types that it keeps with cases and state, even if they are never written to a file.
 fn register() {
     static ONCE: Once = Once::new();
-    // SAFETY: once, and before anybody looks at the registry.
+    // SAFETY: runs once, and before anything reads the registry.
     ONCE.call_once(|| unsafe {
         RegistryBuilder::register::<Tokens>();
         RegistryBuilder::register::<Weight>();

@@ -1,4 +1,4 @@
-//! The state of a campaign that executor, feedback and stages share: what has been run, what that did, what is to be kept.
+//! The state of a campaign that executor, feedback and stages share: what has run, what it did, and what to keep.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Fresh {
     last: LastRun,
 }
 
-/// What the run before did, if it did not fail.
+/// What the last run did, if it did not fail.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastRun {
     favour: Favour,
@@ -41,7 +41,7 @@ struct LastRun {
     operations: u64,
 }
 
-/// So many runs tell what is usual.
+/// Runs over which the average is taken.
 const OF_LATE: u64 = 1024;
 
 pub(super) struct CampaignState<'a> {
@@ -59,21 +59,21 @@ pub(super) struct CampaignState<'a> {
     fresh: Vec<Fresh>,
     /// Images of this campaign, the oldest first.
     images: Vec<ImageId>,
-    /// Runs that gave images to cases or tried cases on new images, and how long they took.
+    /// Runs that made images from cases or tried cases on new images; `growing`: how long they took.
     grown: u64,
     growing: Duration,
     started: Instant,
-    /// Those of them that went on from image to image, and the image where that is now.
+    /// Those of them that went on from image to image; `at`: the image where that is now.
     wandered: u64,
     at: Option<ImageId>,
     /// The image that mutants of the next case are tried on instead of its own.
     pub(super) elsewhere: Option<ImageId>,
-    /// By what they did, and whether they hung.
+    /// Failures, by what they did, and whether they hung.
     failures: HashMap<u64, bool>,
     stats: CampaignStats,
-    /// The next run is on an image that may not be of further use.
+    /// The next run is on an image that may not be used again.
     pub(super) once: bool,
-    /// The watcher has had enough.
+    /// The watcher has ended the campaign.
     over: bool,
     /// What ended the campaign.
     error: Option<FuzzError>,
@@ -164,7 +164,7 @@ impl<'a> CampaignState<'a> {
         Ok(outcome)
     }
 
-    /// Runs a case and takes notice of what it did.
+    /// Runs a case and notes what it did.
     pub(super) fn evaluate(&mut self, case: &Case) -> Result<ExitKind, FuzzError> {
         let mut cuts = std::mem::take(&mut self.cuts);
         let mut rest = Rest::Wanted;
@@ -202,8 +202,8 @@ impl<'a> CampaignState<'a> {
             return Ok(ExitKind::Ok);
         }
         self.last = None;
-        // The same death on the same PM path is the same failure, as far as can be told here.
-        // Most that take too long only do more than others.
+        // The same end on the same PM path counts as the same failure here. Most runs that take too long only do more
+        // than others.
         let (hang, most) = match outcome.end {
             ForkedEnd::Exit(_) => (false, 256),
             ForkedEnd::Timeout | ForkedEnd::Runaway => (true, 16),
@@ -229,20 +229,20 @@ impl<'a> CampaignState<'a> {
             Favour::Count => 4.0,
             Favour::Branch | Favour::None => 1.0,
         };
-        // Mutants of a long one cost the time of several others. Operations are counted rather than time, which no two
-        // campaigns have alike.
+        // Mutants of a long case cost the time of several others. This counts operations rather than time, which
+        // differs between campaigns.
         Ok(worth * (self.usual / last.operations.max(1) as f64).clamp(0.25, 2.0))
     }
 
-    /// The case that is given images next: the oldest of those that add most.
+    /// The case to make images from next: the oldest of those that add most.
     pub(super) fn next_fresh(&mut self) -> Option<Fresh> {
         let best = self.fresh.iter().map(|fresh| fresh.last.favour).max()?;
         let at = self.fresh.iter().position(|fresh| fresh.last.favour == best)?;
         Some(self.fresh.remove(at))
     }
 
-    /// Makes images from a case that has just been kept: the one it leaves, and those of crashes on the way. Returns cases to
-    /// try on them.
+    /// Makes images from a case that has just been kept: the one it leaves, and those of crashes during its run. Returns
+    /// cases to try on them.
     pub(super) fn grow(&mut self, fresh: &Fresh, below: Chance<'_>) -> Result<Vec<Case>, FuzzError> {
         let case = &fresh.case;
         let mut at_end = None;
@@ -275,13 +275,13 @@ impl<'a> CampaignState<'a> {
         Ok(cases)
     }
 
-    /// Whether it is time to go on from image to image. Not often: each step leaves an image for ever.
+    /// Whether it is time to go on from image to image. Not often: each step leaves an image forever.
     pub(super) fn may_wander(&self) -> bool {
         !self.images.is_empty() && self.wandered * 32 <= self.stats.runs && self.has_time_to_grow()
     }
 
-    /// Goes a step further from image to image, whether that does anything new or not: some states are only reached by
-    /// doing much of what was done before, such as a table that has to be full. Returns cases to try on what that leaves.
+    /// Goes a step further from image to image, even if that does nothing new: some states need much of the same, such as
+    /// a table that has to be full. Returns cases to try on the result.
     pub(super) fn wander(&mut self, input: Vec<u8>, below: Chance<'_>) -> Result<Vec<Case>, FuzzError> {
         const STEPS: usize = 16;
         let Some(image) = self.at.filter(|_| below(STEPS) != 0).or_else(|| self.recent_image(below)) else {
@@ -290,13 +290,13 @@ impl<'a> CampaignState<'a> {
         self.grow(&Fresh { case: Case { image, input }, last: LastRun::default() }, below)
     }
 
-    /// Where a run with so many operations and fences is to crash: different points, at most so many.
+    /// Where to crash a run with this many operations and fences: at most `many` different points.
     fn crash_points(&self, many: u64, operations: u64, fences: u64, below: Chance<'_>) -> BTreeSet<(u64, u64)> {
         let mut points = BTreeSet::new();
         if operations == 0 {
             return points;
         }
-        // A point may be drawn twice.
+        // More draws than points, as a point may be drawn twice.
         for _ in 0..4 * many {
             if points.len() as u64 == many {
                 break;
@@ -325,7 +325,7 @@ impl<'a> CampaignState<'a> {
         if new {
             self.stats.crash_images += usize::from(crash);
             self.images.push(image);
-            // On what a crash left, what the crash interrupted is tried again, or something plain.
+            // On a crash image, the interrupted input is tried again, or a seed.
             let seeds = &self.settings.seeds;
             let seed = seeds.get(below(seeds.len().max(1))).filter(|_| below(2) == 0);
             let next = Case { image, input: seed.unwrap_or(&case.input).clone() };
@@ -346,21 +346,21 @@ impl<'a> CampaignState<'a> {
         self.watcher.arrived(self.store).map_err(FuzzError::Corpus)
     }
 
-    /// Whether new cases are to be given images before others are mutated. The first are, and then that has an eighth of the
+    /// Whether to make images from new cases before mutating others. The first runs do so; later this gets an eighth of the
     /// runs, which are long ones.
     pub(super) fn may_grow(&self) -> bool {
         const AT_FIRST: u64 = 16;
         self.grown < AT_FIRST || self.grown * 8 <= self.stats.runs && self.has_time_to_grow()
     }
 
-    /// Where pools take long to open, those runs have a sixth of the time. Not from the start, so that short campaigns do
-    /// not depend on how fast the machine is.
+    /// If pools take long to open, those runs get a sixth of the time; not at first, so that short campaigns do not
+    /// depend on the machine's speed.
     fn has_time_to_grow(&self) -> bool {
         const AT_FIRST: Duration = Duration::from_secs(2);
         self.growing.saturating_sub(AT_FIRST) * 6 <= self.started.elapsed()
     }
 
-    /// Images were made, and made use of, since there had been so many runs.
+    /// Accounts for the runs, beyond the first `before`, that made and used images.
     pub(super) fn has_grown(&mut self, before: u64, since: Instant, wandering: bool) {
         let runs = self.stats.runs - before;
         self.grown += runs;
@@ -372,7 +372,7 @@ impl<'a> CampaignState<'a> {
         self.stats.runs
     }
 
-    /// Now and then a case is tried on another image than its own: a newer one rather than an older one.
+    /// Sometimes tries a case on another image than its own, preferably a newer one.
     pub(super) fn choose_image(&mut self, below: Chance<'_>) {
         self.elsewhere = if below(3) == 0 { self.recent_image(below) } else { None };
     }
@@ -386,14 +386,14 @@ impl<'a> CampaignState<'a> {
         })
     }
 
-    /// Between runs: whether there is to be another.
+    /// Between runs: asks whether to go on.
     pub(super) fn look(&mut self) -> Result<(), AflError> {
         let stats = self.stats();
         self.over = self.over || !self.watcher.goes_on(&stats, self.store);
         if self.over { Err(AflError::shutting_down()) } else { Ok(()) }
     }
 
-    /// Remembers what went wrong. LibAFL only has to stop.
+    /// Remembers the error. LibAFL only has to stop.
     pub(super) fn give_up(&mut self, error: FuzzError) -> AflError {
         let interrupted = matches!(error, FuzzError::Run(RunError::Fork(ForkError::Interrupted)));
         if !interrupted && self.error.is_none() {

@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for ImageId {
 pub struct PmPage {
     /// Tells contents apart.
     pub hash: u128,
-    /// A whole page, or what there is of the last one of a file.
+    /// A whole page, or the part that exists of a file's last one.
     pub bytes: Arc<[u8]>,
 }
 
@@ -74,7 +74,7 @@ impl FileContent {
         Self::read_like(file, None)
     }
 
-    /// Reads a file that is mostly like this one, whose pages need no hashing then.
+    /// Reads a file that is mostly like this content, whose pages need no new hash.
     pub fn read_like(file: &File, like: Option<&Self>) -> io::Result<Self> {
         let size = file.metadata()?.len();
         let mut pages = BTreeMap::new();

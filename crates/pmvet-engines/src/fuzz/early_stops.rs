@@ -1,11 +1,10 @@
 //! Runs that are cut short where their input ends.
 //!
-//! What a program does after it has read all of its input is mostly to close its pool and to free its memory: the same
-//! in every run, and in a run from an open pool most of the time. So a run is judged by what it has done up to there; one that is
-//! kept is run to its end when images are made of it. Whether that loses anything is measured: some runs that have done nothing
-//! new are let go on all the same. None is cut while more than one of the last of them did something new to PM then, or while what
-//! they did then differs from run to run as much as what they did before, as with a program that reads its input first and works
-//! on it later.
+//! After reading all of its input, a program mostly closes its pool and frees its memory: the same in every run, and most of the
+//! time of a run from an open pool. So a run is judged by what it has done up to there; one that is kept runs to its end when
+//! images are made of it. Sampling measures whether that loses anything: some runs that have done nothing new go on. No run is cut
+//! while more than one of the last of these did something new to PM then, or while their rests differ as much as their beginnings,
+//! as with a program that reads its input first and works on it later.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -18,36 +17,37 @@ use super::paths::{Favour, SeenPaths, path};
 pub(super) struct EarlyStops {
     /// What runs had done where their input ended.
     seen: SeenPaths,
-    /// Runs that had done nothing new by then.
+    /// How many runs had done nothing new by then.
     same: u64,
     /// What the run that goes on had done to PM by then.
     before: Vec<u8>,
-    /// What those that went on have done to PM from there.
+    /// What runs that went on did to PM after that.
     rests: SeenPaths,
-    /// The last that went on: their PM paths up to there and from there, and whether they did something new after all.
+    /// The last runs that went on: their PM paths before and after the end of their input, and whether they did
+    /// something new after it.
     went_on: VecDeque<(u64, u64, bool)>,
 }
 
-/// One in so many goes on once it is known that little is lost.
+/// One in this many runs goes on once it is known that little is lost.
 const SAMPLE: u64 = 128;
-/// How many of the last that went on tell.
+/// How many of the last runs that went on decide.
 const TELLING: usize = 32;
-/// So many kinds of rests are still much the same rest: a pool may be closed in more than one state.
+/// Up to this many different rests count as alike: a pool may be closed in more than one state.
 const MOST_RESTS: usize = 6;
 
 /// What becomes of a run at the end of its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// It goes on, since it has done something new and it is not known yet what the rest is worth.
+    /// It goes on, since it has done something new and the value of the rest is not known yet.
     Wanted,
     /// It goes on, to see what would be lost otherwise.
     Sampled,
-    /// It ends here, and this is what it is worth.
+    /// It ends here, with this value.
     Cut(Favour),
 }
 
 impl EarlyStops {
-    /// A run has read all of its input and done this.
+    /// Decides about a run that has read all of its input and has done this.
     pub(super) fn at_end(&mut self, counts: &[u8]) -> Rest {
         let favour = self.seen.add(counts);
         let known = self.lose_little();
@@ -66,10 +66,10 @@ impl EarlyStops {
         rest
     }
 
-    /// What came of a run that went on although it had done nothing new.
+    /// Learns from a run that went on although it had done nothing new.
     pub(super) fn learn(&mut self, counts: &[u8]) {
         let rest: Vec<u8> = self.before.iter().zip(counts).map(|(before, all)| all.saturating_sub(*before)).collect();
-        // Not whether the run has done anything new in all: most that this would be compared with were cut.
+        // Compares only rests: most whole runs were cut, so nothing is known of them.
         let new = self.rests.add(&rest) > Favour::None;
         self.went_on.truncate(TELLING - 1);
         self.went_on.push_front((path(&self.before), path(&rest), new));

@@ -1,4 +1,4 @@
-//! Failures of test cases, as findings: those that fail alike are one.
+//! Failures of test cases, as findings: cases that fail alike form one.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::stacks::user_frame;
 pub struct NativeEnd {
     /// How it ended.
     pub outcome: Outcome,
-    /// Where it was then, innermost frame first.
+    /// Its stack then, innermost frame first.
     pub stack: Stack,
     /// The end of what it printed.
     pub output: String,
@@ -21,16 +21,16 @@ pub struct NativeEnd {
     pub seconds: f64,
 }
 
-/// What a finding calls its image: the same image fails on several inputs.
+/// The name of a case in findings: the same image may fail on several inputs.
 pub fn case_name(case: &Case) -> String {
     format!("{}-{:016x}", case.image, xxhash_rust::xxh3::xxh3_64(&case.input))
 }
 
-/// The failures of one program, sorted out.
+/// The failures of one program, grouped.
 #[derive(Debug)]
 pub struct FailedCases {
     command: Vec<String>,
-    /// By how they end, where, and whether a crash came before.
+    /// By how and where they end, and whether a crash came before.
     found: BTreeMap<String, Finding>,
 }
 
@@ -50,7 +50,7 @@ impl FailedCases {
         }
     }
 
-    /// One for each way of failing, with the number of cases that do.
+    /// One finding for each way of failing, with the number of cases.
     pub fn into_findings(self) -> Vec<Finding> {
         self.found.into_values().collect()
     }

@@ -14,7 +14,7 @@ use super::case::Case;
 use super::stages::{any_input, below};
 use crate::operations::{Chance, Operations};
 
-/// Operations or bytes: whichever of them has led to more, if the operations are a guess.
+/// Mutates operations or bytes; if the operations are a guess, preferably the kind that has led to more.
 pub(super) struct CaseMutator<'a, M> {
     world: SharedState<'a>,
     operations: Option<Operations>,
@@ -85,7 +85,7 @@ struct Shares {
 }
 
 impl Shares {
-    /// What is long ago counts less.
+    /// Older runs count less.
     const RECENT_RUNS: u32 = 4096;
     /// Neither kind gets less than an eighth of the runs.
     const PARTS: usize = 8;
@@ -112,8 +112,8 @@ impl Shares {
     }
 }
 
-/// Puts many records into an input that are like one in it, but not equal to it or to each other. What has to be full before
-/// something happens is filled that way.
+/// Adds many records that resemble one in the input, but differ from it and from each other. That fills structures that have
+/// to be full before something happens.
 #[derive(Debug)]
 pub(super) struct Records;
 
@@ -145,7 +145,7 @@ fn populate(input: &mut Vec<u8>, most: usize, below: Chance<'_>) -> bool {
     }
     let from = below(input.len().saturating_sub(size) + 1);
     let mut record: Vec<u8> = input.get(from..from + size).map_or_else(|| vec![0; size], <[u8]>::to_vec);
-    // One byte may be a key and the others what is done with it, or each may be anything.
+    // Either one byte is a key and the others say what to do with it, or each may be anything.
     let varied = if below(2) == 0 {
         0..size
     } else {

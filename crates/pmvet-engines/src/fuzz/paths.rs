@@ -1,8 +1,8 @@
 //! Which transitions between operations on PM, and which branches, have been seen, and how much a run adds (PMFuzz,
 //! algorithm 2).
 //!
-//! A *PM path* is, as in section 3.3 of the paper, all of the sequence of operations on PM that a run goes through. Two runs
-//! take the same one if their counters cannot be told apart.
+//! As in section 3.3 of the paper, a *PM path* is the whole sequence of operations on PM of a run. Two runs take the same
+//! one if their counters are equal.
 
 use pmvet_events::stage::MAP;
 use xxhash_rust::xxh3::xxh3_64;
@@ -13,11 +13,11 @@ pub enum Favour {
     /// It adds nothing.
     #[default]
     None,
-    /// It takes a branch, or takes it about as often, as no other did.
+    /// It takes a branch that no other did, or takes one about as often as no other did.
     Branch,
-    /// It goes from one operation on PM to another about as often as no other did.
+    /// It makes a transition between operations on PM about as often as no other did.
     Count,
-    /// It goes from one operation on PM to another as no other did.
+    /// It makes a transition between operations on PM that no other did.
     Path,
 }
 
@@ -38,7 +38,7 @@ impl Default for SeenPaths {
 }
 
 impl SeenPaths {
-    /// Takes notice of a run.
+    /// Adds a run, and returns what it is worth.
     pub fn add(&mut self, counts: &[u8]) -> Favour {
         let mut favour = Favour::None;
         each_counted(counts, |at, count| {
@@ -64,7 +64,7 @@ impl SeenPaths {
         self.transitions
     }
 
-    /// Transitions, each as often as there are classes of how often it was taken.
+    /// Transitions, each counted once per class of how often it was taken.
     pub fn transition_counts(&self) -> usize {
         self.transition_counts
     }
@@ -75,8 +75,8 @@ impl SeenPaths {
     }
 }
 
-/// The counters that are not 0, with their positions. Most are, and eight of those are passed over at a glance: this is done
-/// several times for every run.
+/// The counters that are not 0, with their positions. Most are 0, so this skips eight at a time: it runs several times for
+/// every run.
 fn each_counted(counts: &[u8], mut tell: impl FnMut(usize, u8)) {
     let (words, rest) = counts.as_chunks::<8>();
     for (i, bytes) in words.iter().enumerate() {
@@ -100,7 +100,7 @@ pub fn path(counts: &[u8]) -> u64 {
     xxh3_64(&taken)
 }
 
-/// Counts that differ little are in one class, as AFL has it.
+/// The class of a count: counts that differ little share one, as in AFL.
 pub fn class(count: u8) -> u8 {
     match count {
         0 => 0,

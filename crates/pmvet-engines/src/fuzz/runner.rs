@@ -1,12 +1,12 @@
 //! Runs test cases in a fork server.
 //!
 //! There are two ways. The *whole* way forks where the program first names a PM file, so the run opens its pool. The *short* way
-//! forks where the program first looks at its input, in a server that has opened the pool of one image and is kept for
-//! the next inputs on that image. It is used as long as it gives the same counts and the same content as the whole way, which
-//! is compared for the first servers and now and then later.
+//! forks where the program first reads its input, in a server that has opened the pool of one image and is kept for the next
+//! inputs on that image. It is used as long as it gives the same counts and content as the whole way; the first servers, and
+//! occasionally later ones, are compared.
 //!
-//! On the short way a run whose image is not wanted keeps to itself what it does to PM, so that the next finds it as it was. That
-//! is given up for a target that reaches PM other than through its mappings.
+//! On the short way, a run whose image is not wanted maps PM privately, so that the next run finds it unchanged. That is given up
+//! for a target that accesses PM other than through its mappings.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,7 +31,7 @@ use super::content::{FileContent, ImageId, PmContent};
 /// What to run.
 #[derive(Debug, Clone)]
 pub struct FuzzTarget {
-    /// Has a sandbox, whose input is the file that test cases are written to.
+    /// Must have a sandbox, whose input is the file that test cases are written to.
     pub launch: Launch,
     /// Where the client and DynamoRIO are.
     pub install: Install,
@@ -47,7 +47,7 @@ pub struct FuzzTarget {
     pub short: bool,
 }
 
-/// Puts the files of an image and the input, if it is read by its name, where the program looks for them.
+/// Puts the files of an image where the program looks for them, and the input, if it is read by name.
 pub fn lay_out(
     files: &[PathBuf],
     input_path: Option<&Path>,
@@ -74,13 +74,13 @@ pub fn lay_out(
 /// What a run did.
 #[derive(Debug, Clone)]
 pub struct CaseOutcome {
-    /// How it ended; `SIGKILL` if it took its server down.
+    /// How it ended; `SIGKILL` if it killed its server.
     pub end: ForkedEnd,
     /// Operations on PM, then branches. Nothing if the run was cut: its judge has seen them.
     pub counts: Vec<u8>,
     /// How many operations on PM and how many fences it did.
     pub operations: (u64, u64),
-    /// It was stopped where it should be.
+    /// It was stopped where the order asked for.
     pub stopped: bool,
     /// It was cut short where its input ended.
     pub cut: bool,
@@ -101,7 +101,7 @@ pub enum RunError {
     Files(#[from] io::Error),
 }
 
-/// A test case, and what is wanted of its run.
+/// A test case, and what its run should give.
 #[derive(Debug, Clone, Copy)]
 pub struct CaseOrder<'a> {
     /// Names `content`: a server that has it open is used again.
@@ -112,9 +112,9 @@ pub struct CaseOrder<'a> {
     pub input: &'a [u8],
     /// The operation or the fence to stop before; 0: none.
     pub stop: (u64, u64),
-    /// Give the content of PM at the end.
+    /// Return the content of PM at the end.
     pub keep: bool,
-    /// No other run on this image is in sight, so a server for it does not pay.
+    /// No other run on this image is expected, so a server for it does not pay.
     pub once: bool,
 }
 
@@ -124,7 +124,7 @@ struct Opened {
     server: usize,
     overlay: Overlay,
     files: Vec<Laid>,
-    /// PM is as it should be.
+    /// PM is unchanged.
     intact: bool,
     counts: Vec<u8>,
     operations: (u64, u64),
@@ -151,25 +151,26 @@ pub struct Runner {
     /// Images on which the program does not get as far as its input.
     closed: HashMap<ImageId, ()>,
     clock: u64,
-    /// Runs may keep to themselves what they do to PM.
+    /// Runs may map PM privately.
     apart: bool,
-    /// How long runs that are judged took of late, and how many of those there were.
+    /// Recent average time of judged runs; `judged`: how many there were.
     usual: Duration,
     judged: u32,
-    /// How often both ways were compared, and how often they differed.
+    /// How often both ways were compared.
     pub compared: u32,
-    /// Of those, how often they differed; after a few the short way is given up.
+    /// How often they differed; after a few times the short way is given up.
     pub differed: u32,
 }
 
 /// How many images are kept open.
 const MOST_OPENED: usize = 40;
-/// The short way is compared this often at first; then once in so many servers.
+/// The first servers of the short way that are compared; after that, one in `COMPARED_LATER`.
 const COMPARED_AT_FIRST: u32 = 6;
 const COMPARED_LATER: u64 = 50;
-/// So many differences, and it is given up.
+/// After this many differences, the short way is given up.
 const MOST_DIFFERENCES: u32 = 2;
-/// A run that is judged may take so many times as long as the last of them on average, once there were a few, and always this long.
+/// A judged run may take `PATIENCE` times the average of the last `OF_LATE`, once `KNOWN_FROM` are known, and always
+/// `SHORTEST_LIMIT`.
 const PATIENCE: u32 = 20;
 const OF_LATE: u32 = 32;
 const KNOWN_FROM: u32 = 4;
@@ -214,7 +215,7 @@ impl Runner {
     /// Runs a case. With a judge, the run may be cut short where its input ends.
     pub fn run(&mut self, order: &CaseOrder<'_>, judge: Option<InputEndJudge<'_>>) -> Result<CaseOutcome, RunError> {
         match self.try_run(order, judge) {
-            // The target took its server down. That is news about this test case, and the next one needs a server.
+            // The target killed its server. That is a result of this test case, and the next one needs a server.
             Err(RunError::Fork(ForkError::Died)) => {
                 self.restart()?;
                 let counts = self.counts.clone();
@@ -233,7 +234,7 @@ impl Runner {
         }
     }
 
-    /// Sees to it that the next run finds the files that it should.
+    /// Makes sure that the next run finds the right files.
     fn renew(&mut self) -> Result<(), RunError> {
         if self.server.is_spoilt() { self.restart() } else { Ok(()) }
     }
@@ -295,7 +296,7 @@ impl Runner {
         Ok(())
     }
 
-    /// The PM files as they are now, which are mostly as they were.
+    /// The PM files as they are now, mostly unchanged.
     fn content(&self, before: &PmContent) -> io::Result<PmContent> {
         let overlay = self.overlay();
         let mut content = PmContent::default();
@@ -336,7 +337,7 @@ impl Runner {
         Ok(CaseOutcome { end, counts, operations: (operations, fences), stopped, cut, strays, content })
     }
 
-    /// What a run may take whose outcome decides only whether its case is kept: a slow one costs the time of many.
+    /// Limits of a run that decides only whether its case is kept: a slow one costs the time of many.
     fn limits(&self) -> RunLimits {
         let most = self.target.limits.time;
         let known = self.judged >= KNOWN_FROM;

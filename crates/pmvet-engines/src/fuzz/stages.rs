@@ -1,4 +1,4 @@
-//! What LibAFL is given: an executor, a feedback, stages and a mutator for test cases with images.
+//! The parts for LibAFL: an executor, a feedback, stages and a mutator for test cases with images.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -38,7 +38,7 @@ impl<EM, S: HasExecutions, Z> Executor<EM, Case, S, Z> for CaseExecutor<'_> {
     fn run_target(&mut self, _: &mut Z, state: &mut S, _: &mut EM, case: &Case) -> Result<ExitKind, AflError> {
         *state.executions_mut() += 1;
         let mut world = self.world.borrow_mut();
-        // Looking takes longer than the shortest runs.
+        // Asking the watcher takes longer than the shortest runs.
         if self.runs.is_multiple_of(8) {
             world.look()?;
         }
@@ -64,7 +64,7 @@ impl HasObservers for CaseExecutor<'_> {
 pub(super) struct Weight(f64);
 impl_serdeany!(Weight);
 
-/// A case is chosen in proportion to its weight.
+/// Chooses cases in proportion to their weight.
 #[derive(Debug)]
 pub(super) struct Worth;
 
@@ -128,7 +128,7 @@ pub(super) fn any_input(state: &mut (impl HasRand + HasCorpus<Case>)) -> Vec<u8>
     }
 }
 
-/// Gives images to cases that were kept, and tries inputs on them; or tries what others have found.
+/// Makes images from kept cases, and tries inputs on them; or tries what others have found.
 pub(super) struct Growth<'a, E, EM, S, Z> {
     world: SharedState<'a>,
     arrivals: bool,

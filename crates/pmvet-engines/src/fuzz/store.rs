@@ -1,9 +1,9 @@
 //! The tree of images, on disk.
 //!
 //! Two files, which only ever grow: `pages` holds each distinct page once, compressed; `images.jsonl` has a line for each image:
-//! its parent, the input that was run on the parent, where that run was stopped, and the pages that differ. A page is
-//! written before the line that needs it, so a kill leaves at most one torn entry at the end of each, which no other needs: that is
-//! cut off. Any other damage is an error, and then nothing is changed.
+//! its parent, the input that was run on the parent, where that run was stopped, and the pages that differ. A page is written
+//! before the line that needs it, so a kill leaves at most one torn entry at the end of each file, which no other needs and which
+//! is cut off. Any other damage is an error, and then nothing is changed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -23,7 +23,7 @@ use crate::json_lines;
 pub struct Origin {
     /// `None` for the content that everything starts with.
     pub parent: Option<ImageId>,
-    /// What was run on the parent; without one, the command that set everything up, if there was any.
+    /// The input that ran on the parent; without a parent, the setup command, if there was any.
     #[serde(with = "hex")]
     pub input: Vec<u8>,
     /// The operation on PM and the fence before which the run was stopped: a crash. Zeros: it ran to its end.
@@ -46,13 +46,13 @@ struct ImageLine {
     files: Vec<FileLine>,
 }
 
-/// A file, as it differs from the parent's.
+/// The differences of a file from the parent's.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct FileLine {
     #[serde(with = "pmvet_events::paths::as_text")]
     path: PathBuf,
     size: u64,
-    /// Pages that differ, by hash; all zeros if there is none.
+    /// Pages that differ, with their hash; `None`: all zeros.
     pages: Vec<(u64, Option<ImageId>)>,
 }
 
@@ -92,7 +92,7 @@ const PAGE_HEADER: usize = 16 + 4;
 
 impl ImageStore {
     /// Opens a store in a folder that exists, or makes one. Fails if another process has it open, if it has another format, or if it is
-    /// damaged otherwise than by a kill.
+    /// damaged in another way than by a kill.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let claim = Claim::new(folder, FORMAT, LINES)?;
         let open =
@@ -105,7 +105,7 @@ impl ImageStore {
         Ok(store)
     }
 
-    /// Opens a store that somebody else may be adding to, as far as it is there.
+    /// Opens the present part of a store to which another process may be adding.
     pub fn open_for_reading(folder: &Path) -> io::Result<Self> {
         if corpus_lock::check_format(folder, FORMAT, LINES)? == Format::None {
             return Err(io::ErrorKind::NotFound.into());
@@ -115,7 +115,7 @@ impl ImageStore {
 
     fn read(folder: &Path, lines: File, pack: File) -> io::Result<Self> {
         let path = folder.join(LINES);
-        // The lines first: the pages that they need are there already.
+        // Reads the lines first: the pages that they need were written before them.
         let held = json_lines::read::<ImageLine>(&lines, &path)?;
         let (pages, pack_end) = read_pack(&pack)?;
         let torn = held.torn || pack_end != pack.metadata()?.len();
@@ -146,12 +146,12 @@ impl ImageStore {
         Ok(store)
     }
 
-    /// Whether the end was torn by a kill. What was torn is left out.
+    /// Whether a kill had torn the end, which was then dropped.
     pub fn was_torn(&self) -> bool {
         self.torn
     }
 
-    /// Takes over an image of another store that starts from the same content, with all that led to it.
+    /// Copies an image from another store that starts from the same content, with all its ancestors.
     pub fn adopt(&mut self, other: &mut Self, image: ImageId) -> io::Result<()> {
         let mut line = Vec::new();
         let mut at = Some(image);
@@ -273,7 +273,7 @@ impl ImageStore {
         let newest = self.images.get(&id).ok_or(io::ErrorKind::NotFound)?;
         let mut content = PmContent::default();
         for file in &newest.files {
-            // The newest word on each page counts.
+            // The newest entry for each page counts.
             let mut pages: BTreeMap<u64, Option<ImageId>> = BTreeMap::new();
             let mut at = Some(id);
             while let Some(known) = at.and_then(|id| self.images.get(&id)) {

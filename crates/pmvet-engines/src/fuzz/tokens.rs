@@ -10,7 +10,7 @@ pub fn of_binary(bytes: &[u8]) -> Vec<Vec<u8>> {
         .filter(|word| (2..=16).contains(&word.len()) && word.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_'))
         .filter(|word| !word.starts_with(b"_"))
         .collect();
-    // Too many would be too rarely the right one.
+    // With too many, the right one would come up too rarely.
     let step = words.len().div_ceil(MOST).max(1);
     words.into_iter().step_by(step).map(<[u8]>::to_vec).collect()
 }

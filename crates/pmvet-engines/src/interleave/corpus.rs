@@ -1,4 +1,4 @@
-//! Seeds on disk, with what each has covered, so that a campaign goes on where the last one ended, however that ended.
+//! Seeds on disk, with what each has covered, so that a campaign can go on where the last one ended, however that was.
 //!
 //! | | |
 //! |---|---|
@@ -6,9 +6,9 @@
 //! | `covered.jsonl` | a line for each turn that did: the number of the input, and what was new |
 //! | `findings.jsonl` | a line for each finding |
 //!
-//! Nothing is ever changed, only added: an input before the line about it. A kill leaves at most one torn line at the end of each file,
-//! which is cut off; any other damage is an error, and then nothing is changed. What was covered counts for one build of the program
-//! only: addresses of another mean something else. Its inputs are then tried again.
+//! Data is only added, never changed: an input before the line about it. A kill leaves at most one torn line at the end of each file,
+//! which is cut off; any other damage is an error, and then nothing is changed. Coverage is valid for one build of the program only, as
+//! addresses mean something else in another. The inputs are then tried again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -30,7 +30,7 @@ const FINDINGS: &str = "findings.jsonl";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct CorpusLine<T> {
-    /// The build that it is true for.
+    /// The build for which it is valid.
     program: u64,
     #[serde(flatten)]
     what: T,
@@ -52,22 +52,22 @@ pub struct Corpus {
     seeds: BTreeMap<Vec<u8>, u64>,
 }
 
-/// What earlier campaigns have left.
+/// What earlier campaigns have kept.
 #[derive(Debug, Default)]
 pub struct Kept {
     /// What all of them covered with this build of the program.
     pub covered: Covered,
     /// Inputs that have covered something, the first one first.
     pub seeds: Vec<Vec<u8>>,
-    /// Inputs of another build, or of which nobody knows what they cover.
+    /// Inputs whose coverage is unknown, or from another build.
     pub untried: Vec<Vec<u8>>,
-    /// Files whose last line was torn by a kill. It is left out.
+    /// Files whose last line a kill had torn. That line is dropped.
     pub torn: Vec<PathBuf>,
 }
 
 impl Corpus {
     /// Opens a corpus, or makes one. `program` tells builds apart. Fails if another process has it open, if it has another format, or
-    /// if it is damaged otherwise than by a kill.
+    /// if it is damaged in another way than by a kill.
     pub fn open(folder: &Path, program: u64) -> io::Result<(Self, Kept)> {
         fs::create_dir_all(folder.join("queue"))?;
         let claim = Claim::new(folder, FORMAT, COVERED)?;
@@ -97,7 +97,7 @@ impl Corpus {
         Ok((corpus, kept))
     }
 
-    /// Keeps an input, and what is new of what it has covered.
+    /// Keeps an input, and the new part of its coverage.
     pub fn add(&mut self, input: &[u8], new: &Covered) -> io::Result<()> {
         let seed = match self.seeds.get(input) {
             Some(&known) => known,
@@ -126,7 +126,7 @@ impl Corpus {
         Ok(self.read::<FoundSeed<T>>(FINDINGS)?.into_iter().map(|found| found.finding).collect())
     }
 
-    /// The lines of a file that are true for this build.
+    /// The lines of a file that are valid for this build.
     fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Vec<T>> {
         let path = self.folder.join(name);
         let file = match fs::File::open(&path) {

@@ -1,4 +1,4 @@
-//! Inputs for programs with threads: those that are worth something, and new ones made of them.
+//! Inputs for programs with threads: the useful ones, and new ones made of them.
 
 use std::num::NonZeroUsize;
 
@@ -6,12 +6,12 @@ use libafl_bolts::rands::{Rand, StdRand};
 
 use crate::operations::{Chance, Operations};
 
-/// Of so many turns one is for a seed as it is, if its last one gave anything new.
+/// One in this many turns repeats a seed unchanged, if its last turn gave anything new.
 const AGAIN: usize = 3;
-/// So many turns in a row without anything new, and a store is filled instead.
+/// After this many turns in a row without anything new, inputs fill a store instead.
 const STUCK: u32 = 6;
 
-/// An input, and what its turns have given.
+/// An input, and whether it still gives anything new.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seed {
     input: Vec<u8>,
@@ -23,7 +23,7 @@ struct Seed {
 #[derive(Debug)]
 pub struct Seeds {
     known: Vec<Seed>,
-    /// The seeds of the user that have had no turn yet.
+    /// Inputs that have had no turn yet.
     waiting: Vec<Vec<u8>>,
     operations: Option<Operations>,
     longest: usize,
@@ -32,7 +32,7 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// `random` begins the sequence of random choices.
+    /// `random` seeds the random choices.
     pub fn new(seeds: Vec<Vec<u8>>, operations: Option<Operations>, longest: usize, random: u64) -> Self {
         let mut waiting = seeds;
         waiting.reverse();
@@ -43,7 +43,7 @@ impl Seeds {
     pub fn go_on_with(&mut self, known: Vec<Vec<u8>>, untried: Vec<Vec<u8>>) {
         self.waiting.retain(|input| !known.contains(input) && !untried.contains(input));
         self.waiting.extend(untried.into_iter().rev());
-        // One that has worked shows whether the program still does.
+        // A known input shows whether the program still works.
         self.waiting.extend(known.first().cloned());
         self.known.extend(known.into_iter().map(|input| Seed { input, fresh: true }));
     }
@@ -66,7 +66,7 @@ impl Seeds {
         }
         let mut input = self.known[below(count)].input.clone();
         let other = self.known[below(count)].input.clone();
-        // Some steps at a time if nothing has come of single ones.
+        // Several steps at a time if single ones give nothing new.
         let steps = 1 + (self.fruitless / STUCK).min(8);
         for _ in 0..steps {
             let changed = self.operations.as_ref().is_some_and(|ops| ops.mutate(&mut input, &other, below));
@@ -78,10 +78,10 @@ impl Seeds {
         input
     }
 
-    /// Says what a turn gave.
+    /// Notes the result of a turn.
     pub fn done(&mut self, input: Vec<u8>, is_new: bool) {
         self.fruitless = if is_new { 0 } else { self.fruitless + 1 };
-        // The first one is kept in any case: there must be something to start from.
+        // The first input is always kept: there must be something to start from.
         match self.known.iter().position(|seed| seed.input == input) {
             Some(at) => self.known[at].fresh = is_new,
             None if is_new || self.known.is_empty() => self.known.push(Seed { input, fresh: is_new }),
@@ -89,18 +89,18 @@ impl Seeds {
         }
     }
 
-    /// How many are worth something.
+    /// How many inputs are known to be useful.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether none is worth anything yet.
+    /// Whether none is known yet.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 }
 
-/// For inputs that are no lines of text.
+/// Mutates inputs that are not lines of text.
 fn change_bytes(input: &mut Vec<u8>, other: &[u8], below: Chance<'_>) {
     let at = below(input.len() + 1);
     match below(4) {

@@ -311,7 +311,7 @@ impl ContentJudge {
                 if let Some(again) = again
                     && let Some(lines) = self.differ(&first, &again)
                 {
-                    // The two runs also differ in time.
+                    // Contents may depend on the time, which is no change by the restart.
                     let mut mask = self.mask().clone();
                     mask.learn(&self.told(&first), &self.told(&again));
                     if mask.masked().iter().any(|line| !line.contains('*')) {

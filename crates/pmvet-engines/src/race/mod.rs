@@ -1,5 +1,5 @@
-//! What `pmvet race` makes of a run: one pass over its events, for the prediction ([`lockset`](crate::lockset)) and for the proofs
-//! ([`confirm`](crate::confirm)), which want other things of the same events.
+//! The pass of `pmvet race` over the events of a run, for the prediction ([`lockset`](crate::lockset)) and for the proofs
+//! ([`confirm`](crate::confirm)), which need different things from the same events.
 
 use std::time::SystemTime;
 
@@ -13,14 +13,14 @@ use crate::confirm::sync_variables::{Update, Updates};
 use crate::lockset::{Code, LocksetAnalysis, LocksetEngine, LocksetOptions};
 use crate::stacks::{Stacks, Symbols};
 
-/// What the pass over the events gave.
+/// The results of the pass over the events.
 #[derive(Debug)]
 pub struct RaceScan {
     /// The races that locksets predict, and the locks that were found.
     pub outcome: LocksetAnalysis,
     /// Names of places, files and types.
     pub symbols: Symbols,
-    /// What sites and contexts of the events stand for.
+    /// The places that the sites and contexts of the events stand for.
     pub places: Definitions,
     /// Stores that other threads read, for proofs.
     pub shared: Vec<SharedStore>,

@@ -1,4 +1,4 @@
-//! Which lines were flushed, by whom; and which threads have something to wait for.
+//! Which lines were flushed, and by which thread; and which threads have something to wait for.
 
 use pmvet_events::{FileId, ThreadId};
 use pmvet_model::LineId;
@@ -11,7 +11,7 @@ const LINES: u64 = 64;
 #[derive(Debug, Default)]
 pub(super) struct Flushed {
     pages: FxHashMap<(FileId, u64), Box<FlushedPage>>,
-    /// By file: how large it was when the target first touched it.
+    /// The size of each file when the target first touched it.
     initial_size: FxHashMap<FileId, u64>,
 }
 
@@ -23,12 +23,12 @@ struct FlushedPage {
     otherwise: u64,
 }
 
-/// Who flushed a line last.
+/// Which thread flushed a line last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LastFlush {
-    /// Nobody, and nobody had written it when the run began.
+    /// None, and the line was new when the run began.
     NobodyNew,
-    /// Nobody in this run. The line may have been left dirty by an earlier one.
+    /// None in this run. An earlier run may have left the line dirty.
     NobodyOld,
     Same,
     Other,
@@ -39,10 +39,10 @@ impl Flushed {
         self.initial_size.insert(file, size);
     }
 
-    /// Enters a flush and says who came before.
+    /// Notes a flush and returns which thread came before.
     pub(super) fn flush(&mut self, line: LineId, thread: ThreadId) -> LastFlush {
         let last = &mut self.page(line).last[(line.index % LINES) as usize];
-        // Beyond so many threads some are taken for one another, which is harmless.
+        // Beyond this many threads, some share a number, which is harmless.
         let me = (thread.0 % u32::from(u16::MAX)) as u16 + 1;
         let before = std::mem::replace(last, me);
         match before {
@@ -58,7 +58,7 @@ impl Flushed {
         self.pages.entry((line.file, line.index / LINES)).or_insert_with(new)
     }
 
-    /// Enters a store past the cache, or a system call that makes a line persistent.
+    /// Notes a store past the cache, or a system call that makes a line persistent.
     pub(super) fn otherwise(&mut self, line: LineId) {
         self.page(line).otherwise |= 1 << (line.index % LINES);
     }
@@ -70,7 +70,7 @@ impl Flushed {
         page.is_some_and(|page| page.last[at as usize] != 0 || page.otherwise >> at & 1 == 1)
     }
 
-    /// Whether that is so of a line next to this one.
+    /// Whether that holds for a line next to this one.
     pub(super) fn is_beside_flushed(&self, line: LineId) -> bool {
         let beside = [line.index.checked_sub(1), Some(line.index + 1)];
         beside.into_iter().flatten().any(|index| self.was_flushed(LineId { index, ..line }))

@@ -1,7 +1,7 @@
-//! One finding per cause.
+//! Groups raw findings: one finding per cause.
 //!
-//! A flush or fence is its own cause: one finding per source line. A forgotten flush leaves all stores of a function
-//! behind, and a wiped object is overwritten field by field: one finding per function, or pair of functions.
+//! A flush or fence is its own cause: one finding per source line. A forgotten flush affects all stores of a function,
+//! and a wiped object is overwritten field by field: one finding per function, or pair of functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ struct GroupKey {
 struct SourcePlace {
     module: Option<PathBuf>,
     function: Option<String>,
-    /// Where there is no function.
+    /// Offset of the instruction, if the function is unknown.
     offset: Option<u64>,
     line: Option<u32>,
 }
@@ -67,8 +67,8 @@ pub(super) fn group(raw: RawFindings, stacks: &mut dyn Stacks) -> Vec<Group> {
     groups
 }
 
-/// Data that is never flushed was forgotten, rather than meant to be volatile, if its source line stores other data that is
-/// flushed, if it lies beside flushed data and its function stores other data that is flushed, or if its function fences
+/// Data that is never flushed counts as forgotten, not as meant to be volatile, if its source line stores other data that
+/// is flushed, if it lies beside flushed data and its function stores other data that is flushed, or if its function fences
 /// without having flushed anything.
 fn promote(all: &mut [Resolved], persisted: &[(SiteId, ContextId)], stacks: &mut dyn Stacks) {
     let is = |r: &Resolved, rule: &Rule| r.raw.rule.id == rule.id;
@@ -90,8 +90,8 @@ fn promote(all: &mut [Resolved], persisted: &[(SiteId, ContextId)], stacks: &mut
     }
 }
 
-/// A missing flush makes overwrites dirty and leaves fences nothing to wait for, and what a transaction does not cover is not flushed: that
-/// is said once.
+/// A missing flush makes overwrites dirty and leaves fences nothing to wait for, and what a transaction does not cover is not flushed: such
+/// consequences are not reported again.
 fn leave_out_consequences(all: &mut Vec<Resolved>) {
     let lost = |r: &&Resolved| [rules::UNPERSISTED_STORE.id, rules::TRANSIENT_DATA.id].contains(&r.raw.rule.id);
     let escapes = |r: &&Resolved| r.raw.rule.id == rules::TX_STORE_NOT_ADDED.id;
@@ -144,7 +144,7 @@ impl SourcePlace {
 }
 
 /// The compiler attributes the store of a computed value to the function that computed it, which may be a small one from a header.
-/// Where the function around it is in the same trouble, that is one trouble.
+/// If the function around it has the same problem, both are one.
 fn join_inlined(groups: &mut BTreeMap<GroupKey, Vec<Resolved>>) {
     let causes: Vec<GroupKey> = groups.keys().cloned().collect();
     for cause in &causes {
@@ -160,7 +160,8 @@ fn join_inlined(groups: &mut BTreeMap<GroupKey, Vec<Resolved>>) {
     }
 }
 
-/// A function that stores, calls another one that stores to the same cache line, and does not flush it afterwards has forgotten one flush.
+/// If a function stores, calls another one that stores to the same cache line, and does not flush it afterwards, one flush is missing, not
+/// two.
 fn join_callees(groups: &mut BTreeMap<GroupKey, Vec<Resolved>>) {
     let unpersisted = rules::ALL.iter().position(|rule| rule.id == rules::UNPERSISTED_STORE.id);
     let causes: Vec<GroupKey> = groups.keys().filter(|key| Some(key.rule) == unpersisted).cloned().collect();
@@ -177,7 +178,8 @@ fn join_callees(groups: &mut BTreeMap<GroupKey, Vec<Resolved>>) {
     }
 }
 
-/// Whether the function of one store was called, in the same place, by the function of the other, and both left the same line behind.
+/// Whether the function of one store was called, in the same place, by the function of the other, and both left the same line
+/// unflushed.
 fn is_called_by(inner: &Resolved, outer: &Resolved) -> bool {
     let line = |resolved: &Resolved| resolved.raw.place.pm.map(|pm| (pm.file, pm.offset / LINE));
     let shares_line = line(inner).is_some() && line(inner) == line(outer);

@@ -1,6 +1,6 @@
-//! What happened lately, for timelines.
+//! Recent events, for timelines.
 //!
-//! One ring for all lines: cheap to write at each event, searched only when a finding turns up for the first time.
+//! One ring for all lines: cheap to write at each event, and searched only at the first occurrence of a finding.
 
 use pmvet_events::event::Event;
 use pmvet_events::{ContextId, SiteId, ThreadId};

@@ -5,14 +5,14 @@ use pmvet_findings::{Frame, Rule, Stack, rules};
 use crate::account::{Account, account};
 use crate::stacks::{Owner, owner};
 
-/// Why a finding with these ends is not one, if so.
+/// Why a finding with these ends is harmless, if it is.
 pub(super) fn harmless(
     rule: &Rule,
     place: &Stack,
     other: Option<&Stack>,
     flusher: Option<&Stack>,
 ) -> Option<&'static str> {
-    // The library is told of them: whatever it does then, the program has asked for it.
+    // The program asks the library for these ranges, so it is responsible.
     let asked = rule.id == rules::TX_ADD_TWICE.id;
     if let Account::Library(why) = account(place)
         && !(asked && place.iter().any(|frame| owner(frame) == Owner::User))

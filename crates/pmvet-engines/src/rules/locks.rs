@@ -1,10 +1,10 @@
 //! Words of PM that are used as locks.
 //!
-//! A lock is not meant to survive a crash, so nobody flushes it; but it may share a line with data that is flushed. A word
-//! counts as a lock if a locked instruction changes it from one value, free, and the same thread later puts that value back,
-//! and if nothing else is ever stored there; and so do the other words that the same instruction takes. A
-//! compare-and-swap that links nodes looks the same for one word; but over all words it stores many different
-//! values, where a lock's instruction stores few.
+//! A lock is not meant to survive a crash, so programs do not flush it; but it may share a line with data that is flushed. A
+//! word counts as a lock if a locked instruction changes it from one value, free, and the same thread later puts that value
+//! back, and if nothing else is ever stored there. The other words that the same instruction takes count, too. A
+//! compare-and-swap that links nodes looks the same for one word; but over all words it stores many different values, where
+//! a lock's instruction stores few.
 //!
 //! What it misses: ticket locks and reader counts. What it takes for a lock by mistake: a word claimed by compare-and-swap
 //! under a small number and later cleared by the same thread.
@@ -14,9 +14,9 @@ use pmvet_events::{Event, FileId, SiteId, ThreadId};
 use pmvet_model::{LineId, Store};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// A lock's instruction stores at most so many different values in one thread: held, held for reading, a thread's id.
+/// How many different values a lock's instruction may store in one thread: held, held for reading, a thread's id.
 const MAX_VALUES: usize = 4;
-/// More words than this are not looked at.
+/// Words to track; further ones are ignored.
 const MAX_WORDS: usize = 1 << 20;
 
 #[derive(Debug, Default)]
@@ -32,10 +32,10 @@ struct Word {
     len: u8,
     free: u64,
     holder: Option<ThreadId>,
-    /// Who took it last.
+    /// The instruction and thread that took it last.
     by: (SiteId, ThreadId),
     released: bool,
-    /// It was used in another way too.
+    /// It was also used in another way.
     other: bool,
 }
 

@@ -1,28 +1,29 @@
 //! Rules on the order of events: the trace analysis of Mumak (Gonçalves, Matos and Rodrigues, EuroSys 2023, section 4.2).
 //!
-//! One streaming pass over the events of a run, on top of [`pmvet_model`]. Nothing is run again and nothing is known of
-//! the program, so no finding of this engine is more than a warning: it says that something is unusual, not that it is wrong.
+//! One streaming pass over the events of a run, on top of [`pmvet_model`]. It runs nothing again and knows nothing of the
+//! program, so its findings are only warnings: they say that something is unusual, not that it is wrong.
 //!
 //! * [`Rules`] takes events and returns [`RawFinding`]s: plain data, places by their ids.
-//! * [`report`] makes findings of them: resolves places, leaves out what libraries are known to do on purpose,
-//!   joins what has one cause, and finds the words.
+//! * [`report`] turns them into findings: resolves places, drops what libraries are known to do on purpose, joins those
+//!   with one cause, and adds the words.
 //!
 //! Deviations from the paper, all of them to raise fewer false alarms:
 //!
 //! * A store that is not persistent at the end counts as a durability bug if its *line* was ever flushed, and also if the same
-//!   instruction, called the same way, stored data that was flushed: a program that usually flushes something meant to.
-//!   So does a store next to a flushed line by a function that has other data of its own flushed: it forgot a part.
+//!   instruction, called the same way, stored data that was flushed: a program that usually flushes something meant to
+//!   flush it here, too. So does a store next to a flushed line by a function that has other data of its own flushed:
+//!   it forgot a part.
 //! * An overwrite of a store that is not persistent yet is reported only if both change the bytes, no flush is under way
 //!   and neither is a locked operation. Rewriting a value, overlapping moves of `memcpy` and locks in PM are no bugs, nor
 //!   are protocols that rely on the order of stores within one line.
 //! * Words that are used as locks (see `locks`) may stay unpersisted.
-//! * A flush of a clean line is reported only if the same thread flushed the line last: a thread that helps another one
-//!   cannot know how far that one is. The first flush of a line that the run has not written is reported only if the file is new:
-//!   after a restart a program may have to flush what it only read.
+//! * A flush of a clean line is reported only if the same thread flushed the line last: a thread that helps another cannot know
+//!   how far that thread got. The first flush of a line that the run has not written is reported only if the file is new: after a
+//!   restart a program may have to flush what it only read.
 //! * Stores in a transaction of libpmemobj that it does not cover have a rule of their own (see `transactions`): a flush is not what
 //!   they lack.
 //! * Fences are compared with the last *explicit* fence: a locked instruction in between, which the author may not know of, makes
-//!   none superfluous. `mfence` is never reported, since it also orders loads, which no flush is needed for.
+//!   no fence superfluous. `mfence` is never reported, since it also orders loads, which need no flush.
 //!
 //! What it misses: a missing flush that another flush of the same line makes up for later, unless the run ends before;
 //! bugs on paths that the run did not take; a missing flush of a word that looks like a lock.
@@ -56,9 +57,9 @@ use crate::lab::lost_stores;
 /// Which machine the program is for, and how strict the rules are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RuleOptions {
-    /// What a power failure takes. With persistent caches, most flushes are needless.
+    /// What a power failure loses. With persistent caches, most flushes are needless.
     pub mode: Mode,
-    /// Apply the rules too that correct programs break all the time.
+    /// Also apply rules that correct programs break all the time.
     pub pedantic: bool,
 }
 
@@ -99,12 +100,12 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Has seen no event yet.
+    /// Rules that have seen no event yet.
     pub fn new(options: RuleOptions) -> Self {
         Self { model: Model::new(options.mode), watcher: RuleWatcher::new(options) }
     }
 
-    /// The state of PM, for others who need it too.
+    /// The state of PM, for others that need it.
     pub fn model(&self) -> &Model {
         &self.model
     }
@@ -161,7 +162,7 @@ impl Rules {
 impl RuleWatcher {
     /// A store that is still pending when the run ends.
     fn left_over(&mut self, model: &Model, line: &Line, index: usize, store: &Store) {
-        // What later stores cover is not lost by itself. Locks are not meant to survive.
+        // A store that later stores cover is not lost by itself. Locks are not meant to survive.
         let visible = line.visible(index);
         if visible == 0 || self.is_ignored(line.id(), visible) || self.locks.is_lock(line.id(), store) {
             return;

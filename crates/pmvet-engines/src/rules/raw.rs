@@ -1,4 +1,4 @@
-//! What the pass over the events finds, before anybody knows names and lines.
+//! What the pass over the events finds, with ids instead of names and lines.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use pmvet_target::crash::Patch;
 use crate::timeline::step::{PmExtent, RawStep, StepKind};
 use crate::transactions::{Escape, TransactionFacts};
 
-/// What a whole run gave.
+/// The raw findings of a whole run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RawFindings {
-    /// What a power failure takes, which the words depend on.
+    /// What a power failure loses; the words depend on it.
     pub mode: Mode,
-    /// By rule, then in the order in which they turned up.
+    /// By rule, then in order of first occurrence.
     pub findings: Vec<RawFinding>,
     /// The places of all stores whose data was made persistent at least once.
     pub persisted: Vec<(SiteId, ContextId)>,
-    /// What transactions of libpmemobj gave.
+    /// What the transactions of libpmemobj have shown.
     pub transactions: TransactionFacts,
 }
 
@@ -37,7 +37,7 @@ pub struct RawFinding {
     pub count: u64,
     /// What happened to the line up to the first occurrence, as far as it is remembered.
     pub timeline: Vec<RawStep>,
-    /// For stores that were never made persistent: what a crash at the end of the run may take, some of them.
+    /// For stores that were never made persistent: some of what a crash at the end of the run may lose.
     pub lost: Vec<Lost>,
     /// For such stores: a flush was under way, but no fence came.
     pub flushing: bool,
@@ -53,13 +53,13 @@ pub struct RawFinding {
     pub in_pool: bool,
     /// The run has transactions.
     pub has_transactions: bool,
-    /// For stores that escape a transaction: how.
+    /// For stores that escape a transaction: why.
     pub escape: Option<Escape>,
     /// For ranges that are added once more: the transaction has allocated them.
     pub allocated: bool,
 }
 
-/// An event, and the bytes it was about.
+/// An event, and the bytes concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawPlace {
     /// What the event did, for reports.
@@ -68,7 +68,7 @@ pub struct RawPlace {
     pub site: SiteId,
     /// Its call path.
     pub context: ContextId,
-    /// Who did it.
+    /// The thread that did it.
     pub thread: ThreadId,
     /// Number of the event.
     pub seq: u64,
@@ -79,12 +79,12 @@ pub struct RawPlace {
 /// A store that is not persistent at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// What makes the newest image one without it, and without what was stored to its line later, since the line keeps the
-    /// order of its stores. Nothing if it is not known what was there before.
+    /// What removes it from the newest image, with the later stores to its line, since the line keeps the order of its
+    /// stores. Nothing if the earlier content is unknown.
     pub without: Option<Vec<Patch>>,
 }
 
-/// What makes occurrences one finding.
+/// Occurrences with equal keys form one finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) rule: &'static str,

@@ -1,4 +1,4 @@
-//! From raw findings to findings.
+//! Turns raw findings into findings.
 
 use pmvet_findings::{Evidence, Finding, Place, Severity, Stack};
 use pmvet_model::Mode;
@@ -9,10 +9,10 @@ use super::texts::{Facts, Texts, texts};
 use crate::stacks::{Stacks, subject};
 use crate::timeline::step::{access, range};
 
-/// Further places of the same kind that a finding shows.
+/// Further similar places that a finding shows.
 const MAX_LIKE: usize = 5;
 
-/// Resolves, sorts out and words what [`Rules::finish`](super::Rules::finish) returned.
+/// Resolves, groups and words what [`Rules::finish`](super::Rules::finish) returned.
 pub fn report(raw: RawFindings, stacks: &mut dyn Stacks) -> Vec<Finding> {
     let mode = raw.mode;
     let groups = group(raw, stacks);

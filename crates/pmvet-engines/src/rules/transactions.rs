@@ -1,4 +1,4 @@
-//! What the transactions of a run break, as raw findings.
+//! Rules that the transactions of a run break, as raw findings.
 
 use pmvet_events::{ContextId, SiteId};
 use pmvet_findings::{Role, Rule, rules};
@@ -28,7 +28,7 @@ impl RuleWatcher {
         }
     }
 
-    /// A store that is also never flushed is one finding, not two.
+    /// A store that escapes and is also never flushed gives one finding, not two.
     fn escaped(&mut self, store: &EscapedStore) {
         let of_store = |f: &RawFinding| {
             let about_loss = [rules::UNPERSISTED_STORE.id, rules::TRANSIENT_DATA.id].contains(&f.rule.id);

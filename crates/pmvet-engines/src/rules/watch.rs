@@ -1,4 +1,4 @@
-//! The rules that look at each step, and the books they keep.
+//! The rules that check each step, and their state.
 
 use pmvet_events::event::{Event, What};
 use pmvet_events::spaces::Located;
@@ -14,9 +14,9 @@ use super::locks::Locks;
 use super::raw::{Key, RawFinding, RawFindings, RawPlace, bytes_of, place_of, whole};
 use crate::transactions::TransactionTracker;
 
-/// More places than any program has; a bound, in case every event had a call path of its own.
+/// More places than any program has; a bound, in case every event has a different call path.
 const MAX_FINDINGS: usize = 1 << 16;
-/// Beyond so many pending stores of a line, whether an overwritten one had changed anything is not looked up any more.
+/// With more pending stores in a line than this, it is not checked whether an overwritten one had changed anything.
 const FEW_STORES: usize = 64;
 
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub(super) struct RuleWatcher {
     pub(super) fences: Fences,
     pub(super) locks: Locks,
     pub(super) transactions: TransactionTracker,
-    /// By place of a store: where its data was flushed last. Itself, if it needed no flush: stored past the
-    /// cache, or persistent by a system call.
+    /// By place of a store: where its data was flushed last. The store itself, if it needed no flush: it bypassed the
+    /// cache, or a system call made it persistent.
     pub(super) flushers: FxHashMap<(SiteId, ContextId), (SiteId, ContextId)>,
     ignored: Vec<(FileId, u64, u64)>,
     unlinked: FxHashSet<FileId>,
@@ -61,7 +61,7 @@ impl RuleWatcher {
         self.unlinked.insert(file);
     }
 
-    /// Whether all of these bytes of a line need not survive.
+    /// Whether none of these bytes of a line needs to survive.
     pub(super) fn is_ignored(&self, line: LineId, bytes: u64) -> bool {
         if self.ignored.is_empty() && self.unlinked.is_empty() {
             return false;
@@ -86,7 +86,7 @@ impl RuleWatcher {
         other: Option<RawPlace>,
     ) -> &mut RawFinding {
         let next = self.findings.len();
-        // Should there ever be too many places, the last finding takes them all.
+        // If there are ever too many places, the last finding takes the rest.
         let index = if next >= MAX_FINDINGS {
             self.found.get(&key).copied().unwrap_or(next - 1)
         } else {
@@ -151,7 +151,7 @@ impl RuleWatcher {
         finding
     }
 
-    /// In a fixed order: by rule, then as they turned up.
+    /// The findings in a fixed order: by rule, then by first occurrence.
     pub(super) fn finish(mut self) -> RawFindings {
         let transactions = std::mem::take(&mut self.transactions).finish();
         self.transactions_found(&transactions);
@@ -202,7 +202,7 @@ fn is_protocol(line: &Line, index: usize, store: &Store) -> bool {
     between.any(|(i, s)| s.thread == store.thread && line.content(i).bytes[bytes_of(s)] != *line.value(s))
 }
 
-/// Whether a store gives another value to bytes that an earlier one had given another value to.
+/// Whether a store changes bytes that an earlier store had already changed.
 fn changes(line: &Line, index: usize, store: &Store, value: &[u8], bytes: u64) -> bool {
     let earlier = &line.stores()[index];
     let wrote = line.value(earlier);
