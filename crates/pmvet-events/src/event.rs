@@ -12,8 +12,8 @@
 //! 4. [`What::ThreadCreate`] comes before the first event of the child, [`What::ThreadJoin`] after its last.
 //! 5. A lock's release comes before the next acquisition of the same lock.
 //! 6. A definition ([`What::Module`], [`What::File`]) comes before the first event that refers to it.
-//! 7. A thread that spins is reported for a while only. Of accesses in a row that find the same and change nothing, by one instruction on
-//!    one call path to one address, at least the first 256 are reported, with the fences between them.
+//! 7. A spinning thread is reported only for a while. Of accesses in a row by one instruction on one call path to one address, which all
+//!    find the same value and change nothing, at least the first 256 are reported, with the fences between them.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub struct Event<'a> {
     pub site: SiteId,
     /// The call path that led to the function around `site`.
     pub context: ContextId,
-    /// What it did, with all that belongs to this kind of event.
+    /// What it did, with the data of this kind of event.
     pub what: What<'a>,
 }
 
@@ -69,30 +69,32 @@ pub enum What<'a> {
         discards: bool,
     },
     /// A change of a word of volatile memory that may be a lock, or an attempt at one. Reported only if the plan asks for
-    /// it and the target has more than one thread. It means nothing to PM: that it orders as a fence does is said by a
-    /// [`FenceKind::Locked`] of its own.
+    /// it and the target has more than one thread. It does not affect PM: a separate [`FenceKind::Locked`] says that it
+    /// orders as a fence does.
     Atomic {
         /// The first byte of the word.
         addr: u64,
-        /// What the thread found there; for [`AtomicKind::Found`], what it had left there.
+        /// What the thread found there; for [`AtomicKind::Found`], the value it had left there.
         old: &'a [u8],
         /// What was there afterwards.
         new: &'a [u8],
-        /// What came of it.
+        /// The result.
         how: AtomicKind,
     },
-    /// An allocator has handed out this memory: whatever was there before has ended.
+    /// An allocator has handed out this memory: its earlier use has ended.
     Allocate {
         /// The first byte that the program may use.
         addr: u64,
         /// How many bytes were asked for, at most up to the end of the mapping.
         len: u64,
     },
-    /// A call of libpmemobj about the transaction of its thread, when it begins. Allocations are told when they are done.
+    /// A libpmemobj call about the transaction of its thread, reported when the call begins; allocations when they are
+    /// done.
     Transaction {
         /// What was called.
         op: TransactionOp,
-        /// The pool of one that begins, the bytes that are added, allocated or made persistent, the object that is freed; 0 for others.
+        /// The pool, for a transaction that begins; the bytes that are added, allocated or made persistent; the object that is freed; 0
+        /// for others.
         addr: u64,
         /// In bytes; 0 where `addr` is no range.
         len: u64,
@@ -128,7 +130,7 @@ pub enum What<'a> {
         file: FileId,
         /// In bytes, at this moment.
         size: u64,
-        /// The device the file is on (`st_dev`), which with `inode` tells it from all others.
+        /// The device the file is on (`st_dev`); with `inode` it identifies the file.
         device: u64,
         /// Its number on that device (`st_ino`).
         inode: u64,
@@ -190,7 +192,7 @@ pub enum What<'a> {
         /// Its size now, in bytes.
         size: u64,
     },
-    /// A system call made everything durable that was in these bytes of a file.
+    /// A system call made these bytes of a file durable.
     FileSync {
         /// The file.
         file: FileId,
@@ -215,12 +217,12 @@ pub enum What<'a> {
     },
 
     // What the target is asked, and what it answers. Reported only if the plan asks for it.
-    /// So many more bytes of the operations were read; none at their end.
+    /// The target has read this many more bytes of its operations.
     Input {
         /// In bytes; 0 at the end of the operations.
         len: u64,
     },
-    /// Standard output, or a reply to a client: so many bytes, with so many ends of lines among them.
+    /// The target has written to standard output.
     Output {
         /// In bytes.
         len: u64,
@@ -241,13 +243,13 @@ pub enum What<'a> {
         /// The bytes. A long request is several events.
         data: &'a [u8],
     },
-    /// What a server has written to a client: so many bytes, with so many ends of lines among them.
+    /// A server has written to a client.
     Reply {
         /// The number of the connection.
         connection: u32,
         /// In bytes.
         len: u64,
-        /// How many of the bytes are newlines; 0 if they came from a file, where nobody counted them.
+        /// How many of the bytes are newlines; 0 if they came from a file, where they are not counted.
         lines: u64,
     },
 
@@ -271,7 +273,7 @@ pub enum What<'a> {
         /// The thread that has ended.
         child: ThreadId,
     },
-    /// Nobody will join it.
+    /// The thread will not be joined.
     ThreadDetach {
         /// The thread that goes on by itself.
         child: ThreadId,
@@ -283,7 +285,7 @@ pub enum What<'a> {
         /// Whether others may hold it too.
         how: LockKind,
     },
-    /// A lock is about to be given back.
+    /// A lock is about to be released.
     Release {
         /// The address of the lock.
         lock: u64,
@@ -330,7 +332,7 @@ pub enum What<'a> {
         path: &'a Path,
     },
 
-    /// The program itself says something, by `pmvet.h` or by pmemcheck's log request.
+    /// The program itself reports something, by `pmvet.h` or by pmemcheck's log request.
     Marker {
         /// What it says.
         how: MarkerKind,
@@ -343,7 +345,7 @@ pub enum What<'a> {
     },
     /// A thread whose data flow is followed is about to run the instruction. Reported only if the plan asks for it.
     Step {
-        /// Bytes that it is about to read and that another thread, which is stopped, has stored; none if `len` is 0.
+        /// Bytes that it is about to read and that another, stopped thread has stored; none if `len` is 0.
         addr: u64,
         /// In bytes.
         len: u64,
@@ -432,27 +434,27 @@ tags! {
         Changed = 0 "atomic",
         /// A compare-and-exchange that found another value.
         Failed = 1 "atomic-failed",
-        /// The thread had changed the word atomically, and finds another value now: by its own plain store, or by what
-        /// another thread did, which has an event of its own.
+        /// The thread had changed the word atomically and now finds another value: by its own plain store, or by
+        /// another thread, whose change has a separate event.
         Found = 2 "atomic-found",
         /// An exchange whose old value the program does not use.
         Stored = 3 "atomic-stored",
     }
     /// What a call of libpmemobj does.
     TransactionOp {
-        /// Of another one, too: then it is nested.
+        /// Begins a transaction, nested if one is open.
         Begin = 0 "tx-begin",
-        /// From here on the transaction takes back what is stored to these bytes if it does not commit.
+        /// From here on, the transaction rolls back stores to these bytes if it does not commit.
         Add = 1 "tx-add",
-        /// The transaction hands out an object, which is gone again if it does not commit.
+        /// The transaction allocates an object, which disappears if it does not commit.
         Allocate = 2 "tx-allocate",
-        /// The transaction gives back an object, which stays if it does not commit.
+        /// The transaction frees an object, which stays if it does not commit.
         Free = 3 "tx-free",
-        /// Of a nested one, this changes nothing: it commits with the outermost one.
+        /// Of a nested transaction, this has no effect: it commits with the outermost one.
         Commit = 4 "tx-commit",
-        /// Of the outermost one, too. May come twice.
+        /// Also aborts the outermost transaction. May come twice.
         Abort = 5 "tx-abort",
-        /// The call that follows a commit or an abort. Of a nested one it ends only that.
+        /// The call that follows a commit or an abort. It ends only the innermost transaction.
         End = 6 "tx-end",
         /// The program makes these bytes persistent itself, in a transaction or not.
         Persist = 7 "tx-persist",
@@ -466,9 +468,9 @@ tags! {
     }
     /// What a thread does with an object that orders threads.
     SyncOp {
-        /// The mutex is released and re-acquired by events of its own.
+        /// Begins to wait. Separate events release and re-acquire the mutex.
         CondWait = 0 "cond-wait",
-        /// The wait has ended, by a signal or because its time is over; the mutex is held again.
+        /// The wait has ended, by a signal or a timeout; the mutex is held again.
         CondWoken = 1 "cond-woken",
         /// Wakes one thread that waits.
         CondSignal = 2 "cond-signal",
@@ -491,7 +493,7 @@ tags! {
         End = 1 "end",
         /// A crash here must need no repair.
         Consistent = 2 "consistent",
-        /// What reports shall call these bytes.
+        /// The name of these bytes in reports.
         Name = 3 "name",
         /// These bytes need not survive a crash.
         Ignore = 4 "ignore",
@@ -499,7 +501,7 @@ tags! {
         Log = 5 "log",
         /// An operation of the input begins; the text is its line, or nothing for the next one.
         OpBegin = 6 "op-begin",
-        /// It is done, and whoever asked for it may know.
+        /// The operation is done, and its client may be told.
         OpEnd = 7 "op-end",
     }
 }
@@ -560,7 +562,7 @@ impl What<'_> {
         !matches!(self, What::Load { .. })
     }
 
-    /// Whether it may tell whoever asked for an operation that it is done.
+    /// Whether it may tell a client that its operation is done.
     pub fn is_answer(&self) -> bool {
         matches!(self, What::Output { .. } | What::Reply { .. } | What::Marker { how: MarkerKind::OpEnd, .. })
     }

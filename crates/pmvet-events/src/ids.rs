@@ -1,4 +1,4 @@
-//! Small numbers that stand for things. All are unique over a whole run, across its threads and processes.
+//! Small numbers that identify things. All are unique over a whole run, across its threads and processes.
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
@@ -15,7 +15,7 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A thread, numbered from 1 in the order of creation. Unlike an OS thread id it is never used again.
+    /// A thread, numbered from 1 in the order of creation. Unlike an OS thread id, it is never reused.
     ThreadId,
     /// An instruction of the target. 0: unknown.
     SiteId,

@@ -2,7 +2,7 @@
 //!
 //! * [`event`] — the vocabulary. Every engine reads [`Event`]s and nothing else.
 //! * [`shm`] and [`wire`] — how events travel from the target to pmvet while the target runs: rings in shared memory.
-//! * [`file`](mod@file) — how events rest: a versioned, checksummed trace file with an end record.
+//! * [`file`](mod@file) — how events are stored: a versioned, checksummed trace file with an end record.
 //! * [`paths`] — paths that are not UTF-8, as text.
 //! * [`spaces`] — which file an address belongs to, in each process.
 //! * [`plan`] — what the client is told before the target starts; [`stage`] — orders to fork servers, and counter maps;

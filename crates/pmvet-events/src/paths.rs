@@ -1,6 +1,6 @@
-//! Paths where only text goes: a path is any bytes but 0, and JSON, globs and terminals want UTF-8.
+//! Paths as text: a path is any bytes but 0, but JSON, globs and terminals need UTF-8.
 //!
-//! [`text`] and [`of_text`] are for programs and lose nothing. [`shown`] is for people.
+//! [`text`] and [`of_text`] are for programs and lossless. [`shown`] is for people.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -10,14 +10,15 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Stands for the byte 0; the next 255 characters, for private use, stand for the others.
+/// This character stands for the byte 0; the next 255 ones, all for private use, stand for the others.
 const FIRST: u32 = 0x10_ff00;
 
 fn stands_for(character: char) -> Option<u8> {
     u32::from(character).checked_sub(FIRST).and_then(|byte| u8::try_from(byte).ok())
 }
 
-/// The path as text that [`of_text`] takes back. UTF-8 is itself; any other byte is one character, so that a glob's `?` matches it.
+/// The path as text that [`of_text`] takes back. UTF-8 stays as it is; any other byte becomes one character, so that a glob's `?`
+/// matches it.
 pub fn text<P: AsRef<OsStr> + ?Sized>(path: &P) -> Cow<'_, str> {
     let bytes = path.as_ref().as_bytes();
     let plain = std::str::from_utf8(bytes).ok().filter(|text| !text.chars().any(|c| stands_for(c).is_some()));
@@ -31,7 +32,8 @@ pub fn text<P: AsRef<OsStr> + ?Sized>(path: &P) -> Cow<'_, str> {
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
             match stands_for(character) {
-                // The name has this very character: its bytes are told one by one, or it would come back as another byte.
+                // The name contains such a character itself: its bytes are escaped one by one, or it would come back as
+                // another byte.
                 Some(_) => escape(character.encode_utf8(&mut [0; 4]).as_bytes(), &mut out),
                 None => out.push(character),
             }
@@ -58,7 +60,7 @@ pub fn shown<P: AsRef<OsStr> + ?Sized>(path: &P) -> Shown<'_> {
     Shown(path.as_ref())
 }
 
-/// What [`shown`] gives. Padding in a format counts characters of what is shown.
+/// The result of [`shown`]. Padding in a format counts the characters shown.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a>(&'a OsStr);
 
@@ -139,7 +141,7 @@ impl<P: Paths> Paths for Option<P> {
     }
 }
 
-/// Bytes that the target calls a path.
+/// A path from the target's bytes.
 pub fn of_bytes(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }

@@ -14,7 +14,7 @@
 //!
 //! A ring has one producer (a thread of the target) and one consumer (pmvet). Positions are byte counts that only
 //! grow; the producer publishes `head` after a record is complete, the consumer publishes `tail` after it is done with
-//! a record. A site or context is written before its id appears in any record, so whoever reads the record may read it.
+//! a record. A site or context is written before its id appears in any record, so a reader of the record may read it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -35,7 +35,7 @@ const VERSION: u64 = 3;
 pub const MAX_RINGS: usize = 8192;
 /// The size of a ring's buffer: a multiple of the page size, and many times the longest record.
 pub const RING_BYTES: usize = 1 << 20;
-/// How many locks order stores. Lines that share one wait for each other without need.
+/// How many locks order stores. Stores to lines that share one wait for each other needlessly.
 pub const STRIPES: usize = 1024;
 const MAX_SITES: usize = 1 << 23;
 const MAX_CONTEXTS: usize = 1 << 25;
@@ -65,17 +65,17 @@ pub struct Header {
     pub next_file: AtomicU32,
     /// The number the next module gets.
     pub next_module: AtomicU32,
-    /// Rare events that were begun: a thread counts its own before it numbers it.
+    /// Rare events that were begun: a thread counts its event here before numbering it.
     pub rare_begun: AtomicU64,
-    /// Rings that were ever used: the consumer looks no further.
+    /// Rings that were ever used: the consumer reads no further.
     pub rings_used: AtomicU32,
-    /// How often a ring was taken: who waits for one sees that others still get theirs.
+    /// How often a ring was taken: a thread that waits for one sees that others still get theirs.
     pub rings_claimed: AtomicU32,
-    /// How far the client is with saying why it cannot go on: see [`Header::fail`].
+    /// Whether the client has failed and written the reason: see [`Header::fail`].
     client_failed: AtomicU32,
     /// Not 0 once the target has more than one thread, in all its processes together.
     pub many_threads: Alone<AtomicU32>,
-    /// One bit for each stall of the plan that is over: nobody is stopped there any more.
+    /// One bit for each stall of the plan that is over: no thread stops there any more.
     pub stalls_over: Alone<AtomicU64>,
     plan_len: AtomicU64,
     failure_len: AtomicU64,
@@ -85,14 +85,14 @@ pub struct Header {
 /// States of `client_failed`.
 mod failed {
     pub(super) const NO: u32 = 0;
-    /// One thread says why; others that fail with it have nothing to add.
+    /// One thread is writing the reason; others that fail meanwhile add nothing.
     pub(super) const WRITING: u32 = 1;
     pub(super) const YES: u32 = 2;
 }
 
 impl Header {
-    /// The client cannot go on. pmvet is told why here, since nobody may see the target's standard error. False if another thread
-    /// has told it already.
+    /// Tells pmvet why the client cannot go on; the target's standard error may go unseen. False if another thread has done so
+    /// already.
     pub fn fail(&self, why: &str) -> bool {
         let first =
             self.client_failed.compare_exchange(failed::NO, failed::WRITING, Ordering::AcqRel, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Header {
     }
 }
 
-/// One ring: who has it, and how far both sides are.
+/// One ring: its owner, and how far both sides are.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct RingControl {
@@ -132,11 +132,11 @@ pub struct RingControl {
     pub os_thread: AtomicU32,
     /// Set once the fields above are.
     pub ready: AtomicU32,
-    /// Not 0 while the thread is stopped by a stall, whose number from 1 this is: a futex that pmvet sets to 0.
+    /// While the thread is stopped, the number of the stall, from 1; otherwise 0. A futex that pmvet resets.
     pub stalled: AtomicU32,
     /// How many bytes the producer has published.
     pub head: Alone<AtomicU64>,
-    /// The address a store is under way to, if the thread dies now; and its size.
+    /// The address of a store under way, in case the thread dies.
     pub in_flight: AtomicU64,
     /// The size of that store in bytes.
     pub in_flight_size: AtomicU64,
@@ -147,10 +147,10 @@ pub struct RingControl {
 /// The call path of a thread's outermost function.
 pub const ROOT_CONTEXT: ContextId = ContextId(1);
 
-/// Who has a ring. Owner and state change together, so that nobody ends the ring of another.
+/// The owner of a ring. Owner and state change together, so that no thread closes the ring of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RingState {
-    /// Nobody: the next thread that starts may take it.
+    /// None: the next thread that starts may take it.
     Free,
     /// A thread that is alive.
     Active(ThreadId),
@@ -185,7 +185,8 @@ impl RingControl {
         self.state.compare_exchange(from.word(), to.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Stops the calling thread at a stall. Returns now and then, so that it can look around: true once it may go on.
+    /// Stops the calling thread at a stall, for a short time, so that it can check for other things in between. True
+    /// once it may go on.
     pub fn wait_at_stall(&self, number: u32) -> bool {
         let time = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
         // SAFETY: the word is valid and shared between processes; nothing else is passed.
@@ -202,8 +203,8 @@ impl RingControl {
         unsafe { libc::syscall(libc::SYS_futex, self.stalled.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
     }
 
-    /// pmvet is done with the ring. Returns the store that was under way when its owner ended, as address and size. From here on the
-    /// ring may have another owner, whose stores are none of the old one's.
+    /// Frees a ring that was read to its end. Returns the store that was under way when its owner ended, as address and size; it is
+    /// cleared so that the next owner does not inherit it.
     pub fn free(&self) -> Option<(u64, u64)> {
         let addr = self.in_flight.swap(0, Ordering::AcqRel);
         let size = self.in_flight_size.swap(0, Ordering::AcqRel);
@@ -368,7 +369,7 @@ impl SharedMemory {
         Some(ring)
     }
 
-    /// Gives an instruction its number. 0, the unknown site, once the table is full.
+    /// Adds an instruction and returns its number. 0, the unknown site, once the table is full.
     pub fn add_site(&self, site: Site) -> SiteId {
         let id = self.header().next_site.fetch_add(1, Ordering::Relaxed);
         if id as usize >= MAX_SITES {

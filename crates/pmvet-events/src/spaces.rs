@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::event::{Event, What};
 use crate::ids::{FileId, ThreadId};
 
-/// Which file stands where, in each process of the target.
+/// Which file is mapped where, in each process of the target.
 ///
 /// Looked up for every event, so threads are found by index and the mapping that was hit last is tried first.
 ///
@@ -61,7 +61,7 @@ pub struct Located {
 }
 
 impl AddressSpaces {
-    /// Takes notice of an event that changes who is who or what is where.
+    /// Notes an event that changes threads, processes or mappings.
     pub fn update(&mut self, event: &Event<'_>) {
         match event.what {
             What::ProcessStart { process, parent, .. } => {
@@ -87,7 +87,7 @@ impl AddressSpaces {
         }
     }
 
-    /// Processes may use a number again: the newest one counts.
+    /// Process numbers may be reused: the newest process counts.
     fn enter(&mut self, thread: ThreadId, process: u32) {
         let index = self.spaces.iter().rposition(|s| s.process == process).unwrap_or_else(|| {
             self.spaces.push(Space { process, ..Space::default() });

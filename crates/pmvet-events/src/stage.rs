@@ -2,10 +2,10 @@
 //!
 //! A *fork server* is a process of the target that has stopped at a fork point (see [`crate::plan::Forks`]) and makes a
 //! child for each order it gets. A child either runs to its end, or becomes a server itself at the next fork point. The
-//! turn of a server says who acts: pmvet, which gives an order, or the server, which obeys it.
+//! turn of a server says which side acts: pmvet, which gives an order, or the server, which obeys it.
 //!
-//! Servers also find here the code that their children had to translate, so that they can translate it once for all
-//! children to come; and, in a run that only counts, the two counter maps.
+//! Servers also find here which code their children had to translate, so that they can translate it once for all later
+//! children; and, in a run that only counts, the two counter maps.
 
 use std::fs::File;
 use std::io;
@@ -27,21 +27,21 @@ pub struct Stage {
     servers: [ServerSlot; SERVERS],
     blocks_used: AtomicU32,
     blocks: [AtomicU64; BLOCKS],
-    /// Where the next run is to end, and how far it is.
+    /// Where the next run should end, and how far it is.
     pub stop: CrashTrigger,
-    /// Not 0: a run stops where it finds its input at an end, and asks whether to go on. See [`turn::PAUSED`].
+    /// Not 0: a run pauses at the end of its input and asks whether to go on. See [`turn::PAUSED`].
     pub pauses: AtomicU32,
-    /// The answer: not 0 if it is not to.
+    /// The answer: not 0 if it should end.
     pub enough: AtomicU32,
-    /// Not 0: a run keeps to itself what it does to PM, if its server can do that.
+    /// Not 0: a run maps PM privately, if its server can do that.
     pub apart: AtomicU32,
-    /// Not 0: it was about to reach PM in a way that cannot be kept apart, and ended there. Of no use, then.
+    /// Not 0: the run was about to access PM in a way that cannot be kept private, and ended there, useless.
     pub left: AtomicU32,
     /// What the run counts.
     pub maps: Maps,
 }
 
-/// Where a counting run is to end, as if the machine had crashed there.
+/// Where a counting run should end, as if the machine had crashed there.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct CrashTrigger {
@@ -53,7 +53,7 @@ pub struct CrashTrigger {
     pub fences: AtomicU64,
     /// The run ends before this fence; 0: before none.
     pub at_fence: AtomicU64,
-    /// Not 0 once it has.
+    /// Not 0 once the run was stopped.
     pub stopped: AtomicU32,
 }
 
@@ -68,7 +68,7 @@ impl CrashTrigger {
     }
 }
 
-/// What a run did, as counters that stay at 255 once they are there.
+/// What a run did, as counters that saturate at 255.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Maps {
@@ -95,22 +95,22 @@ pub mod turn {
 /// The order: a child that runs to its end.
 pub const RUN: u32 = u32::MAX;
 
-/// One server: whose turn it is, and what came of the last order.
+/// One server: whose turn it is, and the result of the last order.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct ServerSlot {
     turn: AtomicU32,
-    /// [`RUN`], or the number of the server that the child is to become.
+    /// [`RUN`], or the number of the server that the child should become.
     order: AtomicU32,
     /// The newest child.
     pub child: AtomicU32,
-    /// How the newest child that ran to its end did so, as `waitpid` says it.
+    /// How the newest child that ran to its end ended, as from `waitpid`.
     pub status: AtomicI32,
     /// The server's own process.
     pub process: AtomicU32,
     /// What the process was about to do: see [`ForkPoint`].
     point: AtomicU32,
-    /// Not 0: its children can keep to themselves what they do to PM.
+    /// Not 0: its children can map PM privately.
     pub apart: AtomicU32,
 }
 
@@ -119,7 +119,7 @@ pub struct ServerSlot {
 pub enum ForkPoint {
     /// It is about to name a PM file for the first time.
     Files,
-    /// It is about to look at its input for the first time.
+    /// It is about to read its input for the first time.
     Input,
 }
 
@@ -161,7 +161,7 @@ impl ServerSlot {
         self.set_turn(turn::ORDERED);
     }
 
-    /// Lets a run that has paused go on. Its server may have become ready in the meantime, if the run was killed.
+    /// Lets a paused run go on. Its server may have become ready meanwhile, if the run was killed.
     pub fn answer(&self) {
         let paused = self.turn.compare_exchange(turn::PAUSED, turn::ORDERED, Ordering::AcqRel, Ordering::Relaxed);
         if paused.is_ok() {
@@ -184,7 +184,7 @@ impl Stage {
     /// The size of the shared memory, in whole pages.
     pub const BYTES: usize = size_of::<Self>().next_multiple_of(4096);
 
-    /// The server of this number, from 0. Numbers from [`SERVERS`] on begin anew.
+    /// The server of this number, from 0. Numbers from [`SERVERS`] on wrap around.
     pub fn server(&self, number: usize) -> &ServerSlot {
         &self.servers[number % SERVERS]
     }

@@ -1,4 +1,4 @@
-//! What a thread whose data flow is followed is about to do: its registers and the instruction, as
+//! The state of a thread whose data flow is followed: its registers and the next instruction, as
 //! [`What::Step`](crate::What::Step) carries them.
 
 /// The longest instruction has 15 bytes.
@@ -15,7 +15,7 @@ pub struct ThreadState {
     pub fs: u64,
     /// The address of the instruction.
     pub pc: u64,
-    /// The instruction, and what follows it.
+    /// The instruction, and the bytes after it.
     pub code: [u8; CODE],
 }
 

@@ -63,13 +63,13 @@ pub const NEAR_LOAD: u8 = 18;
 pub const ATOMIC: u8 = 19;
 /// As [`ATOMIC`], by a compare-and-exchange that found another value.
 pub const ATOMIC_FAILED: u8 = 20;
-/// As [`ATOMIC`], of a word that has another value than the thread had left there.
+/// As [`ATOMIC`], of a word whose value is not the one that the thread had left there.
 const ATOMIC_FOUND: u8 = 21;
 /// As [`ATOMIC`], by an exchange whose old value the program does not use.
 pub const ATOMIC_STORED: u8 = 22;
 /// As [`RMW`], by an instruction whose old value the program does not use.
 pub const RMW_DISCARDING: u8 = 23;
-// The client makes a failed one into one that succeeded by counting down.
+// The client subtracts 1 to turn a failed one into one that succeeded.
 const _: () = assert!(RMW + 1 == RMW_FAILED && ATOMIC + 1 == ATOMIC_FAILED);
 
 /// Bytes before the data.
@@ -94,7 +94,7 @@ const fn padded(len: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed record of kind {kind} in a ring")]
 pub struct BadRecord {
-    /// What the record says it is; 0 if there is not even a word.
+    /// The kind that the record claims; 0 if there is not even a word.
     pub kind: u8,
 }
 
@@ -105,7 +105,7 @@ pub enum Front<'a> {
     Pad,
     /// An event.
     Record {
-        /// What the record says. Its values are in the ring still.
+        /// The event. Its values are still in the ring.
         event: Event<'a>,
         /// How long the record is, in bytes.
         len: usize,
@@ -113,7 +113,7 @@ pub enum Front<'a> {
 }
 
 /// The sequence number and kind of the record whose first word is `word`. A load that only says "the same number" has
-/// number 0: whoever has come to it in the ring has seen that number already.
+/// number 0: a reader that has reached it in the ring has already seen that number.
 #[inline]
 pub fn peek(word: u64) -> (u64, u8) {
     match (word & ((1 << SEQ_BITS) - 1), (word >> SEQ_BITS) as u8) {
@@ -128,7 +128,7 @@ pub fn is_rare(record: &[u8]) -> bool {
 }
 
 /// Reads the record at the start of `bytes`, which ends where the ring's published part ends.
-// Inlined, so that the event is made where the reader wants it: to copy one takes longer than to read its record.
+// Inlined, so that the event is made where the reader wants it: copying one takes longer than reading its record.
 #[inline(always)]
 pub fn read(bytes: &[u8], thread: ThreadId) -> Result<Front<'_>, BadRecord> {
     let mut input = Input(bytes);
@@ -208,7 +208,7 @@ const LAYOUT: [(u8, u8); 256] = {
     layout
 };
 
-/// As [`read`], for the kinds that accesses, flushes and fences have. `None` for others, and for what `read` refuses.
+/// As [`read`], for accesses, flushes and fences. `None` for other kinds, and for what `read` refuses.
 #[inline(always)]
 pub fn brief(bytes: &[u8]) -> Option<Brief> {
     let word = |i: usize| Some(u64::from_le_bytes(*bytes.get(8 * i..)?.first_chunk()?));
@@ -300,7 +300,7 @@ fn read_rare<'a>(tag: u64, input: &mut Input<'a>) -> Option<What<'a>> {
     let len = input.word()? as usize;
     let [a, b, c, d] = [input.word()?, input.word()?, input.word()?, input.word()?];
     let data = input.data(len)?;
-    // The client cuts texts at a byte limit, so the end of one may be half a character.
+    // The client cuts texts at a byte limit, so a text may end in half a character.
     let text = || match std::str::from_utf8(data) {
         Ok(text) => text,
         Err(e) => std::str::from_utf8(&data[..e.valid_up_to()]).unwrap_or_default(),

@@ -10,7 +10,7 @@ pub(crate) struct Buffers {
     threads: Vec<Vec<SlotRef>>,
 }
 
-/// From this size on a buffer is now and then rid of lines that are persistent already.
+/// From this size on, a full buffer drops lines that are already persistent.
 const LARGE: usize = 4096;
 
 impl Buffers {
@@ -20,7 +20,8 @@ impl Buffers {
             self.threads.resize_with(index + 1, Vec::new);
         }
         let buffer = &mut self.threads[index];
-        // A thread that flushes and never fences, while others persist the same lines, would go on for ever.
+        // Otherwise the buffer of a thread that flushes and never fences, while others persist the same lines, would
+        // grow forever.
         if buffer.len() >= LARGE && buffer.len() == buffer.capacity() {
             buffer.retain(|at| lines.get(at.slot).life == at.life);
             buffer.reserve(buffer.len().max(LARGE));
@@ -33,7 +34,7 @@ impl Buffers {
         self.threads.get(thread.0 as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// Empties the buffer of a thread into the empty `into`, whose room it gets in exchange.
+    /// Moves the buffer of a thread into the empty `into`, and takes its allocation in exchange.
     pub(crate) fn drain_into(&mut self, thread: ThreadId, into: &mut Vec<SlotRef>) {
         if let Some(buffer) = self.threads.get_mut(thread.0 as usize) {
             std::mem::swap(buffer, into);

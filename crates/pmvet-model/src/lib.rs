@@ -1,13 +1,14 @@
 //! What the hardware may do to the stores of a program: cache lines, flush buffers, crash states.
 //!
-//! * [`Model`] — follows the events of a run and knows, at every moment, which stores nothing has forced into PM yet.
+//! * [`Model`] — follows the events of a run and knows, at every moment, which stores are not guaranteed to be in PM
+//!   yet.
 //! * [`Line`] — one cache line with such stores: its guaranteed content and what may have been added to it.
-//! * [`states`] — what PM may hold if the power fails now, and which of these states are worth trying first.
-//! * [`LineWatch`] — how a rule looks at each step of a line's life without keeping books of its own.
-//! * [`Shadow`] — the newest content of PM as far as the events tell it.
+//! * [`states`] — what PM may hold if the power fails now, and which states to try first.
+//! * [`LineWatch`] — lets a rule see each step of a line's life without tracking lines itself.
+//! * [`Shadow`] — the newest content of PM, as far as events show it.
 //!
 //! The semantics are those of Px86 as in section 4 of Jaaru (Gorjiara, Xu and Demsky, ASPLOS 2021). Each 64-byte line
-//! holds its stores in the order in which memory took them, and a bound: what is guaranteed to be in PM. After a crash
+//! has its stores in the order in which memory took them, and a bound: what is guaranteed to be in PM. After a crash
 //! each line, independently of the others, holds some prefix of its stores at or after its bound.
 //!
 //! | event | effect |
@@ -26,12 +27,13 @@
 //!
 //! Deviations and what it misses:
 //!
-//! * Store buffers are not modelled: the order of events is the order in which memory took the stores, so a store that
-//!   a thread has issued but nobody sees yet is simply not there yet.
+//! * Store buffers are not modelled: events come in the order in which memory took the stores, and stores still in a
+//!   store buffer do not exist yet.
 //! * A store of more than 8 bytes is torn at multiples of 8, its first part before its last, in one line at a time. Hardware promises no
 //!   order of the parts.
 //! * Bytes that were written in a way the client does not record (`Unsupported`, `Interrupted`) are not pending.
-//! * A line with more than [`MAX_PENDING`] pending stores merges its oldest ones: fewer states, never a wrong one.
+//! * A line with more than [`MAX_PENDING`] pending stores merges its oldest ones: this loses states but adds no wrong
+//!   ones.
 //!
 //! # A line with pending stores
 //!
@@ -90,10 +92,10 @@ pub use watch::{LineWatch, Persisted};
 /// Bytes in a cache line, as an array length.
 pub const LINE_BYTES: usize = LINE as usize;
 
-/// What a power failure takes.
+/// What a power failure loses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The caches: data is safe once the memory controller has it.
+    /// The content of caches: data is safe once the memory controller has it.
     #[default]
     Adr,
     /// Only what has not reached a cache.
@@ -115,13 +117,13 @@ impl LineId {
         Self { file, index: offset / LINE }
     }
 
-    /// Of its first byte.
+    /// Offset of its first byte in the file.
     pub fn offset(self) -> u64 {
         self.index * LINE
     }
 }
 
-/// What a line holds, as far as it is known.
+/// The known content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LineContent {
     /// Zero where not known.
@@ -140,13 +142,13 @@ impl LineContent {
     }
 }
 
-/// Where the model asks for the content of a line that becomes pending: the newest image of PM, before the event.
+/// Gives the model the content of a line that becomes pending: that of the newest image of PM, before the event.
 pub trait LineSource {
     /// The content of one line.
     fn line(&self, line: LineId) -> LineContent;
 }
 
-/// For those who do not need contents.
+/// A source for models that need no contents.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unknown;
 

@@ -5,7 +5,7 @@ use pmvet_events::ThreadId;
 use crate::store::{Store, WriteKind};
 use crate::{LINE_BYTES, LineContent, LineId, mask};
 
-/// How many pending stores a line keeps apart. A counter in PM that nobody flushes would fill all memory otherwise.
+/// How many pending stores a line keeps apart. Otherwise a counter in PM that is never flushed would fill all memory.
 pub const MAX_PENDING: usize = 512;
 
 /// The guaranteed content of a line, and the stores that came after.
@@ -13,7 +13,7 @@ pub const MAX_PENDING: usize = 512;
 pub struct Line {
     pub(crate) id: LineId,
     pub(crate) bound: LineContent,
-    /// In the order in which memory took them; sequence numbers never fall.
+    /// In the order in which memory took them; sequence numbers never decrease.
     stores: Vec<Store>,
     /// The bytes of all of them, one after the other.
     data: Vec<u8>,
@@ -25,7 +25,7 @@ pub struct Line {
     pub(crate) flushes: Vec<(ThreadId, u64)>,
     /// The newest flush instruction on this line since it became pending.
     pub(crate) last_flush: Option<(ThreadId, u64)>,
-    /// Counts the lives of the slot that this line is in, so that a flush buffer notices that its line is gone.
+    /// Counts how often this line's slot was reused, so that a flush buffer notices that its line is gone.
     pub(crate) life: u32,
 }
 
@@ -44,7 +44,7 @@ impl Line {
         }
     }
 
-    /// Makes it another line, with the room it has.
+    /// Turns it into another line, keeping its allocations.
     pub(crate) fn reset(&mut self, id: LineId, bound: LineContent) {
         self.id = id;
         self.bound = bound;
@@ -57,12 +57,12 @@ impl Line {
         self.id
     }
 
-    /// What PM holds at least.
+    /// The content that is guaranteed to be in PM.
     pub fn bound(&self) -> &LineContent {
         &self.bound
     }
 
-    /// What nothing has forced into PM yet, oldest first.
+    /// The pending stores, oldest first.
     pub fn stores(&self) -> &[Store] {
         &self.stores
     }
@@ -103,7 +103,7 @@ impl Line {
         content
     }
 
-    /// Its content if all pending stores made it.
+    /// What it holds if all pending stores have reached PM.
     pub fn newest(&self) -> LineContent {
         self.content(self.stores.len())
     }
@@ -120,14 +120,14 @@ impl Line {
         content.known |= self.covers(store);
     }
 
-    /// Takes a store; its sequence number is at least that of the last one. Says how many were merged to make room.
+    /// Adds a store; its sequence number is at least that of the last one. Returns how many were merged to make room.
     #[inline]
     pub(crate) fn push(&mut self, mut store: Store, value: &[u8]) -> u64 {
         let merged = if self.stores.len() >= MAX_PENDING { self.merge(MAX_PENDING / 2) } else { 0 };
         store.data = self.data.len() as u32;
         self.written |= store.extent();
         if self.stores.is_empty() {
-            // Most lines of a large copy get one store each: no room for more until there are more.
+            // Most lines of a large copy get one store each, so this reserves no room for more.
             self.data.reserve_exact(value.len());
             self.stores.reserve_exact(1);
         }
@@ -136,8 +136,8 @@ impl Line {
         merged
     }
 
-    /// Makes one store of the oldest `count`, which keeps the number of the first of them: a flush that covers the first covers
-    /// all, so that the bound may be raised too far but never stays below what is guaranteed.
+    /// Merges the oldest `count` stores into one with the number of the first: a flush that covers the first covers all, so the
+    /// bound may be raised too far but never stays below what is guaranteed.
     fn merge(&mut self, count: usize) -> u64 {
         let mut content = LineContent::UNKNOWN;
         let mut covered = 0;
@@ -177,7 +177,7 @@ impl Line {
     #[inline]
     pub(crate) fn persist(&mut self, count: usize) {
         if count == self.stores.len() {
-            // The line is about to be dropped: nobody asks for its bound any more.
+            // The line is about to be dropped, so its bound is no longer needed.
             self.stores.clear();
             self.data.clear();
             self.written = 0;
@@ -195,7 +195,7 @@ impl Line {
         self.flushes.retain(|&(_, upto)| upto >= oldest_left.seq);
     }
 
-    /// Enters a flush that waits for a fence of `thread`. False if that thread had one on this line already.
+    /// Notes a flush that waits for a fence of `thread`. False if that thread already had one on this line.
     pub(crate) fn flush(&mut self, thread: ThreadId, seq: u64) -> bool {
         match self.flushes.iter_mut().find(|(t, _)| *t == thread) {
             Some((_, upto)) => {
@@ -210,18 +210,19 @@ impl Line {
         }
     }
 
-    /// Takes out the flush of a thread that fences now.
+    /// Removes the flush of a thread that fences now.
     pub(crate) fn take_flush(&mut self, thread: ThreadId) -> Option<u64> {
         let at = self.flushes.iter().position(|(t, _)| *t == thread)?;
         Some(self.flushes.swap_remove(at).1)
     }
 
-    /// The bytes that pending stores cover and whose content before them is not known.
+    /// The bytes that pending stores cover and whose earlier content is unknown.
     pub fn uncertain(&self) -> u64 {
         self.written & !self.bound.known
     }
 
-    /// The newest pending store that covers some of these bytes: its place among [`stores`](Line::stores), and which.
+    /// The newest pending store that covers some of these bytes: its index in [`stores`](Line::stores), and which
+    /// bytes.
     #[inline]
     pub fn writer(&self, offset: usize, len: usize) -> Option<(usize, u64)> {
         let wanted = mask(offset, len) & self.written;

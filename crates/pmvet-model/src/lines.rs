@@ -8,13 +8,13 @@ use rustc_hash::FxHashMap;
 use crate::line::Line;
 use crate::{LineContent, LineId};
 
-/// Lines that share an entry of the table: programs mostly go on where they were, so the entry found last is often the right
-/// one, and neighbours are in one place.
+/// Lines that share an entry of the table: programs mostly stay near one place, so the entry found last is often the right
+/// one.
 const GROUP: u64 = 64;
 const NONE: u32 = u32::MAX;
 
-/// Lines live in slots that are used again with the memory they have, since programs make the same few lines
-/// pending and persistent all the time.
+/// Lines live in slots that are reused with their allocations, since programs make the same few lines pending and
+/// persistent all the time.
 #[derive(Debug, Default)]
 pub(crate) struct PendingLineTable {
     by_id: FxHashMap<(FileId, u64), u32>,
@@ -33,7 +33,7 @@ struct Group {
     used: u32,
 }
 
-/// A line in a flush buffer: its slot, and which life of the slot was meant.
+/// A line in a flush buffer: its slot, and which use of the slot is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SlotRef {
     pub(crate) slot: u32,
@@ -76,7 +76,7 @@ impl PendingLineTable {
         &mut self.slots[slot as usize]
     }
 
-    /// The line in the slot, if it is still the one that was meant.
+    /// The line in the slot, if it is still the one meant.
     pub(crate) fn resolve(&mut self, at: SlotRef) -> Option<&mut Line> {
         self.slots.get_mut(at.slot as usize).filter(|line| line.life == at.life)
     }
@@ -115,7 +115,7 @@ impl PendingLineTable {
         group
     }
 
-    /// The line is persistent.
+    /// Removes a line that is persistent.
     #[inline]
     pub(crate) fn remove(&mut self, slot: u32) {
         let line = &mut self.slots[slot as usize];
@@ -134,13 +134,13 @@ impl PendingLineTable {
         }
     }
 
-    /// In no particular order.
+    /// All lines, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Line> {
         let groups = self.by_id.values().map(|&group| &self.groups[group as usize]);
         groups.flat_map(|group| group.slots).filter(|&slot| slot != NONE).map(|slot| self.get(slot))
     }
 
-    /// Those of a file whose index is in `first..=last`, in the order of the file.
+    /// The lines of a file with an index in `first..=last`, in the order of the file.
     pub(crate) fn in_range(&self, first: LineId, last: LineId) -> Vec<u32> {
         let (from, to) = (first.index / GROUP, last.index / GROUP);
         let mut groups: Vec<(u64, u32)> = if to - from < self.by_id.len() as u64 {

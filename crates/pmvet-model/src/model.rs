@@ -21,23 +21,23 @@ pub struct Model {
     spaces: AddressSpaces,
     pub(crate) lines: PendingLineTable,
     buffers: Buffers,
-    /// Room for the flush buffer that a fence empties.
+    /// Scratch space for the flush buffer that a fence empties.
     fencing: Vec<SlotRef>,
     merged: u64,
 }
 
 impl Model {
-    /// Of a machine on which nothing has happened yet.
+    /// A model of a machine on which nothing has happened yet.
     pub fn new(mode: Mode) -> Self {
         Self { mode, ..Self::default() }
     }
 
-    /// What a power failure takes.
+    /// What a power failure loses.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// How many stores lost a state of their own because their line had too many.
+    /// How many stores were merged because their line had too many.
     pub fn merged(&self) -> u64 {
         self.merged
     }
@@ -47,7 +47,7 @@ impl Model {
         self.lines.find(id).map(|slot| self.lines.get(slot))
     }
 
-    /// Who is where in the target's memory.
+    /// Which files are mapped where in the target's memory.
     pub fn spaces(&self) -> &AddressSpaces {
         &self.spaces
     }
@@ -59,7 +59,7 @@ impl Model {
             len > 0 && !self.lines.in_range(LineId::containing(file, offset), last).is_empty()
         };
         match event.what {
-            // The cache is persistent: a store leaves no choice about itself, nor about what its line held before.
+            // With a persistent cache, a store leaves no choice about itself, nor about what its line held before.
             What::Store { how, .. } => self.mode == Mode::Eadr && WriteKind::from(how) != WriteKind::NonTemporal,
             What::Rmw { stored, .. } => self.would_fence(event.thread) || stored && self.mode == Mode::Eadr,
             What::Fence { .. } => self.would_fence(event.thread),
@@ -93,7 +93,7 @@ impl Model {
         self.watched(event, before, &mut ());
     }
 
-    /// As [`event`](Model::event), with somebody who looks on.
+    /// As [`event`](Model::event), with a watch that sees each step.
     pub fn watched(&mut self, event: &Event<'_>, before: &(impl LineSource + ?Sized), watch: &mut impl LineWatch) {
         match event.what {
             What::Store { addr, value, how } => self.store(event, addr, value, how.into(), before, watch),
@@ -147,7 +147,7 @@ impl Model {
                 };
                 if *mode == Mode::Eadr && kind != WriteKind::NonTemporal {
                     watch.stored(id, &store, mine, None);
-                    // A line keeps the order of its stores: what was under way to it is there too.
+                    // A line keeps the order of its stores, so earlier pending ones are persistent, too.
                     if let Some(slot) = lines.find(id) {
                         persist(lines, slot, u64::MAX, Persisted::Cache, watch);
                     }
@@ -193,7 +193,7 @@ impl Model {
         watch.fenced(event, raised);
     }
 
-    /// A system call leaves the lines of a range in PM as they are.
+    /// A system call makes the current content of the lines in a range persistent.
     fn settle(&mut self, file: FileId, offset: u64, len: u64, watch: &mut impl LineWatch) {
         if len == 0 {
             return;
@@ -213,7 +213,7 @@ fn start_flush(lines: &mut PendingLineTable, buffers: &mut Buffers, slot: u32, t
     }
 }
 
-/// Raises the bound of a line to the stores up to a number. False if it was there already.
+/// Raises the bound of a line to the stores up to a number. False if that changes nothing.
 #[inline]
 fn persist(lines: &mut PendingLineTable, slot: u32, upto: u64, by: Persisted, watch: &mut impl LineWatch) -> bool {
     let line = lines.get_mut(slot);

@@ -1,7 +1,7 @@
 //! The newest content of PM, as far as the events tell it.
 //!
-//! Without the initial image: what nothing has stored is known only where the file did not reach yet when the target first touched it, and
-//! so holds zeros. For engines that ask *whether* a store changed anything; those that need every byte take an image.
+//! It lacks the initial image: bytes without a store are known only past the end that the file had when the target first touched it, where
+//! they are zeros. It serves engines that ask *whether* a store changed anything; those that need every byte use an image.
 
 use pmvet_events::FileId;
 use pmvet_events::event::{Event, LINE, What};
@@ -18,12 +18,12 @@ const LINES: usize = (PAGE / LINE) as usize;
 pub struct Shadow {
     spaces: AddressSpaces,
     pages: FxHashMap<(FileId, u64), Box<[LineContent; LINES]>>,
-    /// By file: from here on, what was not stored is zero.
+    /// By file: from this offset on, bytes without a store are zero.
     zero_from: FxHashMap<FileId, u64>,
 }
 
 impl Shadow {
-    /// Takes notice of an event. Call it after [`Model::event`](crate::Model::event), which wants to know what was before.
+    /// Notes an event. Call it after [`Model::event`](crate::Model::event), which needs the content before it.
     pub fn event(&mut self, event: &Event<'_>) {
         match event.what {
             What::Store { addr, value, .. } => self.store(event, addr, value),
@@ -41,7 +41,7 @@ impl Shadow {
                 *zero_from = size.min(*zero_from);
                 self.zero(file, size, PAGE - size % PAGE);
             }
-            // Nobody knows what is there now.
+            // The content is unknown now.
             What::Unsupported { addr, size, .. } | What::Interrupted { addr, size } => {
                 let Self { spaces, pages, zero_from } = self;
                 spaces.locate(event.thread, addr, size.into(), |part| {

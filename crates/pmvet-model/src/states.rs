@@ -1,8 +1,8 @@
 //! Crash states: what PM may hold if the power fails now.
 //!
-//! A state is one choice per pending line: how many of its pending stores made it. There are far too many of them to
-//! try all, so [`Model::adversarial`] picks those that reveal what a program takes for granted: that a line is
-//! persistent before another one is.
+//! A state is one choice per pending line: how many of its pending stores have reached PM. There are far too many to
+//! try all, so [`Model::adversarial`] picks those that reveal when a program relies on one line being persistent before
+//! another.
 //!
 //! What it misses: with more than [`COMBINED_LINES`] pending lines, states in which two or more lines are kept back while two or
 //! more others are ahead. Those need the exhaustive search.
@@ -18,11 +18,11 @@ use crate::{LINE_BYTES, LineContent, LineId, mask};
 /// A line that is not at its newest content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cut {
-    /// Which line.
+    /// The line.
     pub line: LineId,
     /// How many of its pending stores it has.
     pub kept: usize,
-    /// The byte of the line up to which it has the next one; 0 if it has nothing of it.
+    /// It also has the next store up to this byte of the line; 0 if it has nothing of it.
     pub torn_at: u8,
 }
 
@@ -33,7 +33,7 @@ impl Cut {
     }
 }
 
-/// A crash state, as the difference from the state in which every store made it.
+/// A crash state, as the difference from the state that has every store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CrashState {
     /// Why it is worth trying.
@@ -51,24 +51,25 @@ pub enum Reordering {
     Ahead(LineId),
     /// This line has its first pending stores but not all, everything else is newest.
     Partial(LineId, usize),
-    /// This line has so many of its pending stores, and the next one up to this byte of the line; everything else is newest.
+    /// This line has this many of its pending stores, and the next one up to this byte of the line; everything else is
+    /// newest.
     Torn(LineId, usize, u8),
-    /// This line and others lost all their pending stores, and so did not at least two. Which ones, as bits in the order of lines.
+    /// This line and others lost all their pending stores, while at least two did not. The bits say which, in the order of lines.
     Several(LineId, u8),
 }
 
-/// Up to so many pending lines, all combinations of lines that are behind and lines that are not are among the states: 50 for six lines.
+/// Up to this many pending lines, the states include all combinations of lines that are behind and lines that are not: 50 for six lines.
 pub const COMBINED_LINES: usize = 6;
 
-/// The processor makes stores of at most so many bytes atomic, if they are aligned.
+/// The processor makes aligned stores of at most this many bytes atomic.
 pub const ATOMIC_BYTES: usize = 8;
 
 /// Bytes to write over the newest image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Overwrite {
-    /// In which file.
+    /// The file.
     pub file: FileId,
-    /// Where they begin.
+    /// Offset of the first byte.
     pub offset: u64,
     /// What to write there.
     pub bytes: Vec<u8>,
@@ -77,11 +78,12 @@ pub struct Overwrite {
 /// How many states to pick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLimits {
-    /// In all.
+    /// Upper bound in all.
     pub states: usize,
-    /// Intermediate contents of one line.
+    /// Upper bound of intermediate contents per line.
     pub partial: usize,
-    /// Only lines with a store after this number are kept back or ahead: the others were when they changed last.
+    /// Only lines with a store after this number are kept back or ahead: the others had their turn when they last
+    /// changed.
     pub since: u64,
 }
 
@@ -109,8 +111,8 @@ impl Line {
         states
     }
 
-    /// The bytes of the line at which a crash may tear a pending store, of which then only the first part is in PM. Stores that were merged
-    /// only come together, and a locked read-modify-write is atomic.
+    /// The bytes of the line at which a crash may tear a pending store, so that only its first part is in PM. Merged stores stay together,
+    /// and a locked read-modify-write is atomic.
     pub fn tears(&self, store: &Store) -> impl Iterator<Item = usize> + use<> {
         let atomic = store.merged || store.kind == WriteKind::Rmw;
         let inside = if atomic { 0..0 } else { store.offset() + 1..store.offset() + store.len() };
@@ -142,13 +144,13 @@ impl Model {
         lines
     }
 
-    /// How many different states a crash may leave, up to the largest number there is.
+    /// How many different states a crash may leave, saturating at the largest number.
     pub fn crash_states(&self) -> u128 {
         self.lines.iter().fold(1, |all: u128, line| all.saturating_mul(line.states().len() as u128))
     }
 
-    /// States in which one line behaves unlike the others, and, if there are few, in which several do, without duplicates and in a
-    /// fixed order.
+    /// States in which one line differs from the others, or several lines if few are pending, without duplicates and in a fixed
+    /// order.
     ///
     /// Lines whose content before their pending stores is unknown cannot be kept back and are left out.
     pub fn adversarial(&self, limits: StateLimits) -> Vec<CrashState> {
@@ -161,7 +163,7 @@ impl Model {
             if candidate.moves {
                 states.push(CrashState { choice: Reordering::Behind(id), cuts: vec![Cut::between_stores(id, 0)] });
             }
-            // With two lines that move, one ahead is the other one behind; with one it is the newest state.
+            // With two lines that move, one being ahead means the other is behind; with one it is the newest state.
             if candidate.moves && moving.len() > 2 {
                 let others = moving.iter().map(|c| c.line.id()).filter(|other| *other != id);
                 let cuts = others.map(|line| Cut::between_stores(line, 0)).collect();
@@ -180,7 +182,7 @@ impl Model {
                 break;
             }
         }
-        // With three lines, two behind are one ahead.
+        // With three lines, two being behind means one is ahead.
         if (4..=COMBINED_LINES).contains(&moving.len()) {
             let some = 2..=moving.len() as u32 - 2;
             for set in (0..1_u8 << moving.len()).filter(|set| some.contains(&set.count_ones())) {
@@ -237,7 +239,7 @@ impl<'a> Candidate<'a> {
         spread(all, limit)
     }
 
-    /// Torn stores that give a content of their own: at most `limit`, spread evenly.
+    /// Torn stores that give a new content: at most `limit`, spread evenly.
     fn torn(&self, limit: usize) -> Vec<(usize, u8)> {
         let newest = self.line.newest().bytes;
         let is_new = |bytes| bytes != newest && self.states.iter().all(|(_, content)| content.bytes != bytes);

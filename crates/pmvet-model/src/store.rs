@@ -5,12 +5,12 @@ use pmvet_events::{ContextId, SiteId, ThreadId};
 
 use crate::mask;
 
-/// A store that a line has taken. Its bytes are kept by the line, see [`Line::value`](crate::Line::value).
+/// A store to a line. Its bytes are kept by the line, see [`Line::value`](crate::Line::value).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Store {
     /// Number of its event.
     pub seq: u64,
-    /// Who stored.
+    /// The thread that stored.
     pub thread: ThreadId,
     /// The instruction.
     pub site: SiteId,
@@ -18,7 +18,7 @@ pub struct Store {
     pub context: ContextId,
     /// How it was stored.
     pub kind: WriteKind,
-    /// Stands for several stores that were merged, of which this was the first; they only come together.
+    /// Stands for several merged stores, of which this was the first; a crash keeps or loses them together.
     pub merged: bool,
     /// First byte in the line.
     pub(crate) offset: u8,
@@ -51,7 +51,7 @@ impl From<StoreKind> for WriteKind {
 }
 
 impl Store {
-    /// First byte in the line. For merged stores: of all they cover, with gaps.
+    /// First byte in the line. Merged stores may cover their range with gaps.
     pub fn offset(&self) -> usize {
         self.offset.into()
     }
@@ -62,7 +62,7 @@ impl Store {
         self.len.into()
     }
 
-    /// The bytes of the line it covers, one bit each. Too many for merged stores, see
+    /// The bytes of the line it covers, one bit each. Includes the gaps of merged stores, see
     /// [`Line::covers`](crate::Line::covers).
     pub(crate) fn extent(&self) -> u64 {
         mask(self.offset(), self.len())

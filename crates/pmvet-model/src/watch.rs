@@ -1,4 +1,4 @@
-//! Looking on while the model works.
+//! A hook into each step of the model.
 
 use pmvet_events::Event;
 
@@ -6,8 +6,8 @@ use crate::LineId;
 use crate::line::Line;
 use crate::store::Store;
 
-/// Is told of every step in the life of a line, with the line as it was just before. Every method does nothing unless it is
-/// replaced, so that a plain model costs nothing.
+/// Sees every step in the life of a line, with the line as it was just before. The default methods do nothing, so that a
+/// plain model costs nothing.
 pub trait LineWatch {
     /// A line takes a store. `line` is the line without it; nothing if the store is persistent at once.
     #[inline]

@@ -1,9 +1,9 @@
 //! Reads the rings of a running target and puts the events of all threads into one order.
 //!
 //! Every numbered event has its own number and no number is left out, so the next event is always the one with the next
-//! number, wherever it is. Loads carry the number of the last event before them and go between that event and the next
-//! one, whichever ring that is in. If a thread is killed between taking a number and publishing its record, the number
-//! is lost; such a loss is counted and never silent.
+//! number, whichever ring it is in. Loads carry the number of the last event before them and go between that event and
+//! the next one, whichever ring that is in. If a thread is killed between taking a number and publishing its record,
+//! the number is lost; such losses are counted and reported.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -18,13 +18,13 @@ use pmvet_events::wire::{self, BadRecord, Brief, Front};
 use crate::stalled_threads::Director;
 use crate::thread_activity::ThisKernel;
 
-/// Whoever wants to see the events of a run.
+/// A consumer of the events of a run.
 pub trait Sink {
     /// The next event, in the order of their numbers. An error ends the run.
     fn event(&mut self, event: &Event<'_>, places: &dyn Places) -> Result<(), SinkError>;
 
-    /// Whether it only counts. Then accesses, flushes and fences come by [`count`](Sink::count), and what different threads
-    /// do between two rare events comes in any order.
+    /// Whether it only counts. Then accesses, flushes and fences arrive through [`count`](Sink::count), and the order of
+    /// different threads between two rare events is arbitrary.
     fn counts(&self) -> bool {
         false
     }
@@ -33,7 +33,7 @@ pub trait Sink {
     fn count(&mut self, _thread: ThreadId, _record: &Brief, _places: &dyn Places) {}
 }
 
-/// A sink could not do its work; the run makes no sense any more.
+/// A sink has failed, so the run is useless.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SinkError(pub String);
@@ -60,7 +60,7 @@ pub enum CollectError {
 /// What is missing from a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LostEvents {
-    /// Events whose number was taken and that never came.
+    /// Events whose number was taken but whose record never came.
     pub events: u64,
     /// Threads that were killed during a store to PM.
     pub interrupted: u64,
@@ -81,9 +81,9 @@ struct Ring {
     os_thread: u32,
     tail: u64,
     head: u64,
-    /// Of the record at the front.
+    /// Position of the record at the front.
     position: Position,
-    /// The thread does not exist any more, though it did not say goodbye.
+    /// The thread is gone without having reported its end.
     dead: bool,
 }
 
@@ -104,9 +104,10 @@ impl Ring {
 struct Position(u64);
 
 impl Position {
-    /// Before anything else: of a load with the number of the record before it in its ring, and of a front not yet looked at.
+    /// Before everything else: the position of a load with the number of the record before it in its ring, and of a front
+    /// that was not read yet.
     const FIRST: Position = Position(0);
-    /// After anything else: of an empty ring.
+    /// After everything else: the position of an empty ring.
     const LAST: Position = Position(u64::MAX);
 
     fn event(seq: u64) -> Self {
@@ -129,18 +130,18 @@ enum PassOrder {
     Exact,
     /// In order, but frequent ones need only be counted.
     Counted,
-    /// As `Counted`, each ring by itself: nothing rare is among them.
+    /// As `Counted`, but each ring by itself: there are no rare events among them.
     Any,
 }
 
 pub(crate) struct Collector<'a> {
     shared: &'a SharedMemory,
     rings: Vec<Ring>,
-    /// The client's number of the next event: one more than were passed on.
+    /// The client's number of the next event to pass on.
     next: u64,
     /// How many rare events were passed on.
     rare: u64,
-    /// The number the sink sees.
+    /// The last number that the sink has seen.
     sent: u64,
     files: Files,
     loss: LostEvents,
@@ -163,27 +164,27 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// A collector for what comes after the events so far, which somebody else has passed on.
+    /// A collector that starts after the events so far, which another one has passed on.
     pub(crate) fn from_now(shared: &'a SharedMemory) -> Self {
         let header = shared.header();
         let (next, rare) = (header.next_seq.0.load(Ordering::Acquire), header.rare_begun.load(Ordering::Acquire));
         Self { next, rare, ..Self::new(shared) }
     }
 
-    /// Passes on the events that can be, within bounds. Returns how many bytes of them there were.
+    /// Passes on available events, up to a bound. Returns how many bytes they took.
     pub(crate) fn pump(&mut self, sink: &mut dyn Sink) -> Result<u64, CollectError> {
         let mut total = 0;
-        // Asked before the heads: loads that came before an event below this number are then below the heads.
+        // Read before the heads, so that loads before any event below this number are below the heads.
         let numbered = self.shared.header().next_seq.0.load(Ordering::Acquire);
         self.find_rings()?;
-        // Once: who looks again and again takes the cache line from the thread that writes it.
+        // Reads each head only once: each read takes the cache line from the thread that writes it.
         for ring in &mut self.rings {
             ring.head = self.shared.control(ring.index).head.0.load(Ordering::Acquire);
             ring.position = ring.front();
         }
         let order = match sink.counts() {
             false => PassOrder::Exact,
-            // Asked after the heads: what is before those then comes before any rare event that is still to come.
+            // Read after the heads: what is before those comes before any rare event that is still to come.
             true if self.shared.header().rare_begun.load(Ordering::Acquire) == self.rare => PassOrder::Any,
             true => PassOrder::Counted,
         };
@@ -233,8 +234,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Passes on the records at the front of one ring, as far as they are next: of the events only those below `numbered`,
-    /// and only once all rings have passed on the loads before them. Returns how many bytes they took.
+    /// Passes on the records at the front of one ring that are next in order: only events below `numbered`, and only once
+    /// all rings have passed on the loads before them. Returns how many bytes they took.
     fn drain(&mut self, i: usize, sink: &mut dyn Sink, order: PassOrder, numbered: u64) -> Result<u64, CollectError> {
         let Self { shared, rings, next, rare, sent, files, .. } = self;
         let others = rings.iter().enumerate().filter(|(other, _)| *other != i).map(|(_, ring)| ring.position);
@@ -305,7 +306,7 @@ impl<'a> Collector<'a> {
         }
         let moved = ring.tail - first;
         if let Some((process, thread)) = replaced {
-            // The process runs another program now; the threads of the last one are gone without a word.
+            // The process runs another program now; the threads of the last one are gone without reporting their end.
             for ring in rings.iter_mut().filter(|r| r.process == process && r.thread < thread) {
                 ring.dead = true;
             }
@@ -313,8 +314,8 @@ impl<'a> Collector<'a> {
         Ok(moved)
     }
 
-    /// Tells `director` which threads are stopped at stalls, once all they did before has been seen; lets those go on that
-    /// may.
+    /// Tells `director` which threads are stopped at stalls, once all their earlier events were passed on, and releases
+    /// those that may go on.
     pub(crate) fn direct(&mut self, director: &mut Director) {
         let now = Instant::now();
         for ring in &self.rings {
@@ -336,7 +337,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Gives back the rings of threads that have ended and whose events have all been seen.
+    /// Releases the rings of threads that have ended and whose events were all passed on.
     fn release_rings(&mut self, sink: &mut dyn Sink) -> Result<(), CollectError> {
         let mut i = 0;
         while i < self.rings.len() {
@@ -362,7 +363,7 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Looks now and then for threads that were killed, and for numbers that were lost with them.
+    /// Checks periodically for threads that were killed, and for numbers that were lost with them.
     pub(crate) fn notice_deaths(&mut self) {
         const EVERY: Duration = Duration::from_millis(100);
         if self.looked.elapsed() < EVERY {
@@ -385,7 +386,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Goes on with the smallest number that did come.
+    /// Skips lost numbers: goes on with the smallest one that did come.
     fn skip_lost(&mut self) {
         let fronts = self.rings.iter().map(Ring::front).filter(|&front| front != Position::LAST);
         // A load waits until the event after it is next.
@@ -397,7 +398,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Everything has ended: what is in the rings is all there will be.
+    /// Passes on the rest, after all processes have ended.
     pub(crate) fn finish(&mut self, sink: &mut dyn Sink) -> Result<LostEvents, CollectError> {
         loop {
             while self.pump(sink)? > 0 {}
@@ -417,7 +418,7 @@ impl<'a> Collector<'a> {
     }
 }
 
-/// How many bytes of events are passed on before pmvet looks at anything else.
+/// How many bytes of events are passed on before pmvet does anything else.
 const MAX_BATCH_BYTES: u64 = 16 * RING_BYTES as u64;
 
 fn thread_exists(thread: u32) -> bool {
@@ -425,7 +426,7 @@ fn thread_exists(thread: u32) -> bool {
     unsafe { libc::syscall(libc::SYS_tkill, thread, 0) == 0 }
 }
 
-/// Two processes may meet the same file on their own and number it twice. It is one file.
+/// Two processes may open the same file independently and number it twice. This gives it one id.
 #[derive(Default)]
 struct Files {
     by_inode: HashMap<(u64, u64), FileId>,
@@ -433,7 +434,7 @@ struct Files {
 }
 
 impl Files {
-    /// Replaces the file's id by its first one. False if the event only says again what is known.
+    /// Replaces the file's id by its first one. False if the event only repeats what is known.
     fn canonical(&mut self, what: &mut What<'_>) -> bool {
         match what {
             What::File { file, device, inode, .. } => {
@@ -452,7 +453,7 @@ impl Files {
             | What::FileRename { file, .. } => self.replace(file),
             What::FileUnlink { file } => {
                 self.replace(file);
-                // The inode may come back as another file.
+                // The inode may be reused for another file.
                 self.by_inode.retain(|_, known| known != file);
             }
             _ => {}

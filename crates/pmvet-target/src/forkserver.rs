@@ -1,13 +1,13 @@
 //! A target that is started once and run many times.
 //!
-//! The target goes up to its first fork point: where it first names one of its PM files, or looks at its input. There the
+//! The target runs to its first fork point: where it first names one of its PM files, or reads its input. There the
 //! client makes it a *server*, which forks a child for each run; translated code and start-up are paid for once. A server
 //! may *branch*: its child becomes another server at the next fork point, when the PM files are open, so that runs on the
 //! same image do not open it each time.
 //!
-//! All processes live in one sandbox and see one [`Overlay`], so one run goes on at a time, and the caller puts the files
-//! of a run into the overlay before it. What a run leaves in files that were open at the fork point is left there: the caller puts
-//! it right before the next. A run reports events, or counts (see [`pmvet_events::plan::Forks`]).
+//! All processes live in one sandbox and see one [`Overlay`], so there is one run at a time, and the caller puts the files of a
+//! run into the overlay before it. What a run changes in files that were open at the fork point stays changed: the caller restores
+//! it before the next run. A run reports events, or counts (see [`pmvet_events::plan::Forks`]).
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ use crate::shutdown::is_over;
 /// The server that the target itself became.
 pub const FIRST: usize = 0;
 
-/// How long a run may take, on a machine that has time for it, and how much memory.
+/// How long a run may take, not counting waits for a processor, and how much memory.
 #[derive(Debug, Clone, Copy)]
 pub struct RunLimits {
     /// A run that takes longer is killed.
@@ -50,13 +50,13 @@ pub enum ForkedEnd {
     Runaway,
 }
 
-/// Asked, with the counts so far, when a run has read all of its input: whether the rest of it is wanted.
+/// Decides, from the counts so far, whether the rest of a run that has read all of its input is wanted.
 pub type InputEndJudge<'a> = &'a mut dyn FnMut(&Maps) -> bool;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct ForkedRun {
-    /// How it ended. One that was cut short counts as a success.
+    /// How it ended. A run that was cut short counts as a success.
     pub end: ForkedEnd,
     /// The rest of it was not wanted.
     pub cut: bool,
@@ -64,11 +64,11 @@ pub struct ForkedRun {
     pub strays: usize,
     /// Events that are missing.
     pub loss: LostEvents,
-    /// From the order to the end, by the clock.
+    /// Wall-clock time from the order to the end.
     pub time: Duration,
 }
 
-/// Why a target cannot be run many times, or not any more.
+/// Why a target cannot be run many times, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum ForkError {
     /// It could not even be started.
@@ -100,14 +100,14 @@ pub struct ForkServer {
     overlay: Arc<Mutex<Overlay>>,
     tracees: Arc<Tracees>,
     counts: bool,
-    /// By number; the process of each server that is there.
+    /// The process of each running server, by number.
     servers: [Option<libc::pid_t>; SERVERS],
     /// The server whose last run was cut short and may not have ended yet.
     ending: Option<usize>,
     modules: Modules,
 }
 
-/// How often is looked after things that do not announce themselves.
+/// Poll interval for what is not signalled.
 const ROUND: Duration = Duration::from_millis(20);
 
 impl ForkServer {
@@ -140,10 +140,10 @@ impl ForkServer {
         Ok(this)
     }
 
-    /// Waits until a server is at its fork point. Says whether it ever came there.
+    /// Waits until a server is at its fork point. Returns whether it got there.
     fn arrive(&mut self, number: usize, process: Option<libc::pid_t>) -> Result<bool, ForkError> {
         let server = self.stage.server(number);
-        // Of what the start reports runs only need to know the modules; but the target must not wait for somebody to read it.
+        // Of the events of the start, runs need only the modules; but all must be read, so that the target does not wait.
         let mut collector = (!self.counts).then(|| Collector::from_now(&self.shared));
         loop {
             if let Some(collector) = &mut collector {
@@ -192,7 +192,7 @@ impl ForkServer {
         self.overlay.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Whether a run has changed files that later runs would find changed. Only a new server has them as they were.
+    /// Whether a run has changed files so that later runs would see it. Only a new server has them unchanged.
     pub fn is_spoilt(&self) -> bool {
         self.files().is_touched()
     }
@@ -212,8 +212,8 @@ impl ForkServer {
         self.stage.maps.set(counts);
     }
 
-    /// For runs that count: the next counts operations on PM and fences from the two numbers in `from` on, and ends before
-    /// the operation or the fence in `at`; 0 is none.
+    /// For runs that count: the next run counts operations on PM and fences starting at the two numbers in `from`, and
+    /// ends before the operation or the fence in `at`; 0 is none.
     pub fn stop_at(&self, from: (u64, u64), at: (u64, u64)) {
         self.stage.stop.set(from, at);
     }
@@ -225,23 +225,23 @@ impl ForkServer {
         (operations, fences, stop.stopped.load(Ordering::Relaxed) != 0)
     }
 
-    /// Whether runs of a server can keep to themselves what they do to PM.
+    /// Whether runs of a server can map PM privately, so that other runs do not see their changes.
     pub fn can_keep_apart(&self, server: usize) -> bool {
         self.stage.server(server).apart.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the next runs are to do so, where they can.
+    /// Makes the next runs do so, if they can.
     pub fn keep_apart(&self, apart: bool) {
         self.stage.apart.store(apart.into(), Ordering::Relaxed);
         self.stage.left.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the last run could not be kept apart after all. It ended where that showed.
+    /// Whether the last run could not be kept apart after all. It ended when that became clear.
     pub fn was_left(&self) -> bool {
         self.stage.left.load(Ordering::Relaxed) != 0
     }
 
-    /// Lets a server fork a child and sees the child through to its end. Its events go to `sink`.
+    /// Makes a server fork a child, and waits for the child's end. Its events go to `sink`.
     pub fn run(&mut self, server: usize, limits: &RunLimits, sink: &mut dyn Sink) -> Result<ForkedRun, ForkError> {
         self.run_judged(server, limits, sink, None)
     }
@@ -282,7 +282,7 @@ impl ForkServer {
                     self.stage.enough.store(cut.into(), Ordering::Relaxed);
                     control.answer();
                     if cut && self.counts && self.is_alone() {
-                        // It does nothing but end, which is waited for before the next run: the caller has other things to do.
+                        // It only has to end, and the next run waits for that: the caller has other things to do.
                         self.ending = Some(server);
                         let (end, time) = (ForkedEnd::Exit(TargetExit::Status(0)), started.elapsed());
                         return Ok(ForkedRun { end, cut, strays: left, loss: LostEvents::default(), time });
@@ -348,7 +348,7 @@ impl ForkServer {
         self.servers.iter().copied().flatten().collect()
     }
 
-    /// Lets a server fork a child that goes on to the next fork point and becomes a server there. `None` if it never came
+    /// Makes a server fork a child that goes on to the next fork point and becomes a server there. `None` if it never got
     /// there, or there are too many servers.
     pub fn branch(&mut self, server: usize) -> Result<Option<usize>, ForkError> {
         self.settle()?;
@@ -375,7 +375,7 @@ impl ForkServer {
 
     /// Ends a server.
     pub fn end(&mut self, server: usize) {
-        // What went wrong shows at the next run.
+        // Errors show at the next run.
         let _ = self.settle();
         if let Some(process) = self.servers[server].take() {
             self.tracees.kill(process);
@@ -383,7 +383,7 @@ impl ForkServer {
         }
     }
 
-    /// Ends what a run left behind. Returns how many threads that were, besides the run's own process.
+    /// Kills what a run left behind. Returns how many threads that were, besides the run's own process.
     fn kill_all_but_servers(&self, child: u32) -> usize {
         let servers = self.processes();
         // The supervisor needs a moment to notice that the run has ended.
@@ -391,7 +391,7 @@ impl ForkServer {
             return 0;
         }
         let strays = self.tracees.others(&servers).iter().filter(|&&tid| tid != child as libc::pid_t).count();
-        // When all is over the whole sandbox ends, which stops new ones from being born.
+        // On shutdown the whole sandbox ends, which stops new ones from appearing.
         while self.tracees.kill_others(&servers) > 0 && !self.sandbox.is_over() && !is_over() {
             self.tracees.wait_for_others(&servers, ROUND);
         }
@@ -399,12 +399,12 @@ impl ForkServer {
     }
 }
 
-/// Why a server is not there any more: all of them end when pmvet has to.
+/// Why a server is gone: all of them end on shutdown.
 fn gone() -> ForkError {
     if is_over() { ForkError::Interrupted } else { ForkError::Died }
 }
 
-/// What was loaded before the server was there: the sink of every run has to know it.
+/// Modules that were loaded before the fork point: the sink of every run has to know them.
 #[derive(Debug, Default)]
 struct Modules(Vec<(ModuleId, u64, u64, PathBuf)>);
 
@@ -428,8 +428,8 @@ impl Sink for Modules {
     }
 }
 
-/// Whether a process has had its time, not counting what it spent waiting for a processor, which counts only up to a bound: a process
-/// with many threads that spin waits all the time, for itself.
+/// Whether a process has used up its time. Waiting for a processor does not count, up to a bound: a process with many spinning
+/// threads waits all the time, for itself.
 fn is_late(process: u32, elapsed: Duration, limit: Duration) -> bool {
     elapsed > limit && elapsed > limit + waiting::of_process(process as libc::pid_t).min(limit * waiting::MOST)
 }

@@ -1,7 +1,7 @@
 //! The guard: a small process between pmvet and the target that outlives both.
 //!
 //! It is the target's parent and adopts the target's orphans. It ends when all of them have ended, and if pmvet dies, even by
-//! `kill -9`, it kills them first. pmvet starts itself again under a hidden command to become the guard, so it
+//! `kill -9`, it kills them first. pmvet starts itself again with a hidden command to become the guard, so the guard
 //! has none of pmvet's threads and locks.
 
 use std::ffi::{CString, OsString};
@@ -69,7 +69,7 @@ pub fn run(arguments: &[OsString]) -> i32 {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
         libc::prctl(libc::PR_SET_NAME, c"pmvet-guard".as_ptr());
     }
-    // Signals are taken one by one below, none may end the guard before the target has ended.
+    // Signals are taken one by one below: none may end the guard before the target has ended.
     let Ok(mask) = Signals::block() else { return 2 };
     // SAFETY: no arguments.
     if unsafe { libc::getppid() } != pmvet {
@@ -105,8 +105,8 @@ pub fn run(arguments: &[OsString]) -> i32 {
     }
 }
 
-/// What the guard starts, as the kernel wants it. The environment is passed on exactly as it came, order and oddities
-/// included, which `std::process::Command` does not do.
+/// What the guard starts, in the form that the kernel takes. The environment is passed on exactly as it came, order and
+/// oddities included, which `std::process::Command` does not do.
 struct Target {
     executable: CString,
     arguments: Vec<CString>,
@@ -141,7 +141,7 @@ impl Target {
                 let restored = mask.restore();
                 // SAFETY: as above; both arrays end with a null pointer.
                 unsafe {
-                    // Rust's runtime ignores it, which the target would inherit.
+                    // Rust's runtime ignores SIGPIPE, which the target would inherit.
                     libc::signal(libc::SIGPIPE, libc::SIG_DFL);
                     if fixed_addresses {
                         libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
@@ -188,7 +188,7 @@ fn inherited_environment() -> Vec<*const libc::c_char> {
     variables
 }
 
-/// Kills every process below this one, those that are being made included.
+/// Kills all descendants of this process, including those just being created.
 fn kill_descendants(first: libc::pid_t, reports: &mut std::fs::File) {
     loop {
         let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();

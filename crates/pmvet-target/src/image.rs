@@ -1,8 +1,8 @@
 //! PM files rebuilt from events: the initial image and every change after it.
 //!
 //! [`Images`] keeps a copy of each PM file as it was at first contact, sparse and without a name, and applies every store and
-//! every change by system call to it. At the end the copy must equal the file: that is what `--check-image` asserts, and
-//! what makes crash images trustworthy.
+//! every change by system call to it. At the end the copy must equal the file: `--check-image` asserts that, and it
+//! makes crash images trustworthy.
 
 use std::fs::File;
 use std::io;
@@ -24,14 +24,14 @@ struct Image {
     /// The target's file, held open so that it can be compared even if it is deleted or renamed.
     original: Option<File>,
     copy: MappedFile,
-    /// Bytes that nobody can be sure of: their writer was killed, or they were written in a way that is not recorded.
+    /// Bytes that are uncertain: their writer was killed, or they were written in a way that is not recorded.
     unknown: Vec<(u64, u64)>,
 }
 
 /// What differs, if anything, between an image and its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImageComparison {
-    /// They are the same, as far as anybody can be sure of their bytes.
+    /// They are the same, uncertain bytes aside.
     Same {
         /// The size of both.
         bytes: u64,

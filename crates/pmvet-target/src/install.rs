@@ -17,7 +17,7 @@ pub enum InstallError {
     /// The kernel does not say where the running pmvet is.
     #[error("cannot tell where pmvet itself is: {0}")]
     Self_(#[source] std::io::Error),
-    /// One of the two is nowhere.
+    /// One of the two was not found.
     #[error("{what} is missing; looked in {}. Build with `cargo build --release` or install with `make install`", list(.looked))]
     Missing {
         /// The name of the file.

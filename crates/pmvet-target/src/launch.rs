@@ -1,4 +1,4 @@
-//! Starts a target under DynamoRIO and sees it through to its end.
+//! Starts a target under DynamoRIO and waits for its end.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -40,7 +40,7 @@ pub struct Launch {
     pub plan: Plan,
     /// Whether processes that it starts are traced, too.
     pub follow_forks: bool,
-    /// Run under DynamoRIO alone, without the client: what instrumentation is compared with.
+    /// Run under DynamoRIO alone, without the client, to measure what instrumentation costs.
     pub bare: bool,
     /// Run on private copies of the files that it may map, and read this input.
     pub sandbox: Option<Private>,
@@ -53,7 +53,7 @@ impl Launch {
     }
 }
 
-/// What a target gets that must not touch the user's files.
+/// What a target that must not touch the user's files gets.
 #[derive(Debug, Clone)]
 pub struct Private {
     /// The files that it sees in place of the user's.
@@ -62,13 +62,13 @@ pub struct Private {
     pub input: Option<Arc<File>>,
     /// Where its output goes, and how much of it is kept.
     pub output: Output,
-    /// For servers: who talks to it.
+    /// For servers: the client that talks to it.
     pub driver: Option<Arc<Driver>>,
     /// It is killed if it takes longer.
     pub timeout: Option<Duration>,
-    /// Also on a machine that is busy with something else.
+    /// The timeout is wall-clock time, even on a busy machine.
     pub by_the_clock: bool,
-    /// It is killed as soon as this is set: what it does is not wanted any more.
+    /// It is killed as soon as this is set.
     pub cancel: Option<Arc<AtomicBool>>,
 }
 
@@ -89,12 +89,12 @@ pub struct Ending {
     pub output: Vec<u8>,
     /// For servers: the number of the next event when the client was done.
     pub client_done: Option<u64>,
-    /// What was wrong, if not the target itself. The output is the client's, if it was the client.
+    /// What failed, if not the target itself. If the client failed, the output is the client's.
     pub server_failure: Option<ServerFailure>,
 }
 
 impl Ending {
-    /// Of a run of which nothing else is known.
+    /// The ending of a run of which nothing else is known.
     pub fn new(exit: TargetExit, time: Duration, loss: LostEvents) -> Self {
         Self {
             exit,
@@ -172,13 +172,13 @@ pub enum LaunchError {
         /// What the kernel said.
         source: std::io::Error,
     },
-    /// A step before DynamoRIO itself.
+    /// A step before DynamoRIO failed.
     #[error("cannot start the target in its sandbox: {0}")]
     Sandbox(#[source] StartError),
     /// The guard was killed.
     #[error("the guard process ended without a word; the target's fate is unknown")]
     GuardDied,
-    /// It said why, and ended the target.
+    /// The client said why, and ended the target.
     #[error("the client inside the target gave up: {0}")]
     ClientFailed(String),
     /// The sink has given up.
@@ -199,11 +199,11 @@ impl LaunchError {
     }
 }
 
-/// How long events may wait, at least; a ring holds some milliseconds' worth of the fastest stream.
+/// Minimum sleep between reads of events; a ring holds some milliseconds' worth of the fastest stream.
 const PAUSE: Duration = Duration::from_micros(100);
-/// With this many bytes at a time pmvet hardly keeps up, and does not sleep.
+/// If a read finds this many bytes, pmvet hardly keeps up, and does not sleep.
 const BACKLOG: u64 = RING_BYTES as u64 / 2;
-/// Every how many idle rounds pmvet looks for news of the target's processes.
+/// pmvet checks the target's processes once in this many idle rounds.
 const LOOK_AROUND: u32 = 4;
 
 /// How long a target may take to end by itself after it was asked to. pmvet itself has two seconds.
@@ -246,7 +246,7 @@ pub fn launch(launch: &Launch, install: &Install, sink: &mut dyn Sink) -> Result
             None => {}
         }
         idle = if moved > 0 { 0 } else { idle + 1 };
-        // Events gather while pmvet sleeps, which costs the target less than being watched at every step.
+        // Sleeping lets events gather, which costs the target less than being read all the time.
         if moved < BACKLOG {
             std::thread::sleep(PAUSE * idle.clamp(1, 4));
         }
@@ -320,7 +320,7 @@ pub(crate) fn exit_of(status: i32) -> TargetExit {
     }
 }
 
-/// Who looks after the target while it runs, and kills all of it if pmvet dies.
+/// Supervises the target while it runs, and kills all of it if pmvet dies.
 enum TargetKeeper {
     Guard(Guard),
     Sandbox(SandboxThread),
@@ -427,7 +427,7 @@ impl SandboxThread {
         let arguments = launch.program.arguments.clone();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        // Events are numbered there.
+        // The numbers of events are there.
         let events = private.driver.as_ref().and_then(|_| SharedMemory::attach(&shared.path()).ok());
         let thread = std::thread::Builder::new().spawn(move || {
             let job = SandboxedProgram {
@@ -573,7 +573,7 @@ fn variables(launch: &Launch, install: &Install, shared_memory: &str, pid: u32) 
         ("DYNAMORIO_EXE_PATH".into(), launch.program.executable.clone().into()),
         ("DYNAMORIO_RUNUNDER".into(), "1".into()),
         ("DYNAMORIO_OPTIONS".into(), options(launch, install, shared_memory, pid)),
-        // Not the user's own settings of DynamoRIO.
+        // Keeps the user's own settings of DynamoRIO out.
         ("DYNAMORIO_CONFIGDIR".into(), "/nonexistent".into()),
     ];
     variables.extend(pm_variables());
@@ -592,15 +592,15 @@ pub fn pm_variables() -> impl Iterator<Item = (OsString, OsString)> {
 /// DynamoRIO's options.
 fn options(launch: &Launch, install: &Install, shared_memory: &str, pid: u32) -> OsString {
     let mut options = OsString::from(
-        // Messages of DynamoRIO itself only when it gives up.
+        // DynamoRIO prints messages only when it gives up.
         "-no_persist -stderr_mask 0xc -dumpcore_mask 0 -code_api",
     );
     if !launch.follow_forks {
         options.push(" -no_follow_children");
     }
     if !launch.bare {
-        // Blocks small enough for our instrumentation, and no traces: making instrumented code a second time costs
-        // more than the better layout gains.
+        // Blocks small enough for our instrumentation, and no traces: instrumenting code a second time costs more than
+        // the better layout gains.
         options.push(" -max_bb_instrs 64 -disable_traces");
         if launch.plan.forks.is_some() {
             // Few large mappings in place of many small ones: each costs time at every fork, and again at its end.

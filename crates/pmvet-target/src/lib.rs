@@ -1,9 +1,9 @@
 //! Everything around a target process.
 //!
 //! * [`install`] — where DynamoRIO and the client are.
-//! * [`program`] — what is to be run, and whether it can be; [`workload`] — with its input and its files.
-//! * [`launch`](mod@launch) and [`guard`] — starting it, and making sure that nothing of it is left; [`shutdown`] — when all of it has to
-//!   end.
+//! * [`program`] — what to run, and whether it can be traced; [`workload`] — a program with its input and its files.
+//! * [`launch`](mod@launch) and [`guard`] — starting it, and making sure that nothing of it is left; [`shutdown`] — when everything has
+//!   to end.
 //! * [`forkserver`] — a target that is started once and run many times.
 //! * [`collect`] — its events, in order, while it runs.
 //! * [`image`] — PM files, rebuilt from events; [`mapped`] and [`sparse`] — the files they are kept in.

@@ -1,7 +1,7 @@
-//! The events of a run on their way to somebody who analyses them while it is recorded.
+//! Passes the events of a run to an analysis while the run is recorded.
 //!
-//! They travel as in a ring, in batches: to read them from the trace that is being written would cost the reader, who
-//! mostly is the slower one, a third of its time.
+//! They travel in batches, encoded as in a ring: reading them from the trace that is being written would cost the
+//! reader, mostly the slower side, a third of its time.
 
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
@@ -13,11 +13,12 @@ use pmvet_events::wire::{self, Front};
 use crate::recording::Recording;
 use crate::shutdown::{ClockCheck, is_over};
 
-/// A batch goes when it is this full.
+/// A batch is sent when it has this many bytes.
 const BATCH: usize = 256 << 10;
-/// How many batches may be under way: about a million events. A target with many threads takes all cores, and whoever
-/// analyses it falls behind, only to need a core for itself when the run is over. So the recorder waits, and with it the
-/// target, once it is too far ahead. With less, threads that spin on a lock whose owner waits cost more than is gained.
+/// How many batches may be under way: about a million events. A target with many threads takes all cores, so the
+/// analysis falls behind and has to catch up on one core after the run. So the recorder, and with it the target, waits
+/// once it is too far ahead. With a smaller bound, threads that spin on a lock whose owner waits would cost more than is
+/// gained.
 const UNDER_WAY: usize = 160;
 
 enum Parcel {
@@ -40,7 +41,7 @@ pub struct LiveEvents {
     empty: Sender<Vec<u8>>,
 }
 
-/// Both ends of a new way for the events of one run.
+/// Both ends of a new channel for the events of one run.
 pub fn live() -> (Feed, LiveEvents) {
     let (send, parcels) = sync_channel(UNDER_WAY);
     let (give_back, empty) = channel();
@@ -59,7 +60,7 @@ impl Feed {
     fn send(&mut self) {
         let next = self.empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH + wire::MAX_RECORD));
         let full = std::mem::replace(&mut self.batch, next);
-        // Whoever does not listen any more has a reason of its own, and says it.
+        // A reader that has stopped has its own reason and reports it.
         let _ = self.parcels.send(Parcel::Events(full));
     }
 
@@ -76,7 +77,7 @@ impl Feed {
         Ok(())
     }
 
-    /// That was all, and these are the places that the events refer to.
+    /// Ends the stream and sends the places that the events refer to.
     pub(crate) fn end(mut self, places: Definitions) {
         self.send();
         let _ = self.parcels.send(Parcel::End(places));
@@ -84,7 +85,8 @@ impl Feed {
 }
 
 impl LiveEvents {
-    /// Hands on each event of the run. Returns the places they refer to, unless the recording has failed or all is over.
+    /// Calls `each` for each event of the run. Returns the places they refer to, unless the recording has failed or
+    /// pmvet shuts down.
     pub fn for_each(self, mut each: impl FnMut(&Event<'_>)) -> Option<Definitions> {
         while !is_over() {
             match self.parcels.recv().ok()? {
@@ -93,7 +95,7 @@ impl LiveEvents {
                     let mut bytes = batch.as_slice();
                     while let Some((thread, record)) = bytes.split_first_chunk::<8>() {
                         let thread = ThreadId(u64::from_le_bytes(*thread) as u32);
-                        // What was written here is well-formed.
+                        // `Feed` writes only well-formed records.
                         let Ok(Front::Record { event, len }) = wire::read(record, thread) else { break };
                         each(&event);
                         bytes = &record[len..];

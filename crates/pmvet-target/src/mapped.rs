@@ -1,4 +1,4 @@
-//! A file without a name, mapped for reading and writing: what an image of PM is kept in.
+//! An unnamed file, mapped for reading and writing, which holds an image of PM.
 
 use std::fs::File;
 use std::io;
@@ -65,10 +65,10 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Makes the file longer, and sees to it that the disk has room for all of it. If it has not, the file stays as it is.
+    /// Makes the file longer and reserves disk space for all of it. Without enough space, the file stays as it is.
     pub fn resize_reserved(&mut self, size: u64) -> io::Result<()> {
         let reserved = fallocate(&self.file, FallocateFlags::empty(), 0, size).map_err(io::Error::from);
-        // Some file systems cannot tell.
+        // Some file systems cannot reserve space.
         if let Err(error) = reserved
             && error.kind() != io::ErrorKind::Unsupported
         {
@@ -78,7 +78,7 @@ impl MappedFile {
         self.resize(size)
     }
 
-    /// Writes what lies within the file. Stores behind the end of a file reach its last page, but not the file.
+    /// Writes the part that lies within the file. Stores past the end of a file reach its last page, but not the file.
     pub fn store(&mut self, offset: u64, data: &[u8]) {
         let data = &data[..data.len().min(self.size.saturating_sub(offset) as usize)];
         let at = offset as usize;
@@ -107,7 +107,7 @@ impl MappedFile {
         if offset >= end {
             return Ok(());
         }
-        // A hole is as good as zeros and takes no memory.
+        // A hole reads as zeros and takes no memory.
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if fallocate(&self.file, how, offset, end - offset).is_err() {
             self.bytes_mut()[offset as usize..end as usize].fill(0);
@@ -116,7 +116,7 @@ impl MappedFile {
     }
 }
 
-/// A file that others write to, seen while they are at rest, to be put back to what it was.
+/// A file that others write to, and that is restored while they are at rest.
 #[derive(Debug)]
 pub struct Restored {
     file: Arc<File>,
@@ -129,9 +129,9 @@ impl Restored {
         Self { file, map: None }
     }
 
-    /// Makes the file consist of these pages, given in order, and of zeros. What is as it should be is only looked at.
+    /// Makes the file consist of these pages, given in order, and of zeros. Writes only what differs.
     pub fn restore<'a>(&mut self, size: u64, pages: impl Iterator<Item = (u64, &'a [u8])>) -> io::Result<()> {
-        // Before the mapping is touched: behind the end of a file there is nothing to touch.
+        // Before any access to the mapping: there is nothing to access past the end of a file.
         if self.file.metadata()?.len() != size {
             self.file.set_len(size)?;
         }
@@ -189,7 +189,8 @@ fn clear(bytes: &mut [u8], index: u64) {
 
 /// A writable shared mapping of a whole file, which is not empty.
 fn map(file: &File, size: u64) -> io::Result<MmapMut> {
-    // SAFETY: only we have the file, or others are at rest while the mapping is used; it is never cut while it is mapped.
+    // SAFETY: only we have the file, or others are at rest while the mapping is used; it is never truncated while it is
+    // mapped.
     unsafe { MmapOptions::new().len(size as usize).map_mut(file) }
 }
 

@@ -1,4 +1,4 @@
-//! What is to be run: finds it as a shell would, and refuses what cannot be traced, before anything is started.
+//! What to run: finds it as a shell would, and refuses what cannot be traced, before anything starts.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -31,7 +31,7 @@ pub enum ProgramError {
     /// It is a folder.
     #[error("{}: is a directory, not a program", .0.display())]
     Directory(PathBuf),
-    /// Nobody may execute it.
+    /// It has no permission to execute.
     #[error("{}: not executable; set the permission with `chmod +x`", .0.display())]
     NotExecutable(PathBuf),
     /// It may be executed, but not read.

@@ -1,5 +1,5 @@
-//! A run at rest: its trace, and each PM file as it was at first contact. Together they give the content of PM at every
-//! moment of the run, in any process, as often as it is needed.
+//! A recorded run: its trace, and each PM file as it was at first contact. Together they give the content of PM at
+//! every moment of the run, in any process, as often as it is needed.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -58,7 +58,7 @@ pub enum RecordError {
 }
 
 impl Recording {
-    /// Runs a target and records it in `folder`, which exists. With a feed, it goes on only as fast as that is
+    /// Runs a target and records it in `folder`, which exists. With a feed, it runs only as fast as the feed is
     /// emptied.
     pub fn make(
         folder: &Path,
@@ -120,7 +120,7 @@ impl Recording {
         self.folder.join("branches")
     }
 
-    /// A run that was recorded earlier. Whether it is whole shows when it is read.
+    /// A run that was recorded earlier. Only reading it shows whether it is complete.
     pub fn open(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), pm: HashSet::new() }
     }
@@ -175,7 +175,7 @@ impl Recorder<'_> {
     }
 }
 
-/// A file that has lost its name, or never had one, as a process has it open.
+/// Opens a file without a name through a process that has it open.
 fn open_elsewhere(identity: (u64, u64)) -> Option<File> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let descriptors =

@@ -1,7 +1,7 @@
 //! When pmvet has to end: a signal asked for it, or the budget of the command is used up.
 //!
-//! There is one such moment for the whole process, so that everything that waits, in whatever thread, can look whether it has come:
-//! it kills what it waits for then. What was cut short like this is a result of nothing, and never looks like a failure of the target.
+//! There is one such moment for the whole process, so that all waits, in whichever thread, can check whether it has come, and then
+//! kill what they wait for. What was cut short like this gives no result, and never looks like a failure of the target.
 
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,16 +23,16 @@ const TARGET_HAS_IT: u32 = 1 << 16;
 /// When that was, by [`now`].
 static STOPPED: AtomicU64 = AtomicU64::new(0);
 
-/// What the command may take, or the job that a worker process does now.
+/// The budget of the command, or of the current job of a worker process.
 static BUDGET: RwLock<Option<Budget>> = RwLock::new(None);
 
-/// What the engine that works now may use of it.
+/// The current engine's share of it.
 static ENGINE_SHARE: RwLock<Option<Budget>> = RwLock::new(None);
 
 /// How long the command, or an engine, may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// All of it, time for reports included.
+    /// The whole time, including time for reports.
     pub whole: Duration,
     /// When it is used up.
     pub end: Instant,
@@ -41,11 +41,11 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What is kept for reports: a share of the budget, up to a bound.
+    /// Time reserved for reports: a share of the budget, up to a bound.
     const REPORT_DIVISOR: u32 = 6;
     const MAX_REPORT_TIME: Duration = Duration::from_secs(6);
 
-    /// Of a command that began then. Nothing for a time that no clock reaches.
+    /// The budget of a command that began at `started`. Nothing for a time that no clock reaches.
     fn new(started: Instant, whole: Duration) -> Option<Self> {
         let kept = (whole / Self::REPORT_DIVISOR).min(Self::MAX_REPORT_TIME);
         Some(Self { whole, end: started.checked_add(whole)?, deadline: started.checked_add(whole - kept)? })
@@ -79,29 +79,29 @@ fn now() -> u64 {
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
-/// From now on the command, or the job, that began then has this budget.
+/// Sets the budget of the command, or the job, that began at `started`.
 pub fn set_budget(started: Instant, whole: Duration) {
     *BUDGET.write().unwrap_or_else(|e| e.into_inner()) = Budget::new(started, whole);
 }
 
-/// From now on there is none: a worker waits for its next job.
+/// Removes the budget: a worker waits for its next job.
 pub fn clear_budget() {
     *BUDGET.write().unwrap_or_else(|e| e.into_inner()) = None;
 }
 
-/// The budget of the command, whatever share of it the engine that works now has.
+/// The budget of the command, whatever the current engine's share.
 fn whole_budget() -> Option<Budget> {
     *BUDGET.read().unwrap_or_else(|e| e.into_inner())
 }
 
-/// From now on an engine may use this much of the command's budget; nothing: all that is left.
+/// Sets an engine's share of the command's budget; nothing: all that is left.
 pub fn set_share(share: Option<Duration>) {
     let now = Instant::now();
     let share = share.and_then(|whole| Some(Budget { whole, end: now.checked_add(whole)?, deadline: now + whole }));
     *ENGINE_SHARE.write().unwrap_or_else(|e| e.into_inner()) = share;
 }
 
-/// The budget of the engine that works now, or of the command, if it has one.
+/// The budget of the current engine, or of the command, if there is one.
 pub fn budget() -> Option<Budget> {
     let share = *ENGINE_SHARE.read().unwrap_or_else(|e| e.into_inner());
     share.into_iter().chain(whole_budget()).min_by_key(|budget| budget.deadline)
@@ -125,23 +125,23 @@ pub fn is_over() -> bool {
     over().is_some()
 }
 
-/// How long a report may be worked on after a signal, and after the end of the budget. What is only nice to have is left out then.
+/// How long to work on a report after a signal, and after the end of the budget. After that, optional parts are skipped.
 const REPORT_AFTER_SIGNAL: Duration = Duration::from_millis(600);
 const REPORT_AFTER_BUDGET: Duration = Duration::from_millis(1500);
 
-/// How long pmvet may take to end by itself after a signal, and after the end of the budget. Two seconds after a signal it has to be
-/// gone: where 20 others wait for a processor, half a second of that goes into its end alone.
+/// How long pmvet may take to end by itself after a signal, and after the end of the budget. It has to be gone two seconds after a
+/// signal: if 20 others wait for a processor, its exit alone takes half a second of that.
 const END_AFTER_SIGNAL: Duration = Duration::from_millis(1250);
 const END_AFTER_BUDGET: Duration = Duration::from_millis(2800);
 
-/// Whether all is over for so long: after a signal, or after the end of the budget.
+/// Whether this much time has passed since the signal, or since the end of the budget.
 fn is_over_for(after_signal: Duration, after_budget: Duration) -> bool {
     match over() {
         None => false,
         Some(Over::Signal(_)) => {
             Duration::from_millis(now().saturating_sub(STOPPED.load(Ordering::Relaxed))) >= after_signal
         }
-        // The end of a share is not that of the command.
+        // The end of a share does not end the command.
         Some(Over::Budget) => whole_budget().is_some_and(|budget| Instant::now() >= budget.end + after_budget),
     }
 }
@@ -151,19 +151,19 @@ pub fn may_elaborate() -> bool {
     !is_over_for(REPORT_AFTER_SIGNAL, REPORT_AFTER_BUDGET)
 }
 
-/// Whether pmvet has had the time that it may take to end.
+/// Whether pmvet has used up the time that it may take to end.
 pub fn is_overdue() -> bool {
     is_over_for(END_AFTER_SIGNAL, END_AFTER_BUDGET)
 }
 
-/// For loops with short steps: every so many of them it looks at the clock.
+/// For loops with short steps: checks the clock only once in many steps.
 #[derive(Debug, Default)]
 pub struct ClockCheck(u32);
 
 impl ClockCheck {
     const STEPS_PER_LOOK: u32 = 2048;
 
-    /// True now and then.
+    /// True once in `STEPS_PER_LOOK` calls.
     pub fn is_due(&mut self) -> bool {
         self.0 = (self.0 + 1) % Self::STEPS_PER_LOOK;
         self.0 == 0

@@ -9,9 +9,9 @@ use std::path::Path;
 use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
 use rustix::io::Errno;
 
-/// A file in memory that bears a path as its label, which the client reads back from `/proc/self/fd`.
+/// A file in memory with a path as its label, which the client reads back from `/proc/self/fd`.
 pub fn unnamed(label: &Path) -> io::Result<File> {
-    // The kernel takes 249 bytes; a longer label loses its start, and with it no more than its beauty.
+    // The kernel takes 249 bytes; a longer label loses its start, which does no harm.
     let label = label.as_os_str().as_bytes();
     let label = &label[label.len().saturating_sub(240)..];
     let made = memfd_create(label, MemfdFlags::CLOEXEC).map_err(io::Error::from);
@@ -20,7 +20,7 @@ pub fn unnamed(label: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// An empty file without a name: in this folder if that can be written to, else in memory.
+/// An empty unnamed file: in this folder if it is writable, else in memory.
 pub fn temporary(folder: &Path) -> io::Result<File> {
     tempfile::tempfile_in(folder).or_else(|_| unnamed("temporary".as_ref()))
 }
@@ -30,7 +30,7 @@ pub fn input() -> io::Result<File> {
     unnamed(pmvet_events::plan::INPUT_LABEL.as_ref())
 }
 
-/// Copies a file, holes left out.
+/// Copies a file without its holes.
 pub fn copy(from: &File, to: &File) -> io::Result<()> {
     let size = from.metadata()?.len();
     to.set_len(size)?;
@@ -63,7 +63,7 @@ pub(crate) fn next_data(file: &File, from: u64, size: u64) -> Option<(u64, u64)>
         Ok(start) => Some((start, seek(file, SeekFrom::Hole(start)).unwrap_or(size))),
         // Nothing but a hole.
         Err(Errno::NXIO) => None,
-        // A file system that cannot tell.
+        // The file system cannot find holes.
         Err(_) => Some((from, size)),
     }
 }

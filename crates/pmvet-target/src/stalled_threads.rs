@@ -1,14 +1,14 @@
-//! When a thread that was stopped after a store may go on.
+//! Decides when a thread that was stopped after a store may go on.
 //!
 //! PMRace (Chen and others, ASPLOS 2022) lets readers wait for a writer and the writer sleep for a fixed time. Here only
-//! writers wait, for as long as others have something to do: whoever comes by meanwhile reads what may still be lost. The
-//! paper's three pitfalls:
+//! writers wait, as long as other threads have something to do: any of them may meanwhile read what may still be lost.
+//! The paper's three pitfalls:
 //!
-//! 1. *Too many stops, too long.* The plan stops a thread only where another one is known to come by later, and says which. A
-//!    stall ends when that one has read the store and gone on; a sync point that was of no use [`MAX_USELESS_STALLS`] times in a row is over
-//!    for this run.
+//! 1. *Too many stops, too long.* The plan stops a thread only where another one is known to read later, and says which. A
+//!    stall ends when that one has read the store and gone on; a sync point that was useless [`MAX_USELESS_STALLS`] times in
+//!    a row is dropped for this run.
 //! 2. *All wait.* The thread that was stopped first is the privileged one and goes on.
-//! 3. *Some wait for a stopped thread.* If the reader is blocked or spins, the stall is over. When nobody makes
+//! 3. *Some wait for a stopped thread.* If the reader is blocked or spins, the stall is over. When no thread makes
 //!    progress any more, the privileged thread goes on.
 //!
 //! Where the order of two threads matters, a stop can also wait for a stop of another thread, as the paper's readers wait for
@@ -24,33 +24,33 @@ use pmvet_events::spaces::AddressSpaces;
 
 use crate::thread_activity::{Activity, Kernel};
 
-/// A thread that has fenced so often since it read the store has done what it will do.
+/// After this many fences since it read the store, a thread has done what it does with the value.
 const FENCES_AFTER_READ: u32 = 2;
-/// ... or so often, if it is to answer and does not.
+/// ... or after this many, if it should answer and does not.
 const FENCES_WITHOUT_ANSWER: u32 = 8;
-/// So many reads more than were wanted, by whomever, are enough.
+/// If any threads make this many reads more than the plan asks for, that is enough.
 const SPARE_READS: u32 = 3;
-/// So many stores by others are enough, if the plan does not say.
+/// A stall ends after this many stores by others, if the plan does not say.
 const MAX_STORES_BY_OTHERS: u32 = 2000;
-/// So many stalls in a row without a reader, and the stall is over.
+/// After this many stops in a row without a reader, the stall is dropped.
 const MAX_USELESS_STALLS: u32 = 16;
-/// Threads that run without progress are taken to spin after this time, if they have had a processor for some of it; blocked ones
-/// are seen at once.
+/// Threads that run without progress count as spinning after this time, if they had a processor for some of it; blocked ones are
+/// seen at once.
 const ALL_SPINNING_TIME: Duration = Duration::from_millis(15);
 const SPINNING_CPU_TIME: Duration = Duration::from_millis(3);
-/// A thread that has made so many accesses to the same few words, and nothing else, spins.
+/// A thread spins if it has made this many accesses to the same few words, and nothing else.
 const SPIN_ACCESSES: u32 = 200;
 const SPIN_WORDS: usize = 4;
-/// Fences that have nothing to order are a part of a loop that waits, once it has looked at the same few words so often.
+/// Fences with nothing to order belong to a waiting loop, once its thread has read the same few words this often.
 const WAITING_LOOKS: u32 = 16;
-/// Threads that are all blocked in the kernel, or seen to spin, for so long wait for the stopped one. It takes longer than they
-/// sleep to keep in step.
+/// If all threads are blocked in the kernel, or seen to spin, for this long, they wait for the stopped one. This is longer than
+/// they sleep to keep in step.
 const ALL_BLOCKED_TIME: Duration = Duration::from_millis(4);
-/// A reader that is blocked or spins for so long waits for the stopped one.
+/// A reader that is blocked or spins for this long waits for the stopped one.
 const READER_BLOCKED_TIME: Duration = Duration::from_millis(10);
 /// How many stores of a thread are watched for readers.
 const MAX_WATCHED_STORES: usize = 256;
-/// ... unless threads that are known to come have not started yet.
+/// Longer patience while threads that are known to come have not started yet.
 const START_PATIENCE: Duration = Duration::from_millis(300);
 /// No stall lasts longer, whatever happens.
 const MAX_STALL_TIME: Duration = Duration::from_secs(2);
@@ -58,7 +58,7 @@ const MAX_STALL_TIME: Duration = Duration::from_secs(2);
 /// Bytes of a PM file.
 type Range = (FileId, u64, u64);
 
-/// Follows a run and says which stopped threads may go on.
+/// Follows a run and decides which stopped threads may go on.
 #[derive(Debug, Default)]
 pub(crate) struct Director {
     spaces: AddressSpaces,
@@ -69,7 +69,7 @@ pub(crate) struct Director {
     os_threads: HashMap<ThreadId, (u32, u32)>,
     /// In the order in which they were stopped.
     stalled: Vec<Stalled>,
-    /// How often in a row each stall was of no use.
+    /// How often in a row each stall was useless.
     useless: HashMap<u32, u32>,
     progress: u64,
     /// Threads that have yet to start.
@@ -78,17 +78,17 @@ pub(crate) struct Director {
     stops: HashMap<(u32, ThreadId), VecDeque<Stop>>,
     /// How many stores others may make while a thread is stopped; 0 for the usual number.
     patience: u32,
-    /// Readers are to answer, too: what they have done is acknowledged then.
+    /// Readers should also answer, so that what they have done is acknowledged.
     answers: bool,
-    /// The numbers of the stops that threads have come to.
+    /// The numbers of the stops that threads have reached.
     reached: HashSet<u32>,
     /// How many events each thread has had.
     steps: HashMap<ThreadId, u64>,
-    /// What each thread has looked at since it last did something else.
+    /// What each thread has read since it last did something else.
     looks: HashMap<ThreadId, Looks>,
 }
 
-/// The last few words that a thread has looked at, and how often it has looked at no others.
+/// The last few words that a thread has read, and how often it has read no others.
 #[derive(Debug, Default)]
 struct Looks {
     words: Vec<u64>,
@@ -125,27 +125,27 @@ struct Stalled {
     stores: u32,
     progress: u64,
     progressed: Instant,
-    /// How long the others had run some time after that.
+    /// Processor time of the others, taken some time after that.
     ran: Option<Duration>,
-    /// How far the reader was, and since when.
+    /// How many events the reader had, and since when.
     reader: (u64, Instant),
 }
 
-/// Who has read the store.
+/// A thread that has read the store.
 #[derive(Debug, Default)]
 struct Reader {
-    /// In how many operations.
+    /// In how many of its operations it did.
     reads: u32,
     /// How many fences it has made since the last of them.
     fences: u32,
-    /// The last read was in the operation that it is in.
+    /// The last read was in its current operation.
     now: bool,
     /// It has answered since the first of them.
     answered: bool,
 }
 
 impl Reader {
-    /// Whether it has done what it will do with what it read. `answers`: it is to answer, too.
+    /// Whether it has done what it does with the value. `answers`: it should also answer.
     fn is_done(&self, answers: bool) -> bool {
         let fences = if answers && !self.answered { FENCES_WITHOUT_ANSWER } else { FENCES_AFTER_READ };
         self.fences >= fences
@@ -158,7 +158,7 @@ impl Stalled {
         self.stop.until != 0 || self.stop.reads == 0
     }
 
-    /// Whether those who were to read the store have done so, and what they will do then.
+    /// Whether the expected readers have read the store and acted on it.
     fn is_met(&self, reached: &HashSet<u32>, answers: bool) -> bool {
         if self.stop.until != 0 {
             return reached.contains(&self.stop.until);
@@ -166,7 +166,7 @@ impl Stalled {
         let done = |reader: &Reader| reader.is_done(answers);
         let reader = ThreadId(self.stop.reader);
         let came = self.readers.get(&reader).is_some_and(|reader| reader.reads >= self.stop.reads && done(reader));
-        // Others may have done what this one would have.
+        // Other threads may have read in its place.
         let enough = self.stop.reads + if reader == ThreadId(0) { 0 } else { SPARE_READS };
         let reads: u32 = self.readers.values().map(|reader| reader.reads).sum();
         came || reads >= enough && self.readers.values().all(done)
@@ -357,7 +357,7 @@ impl Director {
         (free, over)
     }
 
-    /// Whether threads have run without progress for some time, and not only waited for a processor.
+    /// Whether the other threads have run without progress for some time, rather than waited for a processor.
     fn have_spun(&mut self, now: Instant, kernel: &dyn Kernel) -> bool {
         let stopped: Vec<ThreadId> = self.stalled.iter().map(|s| s.thread).collect();
         let Some(first) = self.stalled.first_mut().filter(|s| now - s.progressed >= ALL_SPINNING_TIME / 3) else {
@@ -377,7 +377,7 @@ impl Director {
             return false;
         }
         let Some(&(process, os_thread)) = self.os_threads.get(&reader) else {
-            // One that has yet to start has no events.
+            // A reader that has yet to start has no events.
             return self.steps_of(reader) > 0;
         };
         now - stalled.reader.1 >= READER_BLOCKED_TIME
@@ -385,7 +385,7 @@ impl Director {
                 || kernel.activity(process, os_thread) != Activity::Runs)
     }
 
-    /// Whether nobody who is not stopped can do anything: all are blocked or spin, and none is just starting.
+    /// Whether no thread that is not stopped can do anything: all are blocked or spin, and none is just starting.
     fn all_wait(&self, kernel: &dyn Kernel) -> bool {
         let stopped: Vec<ThreadId> = self.stalled.iter().map(|s| s.thread).collect();
         let spins = |thread: &ThreadId| self.looks.get(thread).is_some_and(Looks::spins);

@@ -1,4 +1,4 @@
-//! What the kernel knows of the threads of a target: whether they run or wait, and for how long they have run.
+//! What the kernel knows about the threads of a target: whether they run or wait, and how long they have run.
 
 use std::time::Duration;
 

@@ -20,36 +20,36 @@ use crate::sandbox::{self, Capture, Output, Overlay, SandboxedProgram, Unwinder}
 /// How much of the output of a run is kept, to be shown if it fails.
 pub const OUTPUT_TAIL_BYTES: usize = 4 << 10;
 
-/// What runs, on what.
+/// What to run, and on what.
 #[derive(Debug)]
 pub struct Workload {
     /// What is run, found and checked.
     pub program: Program,
-    /// As the user gave it.
+    /// The command as the user gave it.
     pub command: Vec<OsString>,
     /// Which files are PM, as globs.
     pub pm: Vec<String>,
-    /// Functions that synchronise threads, and those that allocate PM, beside those that the client knows.
+    /// Functions that synchronise threads, beside those that the client knows.
     pub sync: Vec<SyncFunction>,
     /// Functions that allocate PM, beside those that the client knows.
     pub alloc: Vec<AllocFunction>,
-    /// Whether to record what only `race` looks at.
+    /// Whether to record what only `race` needs.
     pub races: bool,
     /// Threads are kept in step.
     pub in_step: bool,
     /// Branches of recorded runs are counted.
     pub branches: bool,
-    /// Where it reads its operations, if these are followed.
+    /// Where it reads its operations, if operations are tracked.
     pub operations: Option<OperationsFrom>,
     /// It works on the user's own files.
     pub in_place: bool,
     /// What it reads from standard input.
     pub input: Option<Arc<File>>,
-    /// For servers: who talks to it.
+    /// For servers: the client that talks to it.
     pub driver: Option<Arc<Driver>>,
     /// The files that every run starts with, as far as they are not the user's own.
     pub files: Overlay,
-    /// The files as the recorded run left them, which recoveries start with. PM is put over them.
+    /// The files as the recorded run left them, which recoveries start with, beneath the PM files.
     pub left: Overlay,
 }
 
@@ -80,7 +80,7 @@ impl Workload {
             Some(line) => sandbox::shell(line),
             None => {
                 let mut command = self.program.arguments.clone();
-                // Found already; what it calls itself does not matter to most.
+                // Uses the executable that was already found; most programs ignore the name they are called by.
                 if let Some(first) = command.first_mut() {
                     *first = self.program.executable.clone().into();
                 }
@@ -110,7 +110,7 @@ impl Workload {
             operations: self.operations.clone(),
         };
         let overlay = match self.in_place {
-            // An overlay that captures nothing would still have to see every call.
+            // Even an overlay that captures nothing would have to see every call.
             true => None,
             false => Some(Arc::new(Mutex::new(self.files.clone()))),
         };
@@ -118,7 +118,7 @@ impl Workload {
             overlay,
             input: self.input.clone(),
             output: match self.operations {
-                // An answer that waits in a buffer says nothing about when the operation was done.
+                // An answer that waits in a buffer would not show when the operation was done.
                 Some(OperationsFrom::Input | OperationsFrom::File(_)) => Output::Terminal(OUTPUT_TAIL_BYTES),
                 Some(OperationsFrom::Connections) | None => Output::Tail(OUTPUT_TAIL_BYTES),
             },

@@ -1,7 +1,7 @@
 //! How one event becomes bytes: the layout that [`encode`](super::encode) and [`decode`](super::decode) share.
 //!
-//! An instruction mostly does the same thing at the next address, and after it mostly the same instruction follows. So
-//! both sides keep a [`Predictor`](super::predictor::Predictor) of what comes next, and the file holds where the model was wrong:
+//! An instruction mostly does the same thing at the next address, and the same instruction mostly follows it. So both sides keep
+//! a [`Predictor`](super::predictor::Predictor) of what comes next, and the file holds only what it got wrong:
 //!
 //! ```text
 //! event = 1ccccccc  operands                                          all as predicted
@@ -46,9 +46,9 @@ pub(super) const LENGTH_SHIFT: u8 = 4;
 /// Value code from which on the value is a difference.
 pub(super) const DIFFERENCE: u8 = 9;
 pub(super) const MAX_DIFFERENCE: usize = 6;
-/// A value of at most so many bytes is coded as a number.
+/// A value of at most this many bytes is coded as a number.
 pub(super) const NUMBER: usize = 8;
-/// What a long value that is all zero borrows from; longer ones are stored as they are.
+/// Decoded values that are all zero borrow from this; longer ones are stored as they are.
 pub(super) static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Kinds of event. Five bits: the other three of the byte are the kind's own `how` or flags.
@@ -109,9 +109,9 @@ pub(super) const TRANSACTION: u8 = 1;
 pub(super) const RMW_STORED: u8 = 1;
 /// The old value is not used.
 pub(super) const RMW_DISCARDS: u8 = 4;
-/// `old` has a length of its own, which follows. No processor does that, but the vocabulary allows it.
+/// `old` has a different length, which follows. No processor does that, but the vocabulary allows it.
 pub(super) const RMW_UNEVEN: u8 = 2;
-/// The same of [`op::ATOMIC`], beside its kind.
+/// The same flag of [`op::ATOMIC`], beside its kind.
 pub(super) const ATOMIC_UNEVEN: u8 = 4;
 
 /// What an instruction tends to repeat: the kind of event it causes, and the size.
@@ -238,7 +238,7 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// What is wrong with the bytes. The reader adds where.
+/// What is wrong with the bytes. The reader adds the place.
 pub(super) type Damage = &'static str;
 
 const TRUNCATED: Damage = "an event or field ends behind its block";

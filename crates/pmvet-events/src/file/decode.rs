@@ -1,5 +1,5 @@
-//! Bytes to events; see [`codec`](super::codec) for the layout. Nothing here trusts the bytes: a checksum tells of
-//! damage, not of malice.
+//! Bytes to events; see [`codec`](super::codec) for the layout. Nothing here trusts the bytes: a checksum detects
+//! damage, not malice.
 
 use std::collections::{HashMap, HashSet};
 
@@ -120,11 +120,11 @@ impl Decoder {
             }
             _ => return Err("an unknown kind of definition"),
         };
-        // Else a small file could define the same thing so often that it fills the memory.
+        // Otherwise a small file could fill the memory by defining the same thing again and again.
         if self.defined.insert((head, number)) { Ok(()) } else { Err("something is defined twice") }
     }
 
-    /// Reads all of an event but its operands. There is one: `input` is neither at its end nor at a definition.
+    /// Reads all of an event but its operands. `input` must be at an event, not at its end or at a definition.
     #[inline]
     pub(super) fn head(&self, input: &mut Input<'_>) -> Result<Head, Damage> {
         let first = input.byte()?;
@@ -160,8 +160,8 @@ impl Decoder {
     }
 
     /// Reads the operands of an event that [is frequent](Head::is_frequent).
-    // Apart from the others, and inlined, so that the event is built where the caller wants it. To copy it, just after
-    // its fields were written one by one, would take as long as all the rest.
+    // Separate and inlined, so that the event is built where the caller wants it. Copying it, just after its fields
+    // were written one by one, would take as long as all the rest.
     #[inline(always)]
     pub(super) fn frequent<'a>(
         &mut self,
@@ -310,7 +310,7 @@ fn value<'a>(
 
 fn without_address<'a>(input: &mut Input<'a>, shape: Shape) -> Result<What<'a>, Damage> {
     let file = |input: &mut Input<'a>| input.varint32().map(FileId);
-    // The fields of an expression are evaluated, and so read, in the order in which they stand.
+    // Rust evaluates, and so reads, the fields of an expression in the order in which they are written.
     Ok(match shape.op() {
         op::FILE => What::File {
             file: file(input)?,

@@ -11,7 +11,7 @@ use crate::event::{Event, What};
 use crate::ids::{ContextId, SiteId, ThreadId};
 use crate::places::Places;
 
-/// Ids are small numbers that pmvet itself hands out: mixing them cheaply is enough.
+/// Ids are small numbers that pmvet itself assigns: mixing them cheaply is enough.
 #[derive(Debug, Default)]
 struct IdHasher(u64);
 
@@ -132,8 +132,8 @@ impl Encoder {
                 if shape.is_uneven() {
                     put_varint(out, old.len() as u64);
                 }
-                // A counter finds what it left, and leaves something near it. The code of the second value needs a
-                // byte of its own, ahead of the values.
+                // A counter finds the value it left, and leaves one near it. The code of the second value needs a
+                // separate byte, ahead of the values.
                 let codes = out.len();
                 out.push(0);
                 let last = self.model.slot(slot).value;
@@ -235,7 +235,7 @@ impl Encoder {
         if self.sites.insert(id, ()).is_some() {
             return;
         }
-        // A site that nobody can resolve needs no definition: it stays unknown to the reader as well.
+        // A site that cannot be resolved needs no definition: it stays unknown to the reader as well.
         let Some(site) = places.site(id) else { return };
         self.definitions.sites.insert(id, site);
         out.push(DEFINE_SITE);
@@ -265,7 +265,7 @@ impl Encoder {
             }
             out.push(DEFINE_CONTEXT);
             put_varint(out, u64::from(id.0));
-            // 0 says that the context cannot be resolved; it has a number all the same.
+            // 0 means that the context cannot be resolved; it still gets a number.
             put_varint(out, node.map_or(0, |node| u64::from(node.parent.0) + 1));
             if let Some(node) = node {
                 put_varint(out, u64::from(node.call.0));
@@ -301,7 +301,7 @@ fn put_value(out: &mut Vec<u8>, value: &[u8], last: u64) -> (u8, Option<u64>) {
     }
 }
 
-/// The events that a run has few of, without any attempt at brevity.
+/// Encodes rare kinds of events, without any attempt at brevity.
 #[cold]
 fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
     let mut numbers = |numbers: &[u64]| numbers.iter().for_each(|&number| put_varint(out, number));
@@ -357,7 +357,7 @@ fn put_rare(out: &mut Vec<u8>, what: &What<'_>) {
             numbers(&[module.0.into(), base, size]);
             put_bytes(out, path.as_os_str().as_bytes());
         }
-        // These never come here, but a kind that is new to the vocabulary must not be forgotten.
+        // These never come here; they are listed so that the compiler demands every new kind.
         What::Store { .. }
         | What::Load { .. }
         | What::Rmw { .. }

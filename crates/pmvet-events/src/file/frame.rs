@@ -1,4 +1,4 @@
-//! Preamble, blocks and frames: what is around the events.
+//! Preamble, blocks and frames: the container of the events.
 
 use std::io::{self, Read, Write};
 
@@ -7,10 +7,10 @@ use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
 use super::codec::{Input, put_bytes};
 use super::{TraceError, VERSION};
 
-/// The first byte is in no text, and the line end at the end does not survive a transfer as text.
+/// The first byte occurs in no text, and the line end does not survive a transfer as text.
 pub(super) const MAGIC: [u8; 8] = *b"\x89PMVET\r\n";
 
-/// Most bytes a frame may hold. Both sides know it: a frame that says more is damaged.
+/// Most bytes a frame may hold. A frame that claims more is damaged.
 pub(super) const MAX_RAW: usize = 128 << 10;
 
 const FRAME_HEAD: usize = 14;
@@ -53,7 +53,7 @@ impl<W: Write> FrameWriter<W> {
         let mut chunks = raw.chunks(MAX_RAW).peekable();
         while let Some(chunk) = chunks.next() {
             let more = if chunks.peek().is_some() { CONTINUED } else { 0 };
-            // What does not get smaller stays as it is.
+            // Data that does not shrink is stored uncompressed.
             let (flags, stored) = match compress_into(chunk, &mut self.packed) {
                 Ok(len) if len < chunk.len() => (more | COMPRESSED, &self.packed[..len]),
                 _ => (more, chunk),
@@ -92,11 +92,11 @@ fn checksum(before: u32, head: &[u8; FRAME_HEAD], stored: &[u8]) -> u32 {
 #[derive(Debug)]
 pub(super) struct FrameReader<R> {
     from: R,
-    /// What errors call the file.
+    /// The name of the file in errors.
     name: String,
     crc: u32,
     stored: Vec<u8>,
-    /// How much has been read; so also where the file ended, once it did.
+    /// How many bytes have been read; at the end, the size of the file.
     offset: u64,
     /// Where the block read last starts.
     pub(super) block: u64,
@@ -182,7 +182,7 @@ impl<R: Read> FrameReader<R> {
         }
     }
 
-    /// The end record is the end.
+    /// Checks that nothing follows the end record.
     pub(super) fn expect_end(&mut self) -> Result<(), TraceError> {
         self.block = self.offset;
         match self.read(&mut [0])? {
@@ -225,7 +225,7 @@ impl<R: Read> FrameReader<R> {
     }
 }
 
-/// What a file that is no trace looks like, for people who named the wrong one.
+/// Describes a file that is no trace, for users who named the wrong one.
 fn describe(start: &[u8]) -> String {
     let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
     match start {
@@ -240,7 +240,7 @@ fn describe(start: &[u8]) -> String {
     }
 }
 
-/// A list of tagged fields: what header and end record are made of.
+/// A list of tagged fields, as in header and end record.
 #[derive(Debug, Default)]
 pub(super) struct Fields(pub(super) Vec<u8>);
 

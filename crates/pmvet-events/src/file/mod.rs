@@ -1,4 +1,4 @@
-//! The trace file: how events rest.
+//! The trace file: how events are stored.
 //!
 //! ```text
 //! trace    = preamble  header-block  event-block*  end-block        and nothing after it

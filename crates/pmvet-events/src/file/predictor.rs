@@ -1,5 +1,5 @@
-//! What writer and reader expect to come next. Both update it in the same way after each event, so that only the
-//! difference to it has to be in the file.
+//! What writer and reader expect to come next. Both update it in the same way after each event, so the file needs only
+//! the differences from it.
 
 use super::codec::Shape;
 use super::codec::op;
@@ -25,13 +25,13 @@ pub(super) struct Thread {
     addr: u64,
 }
 
-/// What one instruction does. One that both loads and stores, as `add [mem], 1` does, has a slot for each: as one
-/// they would spoil each other's predictions.
+/// What one instruction does. One that both loads and stores, as `add [mem], 1` does, has a slot for each: in a common
+/// slot they would spoil each other's predictions.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) site: SiteId,
     pub(super) load: bool,
-    /// Whether the context was last that of the thread's event before, not the slot's own last one.
+    /// Whether the context was last that of the thread's previous event, not the slot's own last one.
     follows: bool,
     context: u32,
     /// The slots that came after this one, the latest first.
@@ -92,7 +92,7 @@ impl Predictor {
         if slot.follows { [thread.context, slot.context] } else { [slot.context, thread.context] }
     }
 
-    /// Loops walk from where the instruction was last, other code stays near what the thread touched last.
+    /// Loops go on from the instruction's last address, other code stays near what the thread touched last.
     pub(super) fn addr_guesses(&self, thread: u32, slot: u32) -> [u64; 2] {
         let slot = self.slot(slot);
         [slot.addr.wrapping_add(slot.stride), self.thread(thread).addr]

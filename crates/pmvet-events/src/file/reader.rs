@@ -75,7 +75,7 @@ impl<R: Read> TraceReader<R> {
         self.end.as_ref()
     }
 
-    /// The next event, or `None` after the last event of a trace that is whole.
+    /// The next event, or `None` after the last event of a complete trace.
     // Not an `Iterator`: what it returns is only valid until the next call.
     #[allow(clippy::should_implement_trait)]
     #[inline]
@@ -90,7 +90,7 @@ impl<R: Read> TraceReader<R> {
             return Ok(None);
         }
         let mut input = Input { bytes: &self.block, at: self.at };
-        // The two ways do not meet, so that a frequent event is built in place; see `Decoder::frequent`.
+        // The two branches stay separate, so that a frequent event is built in place; see `Decoder::frequent`.
         let damage = match self.decoder.head(&mut input) {
             Ok(head) if head.is_frequent() => match self.decoder.frequent(&mut input, &mut self.numbers, head) {
                 Ok(event) => {
@@ -114,7 +114,7 @@ impl<R: Read> TraceReader<R> {
         Err(self.frames.corrupt(damage))
     }
 
-    /// Hands each event that is left to `each`, with the places that it refers to, until one of them fails.
+    /// Calls `each` with each remaining event and the places that it refers to, until a call or a read fails.
     pub fn for_each<E: From<TraceError>>(
         &mut self,
         mut each: impl FnMut(&Event<'_>, &dyn Places) -> Result<(), E>,
@@ -130,7 +130,7 @@ impl<R: Read> TraceReader<R> {
         if self.failed {
             return Err(self.frames.corrupt("reading has already failed here"));
         }
-        // Until all is well.
+        // Reset below on success.
         self.failed = true;
         while self.end.is_none() {
             let mut input = Input { bytes: &self.block, at: self.at };

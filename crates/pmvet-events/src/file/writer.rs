@@ -12,25 +12,25 @@ use super::{TraceEnd, TraceError, TraceHeader};
 use crate::event::Event;
 use crate::places::Places;
 
-/// A block is written once it has so many bytes: enough for LZ4, whose window it is, and little to lose.
+/// A block is written once it has this many bytes: LZ4's window size, and little to lose.
 const BLOCK: usize = 64 << 10;
 
-/// Writes a trace. One that is dropped without [`finish`](TraceWriter::finish) leaves a truncated trace, as it should.
+/// Writes a trace. Dropped without [`finish`](TraceWriter::finish), it leaves a truncated trace, as it should.
 #[derive(Debug)]
 pub struct TraceWriter<W: Write> {
     frames: FrameWriter<W>,
-    /// What errors call the file.
+    /// The name of the file in errors.
     name: String,
     encoder: Encoder,
     block: Vec<u8>,
     events: u64,
     raw: u64,
-    /// After an error the file may end anywhere, and nothing more must be put after that.
+    /// After an error the file may end anywhere, so nothing more may be written.
     failed: bool,
 }
 
 impl TraceWriter<BufWriter<File>> {
-    /// Makes a trace file, in place of an old one, and writes the header.
+    /// Creates a trace file, replacing an old one, and writes the header.
     pub fn create(path: impl AsRef<Path>, header: &TraceHeader) -> Result<Self, TraceError> {
         let name = path.as_ref().display().to_string();
         match File::create(path) {
@@ -72,7 +72,7 @@ impl<W: Write> TraceWriter<W> {
         if self.block.len() >= BLOCK { self.write_block() } else { Ok(()) }
     }
 
-    /// Hands everything so far to the file, so that it is there even if pmvet is killed. Costs some compression.
+    /// Writes everything so far to the file, so that it survives if pmvet is killed. Costs some compression.
     pub fn flush(&mut self) -> Result<(), TraceError> {
         self.write_block()?;
         let done = self.frames.flush();
@@ -113,7 +113,7 @@ impl<W: Write> TraceWriter<W> {
 
     fn write_block(&mut self) -> Result<(), TraceError> {
         let done = if self.failed {
-            // An event that was lost must not be followed by others, nor by an end record.
+            // After a lost event, neither other events nor an end record may follow.
             Err(io::Error::other("an earlier part of it could not be written"))
         } else {
             self.frames.block(Kind::Events, &self.block)
