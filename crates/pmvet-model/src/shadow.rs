@@ -1,4 +1,4 @@
-//! The newest content of PM, as far as the events tell it.
+//! The newest content of PM, as far as events show it.
 //!
 //! It lacks the initial image: bytes without a store are known only past the end that the file had when the target first touched it, where
 //! they are zeros. It serves engines that ask *whether* a store changed anything; those that need every byte use an image.
@@ -13,7 +13,7 @@ use crate::{LINE_BYTES, LineContent, LineId, LineSource};
 const PAGE: u64 = 4096;
 const LINES: usize = (PAGE / LINE) as usize;
 
-/// The newest content of PM, as far as the events tell it.
+/// The newest content of PM, as far as events show it.
 #[derive(Debug, Default)]
 pub struct Shadow {
     spaces: AddressSpaces,

@@ -1,4 +1,5 @@
-//! The collector on rings that the tests fill themselves: in which order the records of several threads come out.
+//! Tests the collector on rings that the tests fill themselves: the order in which it passes on the records of several
+//! threads.
 
 use pmvet_events::event::FenceKind;
 

@@ -1,8 +1,8 @@
-//! Crash images, rebuilt from a recorded run instead of running the program again.
+//! Rebuilds crash images from a recorded run instead of running the program again.
 //!
 //! * [`PmReplay`] — the PM files of a run while its events are applied to them one by one.
 //! * [`Versions`] — their content at chosen moments, as pages that changed from one to the next. Equal contents are one version.
-//! * [`Scratch`] — real files that become any version, for a recovery to work on.
+//! * [`Scratch`] — real files that can hold any version, for a recovery to work on.
 //!
 //! # What a crash would have left before and after a store
 //!

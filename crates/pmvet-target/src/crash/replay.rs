@@ -14,7 +14,7 @@ use crate::mapped::MappedFile;
 use crate::recording::Recording;
 use crate::sparse;
 
-/// What a PM file is called and how long it is, at one moment.
+/// Path and size of a PM file at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileState {
     /// The number that events know it by.
@@ -25,7 +25,7 @@ pub struct FileState {
     pub size: u64,
     /// False once it has been deleted.
     pub exists: bool,
-    /// What it was called before it was renamed.
+    /// Its paths before it was renamed.
     pub former: Vec<PathBuf>,
 }
 
@@ -42,11 +42,11 @@ pub struct PmReplay {
 pub(super) struct PmFile {
     pub(super) state: FileState,
     pub(super) content: MappedFile,
-    /// Pages that may have changed since somebody last asked.
+    /// Pages that may have changed since the last snapshot.
     pub(super) dirty: Dirty,
 }
 
-/// A set of pages. Stores come in swarms, so the last one is remembered.
+/// A set of pages. Stores come in clusters, so the last page is cached.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
     last: Option<u64>,
@@ -168,7 +168,7 @@ impl PmReplay {
         self.files.get(file.0 as usize).and_then(Option::as_ref).map_or(&[], |image| image.content.bytes())
     }
 
-    /// Which file stands where after the events applied so far.
+    /// Which file is mapped where after the events applied so far.
     pub fn spaces(&self) -> &AddressSpaces {
         &self.spaces
     }

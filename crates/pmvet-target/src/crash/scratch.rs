@@ -26,8 +26,8 @@ pub struct Patch {
     pub bytes: Vec<u8>,
 }
 
-/// One file in memory for each PM file. A recovery changes them as it likes; what it changed is found and put right when they become
-/// the next version, which costs a look at each page that holds anything.
+/// One file in memory for each PM file. A recovery may change them at will; its changes are found and undone when the files become
+/// the next version, which costs a look at each page that is not a hole.
 #[derive(Debug, Default)]
 pub struct Scratch {
     files: HashMap<FileId, Arc<File>>,
@@ -92,7 +92,7 @@ pub fn restore<'a>(file: &File, size: u64, pages: impl Iterator<Item = (u64, &'a
                 match pages.next_if(|(next, _)| *next == index) {
                     Some((_, page)) if found == &page[..found.len()] => {}
                     Some((_, page)) => write(index, page)?,
-                    // Memory that a run has touched and the next one will touch again.
+                    // Zeros are left: the next run will touch this memory again.
                     None if found.iter().all(|&b| b == 0) => {}
                     None => clear(file, index, found)?,
                 }
@@ -106,7 +106,7 @@ pub fn restore<'a>(file: &File, size: u64, pages: impl Iterator<Item = (u64, &'a
     Ok(())
 }
 
-/// Gives a page back, so that it reads as zeros and takes no memory.
+/// Frees a page, so that it reads as zeros and takes no memory.
 fn clear(file: &File, index: u64, found: &[u8]) -> io::Result<()> {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let at = index * PAGE as u64;

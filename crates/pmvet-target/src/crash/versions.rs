@@ -1,7 +1,7 @@
 //! The content of PM at chosen moments.
 //!
-//! A version holds only the pages that differ from the version before, and any version can be had at any time. Equal
-//! contents are recognised by a hash that is kept up to date page by page, so each is kept, and recovered from, only once.
+//! A version holds only the pages that differ from the previous version, and any version is available at any time. Equal
+//! contents are recognised by a hash that is updated page by page, so each is kept, and recovered from, only once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -18,12 +18,12 @@ use pmvet_events::ids::FileId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VersionId(pub u32);
 
-/// The content of PM at one moment, as far as it is not in the pages.
+/// The content of PM at one moment, apart from the pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
     /// All PM files that the run had touched by then, deleted ones included.
     pub files: Vec<FileState>,
-    /// Of everything: names, sizes, bytes.
+    /// Hash of everything: names, sizes, bytes.
     pub hash: u128,
 }
 
@@ -44,20 +44,20 @@ pub struct Versions {
 
 #[derive(Debug, Default)]
 struct VersionedPage {
-    /// Of the newest content seen; 0 for zeros.
+    /// Hash of the newest content seen; 0 for zeros.
     hash: u128,
-    /// Of the newest content kept.
+    /// Hash of the newest content kept.
     kept: u128,
     changes: Vec<(VersionId, Slot)>,
     /// It is in `unkept`.
     waiting: bool,
 }
 
-/// A store grows to twice its size, but by no more than this: what it grows by is reserved on disk.
+/// A store doubles its size, but grows by no more than this at a time: the growth is reserved on disk.
 const MOST_GROWTH: u64 = 64 << 20;
 
-/// Makes room for what ends at `end`: on disk, or in memory if the disk is full. A write to a file that the disk has no room for would be
-/// the end of pmvet, since the file is mapped.
+/// Makes room up to `end`: on disk, or in memory if the disk is full. Since the file is mapped, a write without disk space would kill
+/// pmvet.
 fn grow(store: &mut MappedFile, end: u64) -> io::Result<()> {
     let size = end.max(1 << 20).next_multiple_of(PAGE as u64).max(store.size() + store.size().min(MOST_GROWTH));
     match store.resize_reserved(size) {
@@ -82,7 +82,7 @@ fn grow(store: &mut MappedFile, end: u64) -> io::Result<()> {
 type Slot = u32;
 
 impl Versions {
-    /// Pages are kept in a file of the folder for temporary files, without a name.
+    /// Pages are kept in `store`, an empty file.
     pub fn new(store: MappedFile) -> Self {
         Self {
             versions: Vec::new(),
@@ -95,7 +95,7 @@ impl Versions {
         }
     }
 
-    /// The version that the files are in right now. Says whether it is a new one.
+    /// The current version of the files. Returns whether it is new.
     pub fn snapshot(&mut self, replay: &mut PmReplay) -> io::Result<(VersionId, bool)> {
         for image in replay.images_mut() {
             let bytes = image.content.bytes();
@@ -196,7 +196,7 @@ fn page_hash(file: FileId, index: u64, bytes: &[u8]) -> u128 {
     let mut place = [0; 12];
     place[..4].copy_from_slice(&file.0.to_le_bytes());
     place[4..].copy_from_slice(&index.to_le_bytes());
-    // What it is and where it is, mixed so that two pages cannot change places.
+    // Mixes content and place, so that swapping two pages changes the sum.
     xxh3_128(bytes).wrapping_mul(xxh3_128(&place) | 1)
 }
 

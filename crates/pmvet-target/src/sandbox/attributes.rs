@@ -27,7 +27,8 @@ pub(super) fn set(file: &File, (name, value): &Attribute) -> io::Result<()> {
     Ok(fsetxattr(file, name.as_c_str(), value, XattrFlags::empty())?)
 }
 
-/// Gives a file the attributes of another that a user may set. A stand-in on a kernel that gives memory none goes without.
+/// Copies the attributes that a user may set from one file to another. If the kernel supports none for files in memory, a
+/// stand-in has none.
 pub(super) fn copy(from: &File, to: &File) -> io::Result<()> {
     for attribute in list(from).iter().filter(|(name, _)| name.to_bytes().starts_with(b"user.")) {
         match set(to, attribute) {

@@ -1,9 +1,9 @@
 //! What a sandboxed program may do as root.
 //!
-//! Root on the machine, or in a container, may change things that no view of the file system makes private: the clock, modules of the kernel,
-//! disks. A sandboxed program keeps what belongs to files and users, and loses the rest. So does the main thread of pmvet: the
-//! kernel lets a process look at another one's open files, which is how it reaches its stand-ins, only if the other has no capability
-//! that it lacks.
+//! Root on the machine, or in a container, may change things that no view of the file system makes private: the clock, kernel
+//! modules, disks. A sandboxed program keeps what belongs to files and users, and loses the rest. So does the main thread of pmvet:
+//! a process reaches its stand-ins through pmvet's open files, which the kernel allows only if pmvet has no capability that
+//! the process lacks.
 
 use std::io;
 
@@ -33,13 +33,14 @@ pub(super) fn may_mount() -> bool {
     capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// Of an ordinary user nothing is kept.
+/// An ordinary user keeps nothing.
 fn kept() -> CapabilitySet {
     if geteuid().is_root() { KEPT } else { CapabilitySet::empty() }
 }
 
 /// The calling thread keeps only what a sandboxed program may have, and no program that it starts gets more. If root's programs got
-/// it back, the kernel would take them for ones that gain rights, and would not give them the same addresses in every run.
+/// capabilities back, the kernel would treat them as programs that gain rights, and would not give them the same addresses in every
+/// run.
 pub(super) fn drop_for_good() -> io::Result<()> {
     let kept = kept();
     for capability in (0..64).map(|number| CapabilitySet::from_bits_retain(1 << number)) {

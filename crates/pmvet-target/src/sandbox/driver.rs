@@ -1,6 +1,6 @@
-//! Servers: a process that does its work only while somebody talks to it, and does not end by itself.
+//! Servers: processes that work only while a client talks to them, and do not end by themselves.
 //!
-//! Whoever talks to it lives in the same sandbox: it finds the server's sockets and files, may signal it, and changes nothing outside.
+//! The client lives in the same sandbox: it finds the server's sockets and files, may signal it, and changes nothing outside.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,7 +19,7 @@ use super::tracee::send_signal;
 use super::waiting;
 use super::{Output, Overlay, SandboxedEnd, SandboxedProgram, SandboxedRun, Tracees, Unwinder};
 
-/// Who talks to a server, when, and how it is told to end.
+/// The client of a server, when it begins, and how to end the server.
 #[derive(Debug, Clone)]
 pub struct Driver {
     /// How to know that the client can begin.
@@ -32,12 +32,12 @@ pub struct Driver {
     pub stop: Option<Vec<OsString>>,
 }
 
-/// How to know that a server can be talked to.
+/// How to know that a server is ready.
 #[derive(Debug, Clone)]
 pub enum Ready {
-    /// Somebody listens on this port of this machine.
+    /// Some process listens on this port of this machine.
     Port(u16),
-    /// This file is there, or, if it was before, is another one now.
+    /// This file exists, or, if it existed before, has changed.
     File(PathBuf),
     /// It has printed a line like this.
     Line(Regex),
@@ -67,30 +67,30 @@ impl std::fmt::Display for Ready {
     }
 }
 
-/// What the driver and the rest of the sandbox tell each other.
+/// Signals between the driver and the rest of the sandbox.
 #[derive(Debug, Default)]
 pub(super) struct Signs {
-    /// A line that was waited for has been printed.
+    /// The line that was waited for has been printed.
     pub(super) line: AtomicBool,
-    /// It took too long until the server could be talked to.
+    /// The server was not ready in time.
     pub(super) not_ready: AtomicBool,
-    /// The server has ended, or the run is to end now, whatever state it is in.
+    /// The server has ended, or the run has to end now.
     pub(super) over: AtomicBool,
 }
 
-/// What was wrong with the run of a server, if not the server itself.
+/// What failed in the run of a server, if not the server itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerFailure {
-    /// It was not ready in time. With what was waited for in vain.
+    /// It was not ready in time; with what was waited for.
     NotReady(String),
     /// Its client failed.
     Client,
 }
 
-/// How long a server may take to start if nothing else bounds the run: a recorded one takes many times as long as usual.
+/// How long a server may take to start if nothing else bounds the run: a recorded one takes much longer than usual.
 const READY_WITHIN: Duration = Duration::from_secs(120);
 
-/// How often a state is looked at that announces itself to nobody.
+/// Poll interval for states that are not signalled.
 const ROUND: Duration = Duration::from_millis(2);
 
 /// A server that runs.
@@ -99,7 +99,7 @@ pub(super) struct Server<'a> {
     pub(super) signs: &'a Signs,
     pub(super) tracees: &'a Tracees,
     pub(super) overlay: &'a Mutex<Overlay>,
-    /// The file that tells that it is ready, as an earlier run left it.
+    /// The file that signals readiness, as an earlier run left it.
     pub(super) stale: Option<Sign>,
     /// Whether something else bounds the run.
     pub(super) is_timed: bool,
@@ -109,16 +109,16 @@ pub(super) struct Server<'a> {
     pub(super) clock: Option<&'a AtomicU64>,
 }
 
-/// What came of talking to a server.
+/// The result of driving a server.
 pub(super) struct Driven {
     /// How the client ended.
     pub(super) end: Option<SandboxedEnd>,
     pub(super) output: Vec<u8>,
-    /// When, by the clock.
+    /// When the client ended, by the clock.
     pub(super) at: Option<u64>,
 }
 
-/// Tells one file from another, and from itself before it was changed.
+/// Identifies a file and its state: changes when the file does.
 pub(super) type Sign = (u64, u64, i64, i64);
 
 impl Driver {
@@ -141,7 +141,7 @@ impl Driver {
         }
         let talked = server.talk(&self.client, self.input.as_deref(), server.client_output);
         let at = server.clock.map(|clock| clock.load(Ordering::SeqCst));
-        // The server's death is the news, if it came first.
+        // If the server died first, that is the result.
         if server.is_over() {
             return None;
         }
@@ -153,7 +153,7 @@ impl Driver {
         Some(Driven { end, output: output.unwrap_or_default(), at })
     }
 
-    /// The file that is to tell that a server is ready, before the server starts.
+    /// The file that signals readiness, as it is before the server starts.
     pub(super) fn stale(&self, overlay: &Overlay) -> Option<Sign> {
         match &self.ready {
             Ready::File(path) => sign(path, overlay),
@@ -161,7 +161,7 @@ impl Driver {
         }
     }
 
-    /// What was waited for in vain.
+    /// Describes what was waited for in vain.
     pub(super) fn in_vain(&self) -> String {
         let seconds = READY_WITHIN.as_secs();
         match &self.ready {
@@ -194,10 +194,10 @@ fn sign(path: &Path, overlay: &Overlay) -> Option<Sign> {
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Server<'_> {
-    /// Tells it to end. A recorded one may lose the signal: DynamoRIO keeps it until the thread is out of its own code, and the thread may
-    /// wait in the kernel by then. One that does nothing at all is told again.
+    /// Tells the server to end. A recorded server may miss the signal: DynamoRIO holds it back until the thread leaves DynamoRIO's own
+    /// code, and the thread may wait in the kernel by then. A server that does nothing at all is told again.
     fn end(&self) {
-        // The server is waited for by the supervisor, who has not said that it ended.
+        // The supervisor waits for the server and has not reported its end.
         if !self.is_over() {
             send_signal(self.pid, Signal::TERM);
         }
@@ -222,7 +222,7 @@ impl Server<'_> {
         self.overlay.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Runs a command beside the server, but not longer than the run lasts. Nothing if it could not end, or not start.
+    /// Runs a command beside the server, but not longer than the run lasts. Nothing if it could not start or end.
     fn talk(&self, command: &[OsString], input: Option<&File>, output: Output) -> Option<SandboxedRun> {
         let job = SandboxedProgram {
             stop: Some(&self.signs.over),

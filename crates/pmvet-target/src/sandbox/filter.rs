@@ -1,8 +1,8 @@
-//! The seccomp filter of a sandboxed process: which of its system calls the supervisor gets to see.
+//! The seccomp filter of a sandboxed process: selects the system calls that the supervisor sees.
 //!
-//! Everything else runs at full speed. The list is short on purpose: calls that name a file or change what is known of one, listings, signals, the
-//! end of the process, mappings that only a DAX file system grants, and what reaches for the network. Without a
-//! [view](super::view) also locks.
+//! Everything else runs at full speed. The list is short on purpose: calls that name a file or change its metadata,
+//! listings, signals, the end of the process, mappings that only a DAX file system grants, and network access. Without
+//! a [view](super::view), also locks.
 
 use std::io;
 
@@ -72,7 +72,7 @@ pub(super) enum Call {
     Make {
         path: PathArgument,
     },
-    /// Makes a socket, or reaches for one; the address is in these arguments.
+    /// Binds a socket, or connects one; the address is in these arguments.
     Address {
         binds: bool,
         address: u8,
@@ -82,16 +82,16 @@ pub(super) enum Call {
     Message,
     /// Lists an open folder.
     List,
-    /// Changes what is known of an open file.
+    /// Changes the metadata of an open file.
     ChangeOpen {
         fd: u8,
     },
     Map,
     /// Locks an open file against other processes.
     Lock,
-    /// Makes, or finds, memory and queues that are shared by number.
+    /// Creates, or finds, shared memory and queues by number.
     Shared,
-    /// Acts on a process, a group or a thread, by its number, or through a descriptor. A signal 0 only asks whether there is one.
+    /// Acts on a process, a group or a thread, by its number, or through a descriptor. Signal 0 only asks whether it exists.
     Signal {
         target: u8,
         signal: Option<u8>,
@@ -106,7 +106,7 @@ pub(super) enum Call {
     Exit,
 }
 
-/// Whom a signal goes to.
+/// What a signal is sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
     Process,
@@ -121,7 +121,7 @@ impl Call {
     }
 }
 
-/// What the supervisor makes of a system call, if it is one that it has to see, and the call's name.
+/// The kind and the name of a system call, if the supervisor has to see it.
 pub(super) fn call(number: i64) -> Option<(Call, &'static str)> {
     TABLE.iter().find(|(n, ..)| *n == number).map(|(_, name, call)| (*call, *name))
 }
@@ -130,7 +130,7 @@ pub(super) fn call(number: i64) -> Option<(Call, &'static str)> {
 pub(super) const SYS_FCHMODAT2: i64 = 452;
 pub(super) const SYS_SETXATTRAT: i64 = 463;
 pub(super) const SYS_REMOVEXATTRAT: i64 = 466;
-/// What later calls do is not known, so they do not exist. Programs fall back to those that there were before.
+/// Newer calls are unknown, so they do not exist in the sandbox. Programs fall back to older ones.
 const NEWEST_KNOWN: i64 = SYS_REMOVEXATTRAT;
 
 const TABLE: &[(i64, &str, Call)] = &[
@@ -237,10 +237,10 @@ const TABLE: &[(i64, &str, Call)] = &[
     (libc::SYS_exit_group, "exit_group", Call::Exit),
 ];
 
-/// FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION, TIOCSTI: they change what is known of a file, or type into a terminal.
+/// FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION, TIOCSTI: they change the metadata of a file, or type into a terminal.
 const CHANGING_IOCTLS: [u32; 4] = [0x4008_6602, 0x401c_5820, 0x4008_7602, 0x5412];
 
-/// FIOSETOWN, SIOCSPGRP: they name a process that gets a signal when there is something to read.
+/// FIOSETOWN, SIOCSPGRP: they name a process to be signalled when there is something to read.
 const OWNER_IOCTLS: [u32; 2] = [0x8901, 0x8902];
 
 /// Whether an `ioctl` or `fcntl` names a process to be signalled by a pointer.
@@ -254,7 +254,7 @@ pub(super) fn names_owner(number: i64, command: u32) -> bool {
 
 const F_SETOWN_EX: u32 = 15;
 
-/// Opens files behind the supervisor's back, so it must not exist. Programs fall back to ordinary calls.
+/// Calls that open files unseen by the supervisor, so they must not exist. Programs fall back to ordinary calls.
 const REFUSED: &[i64] = &[libc::SYS_io_uring_setup, libc::SYS_open_by_handle_at];
 
 /// The filter as a program for the kernel.
@@ -276,7 +276,7 @@ impl Filter {
         let refuse = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 
         let mut program = vec![
-            // Other system-call tables would go around this one.
+            // Calls of other architectures would bypass this filter.
             load(ARCH),
             op(BPF_JMP | BPF_JEQ | BPF_K, X86_64, 1, 0),
             give(refuse),
@@ -296,7 +296,7 @@ impl Filter {
         let allow_if = |value: u32, rest: u8| op(BPF_JMP | BPF_JEQ | BPF_K, value, rest, 0);
         let (trace, allow) = (give(libc::SECCOMP_RET_TRACE), give(libc::SECCOMP_RET_ALLOW));
         for &(number, _, call) in TABLE.iter().filter(|(.., call)| !in_view || !call.is_private_in_view()) {
-            // Some calls are many, and only few of them matter.
+            // Some calls are frequent, and only few of them matter.
             let block = match number {
                 libc::SYS_mmap => {
                     let wanted = op(BPF_JMP | BPF_JSET | BPF_K, libc::MAP_SYNC as u32, 0, 1);

@@ -1,7 +1,7 @@
 //! What views are built from, and how.
 //!
 //! In a view `/dev` has only devices that hold no data; `/sys`, `/proc/sys` and other file systems of the kernel are read-only; devices in
-//! overlays do not work. A file system that overlays do not work on is read-only, and that is said.
+//! overlays do not work. A file system that overlays do not work on is read-only, and pmvet says so.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -17,7 +17,7 @@ use rustix::process::pivot_root;
 
 use super::mounts::{self, Mount, below};
 
-/// What went wrong on the way to a view: the step, which is a system call or a file, and the error.
+/// Why a view could not be made: the step, which is a system call or a file, and the error.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{step}: {error}")]
 pub struct NoViews {
@@ -56,19 +56,19 @@ pub(super) struct Built {
     pub(super) changes: Vec<OwnedFd>,
 }
 
-/// Devices in `/dev` that a program may use: they keep nothing.
+/// Devices in `/dev` that a program may use: they hold no data.
 pub(super) const HARMLESS_DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Parts of `/proc` that change the machine.
 const SETTINGS: [&str; 4] = ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"];
-/// A file that something is mounted on is copied for a view up to this size, and read-only above it.
+/// A file that serves as a mount point is copied for a view up to this size; a larger one is read-only.
 const COPIED_FILE_BYTES: u64 = 1 << 20;
 
 impl ViewGround {
-    /// Makes the private file system, in a namespace of the calling thread's own, and looks at what there is to replace.
+    /// Makes the private file system, in a namespace of the calling thread's own, and finds what to replace.
     pub(super) fn new(hints: &[PathBuf]) -> Result<Self, NoViews> {
         let mounts = step("/proc/thread-self/mountinfo", mounts::reachable())?;
         own_mounts()?;
-        // In a namespace of users the kernel does not let go of the mounts that were there before.
+        // In a user namespace the kernel does not release the mounts that were there before.
         let whole =
             std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.trim_end().ends_with("4294967295"));
         let mut overlays: Vec<PathBuf> = if whole {
@@ -157,7 +157,7 @@ impl ViewGround {
         self.changed_folders(layer).try_for_each(|(at, folder)| look(&folder, at, found))
     }
 
-    /// Where a layer keeps a change of this path. Its folder is made.
+    /// Where a layer keeps a change of this path. Creates its folder.
     pub(super) fn changed_path(&self, layer: u64, path: &Path) -> io::Result<PathBuf> {
         let around = self.overlays.iter().enumerate().filter(|(_, at)| path.starts_with(at));
         let (index, at) = around
@@ -183,7 +183,8 @@ impl ViewGround {
             step("mkdir", std::fs::create_dir_all(folder))?;
             step("chmod", std::fs::set_permissions(folder, std::fs::Permissions::from_mode(real.mode() & 0o7777)))?;
         }
-        // It shows as the folder itself. An ordinary user cannot give it to somebody else, nor needs to.
+        // It appears in place of the folder, so it gets its owner. An ordinary user can neither change the owner, nor
+        // needs to.
         let _ = std::os::unix::fs::chown(upper(number), Some(real.uid()), Some(real.gid()));
         let _ = copy_times(&real, &upper(number));
         let mut options = b"lowerdir=".to_vec();
@@ -245,7 +246,7 @@ impl ViewGround {
     }
 }
 
-/// Gives the calling thread mounts of its own, which nobody else sees.
+/// Gives the calling thread private mounts.
 fn own_mounts() -> Result<(), NoViews> {
     // SAFETY: a system call without pointers.
     call("unshare", unsafe { libc::unshare(libc::CLONE_NEWNS) }.into())?;
@@ -282,7 +283,7 @@ fn devices(root: &Path) -> Result<(), NoViews> {
 /// Makes a folder, which something is mounted on, the root of the calling thread's namespace.
 fn enter_root(root: &Path) -> Result<(), NoViews> {
     step("chdir", std::env::set_current_dir(root))?;
-    // The old root lies on the new one then, and is taken away.
+    // The old root then lies on the new one, and is removed.
     step("pivot_root", pivot_root(".", ".").map_err(io::Error::from))?;
     detach(Path::new("."))?;
     step("chdir", std::env::set_current_dir("/"))

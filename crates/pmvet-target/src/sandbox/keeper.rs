@@ -1,9 +1,9 @@
-//! The thread that may mount file systems, and what views are built from.
+//! The keeper: a thread that may mount file systems and builds views.
 //!
 //! At its start, while it has one thread, pmvet enters namespaces of its own ([`enter`]): of mounts and of System V memory; and of
 //! users, if it may not mount otherwise. One thread keeps the right to mount; all others give it up.
 //!
-//! The network is the machine's: programs may depend on services on its loopback device, and [`super::network`] keeps them from the rest.
+//! The network stays the machine's: programs may depend on services on its loopback device, and [`super::network`] blocks the rest.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -44,13 +44,13 @@ pub(super) fn replaces_all() -> bool {
 
 /// Enters the namespaces that views are made in. The process must have one thread. `words` may name paths that the programs will write to.
 ///
-/// It is tried out first, in a process of its own: what fails half-way cannot be undone.
+/// A child process tries it first: what fails half-way cannot be undone.
 pub fn enter(words: Vec<OsString>) -> Result<(), NoViews> {
     let threads = step("/proc/self/task", std::fs::read_dir("/proc/self/task"))?.count();
     if threads != 1 {
         return Err(NoViews { step: "start".into(), error: format!("pmvet has {threads} threads already") });
     }
-    // A pmvet that root's pmvet starts gains rights, after which the kernel lets nobody trace what shares its memory.
+    // A pmvet started by root's pmvet gains rights, after which the kernel forbids tracing what shares its memory.
     let set = set_dumpable_behavior(DumpableBehavior::Dumpable);
     step("prctl(PR_SET_DUMPABLE)", set.map_err(io::Error::from))?;
     // Found with the user's own rights.
@@ -73,7 +73,7 @@ pub fn enter(words: Vec<OsString>) -> Result<(), NoViews> {
     Ok(())
 }
 
-/// Does all of it in a child, and tells what failed there.
+/// Does all of it in a child, and returns what failed there.
 fn try_out(hints: &[PathBuf]) -> Result<(), NoViews> {
     let (mut reader, mut writer) = step("pipe", io::pipe())?;
     // SAFETY: the process has one thread, so the child may do whatever it could.
@@ -135,7 +135,7 @@ impl Keeper {
     /// Starts a thread that may mount.
     pub(super) fn spawn(&self, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let start: Work = Box::new(move || {
-            // If it cannot be started, whoever waits for its answer sees that nobody will send one.
+            // If it cannot be started, its caller sees the closed channel.
             let _ = std::thread::Builder::new().name("pmvet-spawner".into()).spawn(work);
         });
         let sender = self.work.lock().unwrap_or_else(|e| e.into_inner());
@@ -157,7 +157,7 @@ impl Keeper {
         self.ground.build(layer, lower, folder).map_err(io::Error::other)
     }
 
-    /// Removes a layer that nobody uses any more.
+    /// Removes an unused layer.
     pub(super) fn remove(&self, layer: u64) {
         let folder = self.ground.layer(layer);
         let sender = self.work.lock().unwrap_or_else(|e| e.into_inner());

@@ -1,5 +1,5 @@
-//! Listings of folders in which files have stand-ins, where there is no [view](super::view): the real entries but for those that are
-//! hidden, and then the new ones.
+//! Listings of folders in which files have stand-ins, where there is no [view](super::view): the real entries except hidden ones,
+//! then the new ones.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -32,7 +32,7 @@ pub(super) struct Listing {
     room: usize,
 }
 
-/// How many of the new entries have been told, by process and descriptor.
+/// How many of the new entries were listed, by process and descriptor.
 #[derive(Debug, Default)]
 pub(super) struct Told(HashMap<(libc::pid_t, i32), usize>);
 
@@ -43,7 +43,7 @@ pub(super) enum ListedAs {
     AsItIs,
     /// This many bytes.
     Bytes(usize),
-    /// All that came is hidden: the call has to be made once more.
+    /// All entries were hidden: the call has to be repeated.
     Again,
 }
 
@@ -58,7 +58,7 @@ impl Listing {
         Self { form, differences, process, fd, buffer: registers.rsi, room: registers.rdx as usize }
     }
 
-    /// Makes the buffer right, after the kernel has put so many bytes there.
+    /// Corrects the buffer, after the kernel has put this many bytes there.
     pub(super) fn finish(self, tracee: Tracee, bytes: usize, told: &mut Told) -> io::Result<ListedAs> {
         let told = told.0.entry((self.process, self.fd)).or_default();
         let seen = if bytes == 0 {

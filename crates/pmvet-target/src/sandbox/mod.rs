@@ -1,19 +1,19 @@
-//! Native runs that get other files under the same names.
+//! The sandbox: native runs that get other files under the same names.
 //!
-//! A recovery is the user's own command line, unchanged, on a crash image. It runs at native speed; only when it names a file
-//! does the [`supervisor`](Supervisor) look. If the name is that of a PM file it gets the image instead; whatever else it opens
-//! for writing is copied first. So the user's files are never written, and nothing has to be cleaned up: the stand-ins have no
-//! names and end with pmvet.
+//! A recovery is the user's own command line, unchanged, on a crash image. It runs at native speed; the
+//! [`supervisor`](Supervisor) acts only when it names a file. If the name is that of a PM file it gets the image instead;
+//! whatever else it opens for writing is copied first. So the user's files are never written, and nothing has to be cleaned up:
+//! the stand-ins have no names and end with pmvet.
 //!
 //! * [`overlay`] — which file stands in for which path; `saved` — what runs left, kept for later.
 //! * `spawn` — how the first process begins; [`start_error`] — why it does not.
-//! * `filter` — which system calls are looked at; `supervisor` and, for those that name files, `naming` — what becomes of them; `tracee` —
+//! * `filter` — which system calls are stopped; `supervisor` and, for those that name files, `naming` — how they are handled; `tracee` —
 //!   the stopped thread.
-//! * [`driver`] — who talks to a server; [`requests`] — pmvet itself, with requests of an earlier run.
+//! * [`driver`] — the client of a server; [`requests`] — pmvet itself as the client, with requests of an earlier run.
 //! * `stack` — where a process was when it failed.
 //!
-//! Why no private mappings of the image, which would save the repair of it afterwards: a program that maps its pool twice,
-//! forks, or mixes `pwrite` with loads would see other bytes than on a real machine.
+//! Why there are no private mappings of the image, which would save restoring it afterwards: a program that maps its pool
+//! twice, forks, or mixes `pwrite` with loads would see other bytes than on a real machine.
 //!
 //! What a sandboxed process can notice: stand-ins have no links (`st_nlink` is 0), `io_uring` and 32-bit system calls do not exist,
 //! setuid programs have no effect, and orphans are adopted by pmvet.
@@ -89,32 +89,32 @@ pub struct SandboxedProgram<'a> {
     pub input: Option<&'a File>,
     /// Where its output goes, and how much of it is kept.
     pub output: Output,
-    /// How long it may run, on a machine that has time for it; nothing for as long as it likes.
+    /// How long it may run, not counting waits for a processor; nothing: no limit.
     pub timeout: Option<Duration>,
-    /// The timeout is all there is, also on a machine that is busy with something else.
+    /// The timeout is wall-clock time, even on a busy machine.
     pub by_the_clock: bool,
     /// Ends the run if its stand-ins take more memory than this.
     pub most_bytes: u64,
-    /// How much memory of its own each process may have, if not as much as the machine has.
+    /// How much private memory each process may have, if less than the machine has.
     pub most_memory: Option<u64>,
     /// An exit status that is no reason to record a stack.
     pub usual_status: Option<i32>,
-    /// Set by whoever wants the run to end.
+    /// Set from outside to end the run.
     pub stop: Option<&'a AtomicBool>,
-    /// For servers: who talks to it.
+    /// For servers: the client that talks to it.
     pub driver: Option<&'a Driver>,
-    /// How much of what that one prints is kept.
+    /// How much of the client's output is kept.
     pub client_output: Output,
-    /// Counts something: read when that one is done.
+    /// A counter that is read when the client is done.
     pub clock: Option<&'a AtomicU64>,
-    /// Kept up to date for somebody who has to know what runs.
+    /// Updated with the threads of this run, for other threads.
     pub tracees: Option<&'a Tracees>,
-    /// Those of another run with the same overlay, which it may signal.
+    /// The threads of another run with the same overlay, which this one may signal.
     pub beside: Option<&'a Tracees>,
 }
 
 impl<'a> SandboxedProgram<'a> {
-    /// A job with no input, whose output is thrown away and which may take as long and as much as it likes.
+    /// A job without input or limits, whose output is thrown away.
     pub fn new(arguments: &'a [OsString]) -> Self {
         Self {
             executable: arguments.first().map_or(OsStr::new(""), OsString::as_os_str),
@@ -142,11 +142,11 @@ impl<'a> SandboxedProgram<'a> {
 pub enum Output {
     /// Where pmvet's own output goes.
     Inherit,
-    /// The last so many bytes are kept.
+    /// The last bytes are kept, up to this many.
     Tail(usize),
     /// As with `Tail`; and it goes to a terminal, so that most programs write out each line when it is complete.
     Terminal(usize),
-    /// The last so many bytes of standard output are kept, what goes to standard error is not.
+    /// The last bytes of standard output are kept, up to this many; those of standard error are not.
     Standard(usize),
 }
 
@@ -162,11 +162,11 @@ impl Output {
     fn open(self) -> io::Result<Option<(OwnedFd, OwnedFd)>> {
         let (reader, writer) = match self {
             Output::Inherit => return Ok(None),
-            // Where there are no terminals, lines come later than they might.
+            // Without a terminal, lines come later than they might.
             Output::Terminal(_) => terminal().or_else(|_| pipe())?,
             Output::Tail(_) | Output::Standard(_) => pipe()?,
         };
-        // Whoever still has the other end when all are dead is not waited for.
+        // Reads must not wait for a process that still has the other end when all others are dead.
         fcntl_setfl(&reader, OFlags::NONBLOCK)?;
         Ok(Some((reader, writer)))
     }
@@ -196,7 +196,7 @@ pub struct SandboxedRun {
     pub end: SandboxedEnd,
     /// The end of what it wrote to its standard output and error.
     pub output: Vec<u8>,
-    /// Where it was when it failed.
+    /// Its stack when it failed.
     pub stack: Vec<RawFrame>,
     /// How long it ran.
     pub time: Duration,
@@ -204,7 +204,7 @@ pub struct SandboxedRun {
     pub client_output: Vec<u8>,
     /// What the clock showed when the client was done.
     pub client_done: Option<u64>,
-    /// What was wrong, if not the program itself.
+    /// What failed, if not the program itself.
     pub server_failure: Option<ServerFailure>,
 }
 
@@ -217,14 +217,14 @@ pub enum SandboxedEnd {
     Signal(i32),
     /// It was still running when its time was over.
     Timeout,
-    /// It filled the disk, or would have.
+    /// It took too much memory or disk space.
     Runaway,
     /// pmvet was asked to stop, or its budget is used up.
     Interrupted,
 }
 
 impl SandboxedEnd {
-    /// How the process itself ended, if it was let to.
+    /// How the process itself ended, if pmvet did not end it.
     pub fn exit(self) -> TargetExit {
         match self {
             SandboxedEnd::Exit(status) => TargetExit::Status(status),
@@ -278,16 +278,16 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
     let (begun, process) = mpsc::channel();
     let ran = std::thread::scope(|scope| {
         let (signs, ending) = (&signs, &ending);
-        // A thread of its own, since it waits for all children that it has: the calling thread may have others.
+        // In a separate thread, since it waits for all its children: the calling thread may have others.
         let supervise = move || {
             let pid = spawn.start();
             let first = pid.as_ref().ok().copied();
             if let Some(pid) = first {
-                // If memory runs out, no program of the user's is to be ended for it.
+                // If memory runs out, the kernel must kill this program rather than one of the user's.
                 let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
             }
             let own = rustix::thread::gettid().as_raw_pid();
-            // Who asked waits for this.
+            // The caller waits for this.
             let _ = begun.send(pid.map(|pid| (pid, own)));
             let sandbox = Sandbox { overlay, tracees, beside: job.beside };
             let supervisor = Supervisor::new(sandbox, ending, unwinder, job.usual_status, first?);
@@ -330,7 +330,7 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
         Ok::<_, io::Error>((supervised, (watchdog.output, watchdog.why), driven))
     });
     let (supervised, watchdog, mut driven) = match ran {
-        // Whatever killed it before it had started.
+        // Killed before it had started.
         Err(_) if shutdown::is_over() => return Ok(cut()),
         ran => ran?,
     };
@@ -348,7 +348,7 @@ pub fn run(job: &SandboxedProgram<'_>, overlay: &Mutex<Overlay>, unwinder: &mut 
         (None, Some(client), Status::Killed(signal)) if client != SandboxedEnd::Exit(0) && is_fault(signal) => {
             SandboxedEnd::Signal(signal)
         }
-        // It was told to end; how its client fared is what counts.
+        // The server was told to end, so the client's result counts.
         (None, Some(client), _) => {
             server_failure = (client != SandboxedEnd::Exit(0)).then_some(ServerFailure::Client);
             client
@@ -366,8 +366,8 @@ fn memory() -> Option<u64> {
     u64::try_from(pages).ok()?.checked_mul(u64::try_from(size).ok()?)
 }
 
-/// Makes orphans of the sandbox's processes children of pmvet. They are gone as soon as their tracer has seen their end; those of
-/// another parent stay until that one looks, and a target that forks for ever fills the table of processes with them.
+/// Makes orphans of the sandbox's processes children of pmvet. They are gone as soon as their tracer has seen their end. With
+/// another parent they would stay until it reaps them, and a target that forks forever would fill the process table with them.
 fn adopt_orphans() {
     static ONCE: Once = Once::new();
     // SAFETY: has no preconditions.
@@ -387,7 +387,7 @@ struct Watchdog<'a> {
     overlay: &'a Mutex<Overlay>,
     tracees: &'a Tracees,
     ending: &'a AtomicU8,
-    /// A line that somebody waits for.
+    /// The line that signals readiness.
     line: Option<&'a regex::bytes::Regex>,
     signs: &'a Signs,
     pipe: Option<OwnedFd>,
@@ -397,13 +397,12 @@ struct Watchdog<'a> {
 }
 
 impl Watchdog<'_> {
-    /// How often it looks at what has no event to wait for.
+    /// Poll interval for what has no event to wait for.
     const ROUND: Duration = Duration::from_millis(50);
-    /// After it has read a little it does not look for so long whether there is more: to be woken for every line costs more than the
-    /// line, and a pipe holds many.
+    /// After a short read, it pauses for this long: waking for every line costs more than the line, and a pipe holds many.
     const PAUSE: Duration = Duration::from_millis(2);
     const LITTLE: usize = 1 << 12;
-    /// How long a process may take to stop for a look at its stack.
+    /// How long a process may take to stop so that its stack can be read.
     const PATIENCE: Duration = Duration::from_millis(500);
 
     fn watch(&mut self, done: &io::PipeReader) {
@@ -430,7 +429,7 @@ impl Watchdog<'_> {
                         paused = n < Self::LITTLE;
                     }
                 }
-                // A process that prints without end is watched all the same.
+                // The limits also apply to a process that prints without end.
                 if fds[0].revents == 0 && !self.is_over() {
                     continue;
                 }
@@ -463,7 +462,7 @@ impl Watchdog<'_> {
 
     fn is_over(&mut self) -> bool {
         if self.why.is_none() {
-            // Who has it may be busy with a large file.
+            // The holder of the lock may be busy with a large file.
             let is_full = || self.overlay.try_lock().is_ok_and(|overlay| overlay.exceeds(self.most_bytes));
             self.why = if shutdown::is_over() || self.stop.is_some_and(|stop| stop.load(Ordering::Acquire)) {
                 Some(SandboxedEnd::Interrupted)
@@ -480,13 +479,13 @@ impl Watchdog<'_> {
             let Some(why) = self.why else { return false };
             self.signs.over.store(true, Ordering::Release);
             if why == SandboxedEnd::Interrupted {
-                // Nobody wants to know where it was.
+                // Its stack is not needed.
                 self.ending.store(ending::KILL, Ordering::Release);
                 return true;
             }
             self.ending.store(ending::LOOK, Ordering::Release);
-            // It stops, and the supervisor sees where.
-            // The supervisor has not waited for its end, or we would be done.
+            // The signal stops it, and the supervisor reads its stack. The supervisor has not waited for its end, or we
+            // would be done.
             send_signal(self.pid, Signal::STOP);
             self.deadline = Some(Instant::now() + Self::PATIENCE);
             return false;
@@ -497,7 +496,7 @@ impl Watchdog<'_> {
     }
 
     /// Whether its time is over, not counting what it spent waiting for a processor. A thread that yields all the time also waits, so
-    /// that counts only up to a bound.
+    /// waiting counts only up to a bound.
     fn is_late(&self) -> bool {
         let Some(at) = self.deadline.filter(|at| Instant::now() >= *at) else { return false };
         Instant::now() >= at + self.waiting.so_far().min(self.most_wait)
@@ -509,7 +508,7 @@ impl Watchdog<'_> {
     }
 }
 
-/// A command line as the user wrote it, for the shell. A single program takes the shell's place, so that it is seen how and
+/// A command line as the user wrote it, for the shell. A single program replaces the shell, so that pmvet sees how and
 /// where the program ends, rather than the shell.
 pub fn shell(line: &str) -> Vec<OsString> {
     let line = match program_in(line) {
@@ -519,7 +518,7 @@ pub fn shell(line: &str) -> Vec<OsString> {
     ["/bin/sh", "-c", &line].map(OsString::from).into()
 }
 
-/// What a shell does itself.
+/// Commands that a shell runs itself.
 const BUILTINS: &[&str] = &[
     ".", ":", "!", "[", "{", "alias", "bg", "break", "case", "cd", "chdir", "command", "continue", "echo", "eval",
     "exec", "exit", "export", "false", "fc", "fg", "for", "function", "getopts", "hash", "if", "jobs", "kill", "local",
@@ -544,7 +543,7 @@ fn program_in(line: &str) -> Option<usize> {
     None
 }
 
-/// `NAME=value`, without anything that a shell would look into.
+/// `NAME=value`, without anything that a shell would expand.
 fn is_setting(word: &str) -> bool {
     let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
     word.split_once('=').is_some_and(|(name, value)| is_name(name) && !value.contains(['"', '\'', '\\', '$']))

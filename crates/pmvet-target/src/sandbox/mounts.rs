@@ -1,9 +1,9 @@
 //! The mounts of this machine, and how a private view replaces each.
 //!
-//! With every capability over the machine's own mounts the whole tree is replaced: `/` becomes an overlay, and so does every file system mounted
-//! below it. An ordinary user may not do that: the kernel shows nobody what lies under a mount, and an overlay cannot copy a folder whose
-//! owner has no number in the user's namespace. There the tree stays as it is, read-only, and overlays lie on the topmost
-//! folders that the user may write to.
+//! With all capabilities over the machine's own mounts, the whole tree is replaced: `/` becomes an overlay, and so does every file system
+//! mounted below it. An ordinary user may not do that: the kernel hides what lies under a mount, and an overlay cannot copy a folder
+//! whose owner has no number in the user's namespace. For such a user the tree stays as it is, read-only, and overlays lie on the
+//! topmost folders that the user may write to.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -24,7 +24,7 @@ pub(super) struct Mount {
     pub(super) read_only: bool,
 }
 
-/// Parses the kernel's list. Lines that it cannot understand are errors: a mount that is overlooked would not be private.
+/// Parses the kernel's list. Unreadable lines are errors: a mount that was overlooked would not be private.
 pub(super) fn parse(text: &[u8]) -> io::Result<Vec<Mount>> {
     let bad = |line: &[u8]| {
         io::Error::other(format!("cannot read this line of mountinfo: {}", String::from_utf8_lossy(line)))
@@ -140,7 +140,8 @@ pub(super) fn writable_tops(mounts: &[Mount], hints: &[PathBuf]) -> Vec<PathBuf>
 /// The user and the group that the kernel shows, inside a user namespace, for everybody who is not in it: `nobody`.
 const OVERFLOW_ID: u32 = 65_534;
 
-/// Whether owner and group of a folder are the user's own. To `nobody`, those of others look so as well.
+/// Whether owner and group of a folder are the user's own. For `nobody` that is unknown, since others' folders look the
+/// same.
 fn can_be_copied(folder: &Path) -> bool {
     let own = (geteuid().as_raw(), getegid().as_raw());
     own.0 != OVERFLOW_ID
@@ -150,7 +151,7 @@ fn can_be_copied(folder: &Path) -> bool {
 
 /// How many levels below the root of a file system are searched. Homes (`/home/name`) and data folders (`/srv/data/name`) are there.
 const SEARCH_DEPTH: usize = 3;
-/// How many folders are looked at for each file system.
+/// How many folders are examined per file system.
 const SEARCH_FOLDERS: usize = 2000;
 /// Folders of the system itself, which are large and not the user's.
 const SYSTEM: [&str; 12] = ["bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "snap", "sys", "usr"];

@@ -1,4 +1,4 @@
-//! Calls that name files: what the overlay makes of them.
+//! Calls that name files: how the overlay answers them.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::overlay::{Answer, CallEffect, Overlay};
 use super::resolve::{Named, PathAccess, resolve};
 use super::tracee::{Tracee, TraceeRegisters, argument, set_argument};
 
-/// What becomes of a call that names files.
+/// How a call that names files is handled.
 pub(super) struct Decision {
     /// Where a stand-in's path goes.
     pub(super) place: PathArgument,
@@ -17,7 +17,7 @@ pub(super) struct Decision {
     pub(super) effect: Option<CallEffect>,
 }
 
-/// Decides on a call, and makes its registers fit. Nothing if it names no file.
+/// Decides on a call, and adapts its registers. Nothing if it names no file.
 pub(super) fn decide(
     tracee: Tracee,
     now: &mut TraceeRegisters,
@@ -32,7 +32,7 @@ pub(super) fn decide(
     };
     let (answer, effect) = match (named, other) {
         (Named::Outside, _) | (_, Some(Named::Outside)) => (Answer::Refused, None),
-        // The kernel will say so itself; but what it might find all the same may change.
+        // The kernel will report the error itself; but the call might still find, and change, a file.
         (Named::Nothing, _) | (_, Some(Named::Nothing | Named::Open(..))) => (overlay.unknown(access.writes), None),
         (Named::Path(from), Some(Named::Path(to))) => on_two(now, call, &from, &to, overlay),
         (Named::Path(path), None) => on_one(tracee, now, call, &path, overlay)?,
@@ -118,7 +118,7 @@ fn on_one(
             let (asked, mode) = open_how(tracee, argument(now, how))?;
             let answer = overlay.open(path, asked, || new_mode(tracee, mode));
             if matches!(answer, Answer::Instead(_)) {
-                // Its rules about paths do not suit the stand-in.
+                // The rules of `openat2` about paths do not suit the stand-in.
                 now.orig_rax = libc::SYS_openat as u64;
                 now.rdx = u64::from(reopen(asked) as u32);
             }

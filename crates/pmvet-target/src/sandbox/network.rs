@@ -1,4 +1,4 @@
-//! Where a socket leads. Programs may use this machine's loopback, and nothing else of the network.
+//! Where a socket leads. Of the network, programs may use only this machine's loopback.
 
 use std::ffi::OsStr;
 use std::io;

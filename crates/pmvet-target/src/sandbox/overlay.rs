@@ -1,9 +1,9 @@
 //! Private stand-ins for files, under the files' own names.
 //!
 //! An [`Overlay`] says which file a sandboxed process gets when it names a path. Files of PM are put there by name ([`Overlay::put`]).
-//! What a process changes besides stays in its [view](super::view), where the kernel allows one. Where it does not, or where runs of
-//! one process must not see each other's changes, whatever is opened for writing is copied first, to a file without a name that vanishes with
-//! pmvet, however that ends. The user's file is only ever read.
+//! What a process changes besides stays in its [view](super::view), where the kernel allows one. Without one, or if runs of one
+//! process must not see each other's changes, a file that is opened for writing is first copied to an unnamed file, which vanishes
+//! with pmvet, however that ends. The user's file is only ever read.
 //!
 //! What cannot be made private is refused. Without a view that is everything but regular files: folders, links, pipes, sockets.
 
@@ -28,8 +28,8 @@ use crate::sparse::{copy, unnamed};
 pub enum Capture {
     /// None, if there is a view: it takes all changes, and they stay for later runs.
     Named,
-    /// All that are opened for writing. They are gone when the overlay is replaced, so that one run after the other in the same
-    /// process starts afresh.
+    /// All that are opened for writing. The copies are gone when the overlay is replaced, so that each run in the same process
+    /// starts afresh.
     Writable,
 }
 
@@ -51,15 +51,15 @@ pub struct Overlay {
     below: Arc<Entries>,
     /// What earlier runs left in views, oldest first.
     layers: Vec<Arc<Layer>>,
-    /// The view that runs with this overlay live in, once there was one.
+    /// The view for runs with this overlay, once there is one.
     view: Option<Arc<Lease>>,
-    /// Files that were opened without a name, and may get one.
+    /// Files that were opened without a name, and may be linked later.
     nameless: Vec<Arc<File>>,
     /// Names of sockets, without files, that were made with this overlay.
     sockets: HashSet<Vec<u8>>,
 }
 
-/// What a process gets that names a file.
+/// What a process that names a file gets.
 #[derive(Debug, Clone)]
 pub(super) enum Answer {
     /// The file itself: it is not replaced.
@@ -68,13 +68,13 @@ pub(super) enum Answer {
     Instead(Arc<File>),
     /// An error number.
     Error(i32),
-    /// It has been done here.
+    /// The overlay has done it already.
     Done,
     /// It would change what is not private.
     Refused,
 }
 
-/// What is to become of the overlay when a call that names files has succeeded.
+/// How the overlay changes when a call that names files has succeeded.
 #[derive(Debug)]
 pub(super) enum CallEffect {
     Unlinked(PathBuf),
@@ -89,7 +89,7 @@ impl Overlay {
         Self { capture, entries, below, layers, view, nameless, sockets }
     }
 
-    /// An overlay that starts with the files of this one, which must not be used for another run.
+    /// An overlay that starts with the files of this one. This one must not be used for another run.
     pub fn above(&self, capture: Capture) -> Self {
         let mut below = Entries::clone(&self.below);
         below.extend(self.entries.iter().map(|(path, entry)| (path.clone(), entry.clone())));
@@ -97,7 +97,7 @@ impl Overlay {
         Self { below: Arc::new(below), layers, ..Self::new(capture) }
     }
 
-    /// Writes what was changed to a file, but not the files with these paths. Says whether there is anything in it. No run may use the
+    /// Writes the changes to an archive, except files with these paths. Returns whether it has any content. No run may use the
     /// overlay.
     pub fn save(&self, to: File, skip: &HashSet<PathBuf>) -> io::Result<bool> {
         let mut saver = Saver::new(to);
@@ -158,8 +158,8 @@ impl Overlay {
         Ok(Self { below: Arc::new(below), layers, ..Self::new(capture) })
     }
 
-    /// Runs a command to its end on these files, without a supervisor, as for a debugger, which wants to trace it itself. What it
-    /// changes is gone afterwards. Nothing if the kernel allows no private view of the files.
+    /// Runs a command to its end on these files, without a supervisor, for instance for a debugger that traces it itself. Its
+    /// changes are gone afterwards. Nothing if the kernel allows no private view of the files.
     pub fn run_alone(&self, command: Command) -> io::Result<Option<ExitStatus>> {
         let file = |entry: &Entry| match entry {
             Entry::Present(file) => Some(Arc::clone(file)),
@@ -184,12 +184,12 @@ impl Overlay {
         Ok(self.view.clone())
     }
 
-    /// The next run gets another view: what was changed in this one is gone.
+    /// Leaves the view: the next run gets another one, without the changes.
     pub fn leave_view(&mut self) {
         self.view = None;
     }
 
-    /// What was changed so far is there for every later run in the same process.
+    /// Makes the changes so far part of what every later run in the same process finds.
     pub(crate) fn settle(&self) {
         if let Some(view) = &self.view {
             view.settle();
@@ -206,7 +206,7 @@ impl Overlay {
         self.entries.insert(path, Entry::Present(file));
     }
 
-    /// Makes believe that there is no such file.
+    /// Hides the file at `path`.
     pub fn hide(&mut self, path: PathBuf) {
         self.entries.insert(path, Entry::Deleted);
     }
@@ -271,8 +271,8 @@ impl Overlay {
         self.sockets.contains(name)
     }
 
-    /// Whether a process may really lock this file. A lock on one that others have too, such as PMDK takes on the description of a
-    /// pool of several files, would be seen outside, and make runs that have nothing to do with each other fail.
+    /// Whether a process may really lock this file. A lock on a shared file, such as PMDK takes on the description of a pool of
+    /// several files, would be seen outside, and make unrelated runs fail.
     pub(super) fn may_lock(&self, device: u64, inode: u64) -> bool {
         self.view.is_some() || self.is_own(device, inode)
     }
@@ -287,7 +287,7 @@ impl Overlay {
     pub fn exceeds(&self, most: u64) -> bool {
         let own = self.files().map(|(_, file)| file).chain(&self.nameless);
         let own: u64 = own.filter_map(|file| file.metadata().ok()).map(|m| m.blocks() * 512).sum();
-        // All views together are quickly asked.
+        // The sum over all views is quick to read.
         let changed = || self.view.as_ref().filter(|view| view.bytes_of_all() > most).map_or(0, |view| view.bytes());
         own > most || own + changed() > most
     }
@@ -296,7 +296,7 @@ impl Overlay {
         self.entries.get(path).or_else(|| self.below.get(path))
     }
 
-    /// Notes that a call will change the view. Without one, whatever is not a regular file cannot be changed.
+    /// Notes that a call will change the view. Without a view, only regular files can be changed.
     pub(super) fn change_view(&self, path: &Path) -> Answer {
         match &self.view {
             Some(view) => {
@@ -309,7 +309,7 @@ impl Overlay {
         }
     }
 
-    /// For a path that leads nowhere, as far as can be seen.
+    /// The answer for a path that seems to lead nowhere.
     pub(super) fn unknown(&self, writes: bool) -> Answer {
         if let Some(view) = self.view.as_ref().filter(|_| writes) {
             view.touch();
@@ -317,7 +317,7 @@ impl Overlay {
         Answer::Real
     }
 
-    /// `mode` is that of a file that is made; it is asked for only then, since that takes a while.
+    /// `mode` gives the mode of a new file; it is called only then, since that takes time.
     pub(super) fn open(&mut self, path: &Path, flags: i32, mode: impl FnOnce() -> u32) -> Answer {
         let create = flags & libc::O_CREAT != 0;
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
@@ -349,7 +349,7 @@ impl Overlay {
         }
         match self.metadata(path) {
             Ok(found) if found.is_file() && create && flags & libc::O_EXCL != 0 => Answer::Error(libc::EEXIST),
-            // What is written through one of several names is there under the others: that is for the kernel.
+            // What is written through one of several names must show under the others, so the kernel handles it.
             Ok(found) if found.is_file() && writes && self.view.is_some() && found.nlink() > 1 => {
                 self.change_view(path)
             }
@@ -484,7 +484,7 @@ impl Overlay {
             }
             return (Answer::Real, Some(CallEffect::Linked { from: from.into(), to: to.into() }));
         }
-        // Stand-ins cannot be counted by their names, which is what many make links for.
+        // Stand-ins have no link counts, which many programs make links for.
         let answer = match (self.exists(from), self.exists(to)) {
             (false, _) => Answer::Error(libc::ENOENT),
             (_, true) => Answer::Error(libc::EEXIST),
@@ -553,7 +553,7 @@ impl Overlay {
         }
     }
 
-    /// What a program finds in a folder, compared with what is really there. For those without a view.
+    /// How the listing of a folder differs from the real one. For programs without a view.
     pub(super) fn differences(&self, folder: &Path) -> Differences {
         let mut found = Differences::default();
         let here = self.below.iter().filter(|(path, _)| !self.entries.contains_key(*path)).chain(&self.entries);
@@ -565,12 +565,12 @@ impl Overlay {
                 _ => {}
             }
         }
-        // In the same order at each call.
+        // The order must be the same at each call.
         found.added.sort();
         found
     }
 
-    /// Makes the view's folders show the files that there are: an empty one for each stand-in, none that is hidden.
+    /// Makes the view's folders list the right files: an empty one for each stand-in, and no hidden ones.
     pub(super) fn sync_placeholders(&self) {
         let Some(view) = &self.view else { return };
         if view.has_placeholders() {
@@ -612,7 +612,7 @@ impl Overlay {
     }
 
     fn make(&mut self, path: &Path, mode: u32) -> Answer {
-        // The folder has to be there, and the user may write to it, as for a real file.
+        // As for a real file, the folder has to exist and be writable for the user.
         let Some(folder) = path.parent() else { return Answer::Real };
         let found = match &self.view {
             Some(view) => view.is_folder(folder),
@@ -657,7 +657,7 @@ impl Overlay {
         Answer::Instead(file)
     }
 
-    /// The view, for those who resolve names in it.
+    /// The view, to resolve names in it.
     pub(super) fn view(&self) -> Option<&View> {
         self.view.as_deref().map(|lease| &**lease)
     }
@@ -671,12 +671,12 @@ fn copy_about(from: &File, to: &File) -> io::Result<()> {
     to.set_times(std::fs::FileTimes::new().set_accessed(known.accessed()?).set_modified(known.modified()?))
 }
 
-/// Names that stand for no data of the user's.
+/// Paths that hold no data of the user.
 pub(super) fn is_kernels(path: &Path) -> bool {
     path.starts_with("/proc") || path.starts_with("/sys") || path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
 
-/// Files of the kernel's that may be written without a view: those of a process itself, and devices that keep nothing.
+/// Kernel files that may be written without a view: those of the process itself, and devices that hold no data.
 fn is_harmless(path: &Path) -> bool {
     // A view has pseudoterminals of its own.
     const PSEUDOTERMINALS: [&str; 2] = ["ptmx", "pts"];

@@ -1,7 +1,7 @@
-//! Proves the sandbox by using it, before anything of the user's runs in it.
+//! Tests the sandbox before any program of the user runs in it.
 //!
-//! pmvet starts itself in a sandbox. There it reads a stand-in, makes a file and sees that it is there. Outside there must be no such
-//! file then. Whatever is denied on the way, by a container's rules say, is an error that names the call.
+//! pmvet starts itself in a sandbox. There it reads a stand-in, makes a file and checks that it exists. Outside, that file must not
+//! exist. If anything is denied, for instance by a container's rules, the error names the call.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,7 +17,7 @@ pub const COMMAND: &str = "__sandbox-probe";
 
 const CONTENT: &[u8] = b"what stands in for a file";
 
-/// The program in the sandbox: `arguments` are a file that a stand-in is for, and one to make.
+/// The program in the sandbox: `arguments` are a file that has a stand-in, and one to make.
 pub fn inside(arguments: &[OsString]) -> u8 {
     let [image, new] = arguments else { return 1 };
     let found = std::fs::read(image).map(|found| found == CONTENT);
@@ -44,7 +44,7 @@ pub fn prove() -> io::Result<()> {
     let mut overlay = Overlay::new(Capture::Named);
     overlay.put(image.clone(), Arc::new(stand_in));
     let arguments = ["/proc/self/exe".into(), COMMAND.into(), image.into(), new.clone().into_os_string()];
-    // Nobody asks where it ended.
+    // Its stack is not needed.
     let usual_status = Some(0);
     let job = SandboxedProgram { output: Output::Tail(1 << 10), usual_status, ..SandboxedProgram::new(&arguments) };
     let ended = run(&job, &Mutex::new(overlay), &mut Unwinder::default());

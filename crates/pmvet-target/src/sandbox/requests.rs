@@ -1,6 +1,6 @@
 //! pmvet as the client of a server: it sends requests that an earlier run has recorded, in their order, and waits for each reply.
 //!
-//! It runs in the server's sandbox, as a process of its own, where the server's sockets are.
+//! It runs as a separate process in the server's sandbox, where the server's sockets are.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -19,18 +19,18 @@ use crate::sparse;
 /// The argument that makes pmvet the client.
 pub const COMMAND: &str = "__send-requests";
 
-/// How it ends if the server cannot be reached, has closed a connection, or does not reply.
+/// Exit status if the server cannot be reached.
 pub const NOT_CONNECTED: i32 = 3;
-/// The server has closed a connection before it replied.
+/// Exit status if the server closes a connection before it replies.
 pub const CLOSED: i32 = 4;
-/// The server has not replied in time.
+/// Exit status if the server does not reply in time.
 pub const NO_REPLY: i32 = 5;
 
 /// How long a server may take to listen once it is ready, to reply, and to close a connection that its client has closed.
 const LISTENS: Duration = Duration::from_secs(5);
 const REPLIES: Duration = Duration::from_secs(60);
 const CLOSES: Duration = Duration::from_secs(1);
-/// How often it tries to connect.
+/// Interval between attempts to connect.
 const ROUND: Duration = Duration::from_millis(5);
 
 /// What a client has asked of a server.
@@ -40,7 +40,7 @@ pub struct Request {
     pub connection: u32,
     /// Where the server accepted it: an address with its port, the path of a socket, or `@` and a name.
     pub address: String,
-    /// The server has said something before it was asked.
+    /// The server sent something before the first request.
     pub greeted: bool,
     /// Requests of one connection with the same number were sent before there was a reply to any.
     pub turn: u32,
@@ -67,7 +67,7 @@ pub fn input<'a>(requests: impl Iterator<Item = &'a Request>) -> io::Result<File
     Ok(file)
 }
 
-/// The client: sends what is on its standard input.
+/// The client: sends the requests on its standard input.
 pub fn send() -> u8 {
     let lines = io::stdin().lock().lines();
     let requests: io::Result<Vec<Request>> =
@@ -93,7 +93,7 @@ fn send_all(requests: &[Request]) -> Result<(), i32> {
         if first.answered {
             connection.reply()?;
         }
-        // A server that has one client at a time waits for this.
+        // A server that serves one client at a time waits for this.
         if last.get(&first.connection) == Some(&(at - 1)) {
             connection.close();
         } else {
@@ -187,7 +187,7 @@ impl Connection {
         self.wait(true).map_err(|_| CLOSED)
     }
 
-    /// Says that there is nothing more to come, and sees that the server has noticed: it has done by then what it was asked.
+    /// Signals the end of the requests, and waits until the server has noticed: by then it has done what it was asked.
     fn close(mut self) {
         let shut = match &self {
             Connection::Network(stream) => stream.shutdown(Shutdown::Write),

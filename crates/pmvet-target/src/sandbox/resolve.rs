@@ -1,4 +1,4 @@
-//! Which file a system call means.
+//! Finds the file that a system call names.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,7 +9,7 @@ use super::filter::PathArgument;
 use super::tracee::{Tracee, TraceeRegisters, argument};
 use super::view::View;
 
-/// What a path argument of a call stands for.
+/// What a path argument of a call refers to.
 #[derive(Debug)]
 pub(super) enum Named {
     /// A full path without symbolic links, whether or not its last part exists.
@@ -50,7 +50,7 @@ pub(super) fn resolve(
     };
     let from = place.dir.map(|n| argument(registers, n) as i32);
     if text.as_os_str().is_empty() {
-        // Each `fstat` of the C library comes here. Which file it is matters only to who changes it.
+        // Each `fstat` of the C library comes here. Which file it is matters only if the call changes it.
         let file = from.filter(|_| access.writes).and_then(|fd| tracee.file(fd).ok());
         return Ok(file.map_or(Named::Nothing, |m| Named::Open(m.dev(), m.ino())));
     }
@@ -106,7 +106,7 @@ fn in_process(
     }
 }
 
-/// `/proc/self` and its kin are those of the process that names them.
+/// `/proc/self` and its kin refer to the process that names them.
 fn of_process(tracee: Tracee, path: PathBuf) -> PathBuf {
     let own = |rest: &Path| Path::new("/proc").join(tracee.process().to_string()).join(rest);
     let standard = ["/dev/stdin", "/dev/stdout", "/dev/stderr"].iter().position(|name| path == Path::new(name));
@@ -130,7 +130,7 @@ fn process_path(path: &Path) -> Option<(libc::pid_t, &Path)> {
     Some((first.to_str()?.parse().ok()?, rest.strip_prefix(first).ok()?))
 }
 
-/// The file behind `/proc/PID/fd/N`, and what the kernel calls it.
+/// The file behind `/proc/PID/fd/N`, and the kernel's name for it.
 fn open_file(path: &Path, rest: &Path) -> Option<(u64, u64, PathBuf)> {
     let in_fd = rest.parent().and_then(Path::file_name) == Some(OsStr::new("fd"));
     let found = path.metadata().ok().filter(|_| in_fd)?;

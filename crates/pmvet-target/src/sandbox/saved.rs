@@ -1,7 +1,7 @@
 //! What runs left in files, kept for later: an archive that `tar` can read.
 //!
 //! `layers/N/PATH` is what a run changed in its [view](super::view), as the kernel keeps it: a device 0/0 stands for what was removed.
-//! `files/PATH` is a stand-in. What the header of an archive has no room for is in a record of its own ([`About`]).
+//! `files/PATH` is a stand-in. What the header of an archive has no room for is in a separate record ([`About`]).
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -50,7 +50,7 @@ impl<W: Write> Saver<W> {
         Self { archive: Builder::new(to), linked: HashMap::new(), bytes: 0, is_empty: true }
     }
 
-    /// Adds a layer, but not the files with these paths.
+    /// Adds a layer, except the files with these paths.
     pub(super) fn layer(
         &mut self,
         place: usize,
@@ -62,7 +62,7 @@ impl<W: Write> Saver<W> {
             let name = Path::new(LAYERS).join(place.to_string()).join(relative(at));
             self.folder(&folder, &name, at, skip)?;
         }
-        // Names of another layer are others.
+        // Another layer has other links.
         self.linked.clear();
         Ok(())
     }
@@ -118,7 +118,7 @@ impl<W: Write> Saver<W> {
         self.archive.append_data(&mut header, name, io::Read::take(file, known.len()))
     }
 
-    /// Adds a stand-in, or that there is no file.
+    /// Adds a stand-in, or the fact that there is no file.
     pub(super) fn stand_in(&mut self, path: &Path, file: Option<&File>) -> io::Result<()> {
         let name = Path::new(STAND_INS).join(relative(path));
         let Some(file) = file else {
@@ -136,7 +136,7 @@ impl<W: Write> Saver<W> {
     }
 
     fn about(&mut self, known: &Metadata, attributes: Vec<Attribute>) -> io::Result<()> {
-        // What the kernel remembers of files below is of no use to a later view.
+        // The kernel's notes on lower files are useless to a later view.
         let is_kept = |(name, _): &Attribute| {
             let name = name.to_bytes();
             name.starts_with(b"user.") || name.ends_with(b"overlay.opaque") || name.ends_with(b"overlay.redirect")
@@ -169,7 +169,7 @@ fn relative(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 
-/// What a stand-in was, or that there was none.
+/// Paths with their stand-ins; `None`: the file was deleted.
 pub(super) type StandIns = Vec<(PathBuf, Option<Arc<File>>)>;
 
 /// The stand-ins in an archive, and how many layers it has.
@@ -206,7 +206,7 @@ pub(super) fn stand_ins(from: &mut File) -> io::Result<(StandIns, usize)> {
     Ok((found, layers))
 }
 
-/// Puts what an archive has of a layer into a new one.
+/// Restores a layer of an archive into a new one.
 pub(super) fn restore(from: &mut File, place: usize, ground: &ViewGround, layer: u64) -> io::Result<()> {
     from.seek(SeekFrom::Start(0))?;
     let target = |name: &Path| -> io::Result<Option<PathBuf>> {
@@ -246,10 +246,10 @@ pub(super) fn restore(from: &mut File, place: usize, ground: &ViewGround, layer:
                 continue;
             }
         }
-        // An ordinary user cannot give it to somebody else, nor could the program.
+        // An ordinary user cannot change the owner, nor could the program.
         let _ = lchown(&path, Some(owner.0), Some(owner.1));
     }
-    // Their times last: whatever is put into them changes these.
+    // Folders get their times last: adding files to them changes these.
     folders.iter().rev().try_for_each(|(path, about, mode)| about.apply(&File::open(path)?, *mode))
 }
 
@@ -278,7 +278,7 @@ fn about<R: io::Read>(entry: &mut tar::Entry<'_, R>) -> io::Result<About> {
     Err(damaged())
 }
 
-/// The first part of a name in an archive, and the rest, which leads nowhere else.
+/// The first part of a name in an archive, and the rest, which must not lead outside.
 fn split(name: &Path) -> io::Result<(&str, &Path)> {
     let mut parts = name.components();
     let first = parts.next().and_then(|part| part.as_os_str().to_str()).ok_or_else(damaged)?;

@@ -1,15 +1,14 @@
 //! Starts the first process of a sandbox.
 //!
-//! `std` forks to run code of ours before a program starts, and a fork copies the tables of all memory of pmvet, for the program
-//! to throw away. The kernel compiles a filter each time one is installed, and stops all processors for that. Both take longer
-//! than most recoveries. So threads that are under the filter already start the processes ([`Spawner`]), and a new process borrows pmvet's
-//! memory, as in `posix_spawn`, which has no place for code of ours. Before the program starts, the thread that asked for it becomes
-//! its tracer.
+//! `std` forks to run our code before a program starts, and a fork copies all of pmvet's page tables, only for the program to throw them
+//! away. The kernel compiles a filter each time one is installed, and stops all processors for that. Both take longer than most
+//! recoveries. So threads that already have the filter start the processes ([`Spawner`]), and a new process borrows pmvet's memory, as in
+//! `posix_spawn`, which cannot run our code. Before the program starts, the thread that asked for it becomes its tracer.
 //!
-//! Three wait for each other here, and the order matters. The spawner cannot go on before the new process has started its
-//! program or has ended: it borrows the process its memory. The process, once it is traced, stops at every signal until its tracer lets it go
-//! on: until it has a group of its own it is in pmvet's, and gets a Ctrl-C, too. So its tracer waits for nothing but the process, answers
-//! each of its stops, and asks the spawner only when the program has started, or the process has ended, and the spawner is free.
+//! Three parties wait for each other here, and the order matters. The spawner cannot go on before the new process has started its program
+//! or has ended: the process uses its memory. The process, once traced, stops at every signal until its tracer lets it go on: until it
+//! has its own group, it is in pmvet's, and gets a Ctrl-C, too. So its tracer waits only for the process, answers each of its stops, and
+//! waits for the spawner only when the program has started, or the process has ended, and the spawner is free.
 
 use std::ffi::{CString, OsStr, OsString, c_char, c_int, c_void};
 use std::io;
@@ -34,7 +33,7 @@ pub(super) struct Spawn<'a> {
     /// Variables to set besides the inherited ones.
     pub(super) variables: &'a [(OsString, OsString)],
     pub(super) input: OwnedFd,
-    /// Standard output, and error if that has no place of its own; nothing: pmvet's.
+    /// Standard output, and standard error unless `errors` is set; nothing: pmvet's.
     pub(super) output: Option<OwnedFd>,
     pub(super) errors: Option<OwnedFd>,
     /// How much memory of its own it may have.
@@ -103,8 +102,8 @@ fn text_of(text: &OsStr) -> io::Result<CString> {
     Ok(CString::new(text.to_owned().into_vec())?)
 }
 
-/// A thread under the filter, which waits for its next order. Each view has one; without views there are as many as programs were
-/// ever started at a time.
+/// A thread with the filter, which waits for its next order. Each view has one; without views there are as many as programs were
+/// ever started at the same time.
 #[derive(Debug)]
 pub(super) struct Spawner {
     orders: Mutex<mpsc::Sender<SpawnOrder>>,
@@ -117,12 +116,12 @@ pub(super) struct SpawnOrder {
     over: mpsc::Sender<()>,
 }
 
-// SAFETY: who sends it waits until it is over.
+// SAFETY: the sender waits until it is over.
 unsafe impl Send for SpawnOrder {}
 
 static IDLE: Mutex<Vec<Spawner>> = Mutex::new(Vec::new());
 
-/// Room for what a new process calls: the C library builds paths and arguments on the stack.
+/// Stack size of a new process: the C library builds paths and arguments on the stack.
 const STACK: usize = 1 << 18;
 
 impl Spawner {
@@ -158,7 +157,7 @@ impl Spawner {
         Self { orders: Mutex::new(orders) }
     }
 
-    /// Puts the calling thread, and all that it starts, under the filter, and takes rights away that no program in a sandbox has.
+    /// Puts the calling thread, and all that it starts, under the filter, and drops rights that no program in a sandbox has.
     pub(super) fn confine(in_view: bool) -> io::Result<()> {
         block_signals();
         if in_view {
@@ -167,13 +166,13 @@ impl Spawner {
         Filter::new(in_view).install()
     }
 
-    /// Starts the programs that it is told to, until nobody is left to tell.
+    /// Starts the ordered programs, until no sender of orders is left.
     pub(super) fn serve(orders: mpsc::Receiver<SpawnOrder>) {
         let mut stack: Vec<u128> = Vec::with_capacity(STACK / size_of::<u128>());
         for order in orders {
-            // SAFETY: who gave the order waits until it is over.
+            // SAFETY: the sender of the order waits until it is over.
             make(unsafe { &*order.prepared }, &mut stack);
-            // Who does not wait has died.
+            // A sender that does not wait has died.
             let _ = order.over.send(());
         }
     }
@@ -191,7 +190,7 @@ impl Spawner {
         };
         let traced = process.map_or(Ok(()), trace);
         prepared.order.set(if traced.is_ok() { GO } else { GIVE_UP });
-        // One that is not traced does not stop, and ends by itself.
+        // A process that is not traced does not stop, and ends by itself.
         let started = process.is_some_and(|process| follow(process).is_some());
         is_over.recv().map_err(|_| gone())?;
         match process.filter(|_| started) {
@@ -215,7 +214,7 @@ impl Spawner {
 
 /// Becomes the tracer of a process, which goes on. If pmvet dies from here on, so does the process.
 ///
-/// Seized rather than attached to: that would stop it by a signal, and a SIGCONT to pmvet's group takes such a signal back.
+/// Seizes rather than attaches: attaching would stop it by a signal, which a SIGCONT to pmvet's group cancels.
 fn trace(process: libc::pid_t) -> io::Result<()> {
     let options = libc::c_long::from(libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACEEXEC);
     // SAFETY: a child of pmvet.
@@ -225,7 +224,7 @@ fn trace(process: libc::pid_t) -> io::Result<()> {
     }
 }
 
-/// Sees a process through until it stops because its program has started. Nothing if it ended before.
+/// Follows a process until it stops because its program has started. Nothing if it ended before.
 fn follow(process: libc::pid_t) -> Option<()> {
     loop {
         let mut status = 0;
@@ -242,8 +241,8 @@ fn follow(process: libc::pid_t) -> Option<()> {
         if status >> 16 == libc::PTRACE_EVENT_EXEC {
             return Some(());
         }
-        // A signal that came before the program was there was not meant for it, but for pmvet, which has it too.
-        // SAFETY: stopped, or killed in the meantime, which the next wait tells.
+        // A signal that came before the program started was meant for pmvet, which also gets it. SAFETY: stopped, or
+        // killed meanwhile, which the next wait reports.
         unsafe { libc::ptrace(libc::PTRACE_CONT, process, 0, 0) };
     }
 }
@@ -261,7 +260,7 @@ fn make(prepared: &Prepared, stack: &mut Vec<u128>) {
         prepared.fail(&io::Error::last_os_error());
         prepared.process.set(FAILED);
     } else if prepared.process.get() == 0 {
-        // Killed before it said so itself.
+        // Killed before it set its number itself.
         prepared.process.set(process as u32);
     }
 }
@@ -300,8 +299,8 @@ fn begin(prepared: &Prepared) -> io::Error {
         if let Some(limit) = &prepared.most_memory {
             libc::setrlimit(libc::RLIMIT_DATA, limit);
         }
-        // What is left of a process that dies would be written to a real folder. With a limit of 0 it would still be handed to a program
-        // of the machine's, if that is what it is set up for; a limit of 1 is for this.
+        // Prevents core dumps into a real folder. With a limit of 0 they would still be piped to a program of the machine, if it is set
+        // up so; a limit of 1 prevents that, too.
         let one_byte = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
         libc::setrlimit(libc::RLIMIT_CORE, &raw const one_byte);
         // Its own session, so that a signal it sends to a group does not reach pmvet.
@@ -321,7 +320,7 @@ fn begin(prepared: &Prepared) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// A handler of pmvet's that ran in a new process would take pmvet's memory for its own.
+/// A handler of pmvet that ran in a new process would write to pmvet's memory.
 fn block_signals() {
     // SAFETY: all-zero is a valid set of signals, and the pointers are valid.
     unsafe {
@@ -331,7 +330,8 @@ fn block_signals() {
     }
 }
 
-/// Signals that pmvet handles do what they usually do. What pmvet was told to ignore stays so, but for SIGPIPE, which Rust ignores.
+/// Resets signals that pmvet handles to their defaults. What pmvet was told to ignore stays ignored, except SIGPIPE, which Rust
+/// ignores.
 unsafe fn reset_handlers() {
     for signal in 1..=libc::SIGRTMAX() {
         // SAFETY: all-zero is a valid action, and the pointers are valid.
@@ -363,7 +363,7 @@ impl Word {
 
     fn wait(&self) -> u32 {
         while self.get() == 0 {
-            // Whatever woke it, the word tells.
+            // Whatever woke it, the loop checks the word.
             let _ = futex::wait(&self.0, futex::Flags::empty(), 0, None);
         }
         self.get()

@@ -12,13 +12,13 @@ use object::{Object, ObjectSection, ObjectSegment, ReadCache};
 
 use super::tracee::Tracee;
 
-/// Deeper stacks are cut: somebody recurses without end.
+/// Deeper stacks are cut: they come from endless recursion.
 const MOST_FRAMES: usize = 256;
 
-/// A place on a stack, not yet looked up.
+/// A place on a stack, not yet resolved.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RawFrame {
-    /// An address within the instruction: for callers within the call, not behind it.
+    /// An address within the instruction: for callers, within the call, not after it.
     pub pc: u64,
     /// The file it was loaded from and the address of its first segment; nothing for generated code.
     pub module: Option<(PathBuf, u64)>,
@@ -27,7 +27,7 @@ pub struct RawFrame {
 /// Unwind tables of a file, shared by all stacks.
 type Sections = ExplicitModuleSectionInfo<Arc<[u8]>>;
 
-/// Makes stacks. Remembers the tables of the files it has seen.
+/// Unwinds stacks. Caches the tables of the files it has seen.
 #[derive(Default)]
 pub struct Unwinder {
     tables: HashMap<PathBuf, Option<Tables>>,
@@ -93,7 +93,7 @@ impl Unwinder {
 
 impl Tables {
     fn read(path: &Path) -> Option<Self> {
-        // Only the parts that are asked for: a file is mostly debug information.
+        // Reads only the needed parts: a file is mostly debug information.
         let parts = ReadCache::new(File::open(path).ok()?);
         let file = object::File::parse(&parts).ok()?;
         let section = |name: &str| -> (Option<Range<u64>>, Option<Arc<[u8]>>) {

@@ -70,13 +70,13 @@ impl StartError {
         Self { step: StartStep::Program(executable.into()), source }.into()
     }
 
-    /// What is in an error of the sandbox, if it comes from the start.
+    /// The start error inside an error of the sandbox, if there is one.
     pub fn from_io(error: io::Error) -> Result<Self, io::Error> {
         error.downcast()
     }
 }
 
-/// The kind stays, so that whoever asks only for that need not know of steps.
+/// Keeps the kind, for callers that need only that.
 impl From<StartError> for io::Error {
     fn from(error: StartError) -> Self {
         io::Error::new(error.source.kind(), error)

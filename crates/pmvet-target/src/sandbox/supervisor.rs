@@ -1,7 +1,7 @@
 //! The supervisor: sees every system call that names a file before the kernel does, and answers it from the overlay.
 //!
-//! It is the tracer (`ptrace`) of the process and of everything that starts from it. A seccomp filter picks the calls it is
-//! woken for. If pmvet dies, the kernel kills them all (`PTRACE_O_EXITKILL`).
+//! It is the tracer (`ptrace`) of the process and of everything that starts from it. A seccomp filter picks the calls that
+//! wake it. If pmvet dies, the kernel kills them all (`PTRACE_O_EXITKILL`).
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -21,7 +21,7 @@ use super::overlay::{Answer, CallEffect, Overlay};
 use super::stack::{RawFrame, Unwinder};
 use super::tracee::{Tracee, TraceeRegisters, Tracees, argument, send_signal, set_argument};
 
-/// Room below the stack pointer that a function may use without saying so.
+/// Bytes below the stack pointer that a function may use without reserving them.
 const RED_ZONE: u64 = 128;
 /// The length of the instruction that calls the kernel.
 const SYSCALL: u64 = 2;
@@ -33,11 +33,11 @@ pub(super) enum Status {
     Killed(i32),
 }
 
-/// Whether a sandbox is to end.
+/// Whether a sandbox has to end.
 pub(super) mod ending {
     /// Not yet.
     pub(in super::super) const NO: u8 = 0;
-    /// As soon as it was seen where the target is.
+    /// As soon as the target's stack was read.
     pub(in super::super) const LOOK: u8 = 1;
     /// At once.
     pub(in super::super) const KILL: u8 = 2;
@@ -48,19 +48,19 @@ pub(super) mod ending {
 struct Thread {
     /// The registers to put back when its system call returns.
     before: Option<TraceeRegisters>,
-    /// What follows if that succeeds.
+    /// How the overlay changes if the call succeeds.
     effect: Option<CallEffect>,
     /// A folder that it lists.
     listing: Option<Listing>,
-    /// The process it belongs to, once somebody asked.
+    /// The process it belongs to, once looked up.
     process: Option<libc::pid_t>,
 }
 
-/// What a sandbox consists of, for those who supervise a part of it.
+/// The parts of a sandbox, for the supervisor of one of them.
 #[derive(Clone, Copy)]
 pub(super) struct Sandbox<'a> {
     pub(super) overlay: &'a Mutex<Overlay>,
-    /// The threads of this part, for whoever wants to know.
+    /// The threads of this part, published for others.
     pub(super) tracees: &'a Tracees,
     /// Those of another part.
     pub(super) beside: Option<&'a Tracees>,
@@ -70,27 +70,27 @@ pub(super) struct Supervisor<'a> {
     sandbox: Sandbox<'a>,
     /// Set from outside, see [`ending`].
     ending: &'a AtomicU8,
-    /// Threads that were seen before their beginning was told.
+    /// Threads that stopped before the event that announces them.
     early: HashSet<libc::pid_t>,
     /// An exit status that needs no explanation.
     usual_status: Option<i32>,
     first: libc::pid_t,
     threads: HashMap<libc::pid_t, Thread>,
     unwinder: &'a mut Unwinder,
-    /// Where the first process was when it failed.
+    /// The stack of the first process when it failed.
     pub(super) stack: Vec<RawFrame>,
     told: Told,
-    /// Why it cannot be supervised any longer.
+    /// Why it can no longer be supervised.
     failure: Option<io::Error>,
 }
 
-/// What becomes of a system call.
+/// How a system call goes on.
 enum CallVerdict {
     /// It goes on as it is.
     Pass,
     /// It goes on with other registers, and has an effect here if it succeeds.
     Changed(Box<TraceeRegisters>, Option<CallEffect>),
-    /// It goes on, and what it lists is put right.
+    /// It goes on, and its listing is corrected afterwards.
     Listed(Listing),
 }
 
@@ -119,7 +119,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Follows the process, which is stopped where its program starts, to its end, and ends what it leaves behind.
+    /// Follows the process, which is stopped where its program starts, to its end, and kills what it leaves behind.
     pub(super) fn run(mut self) -> io::Result<(Status, Vec<RawFrame>)> {
         let mut ended = None;
         let mut all_killed = false;
@@ -168,7 +168,7 @@ impl<'a> Supervisor<'a> {
                     all_killed = true;
                     self.kill_all();
                 }
-                // Those that are born from now on die at their first stop, so their number does not grow.
+                // New threads die at their first stop from now on, so their number does not grow.
                 kill(tid);
                 continue;
             }
@@ -195,7 +195,7 @@ impl<'a> Supervisor<'a> {
             (libc::SIGTRAP, libc::PTRACE_EVENT_SECCOMP) => self.called(tracee),
             (libc::SIGTRAP, libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE) => {
                 let fresh = tracee.message() as libc::pid_t;
-                // None if it was killed just now.
+                // 0 if it was just killed.
                 if fresh > 0 && !self.early.remove(&fresh) {
                     self.add(fresh);
                 }
@@ -277,7 +277,7 @@ impl<'a> Supervisor<'a> {
         self.sandbox.overlay.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A system call that the filter picked. If it cannot be looked at, it does not happen, and neither does anything after it.
+    /// Handles a system call that the filter picked. If it cannot be examined, the sandbox ends before the call happens.
     fn called(&mut self, tracee: Tracee) {
         let result = tracee.registers().and_then(|before| Ok((before, self.system_call(tracee, &before)?)));
         match result {
@@ -299,7 +299,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn fail(&mut self, tracee: Tracee, error: io::Error) {
-        // Killed by somebody else in the meantime.
+        // ESRCH: another process has killed it meanwhile.
         if error.raw_os_error() != Some(libc::ESRCH) {
             self.failure.get_or_insert(error);
         }
@@ -354,7 +354,7 @@ impl<'a> Supervisor<'a> {
                 })
             }
             Call::Never | Call::Shared => self.refused(name, None, now),
-            // Nothing of pmvet's can be opened from a user namespace of its own: no stand-in, and no ring for events.
+            // From another user namespace, a process could open neither stand-ins nor event rings of pmvet.
             Call::Namespaces { pointed } => match wants_user_namespace(tracee, before.rdi, pointed)? {
                 true => self.refused(name, None, now),
                 false => Ok(CallVerdict::Pass),
@@ -376,7 +376,7 @@ impl<'a> Supervisor<'a> {
                 self.address(tracee, name, false, found, now)
             }
             Call::ChangeOpen { fd } => self.change_open(tracee, name, argument(before, fd) as i32, now),
-            // A time of an open file.
+            // Changes the times of an open file.
             Call::Change { path: PathArgument { dir: Some(dir), path } } if argument(before, path) == 0 => {
                 self.change_open(tracee, name, argument(before, dir) as i32, now)
             }
@@ -390,7 +390,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// A change of what is known of an open file.
+    /// Handles a change of the metadata of an open file.
     fn change_open(
         &mut self,
         tracee: Tracee,
@@ -401,14 +401,14 @@ impl<'a> Supervisor<'a> {
         let Ok(file) = tracee.file(fd) else { return Ok(CallVerdict::Pass) };
         let overlay = self.overlay();
         let kind = file.file_type();
-        // Pipes, sockets and memory without a name are nobody else's.
+        // Pipes, sockets and unnamed memory are private anyway.
         let is_named = |path: &PathBuf| path.is_absolute() && !path.starts_with("/memfd:");
         let Some(path) = tracee.folder(Some(fd)).ok().filter(is_named) else { return Ok(CallVerdict::Pass) };
         if overlay.is_own(file.dev(), file.ino()) || !kind.is_file() && !kind.is_dir() && name != "ioctl" {
             return Ok(CallVerdict::Pass);
         }
         let answer = match name {
-            // Nothing a view could keep private.
+            // A view could not keep this private.
             "ioctl" if !kind.is_file() && !kind.is_dir() => Answer::Refused,
             _ => overlay.change_view("/".as_ref()),
         };
@@ -442,7 +442,7 @@ impl<'a> Supervisor<'a> {
             // In a view the kernel connects only sockets that were made in it.
             network::Address::File(_) if self.overlay().view().is_some() => Ok(CallVerdict::Pass),
             network::Address::Abstract(name) if self.overlay().has_socket(&name) => Ok(CallVerdict::Pass),
-            // Services of the machine, such as a log or a name server, are not there in a sandbox.
+            // Services of the machine, such as a log or a name server, do not exist in a sandbox.
             network::Address::File(_) | network::Address::Abstract(_) => {
                 skip(&mut now, Err(libc::ECONNREFUSED));
                 Ok(CallVerdict::Changed(Box::new(now), None))
@@ -455,7 +455,7 @@ impl<'a> Supervisor<'a> {
     /// Whether a signal goes to a process of this sandbox.
     fn is_own(&self, tracee: Tracee, target: i32, of: Target) -> bool {
         match (of, target) {
-            // Its own session has only groups of its own.
+            // Its session has only groups of the sandbox.
             (Target::Process, 0) => true,
             (Target::Process, -1) => false,
             (Target::Process, group) if group < 0 => {
@@ -469,7 +469,7 @@ impl<'a> Supervisor<'a> {
                 let process = about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
                 process.is_none_or(|process| self.is_own(tracee, process, Target::Thread))
             }
-            // One that is gone gets nothing.
+            // A process that is gone gets no signal.
             (_, tid) => {
                 self.threads.contains_key(&tid)
                     || self.sandbox.beside.is_some_and(|beside| beside.contains(tid))
@@ -515,7 +515,7 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// Whether a call asks for a user namespace, by flags in its first argument, or at the address that it is.
+/// Whether a call asks for a user namespace, by flags in its first argument, or at the address in it.
 fn wants_user_namespace(tracee: Tracee, argument: u64, pointed: bool) -> io::Result<bool> {
     let mut flags = argument.to_ne_bytes();
     if pointed {
@@ -544,7 +544,7 @@ fn kill(tid: libc::pid_t) {
     send_signal(tid, Signal::KILL);
 }
 
-/// Signals that a process gets for what it did.
+/// Signals that a process gets for its own faults.
 pub(super) fn is_fault(signal: i32) -> bool {
     use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SIGXFSZ};
     [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP, SIGXFSZ].contains(&signal)

@@ -38,7 +38,7 @@ impl Tracee {
 
     /// Lets it run on, to the next event that matters, and delivers a signal if there is one.
     pub(super) fn resume(self, signal: i32) {
-        // SAFETY: as above. It fails only if the thread was killed in the meantime, which the next wait tells.
+        // SAFETY: as above. It fails only if the thread was killed meanwhile, which the next wait reports.
         unsafe { libc::ptrace(libc::PTRACE_CONT, self.tid, 0, libc::c_long::from(signal)) };
     }
 
@@ -48,7 +48,7 @@ impl Tracee {
         unsafe { libc::ptrace(libc::PTRACE_SYSCALL, self.tid, 0, 0) };
     }
 
-    /// What an event stop has to tell, such as the id of a new thread.
+    /// The data of an event stop, such as the id of a new thread.
     pub(super) fn message(self) -> u64 {
         let mut message = 0u64;
         // SAFETY: the pointer is valid.
@@ -94,11 +94,11 @@ impl Tracee {
         format!("/proc/{}/mem", self.tid)
     }
 
-    /// A string of the target, as far as a path may be long.
+    /// A string of the target, up to the length of a path.
     pub(super) fn string(self, addr: u64) -> io::Result<PathBuf> {
         let mut text = Vec::new();
         while text.len() < libc::PATH_MAX as usize {
-            // Up to the end of the page, since the next one may not be there.
+            // Up to the end of the page, since the next one may be unmapped.
             let at = addr + text.len() as u64;
             let mut chunk = [0; 256];
             let len = chunk.len().min(4096 - (at % 4096) as usize);
@@ -122,7 +122,7 @@ impl Tracee {
         }
     }
 
-    /// What is known of an open file.
+    /// The metadata of an open file.
     pub(super) fn file(self, fd: i32) -> io::Result<Metadata> {
         std::fs::metadata(format!("/proc/{}/fd/{fd}", self.tid))
     }
@@ -133,7 +133,7 @@ impl Tracee {
         field(&status, "Tgid:").and_then(|v| v.parse().ok()).unwrap_or(self.tid)
     }
 
-    /// What its new files may not have.
+    /// Permissions that its new files must not have.
     pub(super) fn umask(self) -> u32 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.tid)).unwrap_or_default();
         field(&status, "Umask:").and_then(|v| u32::from_str_radix(v, 8).ok()).unwrap_or(0o022)
@@ -156,7 +156,7 @@ impl Tracee {
     }
 }
 
-/// The threads of a sandbox that are alive, for those who are not their tracer.
+/// The live threads of a sandbox, for use outside of their tracer.
 #[derive(Debug, Default)]
 pub struct Tracees {
     alive: Mutex<Alive>,
@@ -166,7 +166,7 @@ pub struct Tracees {
 #[derive(Debug, Default)]
 struct Alive {
     threads: BTreeSet<libc::pid_t>,
-    /// Those whose end was told before their beginning, which the kernel may do.
+    /// Threads whose end was reported before their beginning, which the kernel may do.
     over: BTreeSet<libc::pid_t>,
 }
 
@@ -206,7 +206,7 @@ impl Tracees {
         self.alive().threads.len()
     }
 
-    /// Those besides these.
+    /// All live threads except `spared`.
     pub fn others(&self, spared: &[libc::pid_t]) -> Vec<libc::pid_t> {
         self.alive().others(spared).collect()
     }
@@ -220,7 +220,7 @@ impl Tracees {
         }
     }
 
-    /// Waits until there are none besides these, but no longer than this. Says whether there are none.
+    /// Waits until there are none except `spared`, but no longer than `most`. Returns whether there are none.
     pub fn wait_for_others(&self, spared: &[libc::pid_t], most: Duration) -> bool {
         let waited = self.fewer.wait_timeout_while(self.alive(), most, |alive| alive.others(spared).next().is_some());
         let (alive, _) = waited.unwrap_or_else(|e| e.into_inner());
@@ -232,7 +232,8 @@ impl Tracees {
         let alive = self.alive();
         let others: Vec<_> = alive.others(spared).collect();
         for &tid in &others {
-            // The id is in use until the tracer has waited for it, and the tracer takes it from the set right after.
+            // The id stays in use until the tracer has waited for it, and the tracer removes it from the set right
+            // after.
             send_signal(tid, Signal::KILL);
         }
         others.len()
@@ -274,7 +275,7 @@ pub(super) fn set_argument(registers: &mut TraceeRegisters, number: u8, value: u
     *place = value;
 }
 
-/// Whether a filter, or the lack of a right, is in the way, and not the memory itself.
+/// Whether a filter or a missing right caused the error, rather than the memory itself.
 fn is_denied(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::EACCES))
 }

@@ -4,8 +4,8 @@
 //! a layer in a file system in memory that nobody else can reach and that ends with pmvet, however pmvet ends. Contents, listings,
 //! links, times, modes and attributes are exactly what the kernel makes of them.
 //!
-//! A view lives in a thread ([`serve`]) that has entered the namespace and starts processes there. What a run left may
-//! become the ground of later ones: its layer is then a lower layer of their views. A view that nothing was changed in is used again.
+//! A view lives in a thread ([`serve`]) that has entered the namespace and starts processes there. Later runs may build on the
+//! changes of a run: its layer is then a lower layer of their views. A view without changes is reused.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -27,7 +27,7 @@ use super::keeper::{self, Keeper};
 use super::spawn::{SpawnOrder, Spawner};
 use crate::sparse;
 
-/// What the runs in one view changed, as a folder in the private file system. It is removed with the last user.
+/// What the runs in one view changed, as a folder in the private file system. Dropping the last reference removes it.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) number: u64,
@@ -51,9 +51,9 @@ pub(super) struct View {
     lower: Vec<Arc<Layer>>,
     /// A program has changed something in it.
     touched: AtomicBool,
-    /// A file that is really there was hidden in it.
+    /// A real file was hidden in it.
     stained: AtomicBool,
-    /// Empty files that stand in listings for stand-ins.
+    /// Empty files that represent stand-ins in listings.
     placeholders: Mutex<HashSet<PathBuf>>,
 }
 
@@ -142,14 +142,14 @@ impl View {
         self.touched.load(Ordering::Acquire)
     }
 
-    /// What was changed so far is part of what every later run finds.
+    /// Makes the changes so far part of what every later run finds.
     pub(super) fn settle(&self) {
         if self.touched.swap(false, Ordering::AcqRel) {
             self.stained.store(true, Ordering::Release);
         }
     }
 
-    /// Whether nothing was changed in it. What programs asked for is known, and what the kernel has made of it is looked up.
+    /// Whether nothing was changed in it: checks both what programs asked for and what the kernel has made of it.
     fn is_fresh(&self) -> bool {
         !self.is_touched() && !self.stained.load(Ordering::Acquire) && self.built.changes.iter().all(is_empty)
     }
@@ -166,7 +166,7 @@ impl View {
         self.built.changes.iter().map(|folder| bytes_below(&path(folder))).sum()
     }
 
-    /// Its layers, its own last, as the ground of other views. Nothing may be changed in it any more.
+    /// Its layers, its own last, for other views to build on. It must not be changed any more.
     pub(super) fn layers(&self) -> Vec<Arc<Layer>> {
         self.touch();
         self.lower.iter().chain([&self.layer]).map(Arc::clone).collect()
@@ -202,8 +202,8 @@ impl View {
         self.open(path, libc::O_PATH | libc::O_NOFOLLOW | libc::O_DIRECTORY, 0).is_ok()
     }
 
-    /// Makes a folder one that can be renamed. Without the rights of the machine's administrator the kernel refuses to rename a folder that
-    /// is really there: what is in it moves to a new folder, which takes its place.
+    /// Makes a folder renamable. Without the rights of the machine's administrator, the kernel refuses to rename a real folder, so its
+    /// content moves to a new folder that replaces it.
     pub(super) fn make_movable(&self, path: &Path) -> io::Result<()> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
         let folder = self.open(parent, libc::O_PATH | libc::O_DIRECTORY, 0)?;
@@ -225,19 +225,19 @@ impl View {
         Ok(unlinkat(folder, name, AtFlags::empty())?)
     }
 
-    /// Puts an empty file where listings are to show one. Where the folder is missing there is nothing to show it.
+    /// Puts an empty file where listings should show one. If the folder is missing, there is no listing.
     pub(super) fn add_placeholder(&self, path: &Path) {
         if self.open(path, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, 0o644).is_ok() {
             self.placeholders().insert(path.to_owned());
         }
     }
 
-    /// What the kernel moved or linked there is a placeholder.
+    /// Notes that the kernel moved or linked a placeholder there.
     pub(super) fn know_placeholder(&self, path: &Path) {
         self.placeholders().insert(path.to_owned());
     }
 
-    /// Makes believe that a file is not there.
+    /// Hides a file.
     pub(super) fn hide(&self, path: &Path) {
         self.stained.store(true, Ordering::Release);
         if self.unlink(path).is_err() {
@@ -245,7 +245,7 @@ impl View {
         }
     }
 
-    /// A placeholder is gone.
+    /// Notes that a placeholder is gone.
     pub(super) fn forget_placeholder(&self, path: &Path) {
         self.placeholders().remove(path);
     }
@@ -270,8 +270,8 @@ impl View {
     }
 }
 
-/// Runs a command to its end in a view of its own, with these files in their places, or not there. Nobody supervises it: this is for
-/// those who want to themselves, such as a debugger. Nothing if the kernel allows no views.
+/// Runs a command to its end in a separate view, with these files in their places, or hidden. It has no supervisor: this is for
+/// programs that trace it themselves, such as a debugger. Nothing if the kernel allows no views.
 pub(super) fn run_alone(
     lower: &[Arc<Layer>],
     files: Vec<(PathBuf, Option<Arc<File>>)>,
@@ -297,7 +297,7 @@ pub(super) fn run_alone(
     Ok(Some(status))
 }
 
-/// Opens a file as a process would whose root this is.
+/// Opens a file as a process with this root would.
 pub(super) fn open_in(root: &OwnedFd, path: &Path, flags: i32, mode: u32) -> io::Result<File> {
     let (flags, mode) = (OFlags::from_bits_retain(flags as u32) | OFlags::CLOEXEC, Mode::from_raw_mode(mode));
     Ok(openat2(root, path, flags, mode, ResolveFlags::IN_ROOT)?.into())
@@ -318,7 +318,7 @@ fn is_empty(folder: &OwnedFd) -> bool {
     std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// Makes a new folder with what is in an old one, which goes.
+/// Moves the content of a folder to a new one, and removes the old one.
 fn move_content(old: &Path, new: &Path) -> io::Result<()> {
     let known = old.metadata()?;
     std::fs::create_dir(new)?;

@@ -1,27 +1,27 @@
-//! How long a process has waited for a processor: on a busy machine, a slow run is not one that hangs.
+//! How long a process has waited for a processor: on a busy machine, a slow run need not hang.
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// A run whose time is taken.
+/// The waiting time of a run.
 #[derive(Debug)]
 pub(super) struct Waiting {
     first: libc::pid_t,
-    /// The thread that answers its system calls, and how long that one had waited when the run began.
+    /// The thread that answers its system calls, and how long it had waited when the run began.
     supervisor: (libc::pid_t, Duration),
 }
 
-/// On a busy machine a process may take so many times as long in addition.
+/// On a busy machine a process may take up to this many times its limit in addition.
 pub(crate) const MOST: u32 = 3;
 
 impl Waiting {
-    /// Of a process that starts now and that this thread of pmvet supervises.
+    /// For a process that starts now and that this thread of pmvet supervises.
     pub(super) fn new(first: libc::pid_t, supervisor: libc::pid_t) -> Self {
         Self { first, supervisor: (supervisor, of_thread(of_ours(supervisor))) }
     }
 
-    /// How much of the run's time so far it could not use.
+    /// How much of its time so far the run could not use.
     pub(super) fn so_far(&self) -> Duration {
         let (supervisor, before) = self.supervisor;
         of_process(self.first) + of_thread(of_ours(supervisor)).saturating_sub(before)
@@ -33,7 +33,7 @@ fn of_ours(thread: libc::pid_t) -> String {
 }
 
 /// The longest wait of all threads of a process and of those that it has started: they wait at the same time.
-/// A process that starts others for ever has too many to look at all.
+/// A process that starts others forever has too many to check them all.
 pub(crate) fn of_process(process: libc::pid_t) -> Duration {
     const MOST_LOOKED_AT: usize = 64;
     let (mut longest, mut family, mut next) = (Duration::ZERO, vec![process], 0);
@@ -58,7 +58,7 @@ pub(crate) fn ran(process: u32, os_thread: u32) -> Duration {
     times(format!("/proc/{process}/task/{os_thread}"))[0]
 }
 
-/// How long the threads of a process have run, or were ready to.
+/// How long the threads of a process have run or were ready to run.
 pub(super) fn used_by(process: libc::pid_t) -> Duration {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     threads.map(|thread| times(thread.path()).into_iter().sum::<Duration>()).sum()

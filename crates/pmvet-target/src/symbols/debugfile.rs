@@ -1,4 +1,4 @@
-//! Where distributions and build systems put the debug information that is not in the module itself.
+//! Finds debug information outside of the module, where distributions and build systems put it.
 //!
 //! The search is that of gdb: by build id below each debug root, then by the name in `.gnu_debuglink` beside the
 //! module, in `.debug` beside it, and at the module's own path below each root.
@@ -23,7 +23,7 @@ pub(super) fn find(path: &Path, image: &Image, roots: &[PathBuf]) -> Option<(Pat
         if debug.stamp.same_file(&image.stamp) {
             return None;
         }
-        // The checksum asks for the whole file to be read, which can be gigabytes; build ids serve as well.
+        // The checksum needs the whole file, which can be gigabytes; build ids serve as well.
         let matches = match (&image.build_id, &debug.build_id) {
             (Some(ours), Some(theirs)) => ours == theirs,
             _ => checksum(&place) == Some(*crc),
@@ -59,7 +59,7 @@ fn by_build_id(id: &[u8], roots: &[PathBuf]) -> Option<(PathBuf, Image)> {
 
 fn debuglink_places(path: &Path, name: &Path, roots: &[PathBuf]) -> Vec<PathBuf> {
     let mut places = Vec::new();
-    // The link is a plain name. One that is not would lead out of the directories that belong to the module.
+    // The link must be a plain name: anything else would lead out of the module's directories.
     let Some(name) = name.file_name() else { return places };
     for directory in directories(path) {
         places.push(directory.join(name));

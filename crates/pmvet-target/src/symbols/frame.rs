@@ -27,7 +27,7 @@ pub struct SymbolizedFrame {
 }
 
 impl SymbolizedFrame {
-    /// A frame that knows nothing but where it is.
+    /// A frame with nothing but its place.
     pub(super) fn bare(module: Option<Arc<Path>>, offset: u64) -> Self {
         SymbolizedFrame {
             function: None,
@@ -49,7 +49,7 @@ impl SymbolizedFrame {
     }
 }
 
-/// Says the most that is known: `insert (btree.c:120)`, `insert+0x1c (libfoo.so)`, `libfoo.so+0x1234` or
+/// Shows the most that is known: `insert (btree.c:120)`, `insert+0x1c (libfoo.so)`, `libfoo.so+0x1234` or
 /// `0x7f3200001000`. The alternate form (`{:#}`) gives paths in full.
 impl fmt::Display for SymbolizedFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -26,7 +26,7 @@ pub(super) type Reader = gimli::EndianArcSlice<RunTimeEndian>;
 /// Segments are mapped by whole pages.
 const PAGE: u64 = 4096;
 
-/// What addresses, functions and inlined calls are found with. The other sections, which describe variables and
+/// The sections needed to find addresses, functions and inlined calls. The other sections, which describe variables and
 /// macros, are often larger than all of these and stay on disk.
 const SECTIONS: &[SectionId] = &[
     SectionId::DebugAbbrev,
@@ -43,7 +43,7 @@ const SECTIONS: &[SectionId] = &[
     SectionId::DebugTuIndex,
 ];
 
-/// What the index of a package refers to besides: a unit is not found unless all its sections are there.
+/// Further sections that the index of a package refers to: a unit is found only if all its sections are there.
 const PACKAGED_SECTIONS: &[SectionId] = &[
     SectionId::DebugLoc,
     SectionId::DebugLocLists,
@@ -77,7 +77,7 @@ impl From<&Metadata> for Stamp {
     }
 }
 
-/// Sections of a split-DWARF file have names of their own.
+/// Sections of a split-DWARF file have different names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flavour {
     Main,
@@ -92,9 +92,9 @@ pub(super) struct Image {
     pub(super) build_id: Option<Vec<u8>>,
     /// Name and checksum of the file that holds the debug information of this one.
     pub(super) debuglink: Option<(PathBuf, u32)>,
-    /// Path and build id of the file that holds what `dwz` found to be common to several debug files.
+    /// Path and build id of the file with the parts that `dwz` found in several debug files.
     pub(super) altlink: Option<(PathBuf, Vec<u8>)>,
-    /// What names code, and what names data.
+    /// Symbols that name code; `variables`: that name data.
     pub(super) symbols: Vec<Symbol>,
     pub(super) variables: Vec<Symbol>,
     sections: HashMap<SectionId, Reader>,
@@ -107,7 +107,7 @@ impl Image {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Missing::Gone,
             _ => Missing::Unreadable(error.to_string()),
         };
-        // Opening a FIFO would wait for a writer for ever.
+        // Opening a FIFO would wait for a writer forever.
         if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
             return Err(Missing::NotElf);
         }
@@ -159,7 +159,7 @@ impl Image {
 
 /// Fails, instead of aborting the program, if the file does not fit into memory.
 fn read(file: &mut File, len: u64) -> io::Result<Vec<u8>> {
-    // All ELF files begin so; anything else can be large, and is not worth reading.
+    // All ELF files begin like this; anything else can be large, and is not worth reading.
     let mut content = Vec::new();
     file.take(4).read_to_end(&mut content)?;
     if content == object::elf::ELFMAG {
@@ -169,7 +169,7 @@ fn read(file: &mut File, len: u64) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The content of a section. One that is damaged is as good as none.
+/// The content of a section. A damaged one counts as missing.
 fn bytes(section: &object::Section<'_, '_>) -> Option<Arc<[u8]>> {
     let range = section.compressed_file_range().ok()?;
     // The size is what the file claims: reserve no more memory than the format's best ratio allows for.
@@ -186,8 +186,7 @@ fn bytes(section: &object::Section<'_, '_>) -> Option<Arc<[u8]>> {
     (!data.is_empty()).then(|| Arc::from(&*data))
 }
 
-/// Everything that names code, or else everything that names data, from both symbol tables: a stripped library still has the
-/// dynamic one.
+/// All symbols that name code, or all that name data, from both symbol tables: a stripped library still has the dynamic one.
 fn symbols(elf: &object::File<'_>, code: bool) -> Vec<Symbol> {
     let wanted =
         |flags| matches!(flags, SectionFlags::Elf { sh_flags, .. } if (sh_flags.0 & SHF_EXECINSTR.0 != 0) == code);

@@ -1,4 +1,4 @@
-//! How much is known about a module, and what its user can do to know more.
+//! How much is known about a module, and what the user can do to know more.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ pub enum DebugInfo {
     Missing(Missing),
 }
 
-/// Why the file of a module is of no use.
+/// Why the file of a module is useless.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     /// Generated code, or a module that was never announced.

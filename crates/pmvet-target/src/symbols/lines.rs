@@ -79,7 +79,7 @@ impl SourceLines {
         });
     }
 
-    /// The part of the debug information that the compiler left in a file of its own.
+    /// The part of the debug information that the compiler put in a separate file.
     fn split(&self, load: &SplitDwarfLoad<Reader>) -> Option<Arc<Dwarf<Reader>>> {
         let packages = self.packages.get_or_init(|| self.paths.iter().filter_map(|path| package(path)).collect());
         let packed = packages.iter().find_map(|package| package.find_cu(load.dwo_id, &load.parent).ok().flatten());
@@ -117,7 +117,7 @@ fn package(path: &Path) -> Option<DwarfPackage<Reader>> {
     let mut name = OsString::from(path);
     name.push(".dwp");
     let image = Image::open(Path::new(&name), Flavour::Split).ok()?;
-    // Any section that packages do not have is empty.
+    // A section that packages do not have, so it is empty.
     let empty = image.section(gimli::SectionId::DebugFrame);
     DwarfPackage::load(|id| Ok::<_, gimli::Error>(image.section(id)), empty).ok()
 }
@@ -137,7 +137,7 @@ fn at(bare: &SymbolizedFrame, location: Option<Location<'_>>) -> SymbolizedFrame
     frame
 }
 
-/// The name as written in the source. The name alone tells the scheme: symbol tables do not say which language a
+/// The name as written in the source. The name alone shows the scheme: symbol tables do not say which language a
 /// function was written in, and debug information can name a language that is younger than the demangler.
 pub fn demangle(name: &str) -> String {
     if name.starts_with("_Z") || name.starts_with("_R") {

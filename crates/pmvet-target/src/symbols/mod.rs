@@ -2,7 +2,7 @@
 //!
 //! * [`Symbolizer`] — resolves a [`Site`] to its [`SymbolizedFrame`]s, reading each module's file when it is first needed.
 //! * `image` — what is read from an ELF file; `debugfile` — where the separate debug file of a module is.
-//! * [`types`] — what the program calls its variables, and the members of its structs.
+//! * [`types`] — names of the program's variables, and of the members of its structs.
 //! * `lines` — source lines and inlined calls; `table` — functions of modules that were built without `-g`.
 //!
 //! No file makes this panic, however damaged: what cannot be read is missing from the frames, and
@@ -39,7 +39,7 @@ use self::types::Types;
 /// Where distributions install separate debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// Resolves sites to functions and source lines, and remembers the answers.
+/// Resolves sites to functions and source lines, and caches the answers.
 pub struct Symbolizer {
     modules: Modules,
     /// By module and address.
@@ -95,7 +95,7 @@ impl Symbolizer {
     }
 
     /// The functions around an instruction: innermost inlined one first, the one with the stack frame last. There is
-    /// always at least one frame, if only to say the address.
+    /// always at least one frame, if only with the address.
     pub fn frames(&mut self, site: Site) -> &[SymbolizedFrame] {
         match self.frames.entry((site.module, site.pc)) {
             Entry::Occupied(entry) => entry.into_mut(),
@@ -179,7 +179,7 @@ struct Modules {
     roots: Vec<PathBuf>,
     recorded: Option<SystemTime>,
     announced: HashMap<ModuleId, Announced>,
-    /// Every process of a run announces its own libc; it is read once.
+    /// Every process of a run announces libc, but it is read only once.
     open: HashMap<(Arc<Path>, Option<Stamp>), Module>,
 }
 

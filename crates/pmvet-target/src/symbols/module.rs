@@ -1,4 +1,4 @@
-//! One loaded file: all that its own content and its debug files tell.
+//! One loaded file, with all that it and its debug files tell.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Module {
     /// `stamp` is the file as it was when the module was announced; content newer than `recorded` is not trusted.
     pub(super) fn open(path: Arc<Path>, stamp: Option<Stamp>, recorded: Option<SystemTime>, roots: &[PathBuf]) -> Self {
         let image = match Image::open(&path, Flavour::Main) {
-            // Whatever came to this path later is not what the target loaded.
+            // A file that came to this path later is not what the target loaded.
             Ok(_) if stamp.is_none() => Err(Missing::Gone),
             Ok(image) if stamp != Some(image.stamp) => Err(Missing::Replaced),
             Ok(image) if recorded.is_some() && image.modified > recorded => Err(Missing::Replaced),
@@ -88,7 +88,7 @@ impl Module {
     /// The variable at `offset` from the module's start.
     pub(super) fn variable(&self, offset: u64) -> Option<(String, u64)> {
         let (name, distance) = self.variables.find(self.first_page.checked_add(offset)?)?;
-        // A variable that belongs to a function: compilers number those of one name.
+        // Static variables of functions: compilers number those with the same name.
         let plain = name.rsplit_once('.').filter(|(_, number)| number.bytes().all(|b| b.is_ascii_digit()));
         Some((demangle(plain.map_or(name, |(plain, _)| plain)), distance))
     }

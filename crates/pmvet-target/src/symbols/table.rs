@@ -17,7 +17,7 @@ pub(super) struct Symbol {
     pub(super) size: u64,
     /// The end of the section, which a symbol of unknown size cannot pass.
     pub(super) limit: u64,
-    /// Whether it is said to be a function or a variable, rather than being just a label.
+    /// Whether it is marked as a function or a variable, rather than just a label.
     pub(super) function: bool,
     pub(super) binding: Binding,
     pub(super) name: Box<str>,
@@ -40,7 +40,7 @@ struct Entry {
 
 impl Table {
     pub(super) fn new(mut symbols: Vec<Symbol>) -> Self {
-        // Of the names of one address, the first is kept: the one that a programmer would use. libc alone has
+        // Of several names of one address, the first is kept, which is the one a programmer would use. libc alone has
         // hundreds of functions with an official name and several internal ones.
         symbols.sort_by(|a, b| {
             let key = |s: &Symbol| {

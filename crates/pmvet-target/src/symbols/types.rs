@@ -1,7 +1,7 @@
 //! Types and variables of the program, from DWARF: what a name such as `table.lock` or `pool->lock` means.
 //!
-//! Only names count, not where a variable lives: a variable of a function is known by the names of both. Where two functions, or two
-//! blocks of one, have a variable of that name, all their types are given.
+//! Only names count, not where a variable lives: a local variable is known by its name and that of its function. If two functions,
+//! or two blocks of one, have a variable of that name, the result has all their types.
 //!
 //! What it misses: type units (`-fdebug-types-section`), what `dwz` has moved to another file, members of variants.
 
@@ -25,7 +25,7 @@ pub struct Member {
     pub offset: u64,
     /// Its type; nothing if it is not described.
     pub of: Option<TypeId>,
-    /// It has only some bits of its bytes, so it has no address of its own.
+    /// It uses only some bits of its bytes, so it has no address.
     pub is_bit_field: bool,
 }
 
@@ -35,7 +35,7 @@ struct Type {
     /// With the namespaces around it.
     name: Option<String>,
     size: Option<u64>,
-    /// What a pointer leads to, an alias stands for, an array is made of.
+    /// The type that a pointer leads to, an alias stands for, or an array is made of.
     target: Option<TypeId>,
     members: Vec<Member>,
 }
@@ -61,17 +61,17 @@ pub struct Types {
     globals: HashMap<String, Vec<TypeId>>,
     /// Parameters and variables by function and name.
     locals: HashMap<(String, String), Vec<TypeId>>,
-    /// Functions by the place of their description: methods are described once more outside of their class, without a name.
+    /// Functions by the place of their description: methods are described again outside of their class, without a name.
     functions: HashMap<TypeId, String>,
-    /// What functions return.
+    /// Return types of functions.
     results: HashMap<String, Vec<TypeId>>,
     files: u32,
 }
 
-/// Finds the rest of a unit that the compiler has left in a file of its own.
+/// Finds the rest of a unit that the compiler has put in a separate file.
 pub(super) type SplitUnit<'a> = &'a dyn Fn(&Unit<Reader>) -> Option<Arc<Dwarf<Reader>>>;
 
-/// Aliases of aliases, and parts of structs, up to here: damaged files have circles.
+/// Bounds on aliases of aliases, and on parts of structs: damaged files have cycles.
 const DEEPEST: usize = 32;
 const MOST_PARTS: usize = 256;
 
@@ -81,7 +81,7 @@ impl Types {
         self.types.is_empty()
     }
 
-    /// The structs of a name: `table`, `struct table`, or `ns::Table` with as much of its path as one likes.
+    /// The structs of a name: `table`, `struct table`, or `ns::Table` with any part of its path.
     pub fn structs(&self, name: &str) -> Vec<TypeId> {
         let name =
             ["struct ", "union ", "class "].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name).trim();
@@ -170,7 +170,7 @@ impl Types {
         self.types.get(&self.plain(id)).filter(|known| known.kind == Kind::Pointer)?.target
     }
 
-    /// Without other names.
+    /// Resolves aliases.
     fn plain(&self, mut id: TypeId) -> TypeId {
         for _ in 0..DEEPEST {
             match self.types.get(&id) {
@@ -181,7 +181,7 @@ impl Types {
         id
     }
 
-    /// Takes in what a file describes. What is damaged is left out.
+    /// Adds what a file describes, without damaged parts.
     pub(super) fn add(&mut self, dwarf: &Dwarf<Reader>, split: SplitUnit<'_>) {
         let file = self.next_file();
         let mut headers = dwarf.units();
@@ -220,7 +220,7 @@ impl Types {
         }
     }
 
-    /// Takes in one description. Returns what it means for those within it.
+    /// Adds one description. Returns the scope for those within it.
     fn add_entry(&mut self, it: &Described<'_>, scopes: &[(isize, Scope)]) -> Option<Scope> {
         let qualified = |name: Option<String>| {
             let mut path = scopes.iter().filter_map(|(_, scope)| match scope {
@@ -290,7 +290,7 @@ impl Types {
         None
     }
 
-    /// `typedef struct { … } table;` is a struct that one calls `table`.
+    /// Names unnamed structs: `typedef struct { … } table;` is a struct called `table`.
     fn name_the_nameless(&mut self) {
         let mut named: BTreeSet<(TypeId, String)> = BTreeSet::new();
         for known in self.types.values().filter(|known| known.kind == Kind::Alias) {
