@@ -1,8 +1,8 @@
 //! The DynamoRIO client: runs inside the target, reports what it does, decides nothing.
 //!
-//! Each room uses only those above it:
+//! Each module uses only those above it:
 //!
-//! | room | what it is for |
+//! | module | purpose |
 //! |---|---|
 //! | [`dynamorio`] | the boundary to DynamoRIO and the kernel: FFI, as safe functions where possible |
 //! | [`run`] | what pmvet asks of this process, and the memory that they share |
@@ -10,15 +10,15 @@
 //! | [`control`] | schedules, lockstep, the fork server, determinism, signals |
 //! | [`coverage`] | counters for a fuzzer in place of events |
 //! | [`instrument`] | a basic block of the target becomes one that reports; the machine code of the hot paths |
-//! | [`events`] | DynamoRIO's callbacks, which pass what happens on to the rooms |
+//! | [`events`] | DynamoRIO's callbacks, which pass events on to the modules |
 //!
-//! At run time the target's code enters at [`instrument::stubs`], which call the Rust side in the rooms above.
+//! At run time the target's code enters at [`instrument::stubs`], which call the Rust side in the modules above.
 //!
-//! No room holds the others: state that belongs to the process is in a static of the file that defines it, which
-//! [`dr_client_main`] sets in the order of the rooms. State that belongs to a thread is in [`record::thread::Thread`].
+//! No module owns the others: state of the process is in a static of the file that defines it, which [`dr_client_main`]
+//! sets in the order of the modules. State that belongs to a thread is in [`record::thread::Thread`].
 //!
-//! Rust's `thread_local!` does not work under DynamoRIO's loader; thread state hangs on segment slots instead. A
-//! panic cannot unwind here: what cannot be done is reported by [`dynamorio::fail`].
+//! Rust's `thread_local!` does not work under DynamoRIO's loader; thread state hangs on segment slots instead. A panic
+//! cannot unwind here: [`dynamorio::fail`] reports what cannot be done.
 
 mod control;
 mod coverage;

@@ -1,4 +1,4 @@
-//! The run that this process is part of: what pmvet asks for and where it is reached.
+//! The run that this process is part of: pmvet's plan, and the memory shared with pmvet.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -40,7 +40,7 @@ impl ClientRun {
         self.process.load(Ordering::Relaxed)
     }
 
-    /// This is the child of a fork.
+    /// Notes that this is the child of a fork.
     pub(crate) fn update_process(&self) {
         self.process.store(dynamorio::process(), Ordering::Relaxed);
     }
@@ -50,7 +50,7 @@ impl ClientRun {
         self.shared.header().many_threads.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Ends the target if pmvet is gone: nobody reads the events then, and a full ring would block for ever.
+    /// Ends the target if pmvet is gone: nothing reads the events then, and a full ring would block forever.
     pub(crate) fn check_pmvet_lives(&self) {
         if !dynamorio::process_lives(self.pmvet) {
             dynamorio::fail("pmvet is gone; the target ends with it");

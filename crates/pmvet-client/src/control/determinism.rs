@@ -1,8 +1,8 @@
-//! The same time, random numbers and UUIDs in every run.
+//! Deterministic runs: the same time, random numbers and UUIDs in every run.
 //!
-//! Time is a counter that starts at a fixed date and advances by one microsecond each time it is asked for. Random bytes
-//! come from a fixed generator, whether the target asks the kernel, a device file or the processor. The vdso is hidden from
-//! the target, so that its C library asks the kernel for the time, where the client can answer.
+//! Time is a counter that starts at a fixed date and advances by one microsecond with each query. Random bytes come from a
+//! fixed generator, whether the target asks the kernel, a device file or the processor. The vdso is hidden from the target,
+//! so that its C library asks the kernel for the time, where the client can answer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

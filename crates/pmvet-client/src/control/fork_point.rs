@@ -1,4 +1,4 @@
-//! Fork points: system calls that name a file of interest or look at standard input.
+//! Fork points: system calls that name a file of interest or read standard input.
 
 use std::path::{Path, PathBuf};
 

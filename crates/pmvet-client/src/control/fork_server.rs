@@ -44,7 +44,7 @@ pub(crate) struct ForkServerProcess {
     /// This process was forked by a server, whose number is in `server`.
     child: AtomicBool,
     server: AtomicUsize,
-    /// It has paused at the end of the input already.
+    /// It has already paused at the end of the input.
     paused: AtomicBool,
     /// How many translated blocks of the stage are in this process's code cache.
     translated: AtomicUsize,
@@ -72,7 +72,7 @@ impl ForkServerProcess {
             child: AtomicBool::new(false),
             server: AtomicUsize::new(0),
             paused: AtomicBool::new(false),
-            // What is there already was translated by another program, such as the shell that started this one.
+            // Earlier blocks were translated by another program, such as the shell that started this one.
             translated: AtomicUsize::new(stage.blocks_from(0).count()),
             translating: AtomicBool::new(false),
             tid_address: AtomicU64::new(0),
@@ -131,7 +131,7 @@ impl ForkServerProcess {
         }
     }
 
-    /// Ends a run that cannot do with private mappings. pmvet repeats it without.
+    /// Ends a run that cannot work with private mappings. pmvet repeats it without them.
     fn end_unfit_run(&self) {
         self.stage.left.store(1, Ordering::Relaxed);
         self.end_process(0);
@@ -198,8 +198,7 @@ impl ForkServerProcess {
             if order == RUN && child > 0 {
                 server.status.store(wait_for(child), Ordering::Relaxed);
             }
-            // Reap servers that were ended in the meantime.
-            // SAFETY: no status is wanted.
+            // Reap servers that have ended since. SAFETY: no status is wanted.
             while unsafe { libc::syscall(libc::SYS_wait4, -1, 0, libc::WNOHANG | libc::__WALL, 0) } > 0 {}
             server.set_turn(turn::READY);
         }
@@ -243,7 +242,7 @@ impl ForkServerProcess {
         if tags.is_empty() {
             return;
         }
-        // A library that only the child loaded is not here.
+        // Code of a library that only the child loaded is missing here.
         dynamorio::retain_code(&mut tags);
         self.translating.store(true, Ordering::Relaxed);
         dynamorio::translate(dc, &tags);
@@ -273,7 +272,7 @@ impl ForkServerProcess {
         unsafe { libc::syscall(call, status) };
     }
 
-    /// Whether the run is to pause at the end of the input, and has not yet.
+    /// Whether the run should pause at the end of the input and has not done so yet.
     pub(crate) fn may_pause(&self) -> bool {
         self.is_child()
             && self.next_server.load(Ordering::Relaxed) == RUN
@@ -302,7 +301,7 @@ impl ForkServerProcess {
         }
     }
 
-    /// A signal has come. A child that is to die of it does so here: DynamoRIO would send the signal to the server.
+    /// A signal has come. A child that dies of it does so here: DynamoRIO would send the signal to the server.
     pub(crate) fn signalled(&self, signal: i32) {
         use libc::{SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, SIGXFSZ};
         let deadly = [SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGPIPE, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, SIGXFSZ];
@@ -314,7 +313,7 @@ impl ForkServerProcess {
     }
 }
 
-/// Children share the position of standard input, and each is to read it from the start.
+/// Children share the position of standard input, and each must read it from the start.
 fn rewind_stdin() {
     // SAFETY: fails without harm if it cannot be done.
     unsafe { libc::syscall(libc::SYS_lseek, 0, 0, libc::SEEK_SET) };

@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn thread_ends(dc: *mut c_void) {
     let _held = process_end::hold_off_without_waiting();
     let mut all = threads();
     all.alive.retain(|&t| t != pointer as usize);
-    // Signals that only this thread blocked are blocked no more.
+    // Signals that only this thread blocked are no longer blocked.
     SIGNALS.update_actions(&all);
     drop(all);
     // SAFETY: as above.
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn thread_ends(dc: *mut c_void) {
 pub(crate) unsafe extern "C" fn forked(dc: *mut c_void) {
     // SAFETY: set by `thread_starts` in the parent.
     let pointer = unsafe { dynamorio::thread_field(dc) }.cast::<Thread>();
-    // SAFETY: the copy of the parent's thread, which nobody else has.
+    // SAFETY: the copy of the parent's thread, which nothing else uses.
     let frame = match unsafe { pointer.as_mut() } {
         Some(thread) => thread.frame() as u64,
         None => 0,

@@ -20,11 +20,11 @@ pub(crate) static LOCKSTEP: Lockstep = Lockstep { places: [const { ThreadPlace::
 const THREAD_PLACES: usize = 128;
 /// How many fences a thread may be ahead of another before it waits.
 const MAX_LEAD_FENCES: u64 = 3;
-/// A thread that is further behind than this does other work, and nobody waits for it.
+/// A thread that is further behind than this does other work, and no thread waits for it.
 const UNRELATED_LAG_FENCES: u64 = 512;
 /// A thread that is further behind than this was stopped. Others wait for it as long as it catches up.
 const STOPPED_LAG_FENCES: u64 = 24;
-/// How often a thread sleeps for others before it goes on all the same: fewer times if there are many threads.
+/// How often a thread sleeps for others before it goes on anyway: fewer times if there are many threads.
 const SLEEPS_PER_WAIT: RangeInclusive<u32> = 4..=20;
 const SLEEPS_OF_ALL_THREADS: u32 = 100;
 /// One such sleep. A thread that only yielded would, on a busy machine, yield to other programs.
@@ -33,7 +33,7 @@ const SLEEP_NANOS: u64 = 50_000;
 const STARVED_CPU_NANOS: u64 = 1_000_000;
 /// How often all threads together wait once more for starved ones, in the whole run.
 const STARVED_WAITS_OF_ALL_THREADS: u32 = 1200;
-/// For how many fences a thread goes on after its first wait in vain.
+/// For how many fences a thread goes on after its first useless wait.
 const MIN_FREE_FENCES: u64 = 4;
 
 /// Where a thread is.
@@ -41,7 +41,7 @@ const MIN_FREE_FENCES: u64 = 4;
 struct ThreadPlace {
     /// The fences that it has made.
     fences_made: AtomicU64,
-    /// Nobody waits for it.
+    /// No thread waits for it.
     away: AtomicBool,
     os_thread: AtomicU32,
 }
@@ -83,7 +83,7 @@ impl Lockstep {
         most.unwrap_or(0)
     }
 
-    /// Nobody waits for the thread until it enters again.
+    /// No thread waits for this one until it enters again.
     pub(crate) fn leave(&self, thread: ThreadId) {
         self.place(thread).away.store(true, Ordering::Relaxed);
     }
@@ -113,7 +113,7 @@ impl Lockstep {
 }
 
 impl LockstepState {
-    /// The thread has waited in vain: those behind may wait for it, on a spin lock that it holds for example. It goes on
+    /// The wait was useless: those behind may wait for this thread, for example on a spin lock that it holds. It goes on
     /// for some fences, and for more each time.
     fn go_on(&mut self, fences_made: u64) {
         self.free_fences = (self.free_fences * 2).clamp(MIN_FREE_FENCES, UNRELATED_LAG_FENCES);

@@ -1,7 +1,7 @@
 //! Control: what pmvet changes about how the target runs.
 //!
-//! Threads begin together, are stopped by a schedule or kept in lockstep, a fork server makes children, deterministic runs get
-//! fixed time and random numbers, and some signals and system calls are put right. The room uses [`crate::record`], whose threads it
+//! Threads begin together, are stopped by a schedule or kept in lockstep, a fork server makes children, deterministic runs get fixed
+//! time and random numbers, and some signals and system calls are corrected. This module uses [`crate::record`], whose threads it
 //! stops and starts, and what that uses.
 
 pub(crate) mod determinism;

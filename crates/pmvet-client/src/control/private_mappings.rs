@@ -1,10 +1,10 @@
 //! Private mappings: runs of a fuzzer that leave the PM files unchanged.
 //!
-//! Of most runs a fuzzer needs only the coverage. Such a run gets private mappings in place of the shared ones of its
+//! A fuzzer needs only the coverage of most runs. Such a run gets private mappings in place of the shared ones of its
 //! server, so that the files need not be restored for the next run.
 //!
 //! This works as long as the target reaches PM only through these mappings. A run that is about to reach it in another way,
-//! through a descriptor or in another process, says so and ends, and pmvet repeats it with shared mappings.
+//! through a descriptor or in another process, reports this and ends, and pmvet repeats it with shared mappings.
 
 use core::ffi::c_void;
 use std::collections::HashMap;
@@ -78,7 +78,7 @@ impl PrivateMappings {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Whether a call that is about to be made reaches PM other than through a mapping of this process.
+    /// Whether a call that is about to be made accesses PM other than through a mapping of this process.
     pub(crate) fn is_bypassed_by(&self, call: &Syscall, number: i64) -> bool {
         let pm = |index| self.is_pm(call.fd(index));
         let on_mapping = || !PM.overlaps(call.get(0), call.get(1)).is_empty();
@@ -109,7 +109,7 @@ impl PrivateMappings {
         }
     }
 
-    /// The same after a call: only now it is known which file it has opened.
+    /// The same after a call: only now is it known which file it has opened.
     pub(crate) fn was_bypassed_by(&self, number: i64, result: i64) -> bool {
         let opens = [libc::SYS_open, libc::SYS_openat, libc::SYS_openat2, libc::SYS_creat].contains(&number);
         opens && result >= 0 && self.is_pm(result as i32)

@@ -1,7 +1,7 @@
 //! Schedules: threads stop at the stalls of the plan, instructions that pmvet has chosen, until pmvet lets them go on.
 //!
 //! pmvet decides where a thread stops and for how long; the client counts how often each thread comes to a stall. A stopped
-//! thread holds no lock of the client, has published its store, and checks now and then that pmvet is still alive.
+//! thread holds no lock of the client, has published its store, and checks periodically that pmvet is still alive.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -53,7 +53,7 @@ impl Schedule {
     }
 
     /// A thread yields. While others are stopped it probably spins on a lock that they hold. It rests, so that the threads
-    /// that they wait for get the processors.
+    /// they wait for get the processors.
     pub(crate) fn rest_while_others_are_stopped(&self) {
         if self.stopped.load(Ordering::Relaxed) > 0 {
             dynamorio::sleep_nanos(YIELD_REST_NANOS);

@@ -1,4 +1,4 @@
-//! Signals: corrects what DynamoRIO gets wrong about those that are ignored by default, and about waiting for blocked ones.
+//! Signals: corrects how DynamoRIO handles those that are ignored by default, and waits for blocked ones.
 //!
 //! DynamoRIO catches SIGCHLD and the like even if the target does not. If several arrive while a system call waits, the call
 //! may end with EINTR, which never happens without DynamoRIO. So the client has the kernel drop them, as it does natively,
@@ -54,7 +54,7 @@ impl Signals {
     pub(crate) fn before_sigaction(&self, thread: &Thread, call: &Syscall) {
         let index = IGNORED_BY_DEFAULT.iter().position(|&signal| signal == call.fd(0));
         let (Some(index), Some(action)) = (index, SignalAction::read(call.get(1))) else { return };
-        // A child of vfork has actions of its own, which end with the program that it starts.
+        // A child of vfork has its own actions, which end when it starts a program.
         if !thread.is_vfork_child {
             self.asked()[index] = action;
             self.update_actions(&threads());

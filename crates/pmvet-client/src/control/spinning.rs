@@ -1,5 +1,5 @@
-//! A thread that spins lets others run now and then, among them, one hopes, the one that it waits for; and nobody waits for it to catch
-//! up. What counts as spinning is said in [`crate::record::spinning`].
+//! A spinning thread lets others run periodically, hopefully including the one that it waits for, and no thread waits for it to catch
+//! up. See [`crate::record::spinning`] for what counts as spinning.
 
 use super::lockstep::LOCKSTEP;
 use super::schedule::SCHEDULE;

@@ -1,10 +1,10 @@
 //! The coverage map of operations on PM: what a fuzzer learns about a run, in place of events.
 //!
-//! An *operation* on PM is a store, flush or fence together with the calls that led to it: within libraries all of them,
-//! since they say what the library was asked to do, and two of the program's own, so that a shared `persist` does not hide
-//! its callers. The map counts which operation follows which (PMFuzz, algorithm 1).
+//! An *operation* on PM is a store, flush or fence together with the calls that led to it: all calls within libraries,
+//! since they show what the library was asked to do, and two of the program's own, so that a shared `persist` does not
+//! hide its callers. The map counts which operation follows which (PMFuzz, algorithm 1).
 //!
-//! The stubs count; what they leave undone is done here. Instructions and call paths have the numbers of
+//! The stubs count; this is the slow path for what they leave. Instructions and call paths have the numbers of
 //! [`crate::record::stable_ids`].
 
 use std::sync::atomic::{AtomicU64, Ordering};

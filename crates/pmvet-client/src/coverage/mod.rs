@@ -1,7 +1,7 @@
 //! Coverage: counters for a fuzzer in place of events, and what makes coverage runs reproducible and fast.
 //!
-//! The room uses [`crate::control`], because coverage runs are children of the fork server, and [`crate::record`] for
-//! threads and call paths. The machine code that counts is in [`crate::instrument`].
+//! This module uses [`crate::control`], because coverage runs are children of the fork server, and [`crate::record`]
+//! for threads and call paths. The machine code that counts is in [`crate::instrument`].
 
 pub(crate) mod coverage_map;
 pub(crate) mod syscalls;

@@ -13,7 +13,7 @@ pub(crate) fn flush_code() {
     }
 }
 
-/// Keeps the addresses that hold code. To ask DynamoRIO would read the whole memory map once for each address.
+/// Keeps the addresses that hold code. Asking DynamoRIO would read the whole memory map once for each address.
 pub(crate) fn retain_code(tags: &mut Vec<u64>) {
     let mut code = regions();
     code.retain(|region| region.allows(libc::PROT_EXEC));

@@ -144,7 +144,7 @@ impl Emitter {
         });
     }
 
-    /// Calls machine code of the client, which keeps to no calling convention.
+    /// Calls machine code of the client, which follows no calling convention.
     pub(crate) fn call(&self, stub: extern "C" fn()) {
         // SAFETY: a call with its implicit operands; the client library is within reach of the code cache.
         unsafe {

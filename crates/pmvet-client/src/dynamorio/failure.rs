@@ -19,7 +19,7 @@ pub(crate) fn report_failures_to(header: &'static Header) {
     }
 }
 
-/// Ends the target with a message: the client cannot do its work, and a run without events must not look like one with.
+/// Ends the target with a message: the client cannot do its work, and a run with missing events must not look complete.
 pub(crate) fn fail(message: &str) -> ! {
     if HEADER.get().is_none_or(|header| header.fail(message)) {
         print_to_stderr(message);

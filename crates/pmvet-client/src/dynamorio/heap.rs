@@ -1,7 +1,7 @@
 //! Memory for the client, from DynamoRIO.
 //!
-//! The C library's own allocator must not be used: this copy of the library never created a thread, so it takes the
-//! process for single-threaded and leaves its locks alone.
+//! The C library's own allocator must not be used: this copy of the library never created a thread, so it assumes a
+//! single-threaded process and takes no locks.
 
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -15,7 +15,7 @@ static HEAP: Heap = Heap;
 /// DynamoRIO aligns to words. The word before a block says where the memory that holds it starts.
 const WORD: usize = 8;
 
-/// Room to move a block to its alignment, and for that word.
+/// Extra bytes to align a block, and for that word.
 fn extra(layout: Layout) -> usize {
     layout.align().max(2 * WORD)
 }

@@ -9,7 +9,7 @@ pub(crate) fn yield_thread() {
     unsafe { dr_thread_yield() }
 }
 
-/// Does something that waits for other threads. Meanwhile DynamoRIO may stop or end this one, as it may a thread in a system call.
+/// Does something that waits for other threads. Meanwhile DynamoRIO may stop or end this thread, like one in a system call.
 pub(crate) fn while_safe_to_suspend<T>(wait: impl FnOnce() -> T) -> T {
     // SAFETY: the context is that of the calling thread, which holds no lock of DynamoRIO.
     unsafe {

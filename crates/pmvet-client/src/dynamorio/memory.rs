@@ -7,7 +7,7 @@ use pmvet_events::stage::Stage;
 use super::bindings::*;
 use super::{Region, fail, regions};
 
-/// Reads the target's memory, as far as it is there.
+/// Reads the target's memory, as far as it is mapped.
 pub(crate) fn read_memory(addr: u64, into: &mut [u8]) -> usize {
     let mut read = 0;
     // SAFETY: `dr_safe_read` survives bad addresses; the destination is valid.

@@ -1,6 +1,6 @@
 //! The memory of this process, as the kernel lists it.
 
-/// Device and inode number: a file's identity, whatever it is called.
+/// Device and inode number: a file's identity, whatever its name.
 pub(crate) type Inode = (u64, u64);
 
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,7 @@ impl Region {
     }
 }
 
-/// What is mapped, in order.
+/// All mappings, in order.
 pub(crate) fn regions() -> Vec<Region> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     maps.lines().filter_map(Region::parse).collect()

@@ -1,8 +1,8 @@
 //! The boundary to DynamoRIO and the kernel.
 //!
-//! What needs a pointer from DynamoRIO or a raw system call is wrapped here, as safe functions where that is possible. The
-//! room knows nothing about persistent memory, and uses no other room of this crate. Elsewhere only `instrument`, which
-//! takes instructions apart, and the callbacks in `events` name DynamoRIO's types.
+//! Whatever needs a pointer from DynamoRIO or a raw system call is wrapped here, as safe functions where possible. This
+//! module knows nothing about persistent memory, and uses no other top module of this crate. Elsewhere only `instrument`,
+//! which takes instructions apart, and the callbacks in `events` name DynamoRIO's types.
 
 pub(crate) mod bindings;
 pub(crate) mod bytes;

@@ -1,4 +1,4 @@
-//! The callbacks that DynamoRIO calls: each passes an event of the target on to the rooms that it concerns.
+//! The callbacks for DynamoRIO: each passes an event of the target on to the modules that it concerns.
 
 pub(crate) mod syscalls;
 
@@ -19,7 +19,8 @@ pub(crate) unsafe extern "C" fn module_loaded(_dc: *mut c_void, module: *const m
     let Module { start, end, path } = Module::new(unsafe { &*module });
     SCHEDULE.module_loaded(start, &path);
     module_events::module_loaded(start, end, &path);
-    // A coverage run has no use for hooks, nobody else calls the client's functions, and reading a large library's symbols takes time.
+    // A coverage run needs no hooks, the target does not call the client's functions, and reading a large library's symbols takes
+    // time.
     let is_client = (start..end).contains(&(module_loaded as *const () as u64));
     if !run().is_coverage_run() && !is_client {
         HOOKS.hook_module(start, end, &path);

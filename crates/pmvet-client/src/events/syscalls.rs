@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     // SAFETY: the context of this event.
     let call = unsafe { Syscall::new(dc) };
     let mut number = i64::from(number);
-    // DynamoRIO also asks for calls that nobody is interested in, among them the one that spinning threads make.
+    // DynamoRIO also reports calls that the client has not asked for, among them the one that spinning threads make.
     if number == libc::SYS_sched_yield {
         SCHEDULE.rest_while_others_are_stopped();
     }
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn before(dc: *mut c_void, number: i32) -> bool_ {
     }
     if let Some(server) = FORK_SERVER.get() {
         server.before(dc, &call, number);
-        // In a child that the server has just made, this thread is another one.
+        // In a child that the server has just made, this thread has another state.
         let Some(current) = Thread::try_current() else { return MAKE_CALL };
         thread = current;
         number = syscall_fixes::stat_by_descriptor(thread, &call, number);
@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C" fn after(dc: *mut c_void, number: i32) {
     let call = unsafe { Syscall::new(dc) };
     let result = call.result();
     let pending = std::mem::take(&mut thread.syscall);
-    // What follows looks at the arguments as the kernel saw them.
+    // The code below reads the arguments as the kernel saw them.
     let replaced = std::mem::take(&mut thread.replaced_arguments);
     let failed = (-4095..0).contains(&result);
     if failed {

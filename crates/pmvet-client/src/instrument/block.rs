@@ -191,7 +191,7 @@ impl Block {
         Access { site: self.site(instr), kind, size: size as u8, next_mode }
     }
 
-    /// A flush is always reported, also of volatile memory.
+    /// A flush is always reported, even of volatile memory.
     fn flush(&mut self, instr: Instr, kind: u8) {
         // SAFETY: a flush has its line as its first source.
         let line = unsafe { instr_get_src(instr, 0) };

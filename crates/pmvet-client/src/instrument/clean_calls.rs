@@ -1,4 +1,4 @@
-//! Clean calls of what other rooms do at single instructions: the instruction trace, and fixed time and random numbers.
+//! Clean calls into other modules at single instructions: the instruction trace, and fixed time and random numbers.
 
 #![allow(non_upper_case_globals, reason = "DynamoRIO's names in patterns")]
 
@@ -21,7 +21,7 @@ pub(super) fn trace_load(e: &Emitter, instr: Instr, access: Access) {
     call(e, instruction_trace::before_load, instr, access.size.into());
 }
 
-/// Before a store to PM, so that nobody reads it unnoticed; the address is in its slot.
+/// Before a store to PM, so that no other thread reads it unnoticed; the address is in its slot.
 pub(super) fn trace_store(e: &Emitter, instr: Instr, access: Access) {
     call(e, instruction_trace::before_store, instr, access.size.into());
 }

@@ -1,13 +1,13 @@
 //! Exchanges whose old value the program does not use.
 //!
-//! An exchange is a read-modify-write by its nature, but most of them are only stores: `std::atomic` stores in this way
-//! unless told otherwise. Which of the two it is can be seen from the code behind it, where the register with the old
-//! value is read before it is overwritten, or not. The search follows jumps, goes into called functions that could
-//! take the register as an argument, and back to the caller where the register could be the result.
+//! An exchange is technically a read-modify-write, but most are only stores: `std::atomic` stores in this way unless
+//! told otherwise. The code after it shows which of the two it is: it reads the register with the old value before
+//! overwriting it, or not. The search follows jumps, goes into called functions that could take the register as an
+//! argument, and back to the caller where the register could be the result.
 //!
-//! In doubt the value is used, with one exception: a function that is not known yet, such as one of a library that is
-//! bound at its first call, is taken to use its first argument only. A function that returns the old value is judged by the
-//! caller that comes first.
+//! If in doubt, the value counts as used, with one exception: a function that is not known yet, such as one of a library
+//! that is bound at its first call, is assumed to use its first argument only. A function that returns the old value is
+//! judged by the caller that comes first.
 
 #![allow(non_upper_case_globals, reason = "DynamoRIO's names in patterns")]
 
@@ -20,13 +20,13 @@ use crate::dynamorio::instructions::{self, Instr, app_pc, constant_address};
 use crate::dynamorio::{read_memory, read_word};
 use crate::record::thread::Thread;
 
-/// Far more than lies between an exchange and the next use of its register; so that the search has an end.
+/// Far more than lies between an exchange and the next use of its register; bounds the search.
 const MAX_INSTRUCTIONS: usize = 256;
 /// The longest instruction that there is.
 const MAX_INSTRUCTION_BYTES: usize = 15;
 
 impl Block {
-    /// Whether nobody uses what an exchange has found in memory.
+    /// Whether the program does not use what an exchange has found in memory.
     pub(super) fn discards_old_value(&self, instr: Instr) -> bool {
         let Some(register) = instructions::register_written(instr) else { return false };
         // SAFETY: a query of a register number.
@@ -38,14 +38,14 @@ impl Block {
     }
 }
 
-/// How many callers may hand a result on to theirs.
+/// How many callers may pass a result on to theirs.
 const MAX_RETURNS: usize = 4;
 
 /// The search for a use of a register.
 struct Search {
     dc: *mut c_void,
     register: reg_id_t,
-    /// Instructions that were looked at.
+    /// Instructions that were visited.
     seen: Vec<u64>,
 }
 
@@ -143,7 +143,7 @@ struct Code {
 
 impl Drop for Code {
     fn drop(&mut self) {
-        // SAFETY: made in `at`, and nobody else's.
+        // SAFETY: made in `at`, and owned by this.
         unsafe { instr_destroy(self.dc, self.instr) };
     }
 }

@@ -74,7 +74,7 @@ impl LiveRegisters {
             for i in 0..instr_num_srcs(instr) {
                 live.use_operand(instr_get_src(instr, i as u32));
             }
-            // What a marker says is read by way of rax, which no instruction of the program may need any more.
+            // A marker is read through rax, which no later instruction of the program may need.
             if markers::is_marker(instr, instr_get_opcode(instr) as u32) {
                 live.registers |= bit(DR_REG_RAX as reg_id_t).unwrap_or(0);
             }

@@ -1,7 +1,7 @@
 //! Markers: requests that a target sends on purpose, through `pmvet.h` or Valgrind's client requests.
 //!
 //! Both are the same instruction sequence, which does nothing when it runs on a processor: four rotations of `rdi` that
-//! cancel out and `xchg rbx, rbx`, with `rax` pointing to six words. The first word says what is asked for.
+//! cancel out and `xchg rbx, rbx`, with `rax` pointing to six words. The first word is the request.
 
 #![allow(non_upper_case_globals, reason = "DynamoRIO's names in patterns")]
 

@@ -1,7 +1,7 @@
 //! Instrumentation: a basic block of the target becomes one that reports what it does.
 //!
-//! The code that this room puts into a block calls the stubs, which are machine code, and those call Rust for what is not
-//! the ordinary case. So the room uses all others, and only DynamoRIO calls it.
+//! The code that this module puts into a block calls the stubs, which are machine code, and those call Rust for unusual
+//! cases. So this module uses all others, and only DynamoRIO calls it.
 
 mod block;
 mod branch_counters;

@@ -1,10 +1,10 @@
-//! Memory that allocators hand out: which functions do it, and where their result is.
+//! Allocators: which functions allocate memory, and where they leave their result.
 
 use pmvet_events::plan::Plan;
 
 use crate::dynamorio;
 
-/// Where a function has what it is asked for, and where it leaves its result. Arguments are counted from 0.
+/// Where a function has its request, and where it leaves its result. Arguments are counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allocator {
     size: Option<u8>,
@@ -38,8 +38,8 @@ impl Request {
     }
 }
 
-/// Those of libpmemobj outside of transactions, and those that the plan names. Left out: functions that may give back memory in use, as `realloc`
-/// does.
+/// Those of libpmemobj outside of transactions, and those that the plan names, but not functions that may return memory
+/// in use, such as `realloc`.
 pub(crate) fn functions(plan: &Plan) -> impl Iterator<Item = (String, Allocator)> {
     let pool = Base::Argument(0);
     let oid = Allocator { size: Some(2), bytes: 1, out: Some(1), base: pool, oid: true };
@@ -72,7 +72,7 @@ impl Allocator {
         }
     }
 
-    /// At the return: the memory that it has handed out, if any. `results` are the two registers that results come in.
+    /// At the return: the memory that it has allocated, if any. `results` are the two registers that results come in.
     pub(crate) fn result(&self, request: Request, results: (u64, u64)) -> Option<(u64, u64)> {
         let found = match request.out {
             // These return whether they failed.

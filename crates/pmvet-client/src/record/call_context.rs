@@ -37,7 +37,7 @@ impl Tree {
 }
 
 impl Thread {
-    /// Where the function that runs now and its callers return to, innermost first, as far as that is known.
+    /// Return addresses of the current function and its callers, innermost first, as far as known.
     pub(crate) fn return_addresses(&self, count: usize) -> Vec<u64> {
         let frames = (0..count as isize).map(|depth| neighbour(self.frame(), -depth));
         // SAFETY: `neighbour` stays within the ring.

@@ -1,9 +1,9 @@
 //! Held spin locks: detects when a thread has released a spin lock in volatile memory.
 //!
-//! A thread takes such a lock by a locked instruction, which is reported. It mostly releases it by a plain store, and to
-//! watch every store of the target would cost far too much. But which locks a thread holds matters only at its next access
-//! to PM, flush or fence. So a thread remembers the words that it has changed in the way a lock is taken, and the stubs
-//! compare their values with the remembered ones. A change is reported just ahead of the event at hand.
+//! A thread takes such a lock by a locked instruction, which is reported. It mostly releases it by a plain store, and
+//! watching every store of the target would cost far too much. But which locks a thread holds matters only at its next
+//! access to PM, flush or fence. So a thread remembers the words that it has changed in the way a lock is taken, and the
+//! stubs compare their values with the remembered ones. A change is reported just ahead of the event at hand.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,10 +1,10 @@
-//! Hooked functions at run time: what they mean when they are entered and when they return.
+//! Hooked functions at run time: what their entry and return mean.
 //!
 //! If a function's result matters, the stack pointer at which it will return is remembered, and every return instruction in
 //! the module compares its own with that. This needs no change of the target's stack, and survives tail calls and frames
 //! that are thrown away.
 //!
-//! Taking and giving back one lock at a time, by far the most common case, is done by the stubs without coming here.
+//! The stubs handle by far the most common case, one lock taken and released at a time, without this code.
 
 use pmvet_events::event::{LockKind, SyncOp, TransactionOp, What};
 use pmvet_events::ids::{ContextId, SiteId};
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn function_entered(thread: *mut Thread) {
     let object = arguments[usize::from(hook.arg) % arguments.len()];
     let sp = thread.rsp;
     thread.queue_awaited_lock();
-    // Calls with a lower stack pointer are over, however they were left.
+    // Calls with a lower stack pointer are over, however they ended.
     thread.pending_calls.retain(|p| p.sp >= sp);
     // C11's functions wrap those of pthread, and a lock of the user's may do so too. Only the outermost one counts.
     if hook.role.synchronises() && thread.pending_calls.iter().any(|p| p.object == object) {
@@ -196,7 +196,7 @@ impl Thread {
         LockKind::from_number(self.held[self.held_count as usize].how)
     }
 
-    /// Tells the return instructions at which stack pointer the innermost pending call returns.
+    /// Sets the stack pointer at which the innermost pending call returns, for the return instructions.
     fn update_return_slot(&self) {
         let sp = self.pending_calls.last().map_or(0, |p| p.sp);
         self.set_slot(slot::RETURN_SP, sp.wrapping_neg());

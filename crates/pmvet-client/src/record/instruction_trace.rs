@@ -15,7 +15,7 @@ use crate::run::run;
 
 /// How many fences after the load the trace goes on: what depends on the value has mostly happened by then.
 const TRACED_FENCES: u64 = 2;
-/// Upper bound for the instructions that one thread reports in a run, for the sake of loops.
+/// Upper bound for the instructions that one thread reports in a run, because of loops.
 const MAX_TRACED_INSTRUCTIONS: u64 = 1 << 16;
 
 /// Before an instruction, if its thread is traced.
@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn before_load(pc: u64, size: u32) {
     thread.report_step(pc, addr, len);
 }
 
-/// Before a store to PM, so that nobody reads it unnoticed; the address is in its slot.
+/// Before a store to PM, so that no other thread reads it unnoticed; the address is in its slot.
 pub(crate) unsafe extern "C" fn before_store(_pc: u64, size: u32) {
     let thread = Thread::current();
     let addr = thread.slot(slot::ADDR);

@@ -39,8 +39,8 @@ pub(crate) struct HeldLock {
     pub(crate) how: u8,
 }
 
-/// How many locks a thread remembers, the newest ones: programs rarely hold more. The release of any other shows only when
-/// another thread takes it.
+/// How many locks a thread remembers, the newest ones: programs rarely hold more. The release of an older one shows only
+/// when another thread takes it.
 pub(crate) const MAX_HELD_SPIN_LOCKS: usize = 4;
 
 /// A word that a thread has changed in the way a lock is taken. Stubs read it.

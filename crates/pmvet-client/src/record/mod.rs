@@ -1,7 +1,7 @@
 //! Recording: what the target does becomes events in the ring of its thread.
 //!
-//! Here is the state of each thread, what counts as PM, where an event happened, and the Rust side of all that the machine
-//! code of [`crate::instrument`] leaves undone. The room uses [`crate::dynamorio`] and [`crate::run`] only. Instrumented
+//! This module has the state of each thread, what counts as PM, where an event happened, and the Rust side of what the
+//! machine code of [`crate::instrument`] leaves undone. It uses only [`crate::dynamorio`] and [`crate::run`]. Instrumented
 //! code and the callbacks in [`crate::events`] call it.
 
 pub(crate) mod allocators;

@@ -1,4 +1,4 @@
-//! What a file descriptor of the target stands for.
+//! The file behind a descriptor of the target.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use pmvet_events::paths;
 
 use crate::dynamorio::Inode;
 
-/// What a file descriptor stands for, if it is a regular file or a DAX device.
+/// The file behind a descriptor, if it is a regular file or a DAX device.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) inode: Inode,

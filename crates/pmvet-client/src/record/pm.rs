@@ -46,7 +46,7 @@ struct Files {
     claimed: HashMap<Inode, ()>,
 }
 
-/// Where PM is mapped if the target does not mind: far from everything else, so that the filter is precise.
+/// Where PM is mapped if the target leaves the choice: far from everything else, so that the filter is precise.
 const FIRST_HINT: u64 = 0x2000_0000_0000;
 const GRANULE_BYTES: u64 = 1 << 32;
 
@@ -76,7 +76,7 @@ impl Pm {
         self.watched.load(Ordering::Relaxed)
     }
 
-    /// PM is there. Code that was translated without regard to it is translated again.
+    /// PM is mapped now. Code that was translated without regard to it is translated again.
     pub(crate) fn watch(&self, near_code: bool) {
         if !self.watched.swap(true, Ordering::AcqRel) || near_code {
             dynamorio::flush_code();
@@ -116,7 +116,7 @@ impl Pm {
         self.mappings.read().unwrap_or_else(|e| e.into_inner()).values().any(|m| m.file == file)
     }
 
-    /// An address for a mapping of `len` bytes, for which the target leaves the choice to the kernel.
+    /// An address for a mapping of `len` bytes whose place the target leaves to the kernel.
     pub(crate) fn mapping_hint(&self, len: u64) -> u64 {
         self.next_hint.fetch_add(len.next_multiple_of(GRANULE_BYTES) + GRANULE_BYTES, Ordering::Relaxed)
     }
@@ -208,7 +208,7 @@ impl Pm {
         files
     }
 
-    /// An inode that is deleted may be used again for another file.
+    /// A deleted inode may be reused for another file.
     pub(crate) fn forget_file(&self, inode: Inode) {
         let mut files = self.files();
         files.known.remove(&inode);

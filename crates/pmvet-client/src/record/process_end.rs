@@ -1,12 +1,12 @@
-//! A process does not end before its threads have recorded what their system calls did, and that they end.
+//! Delays the end of a process until its threads have recorded what their system calls did, and their own ends.
 //!
 //! A thread that dies after it has taken a number and before it has published its record leaves a hole in the trace. When a
-//! thread ends the process, DynamoRIO lets most others leave the client first. It does not wait for those that have just come
-//! back from a system call, which it takes for still being in the call, nor for those that are ending. So the thread that is
-//! about to end the process waits for them, and no other comes back from a system call any more.
+//! thread ends the process, DynamoRIO lets most others leave the client first. It does not wait for threads that have just
+//! returned from a system call, which it believes to be still in the call, nor for those that are ending. So the thread that
+//! is about to end the process waits for them, and no other thread returns from a system call any more.
 //!
-//! A thread that replaces the program does the same. There the kernel ends the other threads wherever they are, so that what
-//! they record elsewhere may still get lost.
+//! A thread that replaces the program does the same. In that case the kernel ends the other threads wherever they are, so
+//! what they record elsewhere may still get lost.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::ring_claim::wait_a_little;
 use super::thread::Thread;
 use crate::dynamorio;
 
-/// A thread that takes longer than this to record a call is stopped, and will not finish.
+/// A thread that takes longer than this to record a call was stopped and will not finish.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How many threads are recording what a system call did, or that they end.
@@ -44,7 +44,7 @@ pub(crate) fn hold_off(thread: &Thread) -> HeldOff {
     loop {
         let held = hold_off_without_waiting();
         let ending = ENDING.load(Ordering::SeqCst);
-        // A child of vfork is another process, which does not end with this one.
+        // A child of vfork is a separate process, which does not end with this one.
         if ending == 0 || ending == dynamorio::os_thread() || thread.is_vfork_child {
             return held;
         }

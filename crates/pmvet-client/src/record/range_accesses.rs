@@ -57,7 +57,7 @@ impl Thread {
         }
     }
 
-    /// The target's instruction faulted after it had done a part: a repeated string instruction that came to `rdi`.
+    /// The target's instruction faulted half-way: a repeated string instruction that got as far as `rdi`.
     pub(crate) fn report_partial(&mut self, rdi: u64) {
         for (start, len) in &mut self.ranges {
             *len = rdi.clamp(*start, *start + u64::from(*len)).wrapping_sub(*start) as u32;

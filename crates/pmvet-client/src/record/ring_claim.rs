@@ -12,7 +12,7 @@ use crate::run::run;
 /// How long a new thread waits for a ring while no other thread gets one either. Threads that end free theirs sooner.
 const RING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Claims a free ring. If there is none it waits for a thread to end, but not for ever: the others may wait for this one.
+/// Claims a free ring. If there is none, it waits for a thread to end, but not forever: the others may wait for this one.
 pub(super) fn claim_ring(id: ThreadId) -> usize {
     let shared = &run().shared;
     let mut waits = 0;

@@ -29,7 +29,7 @@ pub(crate) struct ShadowStack([ShadowFrame; STACK_FRAMES]);
 impl ShadowStack {
     pub(crate) fn new() -> Box<Self> {
         let mut stack = Box::new(Self([ShadowFrame { sp: 0, call: 0, node: 0 }; STACK_FRAMES]));
-        // The bottom is alive for ever and has the root as its context.
+        // The bottom is always alive and has the root as its context.
         stack.0[0] = BOTTOM;
         stack
     }

@@ -1,9 +1,9 @@
 //! Spinning: a thread that waits for a lock or a flag makes the same access over and over.
 //!
-//! Millions of failed attempts at one lock say no more than a few, and cost as much as anything else that is recorded. So only the first
-//! [`SPINS_REPORTED`] of a row are: accesses of one instruction on one call path to one address that find the same there and change
-//! nothing, with nothing else of the thread in between but fences, which have nothing to order there. The row ends with the first that
-//! finds something else, which is reported again.
+//! Millions of failed attempts at one lock say no more than a few, and recording them costs as much as any other access. So only the
+//! first [`SPINS_REPORTED`] of a row are reported. A row consists of accesses by one instruction on one call path to one address that
+//! find the same value and change nothing, with nothing else of the thread in between but fences, which have nothing to order there. The
+//! first access that finds another value ends the row and is reported again.
 
 use super::thread::Thread;
 
@@ -12,7 +12,7 @@ pub(crate) const SPINS_REPORTED: u32 = 256;
 /// How many accesses a spinning thread makes between two rests, a power of two. They take a few microseconds.
 pub(crate) const SPINS_PER_REST: u32 = 64;
 
-/// What the kind of an access is set to that was not reported. No record has it.
+/// The kind of an access that was not reported. No record has it.
 pub(crate) const UNREPORTED: u8 = 0;
 
 /// The last access of a thread that has changed nothing. Stubs read and write it.

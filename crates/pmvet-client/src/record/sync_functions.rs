@@ -43,7 +43,7 @@ impl SyncRole {
     }
 }
 
-/// How a function tells that it has acquired the lock.
+/// How a function reports that it has acquired the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Success {
     Always,
@@ -57,7 +57,7 @@ pub(super) struct Hook {
     pub(super) role: SyncRole,
     pub(super) arg: u8,
     pub(super) site: u32,
-    /// It may call another hooked function for the same object, which is then not reported again.
+    /// It may call another hooked function for the same object, which is not reported again.
     pub(super) wrapper: bool,
 }
 
@@ -70,14 +70,14 @@ pub(crate) struct Entry {
     pub(crate) kind: EntryKind,
 }
 
-/// How an entry is dealt with.
+/// How an entry is handled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum EntryKind {
-    /// It takes the lock that is its first argument. The stubs can do that.
+    /// It takes the lock that is its first argument. The stubs can handle it.
     Lock(LockKind),
-    /// It gives back the lock that is its first argument. The stubs can do that, too.
+    /// It releases the lock that is its first argument. The stubs can handle it.
     Unlock(LockKind),
-    /// Only Rust can deal with it.
+    /// Only Rust can handle it.
     Other,
 }
 
@@ -92,7 +92,7 @@ struct Found {
     at: HashMap<u64, u32>,
     /// Address ranges of modules that have hooked functions.
     modules: Vec<(u64, u64)>,
-    /// Address ranges of the C library and the loader. Their own atomics say nothing that the hooks do not.
+    /// Address ranges of the C library and the loader. Their own atomics show nothing that the hooks do not.
     libraries: Vec<(u64, u64)>,
 }
 

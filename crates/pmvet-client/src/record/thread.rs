@@ -180,7 +180,7 @@ pub(crate) struct Thread {
     stack_memory: (*mut u8, usize),
 }
 
-/// What [`crate::control::lockstep`] remembers of a thread that has waited for others in vain.
+/// What [`crate::control::lockstep`] remembers about a thread whose waits for others were useless.
 #[derive(Debug, Default)]
 pub(crate) struct LockstepState {
     /// For how many fences it goes on without waiting.
@@ -319,7 +319,7 @@ impl Thread {
         !self.is_vfork_child && self.process != dynamorio::process()
     }
 
-    /// The process was forked behind DynamoRIO's back: everything here is the child's now.
+    /// The process was forked behind DynamoRIO's back: this state belongs to the child now.
     pub(crate) fn set_process(&mut self, process: u32) {
         self.process = process;
     }
@@ -343,7 +343,7 @@ impl Thread {
         // SAFETY: made by `start`, ended once, not used after.
         let mut thread = unsafe { Box::from_raw(this) };
         thread.trace.thread_ends();
-        // The slots may be another thread's: that of a child of vfork is ended by its parent.
+        // The slots may belong to another thread: the parent of a vfork child ends the child's thread.
         if thread.slot(slot::THREAD) == this as u64 {
             thread.set_slot(slot::THREAD, 0);
         }

@@ -1,4 +1,4 @@
-//! Transactions of libpmemobj: which functions are about them, and what a call says.
+//! Transactions of libpmemobj: the functions that handle them, and what a call means.
 //!
 //! The macros (`TX_BEGIN`, `TX_ADD`, `TX_SET`) and the C++ bindings all end in these functions, which the library exports: they are known
 //! by name whether or not it has debug information.
@@ -20,7 +20,7 @@ pub(crate) enum TransactionCall {
     Commit,
     Abort,
     End,
-    /// Says how far the transaction is. What aborts it may be a call that failed, such as an allocation.
+    /// Returns the stage of the transaction. A failed call, such as an allocation, may have aborted it.
     Stage,
     /// Of a `PMEMoid`, an offset into it, and a length.
     AddObject,
@@ -28,7 +28,7 @@ pub(crate) enum TransactionCall {
     AddMemory,
     Allocate {
         size: Size,
-        /// Tell whoever looks for races, too: whatever was there before has ended.
+        /// Also report the allocation for race detection: the earlier use of the memory has ended.
         ends_old_memory: bool,
     },
     /// Of a `PMEMoid`.
@@ -50,14 +50,14 @@ pub(crate) enum Size {
     WideText,
 }
 
-/// What the return of a call says.
+/// What the return of a call shows.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Told {
     pub(super) allocated: Option<(u64, u64)>,
     pub(super) aborted: bool,
 }
 
-/// The functions by name. With `races`, allocations are also told as such.
+/// The functions by name. With `races`, allocations are also reported as such.
 pub(super) fn functions(races: bool) -> impl Iterator<Item = (String, TransactionCall)> {
     use TransactionCall::{Abort, AddMemory, AddObject, Allocate, Begin, Commit, End, Free, Persist, Stage};
     let persist = Persist { addr: 1, len: 2 };
@@ -105,7 +105,7 @@ impl TransactionCall {
         matches!(self, Self::Allocate { ends_old_memory: true, .. })
     }
 
-    /// The bytes that a call is about. For an allocation: the pool, and how many bytes are wanted.
+    /// The bytes that a call concerns. For an allocation: the pool, and the requested size.
     pub(super) fn request(self, arguments: &[u64; 4], pool: u64) -> Request {
         let [first, second, third, fourth] = *arguments;
         match self {
@@ -158,7 +158,7 @@ impl TransactionCall {
     }
 }
 
-/// The bytes of a text of wide characters, with its end; not more than anybody reads.
+/// The bytes of a text of wide characters, with its terminator, up to a bound.
 fn wide_length(addr: u64) -> u64 {
     const MOST_CHARACTERS: u64 = 1024;
     let is_end = |i: &u64| dynamorio::read_word(addr.wrapping_add(4 * i)).is_none_or(|word| word as u32 == 0);

@@ -1,4 +1,4 @@
-//! The stores to PM that threads have not fenced yet. Whoever reads these bytes is traced.
+//! The stores to PM that threads have not fenced yet. A thread that reads these bytes is traced.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -55,13 +55,13 @@ impl InstructionTrace {
     }
 }
 
-/// The stores that threads have not fenced: whoever reads these bytes is traced.
+/// The stores that threads have not fenced: a thread that reads these bytes is traced.
 #[derive(Debug)]
 pub(super) struct UnfencedStores([ThreadStores; TRACKED_THREADS]);
 
 #[derive(Debug)]
 struct ThreadStores {
-    /// 0 if nobody uses this entry.
+    /// 0 if the entry is free.
     thread: AtomicU32,
     /// Address and size of stores to PM, in a ring.
     stores: [(AtomicU64, AtomicU64); STORES_PER_THREAD],
@@ -90,7 +90,7 @@ impl UnfencedStores {
     }
 
     /// Whether another thread has stored any of these bytes, or is about to. The answer may be wrong while an entry changes:
-    /// then a thread is traced in vain, or not traced.
+    /// then a thread is traced needlessly, or not traced.
     pub(super) fn overlaps(&self, reader: ThreadId, addr: u64, len: u64) -> bool {
         let others = self.0.iter().filter(|place| place.thread.load(Ordering::Acquire) != 0);
         others.filter(|place| place.thread.load(Ordering::Relaxed) != reader.0).any(|place| {

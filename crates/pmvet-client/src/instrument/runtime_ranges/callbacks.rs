@@ -37,7 +37,7 @@ unsafe extern "C" fn before(plan: *const RuntimeRanges) {
     if PM.is_empty() {
         return;
     }
-    // SAFETY: `call` passes a plan that lives for ever.
+    // SAFETY: `call` passes a plan that lives forever.
     let plan = unsafe { &*plan };
     let registers = dynamorio::registers();
     let thread = Thread::current();

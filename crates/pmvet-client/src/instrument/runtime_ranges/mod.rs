@@ -2,8 +2,8 @@
 //! accesses, bit strings.
 //!
 //! They are rare, so they go through DynamoRIO's own clean calls, which are slow and complete, once before and once after the
-//! target's instruction. Here is what is known when the block is made; [`ranges`] finds the ranges at run time, and
-//! [`callbacks`] reports them.
+//! target's instruction. This file has what is known when the block is made; [`ranges`] finds the ranges at run time,
+//! and [`callbacks`] reports them.
 
 #![allow(non_upper_case_globals, reason = "DynamoRIO's names in patterns")]
 
@@ -138,7 +138,7 @@ impl RuntimeRanges {
         self.store
     }
 
-    /// Makes it live as long as the code cache may refer to it: for ever, as blocks come back.
+    /// Makes it live as long as the code cache may refer to it: forever, as blocks come back.
     pub(crate) fn keep(self) -> &'static Self {
         Box::leak(Box::new(self))
     }

@@ -437,7 +437,7 @@ stubs! {
         save!(),
         the_rest_in_rust!();
 
-    /// A load that was done, from the address in the slot.
+    /// A load was done, from the address in the slot.
     load, spinning::load:
         save!(),
         spin_locks_still_held!(),

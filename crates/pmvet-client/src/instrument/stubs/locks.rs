@@ -1,4 +1,4 @@
-//! Hooked functions, above all those that take and give back a lock.
+//! Hooked functions, above all those that take and release a lock.
 
 use std::mem::offset_of;
 

@@ -4,16 +4,16 @@
 //! every other register, the flags included, still the target's.
 //!
 //! A store is two calls: [`before_store`] checks that the address is PM, prepares a record and takes the line's stripe lock;
-//! then the target's own instruction runs; then [`after_store`] copies the value, numbers the record, publishes it and gives the
-//! lock back. Number and store are thus under one lock, so numbers follow memory order. While the target has a single
-//! thread no lock and no atomic instruction is needed.
+//! then the target's own instruction runs; then [`after_store`] copies the value, numbers the record, publishes it and releases
+//! the lock. Number and store are thus under one lock, so numbers follow memory order. While the target has a single thread no
+//! lock and no atomic instruction is needed.
 //!
 //! A locked read-modify-write of volatile memory ([`before_atomic`], then [`after_store`]) is the same with the stripe of its address.
 //!
 //! Everything else is one call and needs no lock: a load after its instruction, so that it comes after the store whose value
 //! it read; a flush or fence before it, so that every store with a smaller number has been performed by then.
 //!
-//! Whatever is not the ordinary case (another mapping, two lines, a full ring, an unknown call path) is done in Rust by
+//! Unusual cases (another mapping, two lines, a full ring, an unknown call path) are handled in Rust by
 //! [`crate::record::slow_path`], at the price of saving the low halves of the vector registers, which is all that the client's
 //! Rust code changes (`docs/decisions/0007-stubs-in-machine-code.md`). Only general registers are used here.
 

@@ -1,4 +1,4 @@
-//! What the stubs are made of: the names that stand for offsets and constants, and pieces of code that several share.
+//! Building blocks of the stubs: names for offsets and constants, and shared pieces of code.
 //!
 //! Labels from 40 on belong to the pieces; 9 is where a stub gives up and leaves the rest to Rust.
 
@@ -140,8 +140,8 @@ macro_rules! restore_and_return {
     };
 }
 
-/// Where label 9 leads: calls a Rust function with the thread as its argument, keeping all registers that `save` does not
-/// cover, and returns.
+/// The target of label 9: calls a Rust function with the thread as its argument, keeping all registers that `save` does
+/// not cover, and returns.
 ///
 /// It saves the low halves of the vector registers, which is all that baseline x86-64 code changes: `xsave` would save
 /// everything and take thirty times as long. [`crate::dynamorio::bytes`] says what follows from that.
@@ -202,7 +202,8 @@ macro_rules! the_rest_in_rust {
     };
 }
 
-/// Locks the stripe of the word or line whose number is in `rdi`. If somebody has it, the rest is for Rust, which can wait.
+/// Locks the stripe of the word or line whose number is in `rdi`. If another thread holds it, the rest is for Rust, which
+/// can wait.
 macro_rules! lock_stripe {
     () => {
         "
@@ -304,8 +305,8 @@ macro_rules! write_place {
     };
 }
 
-/// The access is the same as the one before it. Goes to the label if it is to be reported all the same, and to Rust if the thread is to
-/// rest; otherwise goes on here.
+/// The access repeats the one before it. Goes to the label if it has to be reported anyway, and to Rust if the thread should rest;
+/// otherwise goes on here.
 macro_rules! same_again {
     ($report:literal) => {
         concat!(

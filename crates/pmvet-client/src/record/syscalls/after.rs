@@ -98,7 +98,7 @@ fn remember(thread: &mut Thread, mapping: Mapping, writable: bool) {
     thread.emit(What::Map { file, addr: start, len: end - start, offset, writable });
 }
 
-/// Something else is mapped here now: reports that PM was unmapped.
+/// Another mapping has replaced PM here: reports that PM was unmapped.
 fn replaced(thread: &mut Thread, addr: u64, len: u64) {
     for part in PM.remove(addr, len) {
         thread.emit(What::Unmap { addr: part.start, len: part.end - part.start });
@@ -150,7 +150,7 @@ fn report_written(
     thread.finish_access();
 }
 
-/// After a call that failed: mappings that it was to remove are still there.
+/// After a failed call: mappings that it should have removed are still there.
 pub(crate) fn undo(thread: &mut Thread, pending: PendingSyscall) {
     if let PendingSyscall::Unmapped(parts) = pending {
         for part in parts {

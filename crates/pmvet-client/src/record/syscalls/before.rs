@@ -15,7 +15,7 @@ use crate::record::pm::PM;
 use crate::record::thread::Thread;
 use crate::run::run;
 
-/// Before a call: reports what has to be reported by then. Returns what is left for when it has been made.
+/// Before a call: reports what has to be reported by then. Returns what is left to do after it.
 pub(crate) fn prepare(thread: &mut Thread, call: &Syscall, number: i64) -> PendingSyscall {
     if run().plan.loads {
         kernel_reads::report(thread, call, number);
@@ -250,14 +250,14 @@ fn deleted(call: &Syscall, directory: Option<i32>, path: i32) -> PendingSyscall 
     })
 }
 
-/// Memory that held spin locks are in may be about to go away.
+/// Memory that contains held spin locks may be about to be unmapped.
 pub(crate) fn forget_spin_locks(call: &Syscall, number: i64) {
     if let Some((start, len)) = memory_taken_away(call, number) {
         held_spin_locks::forget_range(start, len);
     }
 }
 
-/// Memory that may not be there any more after a call.
+/// Memory that a call may unmap.
 fn memory_taken_away(call: &Syscall, number: i64) -> Option<(u64, u64)> {
     let range = (call.get(0), whole_pages(call.get(1)));
     match number {

@@ -1,7 +1,7 @@
-//! What clients ask of a server and what it answers: the connections that it accepts, and what goes over them.
+//! Requests and replies of a server: the connections that it accepts, and the data on them.
 //!
-//! Only accepted connections count. A server that talks to somebody else, or to itself by a pair of sockets, is not asked anything there.
-//! Nothing is changed for the target: a server that waits for the edge of an event may take a short read for the end of what there is.
+//! Only accepted connections count: on others, such as those to another server or a pair of sockets to itself, a server gets no requests.
+//! Reads are not shortened: an edge-triggered server may take a short read for the end of the available data.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,7 +16,7 @@ use crate::dynamorio::{self, Syscall};
 use crate::record::open_file::stat;
 use crate::record::thread::Thread;
 
-/// The sockets that were accepted, by inode. The kernel does not use a number again for long.
+/// The accepted sockets, by inode. The kernel does not reuse a number for a long time.
 static ACCEPTED: RwLock<Option<HashSet<u64>>> = RwLock::new(None);
 
 /// After a call that succeeded with `result`.
@@ -32,7 +32,7 @@ pub(super) fn report(thread: &mut Thread, call: &Syscall, number: i64, result: u
                 thread.emit_from(call, What::Reply { connection, len: result, lines });
             }
         }
-        // From a file: where its lines end is not looked at.
+        // From a file, whose lines are not counted.
         libc::SYS_sendfile if result > 0 => {
             if let Some(connection) = connection(call.fd(0)) {
                 thread.emit_from(call, What::Reply { connection, len: result, lines: 0 });
@@ -51,7 +51,7 @@ fn accepted(thread: &mut Thread, call: &Syscall, fd: i32) {
     thread.emit_from(call, What::Connection { connection: socket.st_ino as u32, address: &address });
 }
 
-/// The number of the connection that a descriptor stands for.
+/// The number of the connection behind a descriptor.
 fn connection(fd: i32) -> Option<u32> {
     let accepted = ACCEPTED.read().unwrap_or_else(PoisonError::into_inner);
     let accepted = accepted.as_ref()?;

@@ -1,6 +1,6 @@
-//! What the kernel reads of PM for the target: bytes of PM files, and PM that is mapped and handed to a call.
+//! What the kernel reads from PM for the target: bytes of PM files, and mapped PM that is passed to a call.
 //!
-//! Reported before the call is made, with the length that it asks for. A call that reads less is reported as if it had read all.
+//! Reported before the call is made, with the requested length, even if the call then reads less.
 
 use pmvet_events::event::What;
 
@@ -10,7 +10,7 @@ use crate::record::open_file::OpenFile;
 use crate::record::pm::PM;
 use crate::record::thread::Thread;
 
-/// Reports what the call is about to read of PM.
+/// Reports what the call is about to read from PM.
 pub(crate) fn report(thread: &mut Thread, call: &Syscall, number: i64) {
     if let Some(read) = FileRead::new(call, number) {
         read.report(thread, call);

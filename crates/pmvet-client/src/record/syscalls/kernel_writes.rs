@@ -14,7 +14,7 @@ impl Buffer {
         self.addr
     }
 
-    /// How long it is, if the call does not decide that.
+    /// Its length, unless the call decides that.
     pub(super) fn most(&self) -> u64 {
         match self.len {
             Len::Fixed(len) | Len::Vector(len) => len,
@@ -37,7 +37,7 @@ enum Len {
 /// Size of the kernel's `struct stat`.
 const STAT_BYTES: u64 = 144;
 
-/// Calls with buffers: which argument, how long.
+/// Calls with buffers: the argument, and the length.
 const CALLS: &[(i64, i32, Len)] = &[
     (libc::SYS_read, 1, Len::Result),
     (libc::SYS_pread64, 1, Len::Result),

@@ -76,8 +76,8 @@ pub(crate) fn is_recorded(number: i64) -> bool {
 }
 
 /// Calls that wait, and that a signal ends early unless its handler asks for a restart. DynamoRIO restarts all calls that the
-/// client does not want to see, so that a server which waits for SIGTERM would wait for ever. `futex` is left out, because
-/// threads call it too often; so `sem_wait` goes on after a signal.
+/// client does not want to see, so a server that waits for SIGTERM would wait forever. `futex` is left out, because threads
+/// call it too often; so `sem_wait` goes on after a signal.
 fn may_block(number: i64) -> bool {
     matches!(
         number,

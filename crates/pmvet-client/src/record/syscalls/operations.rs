@@ -1,7 +1,7 @@
-//! What the target is asked to do and what it answers: reads of its operations, and output.
+//! Operations and answers of the target: reads of its operations, and output.
 //!
-//! The operations are lines of a regular file. The target is given one line at a time, as from a terminal, so that what it does between two
-//! reads is one operation. A program that wants more in one go asks again, as it must with a pipe.
+//! The operations are lines of a regular file. The target gets one line at a time, as from a terminal, so that what it does between two
+//! reads is one operation. A program that wants more at once reads again, as it must with a pipe.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
@@ -21,7 +21,7 @@ struct Ends {
     output: Option<Inode>,
 }
 
-/// Looked at when the target makes its first call: later it may have put something else in their place.
+/// Determined at the target's first call: later it may have replaced them.
 fn ends() -> Option<&'static Ends> {
     static ENDS: OnceLock<Ends> = OnceLock::new();
     let from = run().plan.operations.as_ref()?;
@@ -93,7 +93,7 @@ pub(crate) fn report(thread: &mut Thread, call: &Syscall, number: i64, result: u
     }
 }
 
-/// Whether somebody reads what is written there: standard output, or a connection.
+/// Whether a descriptor is an output: standard output, or a connection.
 fn is_output(fd: i32, ends: &Ends) -> bool {
     stat(fd).is_some_and(|stat| {
         stat.st_mode & libc::S_IFMT == libc::S_IFSOCK || ends.output == Some((stat.st_dev, stat.st_ino))

@@ -1,4 +1,4 @@
-//! What a system call leaves to be done when it returns.
+//! What is left to do when a system call returns.
 
 use std::path::PathBuf;
 
