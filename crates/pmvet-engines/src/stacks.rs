@@ -132,7 +132,7 @@ pub(crate) fn program_frames(symbolizer: &mut Symbolizer, sites: &[Site]) -> Sta
         symbolizer.path(site.module).is_some_and(|path| module_owner(path) == Owner::Runtime)
     };
     let mut end = sites.len();
-    // `_start` is in the program, and called by nobody.
+    // `_start` is in the program, and has no caller.
     if end > 1
         && starts_others(symbolizer, &sites[end - 2])
         && symbolizer.frames(sites[end - 1]).iter().any(|frame| frame.function.as_deref() == Some("_start"))

@@ -129,7 +129,7 @@ impl ServerSlot {
         self.turn.load(Ordering::Acquire)
     }
 
-    /// Changes whose turn it is, and wakes whoever waits for that.
+    /// Changes whose turn it is, and wakes the waiting side.
     pub fn set_turn(&self, turn: u32) {
         self.turn.store(turn, Ordering::Release);
         self.wake();

@@ -103,7 +103,7 @@ impl Line {
         content
     }
 
-    /// What it holds if all pending stores have reached PM.
+    /// Its content with all pending stores.
     pub fn newest(&self) -> LineContent {
         self.content(self.stores.len())
     }

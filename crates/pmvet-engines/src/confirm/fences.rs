@@ -55,7 +55,7 @@ enum Fit {
 struct Made {
     fences: Vec<(Nth, Fit)>,
     count: u32,
-    /// Locks that it holds, and words that it has changed atomically once: they may be locks, too.
+    /// Locks that it holds, and words that it has changed atomically and not changed since: they may be locks, too.
     held: HashSet<u64>,
 }
 

@@ -34,11 +34,11 @@ pub struct ConfirmPolicy {
     /// That budget is enough for this many runs as long as the recorded one.
     pub fewest_unpredicted_runs: u32,
 
-    /// If there is anything to force, recoveries from the recorded run may take this fraction of the time (1/n).
+    /// If there is anything to force, recoveries from the recorded run get this fraction (1/n) of the time.
     pub recorded_run_divisor: u32,
-    /// Restarts that show whether locks in PM stay held may take this fraction of the budget (1/n).
+    /// Restarts that show whether locks in PM stay held get this fraction (1/n) of the budget.
     pub restarts_divisor: u32,
-    /// If there is anything to force, recoveries that show the same may take this fraction of the time (1/n).
+    /// If there is anything to force, recoveries that show the same get this fraction (1/n) of the time.
     pub locks_divisor: u32,
 
     /// The search gives up after this many rounds in a row without anything new.

@@ -63,7 +63,7 @@ pub(super) struct FailurePoints {
     places: HashMap<(SiteId, ContextId), bool>,
     /// Call paths, by their addresses.
     pub(super) paths: HashSet<u64>,
-    /// Call paths that other runs have tried often enough.
+    /// Call paths to skip, since other runs have been through them.
     known: Arc<HashSet<u64>>,
     /// All failure points passed, including those not tried.
     pub(super) passed: u64,

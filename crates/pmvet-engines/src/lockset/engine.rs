@@ -31,8 +31,8 @@ pub struct Code {
 /// Looks up the names for an instruction.
 pub type CodeNames<'a> = &'a mut dyn FnMut(SiteId) -> Code;
 
-/// Libraries whose races with themselves are not reported: they know, for instance, which parts of a pool they rebuild
-/// whenever it is opened. A race is kept if the program itself stores or loads.
+/// Libraries whose races with themselves are not reported, such as those on parts of a pool that they rebuild whenever
+/// it is opened. A race is kept if the program itself stores or loads.
 const LIBRARIES: [&str; 3] = ["libpmem.so", "libpmem2.so", "libpmemobj.so"];
 
 /// HawkSet's analysis, fed with one event after the other.
@@ -376,8 +376,7 @@ impl LocksetEngine {
         }
     }
 
-    /// Orders the creator of a detached thread after the end of that thread: as nobody joins it, the program must learn
-    /// of its end in some other way.
+    /// Orders the creator of a detached thread after its end, of which the program must learn without a join.
     fn detach(&mut self, child: ThreadId, detached: bool, ended: bool) {
         let state = self.detached.threads.entry(child).or_default();
         (state.0, state.1) = (state.0 | detached, state.1 | ended);

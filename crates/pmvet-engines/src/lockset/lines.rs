@@ -158,7 +158,7 @@ pub(crate) struct TrackedLine {
     /// Locks under which the line was stored to lately.
     pub(crate) guards: [Option<LockId>; 4],
     pub(crate) content: LineContent,
-    /// Somebody has read what may be a string.
+    /// A thread has read what may be a string.
     pub(crate) holds_text: bool,
 }
 
@@ -218,8 +218,8 @@ impl TrackedLine {
         }
     }
 
-    /// Nobody has touched these newly allocated words, except `thread` if it filled them before the allocator handed them
-    /// out, as constructors do.
+    /// No thread has touched these newly allocated words, except `thread` if it filled them before the allocator handed
+    /// them out, as constructors do.
     pub(crate) fn renew(&mut self, bytes: u64, thread: ThreadId) {
         let own = self.dirty.iter().filter(|d| d.at.thread == thread).fold(self.filled(thread), |own, d| own | d.bytes);
         for word in words(bytes) {

@@ -201,7 +201,7 @@ impl HeldList {
         self.set
     }
 
-    /// The locks held now that were taken before `stamp` and not given back since.
+    /// The locks held now that were taken before `stamp` and not released since.
     pub(crate) fn since(&self, stamp: u32, sets: &mut Locksets) -> SetId {
         let newer = self.held.iter().filter(|h| h.stamp > stamp);
         newer.fold(self.set, |set, h| sets.without(set, h.hold))

@@ -21,7 +21,7 @@
 //!   loads and stores that differ in instruction, locks or time, and each new one is compared with them at once. Memory
 //!   that is freed and allocated again counts as new memory: see `LocksetOptions::allocators`.
 //! * The effective lockset consists of the locks that the *storing* thread still holds when the store becomes
-//!   persistent, whoever flushed it. For a thread that persists its own stores that is the paper's definition.
+//!   persistent, whichever thread flushed it. For a thread that persists its own stores that is the paper's definition.
 //! * A load counts when its thread acts on it (`reader`), as PMRace has it. The exception: a load under a lock that the
 //!   writer released too early counts at once.
 //! * Loads with which the C library reads past the end of a string do not count (`strings`).

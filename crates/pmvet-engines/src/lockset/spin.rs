@@ -46,7 +46,7 @@ pub(crate) struct KnownLocks {
     locks: Vec<Lock>,
     by_key: FastMap<u64, LockId>,
     sites: FastMap<SiteId, SiteRecord>,
-    /// Threads that do not hold a lock after all, with that lock.
+    /// Locks, each with a thread that does not hold it after all.
     pub(crate) dropped: Vec<(LockId, ThreadId)>,
     /// Sites known to take locks, as they have taken several words that are; filled at the end.
     lock_sites: FastSet<SiteId>,
@@ -511,8 +511,8 @@ impl KnownLocks {
             lock.word.sites.iter().for_each(|&site| *locks_taken.entry(site).or_default() += 1);
         }
         self.lock_sites.extend(locks_taken.into_iter().filter(|&(_, taken)| taken > 1).map(|(site, _)| site));
-        // If several threads at a time held one word of a site, its other words that are counted down can be shared,
-        // too, even if by chance only one thread held them.
+        // If several threads at a time held one word of a site, its other words that are counted down are shared, too,
+        // even if only one thread held them.
         let words = || self.locks.iter().map(|lock| &lock.word);
         let counting: FastSet<SiteId> =
             words().filter(|word| word.counts).flat_map(|word| word.sites.clone()).collect();

@@ -17,7 +17,7 @@ pub(super) struct Flushed {
 
 #[derive(Debug)]
 struct FlushedPage {
-    /// 0: nobody.
+    /// 0: none.
     last: [u16; LINES as usize],
     /// Lines that were made persistent in other ways, one bit each: by stores past the cache or by system calls.
     otherwise: u64,
