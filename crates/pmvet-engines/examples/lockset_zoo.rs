@@ -40,7 +40,7 @@ struct Bug {
     workload: Vec<String>,
 }
 
-/// The default, and what is compared with it.
+/// The default settings, and those to compare with them.
 fn settings() -> Vec<(&'static str, LocksetOptions)> {
     let with = |change: fn(&mut LocksetOptions)| {
         let mut options = LocksetOptions::default();

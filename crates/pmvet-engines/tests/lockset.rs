@@ -19,12 +19,12 @@ const Z: u64 = BASE + 0x10080;
 const A: u64 = 0x7000_0000;
 const B: u64 = 0x7000_0040;
 
-/// What one recording gives.
+/// What one recording predicts.
 fn findings(outcome: &LocksetAnalysis, stacks: &mut dyn Stacks, sources: &Sources) -> Vec<Finding> {
     join(vec![lockset::findings::findings(outcome, stacks, sources)])
 }
 
-/// Writes a run down, event by event. Sites are numbered as the test likes.
+/// Scripts a run, event by event. The test chooses the numbers of sites.
 struct Script {
     engine: LocksetEngine,
     seq: u64,
@@ -71,7 +71,7 @@ impl Script {
         self.add(thread, site, What::Load { addr, size: 8 });
     }
 
-    /// A load that its thread acts on: it stores somewhere of its own.
+    /// A load that its thread acts on, by a store to a place of its own.
     fn use_(&mut self, thread: u32, site: u32, addr: u64) {
         self.load(thread, site, addr);
         self.act(thread);
@@ -109,7 +109,7 @@ impl Script {
         self.add(thread, 905, What::Sync { object: B, op });
     }
 
-    /// Both threads have been at `addr`, so that what follows is not initialisation.
+    /// Both threads have touched `addr`, so that what follows is not initialisation.
     fn public(&mut self, addr: u64) {
         self.load(2, 906, addr);
         self.load(3, 906, addr);
@@ -122,7 +122,7 @@ impl Script {
 
 fn races(outcome: &LocksetAnalysis) -> Vec<(u32, u32)> {
     let mut found: Vec<_> = outcome.races.iter().map(|r| (r.store.site.0, r.load.site.0)).collect();
-    // Those of `Script::public` only prepare the scene.
+    // Races of `Script::public` only prepare the test.
     found.retain(|&(_, load)| load != 906);
     found.sort_unstable();
     found
@@ -491,7 +491,7 @@ fn an_inferred_spin_lock_protects_and_can_be_turned_off_or_denied() {
 
 #[test]
 fn a_mutex_outside_of_pm_is_known_by_its_atomics() {
-    // Rust's: 0 free, 1 held, 2 held and waited for; given back by an exchange.
+    // Rust's mutex: 0 free, 1 held, 2 held and waited for; released by an exchange.
     let mut s = new();
     s.cas(2, 51, A, 0, 1, true);
     s.store(2, 1, X);
@@ -504,7 +504,7 @@ fn a_mutex_outside_of_pm_is_known_by_its_atomics() {
     assert_eq!(s.races(), []);
 }
 
-/// Whatever came in between: that threads took turns, or that one was done before the other began, is an accident.
+/// Whatever happens in between: it is chance that threads took turns, or that one was done before the other began.
 #[test]
 fn a_load_races_with_stores_that_others_have_long_covered() {
     let mut s = new();
@@ -532,7 +532,8 @@ fn a_load_races_with_stores_that_others_have_long_covered() {
     assert_eq!(s.races(), [(2, 2)]);
 }
 
-/// Who follows a pointer takes the lock of what it leads to. Had it led elsewhere, the lock would have been another one.
+/// A thread that follows a pointer takes the lock of its target. Had the pointer led elsewhere, it would have taken
+/// another lock.
 #[test]
 fn a_lock_that_depends_on_the_value_says_nothing_about_other_values() {
     for (lock, expected) in [(B, vec![]), (A, vec![(3, 2)])] {
@@ -553,7 +554,7 @@ fn a_lock_that_depends_on_the_value_says_nothing_about_other_values() {
     }
 }
 
-/// Many threads that do the same are represented by some of them, whoever comes from the other side.
+/// Some of many threads that do the same represent all of them, whichever thread is on the other side.
 #[test]
 fn a_crowd_of_like_threads_hides_nothing() {
     for reader in 2..40 {
@@ -648,7 +649,7 @@ fn what_the_c_library_stores_to_a_lock_that_a_function_wraps_is_no_data() {
     }
 }
 
-/// A sequence lock: odd while somebody writes. `given_back` is the instruction that makes it even again, by one more.
+/// A sequence lock: odd while a thread writes. `given_back` is the instruction that makes it even again, by one more.
 fn sequence_sections(given_back: u32) -> (Vec<(u32, u32)>, Vec<LockShape>) {
     let mut s = new();
     for round in 0..4u32 {
@@ -671,7 +672,7 @@ fn sequence_sections(given_back: u32) -> (Vec<(u32, u32)>, Vec<LockShape>) {
 #[test]
 fn a_sequence_lock_may_count_up_by_two_instructions_and_not_by_one() {
     assert_eq!(sequence_sections(52), (vec![], vec![LockShape::Version]));
-    // One instruction that counts up, twice in a row by each thread, is a counter.
+    // One instruction that increments, twice in a row by each thread, is a counter.
     assert_eq!(sequence_sections(51), (vec![(1, 2)], vec![]));
 }
 
@@ -729,7 +730,7 @@ fn what_several_hold_at_a_time_in_one_place_is_shared_elsewhere_too() {
     assert_eq!(counted_sections(true, false), []);
 }
 
-/// A counter beside a name, which others look for with a vector string function.
+/// A counter beside a name, which other threads search with a vector string function.
 #[test]
 fn what_a_string_function_reads_behind_the_string_does_not_count() {
     for (name, function, module, expected) in [
@@ -758,7 +759,7 @@ fn what_a_string_function_reads_behind_the_string_does_not_count() {
     }
 }
 
-/// The string grows until it includes what had been behind it.
+/// The string grows until it includes what was behind it.
 #[test]
 fn a_string_that_grows_is_another_string() {
     let mut s = new();
@@ -800,7 +801,7 @@ fn functions_that_take_no_lock_in_the_run_are_named() {
     assert_eq!(outcome.unmatched.sync, ["no_such_function"]);
 }
 
-/// Who waits for a `pthread_rwlock_t` changes words of it as spin locks are changed.
+/// A thread that waits for a `pthread_rwlock_t` changes words of it the way spin locks change.
 #[test]
 fn words_within_a_lock_are_no_locks_and_hide_none_of_it() {
     let mut s = new();
@@ -837,7 +838,7 @@ fn a_counter_that_moves_in_strides_is_no_version_lock() {
     assert_eq!(s.races(), [(1, 2)]);
 }
 
-/// A spin lock in volatile memory, given back by a plain store that shows only at the thread's next event.
+/// A spin lock in volatile memory, released by a plain store that shows only at the thread's next event.
 #[test]
 fn a_volatile_spin_lock_protects_until_the_store_that_frees_it_is_found() {
     for late in [false, true] {
@@ -859,7 +860,7 @@ fn a_volatile_spin_lock_protects_until_the_store_that_frees_it_is_found() {
     }
 }
 
-/// The same, given back by an exchange that only stores. Where it is not held, such a store takes nothing.
+/// The same, released by an exchange that only stores. If the lock is not held, such a store takes nothing.
 #[test]
 fn an_exchange_that_only_stores_gives_a_lock_back_and_takes_none() {
     let stored = |s: &mut Script, thread: u32, addr: u64, old: u64, new: u64| {
@@ -902,7 +903,7 @@ fn an_exchange_of_pm_that_only_stores_is_a_store_and_may_lock_what_is_not_publis
         }
         assert_eq!(s.races() == [(1, 2)], discards);
     }
-    // A node that nobody else knows is locked by its maker, which uses what it found as little.
+    // The maker of a node that no other thread knows locks it, and does not use what it found either.
     let mut s = new();
     exchange(&mut s, 2, 50, Z, 1, true);
     s.store(2, 1, X);
@@ -916,7 +917,7 @@ fn an_exchange_of_pm_that_only_stores_is_a_store_and_may_lock_what_is_not_publis
     assert_eq!(s.races(), []);
 }
 
-/// What another thread has put there is no store of the thread's own.
+/// A value that another thread put there is no store of this thread.
 #[test]
 fn a_word_that_another_thread_has_changed_is_not_given_back() {
     let mut s = new();
@@ -956,7 +957,7 @@ fn a_ticket_lock_and_a_reader_writer_lock_are_told_apart() {
     assert_eq!((races(&outcome), outcome.inferred[0].shape), (vec![], LockShape::ReaderWriter));
 }
 
-/// A version lock is set up by a read-modify-write, as if that took it. Whoever comes next shows what takes it.
+/// A read-modify-write sets up a version lock, as if it took the lock. The next thread shows what really takes it.
 #[test]
 fn a_version_lock_that_is_set_up_by_a_read_modify_write_is_taken_where_it_is_taken() {
     let section = |s: &mut Script, thread: u32, version: &mut u64| {
@@ -1109,7 +1110,7 @@ fn locks_that_are_never_given_back_are_locks_if_they_are_taken_where_locks_are()
                 s.put(2, 52, word(i), &0u64.to_le_bytes());
             }
         }
-        // For good, as a table that was replaced: its locks stay in the cache, held.
+        // Forever, as in a table that was replaced: its locks stay held, in the cache.
         for i in 0..20 {
             s.cas(2, 51, word(i), 0, 2, true);
             s.use_(3, 2, word(i));
@@ -1245,7 +1246,7 @@ fn memory_that_a_pointer_newly_leads_to_was_unpublished() {
     }
 }
 
-/// An object is copied to memory that is used again, changed, made persistent and then published.
+/// An object is copied to reused memory, changed, made persistent and then published.
 #[test]
 fn what_is_filled_and_then_changed_was_unpublished_too() {
     for (writer, publishes, expected) in
@@ -1272,7 +1273,7 @@ fn what_is_filled_and_then_changed_was_unpublished_too() {
 fn what_a_constructor_fills_before_the_allocator_returns_was_unpublished() {
     for (known, overwritten) in [(true, false), (true, true), (false, false), (false, true)] {
         let mut s = new();
-        // In an earlier life others have read it.
+        // Other threads have read the memory before it was reused.
         s.use_(3, 2, X);
         s.store(2, 1, X);
         if known {
@@ -1282,7 +1283,7 @@ fn what_a_constructor_fills_before_the_allocator_returns_was_unpublished() {
             s.store(2, 3, X);
         }
         s.persist(2, X);
-        // Published under a lock that the reader has given back when it follows the pointer.
+        // Published under a lock that the reader has released when it follows the pointer.
         s.lock(2, A);
         s.store(2, 5, Y);
         s.persist(2, Y);
@@ -1334,7 +1335,7 @@ fn a_window_that_a_helper_ends_is_over_when_the_writer_ends_it_too() {
 fn what_is_stored_to_a_lock_before_it_is_one_is_no_data() {
     let mut s = new();
     s.public(Z);
-    // Set up by a plain store, and looked at before that is persistent.
+    // Set up by a plain store, and read before that is persistent.
     s.put(2, 5, Z, &0u64.to_le_bytes());
     s.use_(3, 4, Z);
     for thread in [2, 3, 2, 3] {
@@ -1493,7 +1494,7 @@ fn locks_are_named_by_variable_by_place_in_pm_or_by_the_line_that_takes_them() {
     assert_eq!(locks_of(A + 64, A), (taken(" #1"), taken(" #2")));
     assert_eq!(locks_of(A, A + 64), (taken(" #1"), taken(" #2")));
     assert_eq!(locks_of(VARIABLE, VARIABLE + 40), ("`table_lock`".into(), "`table_lock`+0x28".into()));
-    // What a function that takes locks is called with is their name.
+    // The arguments of a function that takes locks name them.
     let sources = Sources::in_memory([("a.c", "\n".repeat(902) + "spin_lock(&b->lock);\n")]);
     let mut s = new();
     s.lock(2, A);
@@ -1520,7 +1521,7 @@ fn a_race_says_from_when_to_when_its_locks_were_held() {
     s.load(3, 2, X);
     s.act(3);
     s.unlock(3, A + 64);
-    // Taken and given back before and after: not the critical section of the load.
+    // Taken and released before and after: not the critical section of the load.
     s.lock(3, A + 64);
     s.unlock(3, A + 64);
     s.persist(2, X);

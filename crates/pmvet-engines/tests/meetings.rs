@@ -1,4 +1,4 @@
-//! What threads do to each other, on scripted events: whose stores are lost, and who is to blame.
+//! Meetings on scripted events: whose stores are lost, and which thread is to blame.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -69,7 +69,7 @@ fn of_store(meetings: &Meetings, site: u32) -> &Meeting {
     found[0]
 }
 
-/// Who loses a line loses what others have stored there, too, and may not be the one to blame.
+/// Losing a line also loses what other threads have stored there, which may be to blame instead.
 #[test]
 fn who_shares_a_line_is_told_apart() {
     let mut script = Script::new();
@@ -115,7 +115,7 @@ fn what_comes_later_to_the_line_that_is_read_is_known() {
     }
 }
 
-/// A thread stores twice to a line. Nobody reads the first: the second may be the one to blame for both.
+/// A thread stores twice to a line. No thread reads the first store: the second may be to blame for both.
 #[test]
 fn what_the_writer_stores_later_to_the_line_is_known() {
     for reads in [false, true] {

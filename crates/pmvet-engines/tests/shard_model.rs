@@ -7,15 +7,15 @@ use pmvet_engines::shards::balance;
 /// A program whose check takes one machine about two hours.
 const CRASHES: usize = 20_000;
 const SECONDS_PER_EXECUTION: f64 = 0.1;
-/// What each task does for itself: it reads the recording, and follows its events.
+/// What each task does itself: it reads the recording, and follows its events.
 const RECORDING_BYTES: f64 = 200e6;
 const ANALYSIS_SECONDS: f64 = 20.0;
 /// The shared folder, and the one link that a machine has to it.
 const FOLDER_BYTES_PER_SECOND: f64 = 1e9;
 const LINK_BYTES_PER_SECOND: f64 = 250e6;
-/// The scheduler starts so many tasks in a second.
+/// How many tasks the scheduler starts per second.
 const STARTS_PER_SECOND: f64 = 50.0;
-/// What joining costs for each execution, whoever made it.
+/// What joining costs for each execution, whichever task made it.
 const JOIN_SECONDS_PER_EXECUTION: f64 = 20e-6;
 
 /// Random numbers above 0 and up to 1, always the same.

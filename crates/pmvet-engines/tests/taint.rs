@@ -6,7 +6,7 @@ use iced_x86::code_asm::*;
 use iced_x86::{IcedError, Register as R};
 use pmvet_engines::confirm::taint::{Effect, Registers, Taint, TracedInstruction};
 
-/// Where memory that depends on the value is, and memory that does not; both are in registers.
+/// Addresses of memory that depends on the value, and of memory that does not; both are in registers.
 const VALUE: u64 = 0x9000;
 const OTHER: u64 = 0xa000;
 const STACK: u64 = 0xb000;

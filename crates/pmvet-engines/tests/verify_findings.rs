@@ -42,7 +42,7 @@ fn found(ops: &[Op], recovery: &(dyn Fn(&mut Pm<'_>) -> u64 + Sync), how: &How) 
     found.into_iter().map(|found| found.finding).collect()
 }
 
-/// Lines 0 and 1 are to have the same sum as before: `amount` goes from one to the other, in two steps. Line 2 counts what was done.
+/// The sum of lines 0 and 1 must stay the same: `amount` moves from one to the other, in two steps. Line 2 counts what was done.
 fn transfer(amount: u8) -> Vec<Op> {
     let mut ops = Vec::new();
     for (line, value) in [(0, 100 - amount), (2, 1), (1, 100 + amount), (2, 2)] {

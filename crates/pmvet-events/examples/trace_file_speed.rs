@@ -126,7 +126,7 @@ fn workload(threads: u32, loads: bool) -> Vec<Step> {
     run.steps
 }
 
-/// What this thread has used of a processor: unlike the clock on the wall it does not depend on what else runs.
+/// Processor time of this thread: unlike wall-clock time, it does not depend on what else runs.
 fn used() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(stat.split(' ').next().and_then(|used| used.parse().ok()).unwrap_or(0))

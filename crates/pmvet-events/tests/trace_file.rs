@@ -1,4 +1,4 @@
-//! The trace file keeps every event, and refuses everything that is not a whole trace.
+//! The trace file keeps every event, and the reader refuses everything that is not a complete trace.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -182,7 +182,7 @@ fn record(seeds: &[Seed], places: &dyn Places) -> Vec<u8> {
     writer.finish(&end()).unwrap()
 }
 
-/// Reads all there is and says how many events that were.
+/// Reads all events and returns how many there were.
 fn read(bytes: &[u8]) -> Result<u64, TraceError> {
     let mut events = 0;
     let mut reader = TraceReader::new(bytes)?;
@@ -494,7 +494,7 @@ proptest! {
     }
 }
 
-/// A disk with so many bytes left.
+/// A disk with this many bytes left.
 #[derive(Debug)]
 struct Disk(usize);
 

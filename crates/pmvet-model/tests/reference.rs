@@ -1,5 +1,5 @@
-//! The model against one that is too simple to be wrong: per line a list of all stores ever made and a count of those that are
-//! guaranteed; per thread a list of all flushes.
+//! Compares the model with one that is too simple to be wrong: per line a list of all stores ever made and a count of those
+//! that are guaranteed; per thread a list of all flushes.
 
 mod common;
 

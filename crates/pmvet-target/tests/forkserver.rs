@@ -1,4 +1,4 @@
-//! One target, run many times.
+//! Runs one target many times.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs::File;
@@ -142,7 +142,7 @@ fn a_branch_has_the_pool_open() {
     let second = served.server.branch(FIRST).unwrap().unwrap();
     assert_eq!(served.server.point(second), ForkPoint::Input);
     assert_eq!(served.status(second, "12"), 2);
-    // Nobody has put the pool right.
+    // The pool was not restored.
     assert_eq!(served.status(second, "12"), 4);
     assert_eq!(served.run(second, "a").0, ForkedEnd::Exit(TargetExit::Signal(libc::SIGABRT)));
     served.server.end(second);
@@ -163,7 +163,7 @@ fn runs_can_keep_to_themselves_what_they_do_to_pm() {
         assert!(!served.server.was_left());
     }
     let apart = served.server.counts();
-    // These end where they would reach the pool in another way.
+    // These runs end where they would access the pool in another way.
     for other_way in ["1r", "1w", "1o", "1c", "1d", "1v", "1f"] {
         served.server.keep_apart(true);
         assert_eq!(served.run(second, other_way), (ForkedEnd::Exit(TargetExit::Status(0)), 0, 0), "{other_way}");

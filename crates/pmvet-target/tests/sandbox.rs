@@ -223,7 +223,7 @@ fn a_program_starts_as_from_a_shell() {
     let script = scene.folder.path().join("script");
     std::fs::write(&script, "echo $HOME; ps -o pgid= $$ | grep -q $$ && cat").unwrap();
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    // One that only a shell can read, and one that is looked for.
+    // A program that only a shell can read, and one that is searched in `PATH`.
     for command in [vec![script.clone().into()], vec![OsString::from("sh"), script.into()]] {
         let variables = [("HOME".into(), "/of/mine".into())];
         let input = sparse::input().unwrap();
@@ -254,7 +254,7 @@ fn a_hang_ends_in_time_and_leaves_nobody() {
     let run = run(&job, &scene.overlay);
     assert_eq!(run.end, SandboxedEnd::Timeout);
     let left: i32 = String::from_utf8(run.output).unwrap().trim().parse().unwrap();
-    // Its new parent may not have taken note yet.
+    // Its new parent may not have noticed yet.
     let stat = std::fs::read_to_string(format!("/proc/{left}/stat")).unwrap_or_default();
     assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
 }

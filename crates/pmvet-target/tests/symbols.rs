@@ -1,4 +1,4 @@
-//! Symbolisation of programs compiled with the flags that are met in practice.
+//! Symbolisation of programs compiled with flags that are common in practice.
 //!
 //! Nothing is run: labels in the sources mark the instructions, and `nm` tells where the linker put them.
 
@@ -628,7 +628,7 @@ fn specimens() -> &'static [Vec<u8>] {
     })
 }
 
-/// Asks all there is to ask about a file.
+/// Makes every possible query about a file.
 fn interrogate(content: &[u8]) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("prog");

@@ -265,7 +265,7 @@ pub(crate) fn observe(image: Image, lines: &UncertainLines, recovery: &Recovery<
     (trace, outcome, reads, effects, inners)
 }
 
-/// Is told of the crashes in a recovery.
+/// Observer of the crashes in a recovery.
 type Inside<'a> =
     &'a mut dyn FnMut(&UncertainLines, &ImageChoice, &[pmvet_engines::verify::UncertainRead], &Image, &[Inner]);
 
@@ -345,7 +345,7 @@ pub(crate) fn lazy_twice(crash: &Crash, recovery: &Recovery<'_>, second: &Recove
 /// Too simple to be wrong: per line all stores ever made and how many are guaranteed; per thread all flushes.
 #[derive(Default, Clone)]
 pub(crate) struct Reference {
-    /// Where in the line, which bytes, and whether they come together.
+    /// Offset in the line, bytes, and whether they are atomic.
     stores: BTreeMap<usize, Vec<(usize, Vec<u8>, bool)>>,
     guaranteed: BTreeMap<usize, usize>,
     flushes: Vec<(u32, usize, usize)>,
