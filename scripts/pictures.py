@@ -16,8 +16,6 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COMMAND = ["pmvet", "vet", "--", "./ledger", "/dev/shm/ledger", "5"]
-# The picture shows a finding up to the end of its source lines, and the last lines of the run.
-FIRST_LINES, LAST_LINES = 19, 9
 WIDTH, LINE_HEIGHT, CHARACTER = 880, 18, 8.43
 COLOURS = {"30": "#0b1021", "31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "34": "#79c0ff", "35": "#d2a8ff", "36": "#76e3ea", "37": "#e6edf3"}
 
@@ -72,9 +70,8 @@ def main():
         subprocess.run(["cc", "-g", "-O2", "-o", "ledger", "ledger.c"], check=True, **here)
         coloured = COMMAND[:2] + ["--color", "always"] + COMMAND[2:]
         run = subprocess.run(coloured, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **here)
-        printed = run.stdout.rstrip("\n").split("\n")
         lines = ["\x1b[1;32m$\x1b[0m \x1b[1m" + " ".join(COMMAND) + "\x1b[0m"]
-        lines += printed[:FIRST_LINES] + ["   \x1b[36m...\x1b[0m"] + printed[-LAST_LINES:]
+        lines += run.stdout.rstrip("\n").split("\n")
         with open(os.path.join(to, "session.svg"), "w") as file:
             file.write(svg(lines))
     print(f"{to}/session.svg")
