@@ -174,7 +174,12 @@ impl Operations {
                 }
                 let populate = fills[below(fills.len())];
                 let at = below(lines.len() + 1);
-                let new: Vec<String> = (0..4 + below(28)).map(|_| self.render(populate, &[], below)).collect();
+                let new: Vec<String> = (0..many(below)).map(|_| self.render(populate, &[], below)).collect();
+                lines.splice(at..at, new);
+            }
+            10 => {
+                let new = self.workload(below);
+                let at = below(lines.len() + 1);
                 lines.splice(at..at, new);
             }
             _ => {
@@ -183,6 +188,22 @@ impl Operations {
                 lines.insert(at, self.render(template, &keys, below));
             }
         }
+    }
+
+    /// Many operations of a few kinds on a set of keys. Some states need a history that no sequence of small changes leads to, as
+    /// when a table has to grow, or nodes to become empty, in the order in which they were filled or in another.
+    fn workload(&self, below: Chance<'_>) -> Vec<String> {
+        let kinds: Vec<&String> = (0..1 + below(4)).map(|_| &self.operations[below(self.operations.len())]).collect();
+        let range = self.number_range();
+        let count = many(below);
+        let keys: Vec<i64> =
+            (0..1 + below(count)).filter_map(|_| self.value(&range, &[], below).parse().ok()).collect();
+        (0..count).map(|_| self.render(kinds[below(kinds.len())], &keys, below)).collect()
+    }
+
+    /// What a number in a line may be, as far as the first parameter that is a number tells.
+    fn number_range(&self) -> Parameter {
+        self.parameters.values().find(|p| p.values.is_empty()).cloned().unwrap_or_default()
     }
 
     fn value(&self, parameter: &Parameter, keys: &[i64], below: Chance<'_>) -> String {
@@ -229,12 +250,18 @@ impl Operations {
             return self.render(&self.operations[below(self.operations.len())], keys, below);
         }
         let place = places[below(places.len())];
-        let range = self.parameters.values().find(|p| p.values.is_empty()).cloned().unwrap_or_default();
-        let number = self.value(&range, keys, below);
+        let number = self.value(&self.number_range(), keys, below);
         let words: Vec<&str> =
             words.iter().enumerate().map(|(i, word)| if i == place { &number } else { *word }).collect();
         words.join(" ")
     }
+}
+
+/// From four to about five hundred, each order of magnitude as often as the others: a few are quick to run, and some states
+/// are not reached with less than hundreds.
+fn many(below: Chance<'_>) -> usize {
+    let least = 4 << below(7);
+    least + below(least)
 }
 
 /// The numbers in some lines.
@@ -291,6 +318,22 @@ pub(super) mod tests {
                 input.pop();
             }
         }
+    }
+
+    #[test]
+    fn some_mutants_are_long_histories_on_few_keys() {
+        let ops = Operations::parse(OPS).unwrap();
+        let (mut long, mut mixed) = (0, 0);
+        for seed in 0..2000 {
+            let mut input = b"i 5\n".to_vec();
+            ops.mutate(&mut input, b"", &mut chance(seed));
+            let lines = input.split(|&byte| byte == b'\n').count();
+            let removes = input.iter().filter(|&&byte| byte == b'r').count();
+            long += usize::from(lines > 200);
+            mixed += usize::from(lines > 200 && removes > 50 && lines - removes > 50);
+        }
+        assert!(long > 50 && long < 500, "{long}");
+        assert!(mixed > 10, "{mixed}");
     }
 
     #[test]

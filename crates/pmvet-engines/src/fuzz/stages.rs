@@ -11,7 +11,7 @@ use libafl::executors::{Executor, ExitKind, HasObservers};
 use libafl::feedbacks::{Feedback, StateInitializer};
 use libafl::schedulers::TestcaseScore;
 use libafl::stages::{Restartable, Stage};
-use libafl::state::{HasCorpus, HasExecutions, HasRand};
+use libafl::state::{HasCorpus, HasExecutions, HasMaxSize, HasRand};
 use libafl::{Error as AflError, Evaluator, HasMetadata};
 use libafl_bolts::rands::Rand;
 use libafl_bolts::tuples::RefIndexable;
@@ -166,7 +166,7 @@ where
 
 impl<E, EM, S, Z> Stage<E, EM, S, Z> for Growth<'_, E, EM, S, Z>
 where
-    S: HasRand + HasCorpus<Case>,
+    S: HasRand + HasCorpus<Case> + HasMaxSize,
     Z: Evaluator<E, EM, Case, S>,
 {
     fn perform(&mut self, fuzzer: &mut Z, executor: &mut E, state: &mut S, manager: &mut EM) -> Result<(), AflError> {
@@ -185,7 +185,12 @@ where
             let grown = match fresh {
                 Some(fresh) => world.grow(&fresh, &mut |n| below(state, n)),
                 None if world.may_wander() => {
-                    let input = any_input(state);
+                    // A step leaves an image for ever, so it is a long one, as a rule.
+                    let mut input = any_input(state);
+                    for _ in 1..1usize << below(state, 4) {
+                        input.extend(any_input(state));
+                    }
+                    input.truncate(state.max_size());
                     world.wander(input, &mut |n| below(state, n))
                 }
                 None => return Ok(()),
