@@ -41,6 +41,15 @@ struct LastRun {
     operations: u64,
 }
 
+/// What a run is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To see whether its case is worth keeping.
+    Coverage,
+    /// To have the content of PM that it leaves.
+    Image,
+}
+
 /// Runs over which the average is taken.
 const OF_LATE: u64 = 1024;
 
@@ -145,7 +154,7 @@ impl<'a> CampaignState<'a> {
         &mut self,
         case: &Case,
         stop: (u64, u64),
-        keep: bool,
+        purpose: Purpose,
         judge: Option<InputEndJudge<'_>>,
     ) -> Result<CaseOutcome, FuzzError> {
         let content = self.content(case.image)?;
@@ -154,8 +163,9 @@ impl<'a> CampaignState<'a> {
             content: &content,
             input: &case.input,
             stop,
-            keep,
+            keep: purpose == Purpose::Image,
             once: std::mem::take(&mut self.once),
+            hurried: purpose == Purpose::Coverage,
         };
         let outcome = self.runner.run(&order, judge)?;
         self.stats.runs += 1;
@@ -169,16 +179,16 @@ impl<'a> CampaignState<'a> {
         let mut cuts = std::mem::take(&mut self.cuts);
         let mut rest = Rest::Wanted;
         let mut at_end = Vec::new();
-        let outcome = self.run_case(
-            case,
-            (0, 0),
-            false,
-            Some(&mut |maps| {
+        let outcome = if cuts.asks() {
+            let mut judge = |maps: &Maps| {
                 at_end = maps.copy();
                 rest = cuts.at_end(&at_end);
                 !matches!(rest, Rest::Cut(_))
-            }),
-        );
+            };
+            self.run_case(case, (0, 0), Purpose::Coverage, Some(&mut judge))
+        } else {
+            self.run_case(case, (0, 0), Purpose::Coverage, None)
+        };
         self.cuts = cuts;
         let outcome = outcome?;
         let operations = outcome.operations.0;
@@ -250,7 +260,7 @@ impl<'a> CampaignState<'a> {
             at_end = Some(xxh3_64(&maps.copy()));
             true
         };
-        let outcome = self.run_case(case, (0, 0), true, Some(&mut go_on))?;
+        let outcome = self.run_case(case, (0, 0), Purpose::Image, Some(&mut go_on))?;
         let again = if fresh.last.cut { at_end } else { Some(xxh3_64(&outcome.counts)) };
         if let (Some(counts), Some(again)) = (fresh.last.counts, again) {
             self.stats.repeated += 1;
@@ -267,7 +277,7 @@ impl<'a> CampaignState<'a> {
             Favour::Branch | Favour::None => 1,
         };
         for stop in self.crash_points(many, operations, fences, below) {
-            let outcome = self.run_case(case, stop, true, None)?;
+            let outcome = self.run_case(case, stop, Purpose::Image, None)?;
             if outcome.stopped {
                 self.add_image(outcome, case, stop, &mut cases, below)?;
             }

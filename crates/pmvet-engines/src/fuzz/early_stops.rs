@@ -23,8 +23,11 @@ pub(super) struct EarlyStops {
     before: Vec<u8>,
     /// What runs that went on did to PM after that.
     rests: SeenPaths,
-    /// The last runs that went on: their PM paths before and after the end of their input, and whether they did
-    /// something new after it.
+    /// Runs that could have been judged where their input ends.
+    runs: u64,
+    /// Runs in a row that were judged in vain: too little was known to cut them.
+    in_vain: u64,
+    /// The last runs that went on: their PM paths before and after the end of their input, and whether they did something new after it.
     went_on: VecDeque<(u64, u64, bool)>,
 }
 
@@ -34,6 +37,10 @@ const SAMPLE: u64 = 128;
 const TELLING: usize = 32;
 /// Up to this many different rests count as alike: a pool may be closed in more than one state.
 const MOST_RESTS: usize = 6;
+
+/// After this many runs in a row that went on in vain, only one in `ASKED` is judged.
+const MOST_IN_VAIN: u64 = 256;
+const ASKED: u64 = 16;
 
 /// What becomes of a run at the end of its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,11 +54,18 @@ pub(super) enum Rest {
 }
 
 impl EarlyStops {
+    /// Whether to judge the next run where its input ends. Judging costs time, too.
+    pub(super) fn asks(&mut self) -> bool {
+        self.runs += 1;
+        self.in_vain < MOST_IN_VAIN || self.runs.is_multiple_of(ASKED)
+    }
+
     /// Decides about a run that has read all of its input and has done this.
     pub(super) fn at_end(&mut self, counts: &[u8]) -> Rest {
         let favour = self.seen.add(counts);
         let known = self.lose_little();
         let new = favour > Favour::Branch || favour > Favour::None && !known;
+        self.in_vain = if known { 0 } else { self.in_vain + 1 };
         self.same += u64::from(!new);
         let rest = match (known, new) {
             (false, true) => Rest::Wanted,
@@ -117,6 +131,29 @@ mod tests {
         assert_eq!(cut(|i| i % 20, |i| if i < 98 { 0 } else { i }), 0);
         assert_eq!(cut(|_| 0, |i| i % 20), 0, "the work is done after the input was read");
         assert_eq!(cut(|i| i % 2, |i| i % 3), 0);
+    }
+
+    #[test]
+    fn few_runs_are_asked_while_none_can_be_cut() {
+        let mut cuts = EarlyStops::default();
+        let mut asked = 0;
+        for run in 0..1600 {
+            if cuts.asks() {
+                asked += 1;
+                while cuts.at_end(&done(0)) != Rest::Sampled {}
+                // The work is done after the input was read, until it is not any more.
+                let mut counts = done(0);
+                counts[1000 + run % 20] += 1;
+                cuts.learn(&counts);
+            }
+        }
+        assert!((MOST_IN_VAIN..MOST_IN_VAIN + 1600 / ASKED).contains(&asked), "{asked}");
+        for i in 0..TELLING as u8 {
+            cuts.before = done(i);
+            cuts.learn(&done(i));
+        }
+        assert_eq!(cuts.at_end(&done(0)), Rest::Cut(Favour::None));
+        assert!((0..100).all(|_| cuts.asks()), "all of them are, once some can be cut");
     }
 
     #[test]

@@ -116,6 +116,8 @@ pub struct CaseOrder<'a> {
     pub keep: bool,
     /// No other run on this image is expected, so a server for it does not pay.
     pub once: bool,
+    /// It only shows whether its case is worth keeping, so pmvet cuts it short if it is much slower than others.
+    pub hurried: bool,
 }
 
 /// A server that has the pool of an image open.
@@ -153,9 +155,9 @@ pub struct Runner {
     clock: u64,
     /// Runs may map PM privately.
     apart: bool,
-    /// Recent average time of judged runs; `judged`: how many there were.
+    /// Recent average time of hurried runs; `hurried`: how many there were.
     usual: Duration,
-    judged: u32,
+    hurried: u32,
     /// How often both ways were compared.
     pub compared: u32,
     /// How often they differed; after a few times the short way is given up.
@@ -169,7 +171,7 @@ const COMPARED_AT_FIRST: u32 = 6;
 const COMPARED_LATER: u64 = 50;
 /// After this many differences, the short way is given up.
 const MOST_DIFFERENCES: u32 = 2;
-/// A judged run may take `PATIENCE` times the average of the last `OF_LATE`, once `KNOWN_FROM` are known, and always
+/// A hurried run may take `PATIENCE` times the average of the last `OF_LATE`, once `KNOWN_FROM` are known, and always
 /// `SHORTEST_LIMIT`.
 const PATIENCE: u32 = 20;
 const OF_LATE: u32 = 32;
@@ -196,7 +198,7 @@ impl Runner {
             clock: 0,
             apart: true,
             usual: Duration::ZERO,
-            judged: 0,
+            hurried: 0,
             compared: 0,
             differed: 0,
         })
@@ -271,13 +273,13 @@ impl Runner {
             return self.short(order, judge);
         }
         self.compared += 1;
-        let kept = CaseOrder { keep: true, ..*order };
+        let kept = CaseOrder { keep: true, hurried: false, ..*order };
         let (short, whole) = (self.short(&kept, None)?, self.whole(&kept, None)?);
         let did = |outcome: &CaseOutcome| (outcome.end, outcome.operations);
         let same = |a: &CaseOutcome, b: &CaseOutcome| did(a) == did(b) && a.counts == b.counts;
         self.differed += u32::from(!same(&short, &whole) || short.content != whole.content);
         if self.apart {
-            let apart = self.short(&CaseOrder { keep: false, ..*order }, None)?;
+            let apart = self.short(&CaseOrder { keep: false, hurried: false, ..*order }, None)?;
             self.apart &= same(&apart, &short);
         }
         Ok(whole)
@@ -323,12 +325,11 @@ impl Runner {
         order: &CaseOrder<'_>,
         judge: Option<InputEndJudge<'_>>,
     ) -> Result<CaseOutcome, RunError> {
-        let hurried = judge.is_some() && !order.keep;
-        let limits = if hurried { self.limits() } else { self.target.limits };
+        let limits = if order.hurried { self.limits() } else { self.target.limits };
         let run = self.server.run_judged(server, &limits, &mut Nobody, judge)?;
-        if hurried && matches!(run.end, ForkedEnd::Exit(_)) {
-            self.judged = (self.judged + 1).min(OF_LATE);
-            self.usual = (self.usual * (self.judged - 1) + run.time) / self.judged;
+        if order.hurried && matches!(run.end, ForkedEnd::Exit(_)) {
+            self.hurried = (self.hurried + 1).min(OF_LATE);
+            self.usual = (self.usual * (self.hurried - 1) + run.time) / self.hurried;
         }
         let (operations, fences, stopped) = self.server.operations();
         let content = order.keep.then(|| self.content(order.content)).transpose()?;
@@ -340,7 +341,7 @@ impl Runner {
     /// Limits of a run that decides only whether its case is kept: a slow one costs the time of many.
     fn limits(&self) -> RunLimits {
         let most = self.target.limits.time;
-        let known = self.judged >= KNOWN_FROM;
+        let known = self.hurried >= KNOWN_FROM;
         let time = if known { (self.usual * PATIENCE).max(SHORTEST_LIMIT).min(most) } else { most };
         RunLimits { time, ..self.target.limits }
     }

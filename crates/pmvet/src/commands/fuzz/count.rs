@@ -33,6 +33,7 @@ pub(super) fn run(start: &mut FuzzStart, folder: &Path) -> Result<Exit, Error> {
             stop: (0, 0),
             keep: false,
             once: own,
+            hurried: false,
         };
         let counts = runner.run(&order, None).map_err(FuzzError::from)?.counts;
         paths.insert(path(&counts));

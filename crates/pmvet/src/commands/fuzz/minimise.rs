@@ -20,7 +20,15 @@ type CoveredCounts = HashSet<(u32, u8)>;
 
 fn run(runner: &mut Runner, start: &mut FuzzStart, case: &Case, once: bool) -> Result<CaseOutcome, FuzzError> {
     let content = start.store.get(case.image).map_err(FuzzError::Corpus)?;
-    let order = CaseOrder { image: case.image, content: &content, input: &case.input, stop: (0, 0), keep: false, once };
+    let order = CaseOrder {
+        image: case.image,
+        content: &content,
+        input: &case.input,
+        stop: (0, 0),
+        keep: false,
+        once,
+        hurried: false,
+    };
     Ok(runner.run(&order, None)?)
 }
 

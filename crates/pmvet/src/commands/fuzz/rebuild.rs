@@ -37,6 +37,7 @@ pub(super) fn run(start: &mut FuzzStart, count: usize, seed: u64) -> Result<Exit
             stop: (0, 0),
             keep: true,
             once: false,
+            hurried: false,
         };
         let outcomes = [rebuilt.runner.run(&order, None), rebuilt.runner.run(&order, None)];
         let [first, second] = outcomes.map(|o| o.map(|o| (o.counts, o.content)).map_err(FuzzError::from));
@@ -84,6 +85,7 @@ impl Rebuilt<'_> {
                 stop: origin.stop,
                 keep: true,
                 once: true,
+                hurried: false,
             };
             let outcome = self.runner.run(&order, None)?;
             content = Arc::new(outcome.content.unwrap_or_default());
