@@ -106,7 +106,8 @@ impl Place {
 pub fn user_frame(stack: &[Frame]) -> Option<usize> {
     let own = |i: &usize| stack[*i].is_user() && !is_intrinsic(&stack[*i]);
     let is_setter = |i: usize| stack.get(i + 1).is_some_and(|caller| is_setter(&stack[i], caller));
-    let decides = |i: &usize| !stack[*i].wrapper && !is_helper(&stack[*i]) && !is_setter(*i);
+    let decides =
+        |i: &usize| !stack[*i].wrapper && !is_helper(&stack[*i]) && !is_setter(*i) && !is_assignment(&stack[*i]);
     let mut frames = 0..stack.len();
     let first = frames.clone().filter(own).find(decides);
     first.or_else(|| frames.clone().rfind(own)).or_else(|| frames.rfind(|&i| stack[i].is_user()))
@@ -177,12 +178,42 @@ fn is_setter(frame: &Frame, caller: &Frame) -> bool {
     caller.is_user() && (ends_in(ATOMIC) || is_other_file && ends_in(WORDS))
 }
 
-/// The function's name, without its path and parameters.
+/// The assignment of a template that wraps a variable, such as `p<int>::operator=`. The caller decides what it stores.
+fn is_assignment(frame: &Frame) -> bool {
+    const OPERATORS: &[&str] = &["=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"];
+    let operator = last_name(frame).strip_prefix("operator").is_some_and(|name| OPERATORS.contains(&name));
+    operator && frame.function.as_deref().is_some_and(|function| function.contains(">::operator"))
+}
+
+/// The function's name, without the path to it, its parameters and its type arguments. That of a lambda is the one of the function around.
 pub fn last_name(frame: &Frame) -> &str {
     let function = frame.function.as_deref().unwrap_or_default();
-    let path = function.trim_start_matches('<').split(['<', '(', '>']).next().unwrap_or_default();
-    let path = path.trim_end_matches(':');
-    path.rsplit("::").next().unwrap_or(path)
+    if let Some(at) = function.rfind("::operator").filter(|&at| !function[at..].starts_with("::operator()")) {
+        return without_parameters(&function[at + "::".len()..]);
+    }
+    let path = match function.contains("{lambda") {
+        true => function.split('(').next().unwrap_or_default(),
+        false => without_parameters(function),
+    };
+    let path = without_arguments(without_result_type(path));
+    let begin = path.rmatch_indices("::").map(|(at, colons)| at + colons.len()).find(|&at| !is_in_arguments(path, at));
+    &path[begin.unwrap_or(0)..]
+}
+
+/// Without the type arguments at the end, those of C++ and those of Rust (`::<T>`).
+fn without_arguments(path: &str) -> &str {
+    let Some(inner) = path.strip_suffix('>') else { return path };
+    match inner.rmatch_indices('<').map(|(at, _)| at).find(|&at| !is_in_arguments(path, at)) {
+        Some(at) if at > 0 => path[..at].trim_end_matches(':'),
+        _ => path,
+    }
+}
+
+/// Whether a place of a name is inside of type arguments.
+fn is_in_arguments(path: &str, at: usize) -> bool {
+    let opened = path[..at].matches('<').count();
+    let closed = path[..at].matches('>').count() - path[..at].matches("->").count();
+    opened > closed
 }
 
 /// The parts of an identifier, in lower case.
@@ -402,6 +433,33 @@ mod tests {
         assert_eq!(words("zoo_persist"), ["zoo", "persist"]);
         assert_eq!(words("cacheLineFlush"), ["cache", "line", "flush"]);
         assert_eq!(words("flusher"), ["flusher"]);
+    }
+
+    #[test]
+    fn the_name_of_a_function_comes_without_types() {
+        for (function, name) in [
+            ("insert", "insert"),
+            ("zoo::list::push(int) const", "push"),
+            ("p<node*>::persist", "persist"),
+            ("p<node*>::operator=", "operator="),
+            ("pm::p<std::vector<int> >::operator+=(int const&)", "operator+="),
+            ("void persist<node>(node*)", "persist"),
+            ("pm::Pool::flush_range::<u64>", "flush_range"),
+            ("<pool::Pool as pm::Store>::flush", "flush"),
+            ("run(int)::{lambda()#1}::operator()() const", "run"),
+            ("pm::insert::{{closure}}", "{{closure}}"),
+        ] {
+            assert_eq!(last_name(&plain(function, "a.cpp", "p")), name);
+        }
+    }
+
+    #[test]
+    fn what_assigns_to_a_variable_of_a_template_is_in_the_line_of_the_assignment() {
+        let stack = |function| vec![plain(function, "a.cpp", "p"), plain("insert", "a.cpp", "p")];
+        assert_eq!(user_frame(&stack("p<int>::operator=")), Some(1));
+        assert_eq!(user_frame(&stack("p<node*>::operator+=(node* const&)")), Some(1));
+        assert_eq!(user_frame(&stack("table::operator=(table const&)")), Some(0), "it may decide anything");
+        assert_eq!(user_frame(&stack("list<int>::operator<")), Some(0));
     }
 
     fn plain(function: &str, file: &str, module: &str) -> Frame {

@@ -2,7 +2,9 @@
 //! failures.
 
 pub mod early_stores;
+pub(crate) mod needed_store;
 mod recent_stores;
+pub(crate) mod unflushed;
 pub(crate) mod windows;
 pub(crate) mod words;
 pub(crate) mod wrappers;

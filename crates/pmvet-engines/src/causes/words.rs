@@ -207,6 +207,17 @@ pub(crate) fn before_later(places: &[Place]) -> String {
     }
 }
 
+/// Another way out, if recovery would cope without a store that was persistent before.
+pub(crate) fn or_after(places: &[Place]) -> String {
+    match places.iter().find(|place| place.label == BEFORE) {
+        Some(before) => format!(
+            "; or, if the store {} is what makes recovery look at this data, make that store only when this one is persistent",
+            where_of(before)
+        ),
+        None => String::new(),
+    }
+}
+
 /// The function of the user that a place is in.
 pub(crate) fn function_of(place: &Place) -> String {
     match place.naming_frame().and_then(Frame::short_function) {

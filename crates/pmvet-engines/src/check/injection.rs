@@ -7,11 +7,13 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use pmvet_findings::{Evidence, Finding, Outcome, Sources, rules};
+use pmvet_model::LineId;
 use pmvet_target::crash::Patch;
 
 use super::CheckPlan;
 use super::recorded_run::RecordedRun;
 use crate::causes::early_stores::{self, Decisive, EventSite, FatalLoss};
+use crate::causes::needed_store::{self, LostLines, LostStore};
 use crate::causes::windows::{FailureMode, PointVerdict, Window};
 use crate::causes::{self, Failures};
 use crate::inject::findings;
@@ -76,11 +78,26 @@ struct TriedImages {
     to_crash: ToCrash,
 }
 
-/// The content at the end of a run without a store that a rule suspects, by the position of the rule's finding.
-type LostStores = Vec<(usize, Vec<Patch>)>;
+/// A store that a rule suspects, lost when the run has ended.
+#[derive(Debug)]
+struct SuspectedLoss {
+    /// Position of the rule's finding.
+    finding: usize,
+    seq: u64,
+    line: LineId,
+    /// What makes the final content one without it, and without what its line got later.
+    patches: Vec<Patch>,
+}
 
-/// A reordered crash, what recovery did, and the store that decides, if known.
-type FatalState<'a> = (&'a ReorderedState, Tried, Option<Decisive>);
+/// A reordered crash, and what recovery did.
+struct FatalState<'a> {
+    state: &'a ReorderedState,
+    tried: Tried,
+    /// The lost store that recovery needs, by number.
+    needed: Option<u64>,
+    /// The store that decides, if known.
+    decisive: Option<Decisive>,
+}
 
 /// Findings, and the failures that they are about.
 type Worded = (Vec<Finding>, Vec<(Failures, Option<usize>)>);
@@ -138,7 +155,8 @@ impl<'a> Injection<'a> {
         all.extend(by_rules);
         // If a rule and a crash blame the same store, the rule says more.
         let known: Vec<Finding> = all.iter().filter(|f| proven.contains(&f.places[0].seq)).cloned().collect();
-        let states: Vec<_> = states.iter().map(|(state, tried, early)| (*state, tried, *early)).collect();
+        let states: Vec<_> =
+            states.iter().map(|fatal| (fatal.state, &fatal.tried, fatal.needed, fatal.decisive)).collect();
         let found = self.run.with_names(|names| findings::of_states(&self.run.scan, &states, &known, &setting, names));
         let (found, counted) = causes::count_early(&mut all, found);
         // One shard alone cannot tell what several stores lost together prove.
@@ -172,7 +190,7 @@ impl<'a> Injection<'a> {
         &self,
         pool: &TrialPool<'_>,
         journal: &mut TrialJournal,
-        lost: &LostStores,
+        lost: &[SuspectedLoss],
         recoveries: usize,
         progress: &dyn TrialProgress,
     ) -> Result<TriedImages, LabError> {
@@ -181,10 +199,10 @@ impl<'a> Injection<'a> {
         let images = jobs.iter().map(|job| job.version).collect::<HashSet<_>>().len();
         jobs.extend(self.chosen_states().map(|s| scan.points[s.point].image_with(&s.patches)));
         let (mine, others): (Vec<_>, Vec<_>) = lost.iter().enumerate().partition(|(i, _)| self.part.owns_job(*i));
-        jobs.extend(mine.into_iter().map(|(_, (_, patches))| scan.end_with(patches)));
+        jobs.extend(mine.into_iter().map(|(_, loss)| scan.end_with(&loss.patches)));
         let done = pool.run(&jobs, journal, progress).map_err(not_run)?;
         // Images that other shards count: what is said about a store depends on all of them.
-        let others: Vec<TrialImage<'_>> = others.into_iter().map(|(_, (_, patches))| scan.end_with(patches)).collect();
+        let others: Vec<TrialImage<'_>> = others.into_iter().map(|(_, loss)| scan.end_with(&loss.patches)).collect();
         pool.run(&others, journal, &()).map_err(not_run)?;
         try_more(scan, pool, journal, |verdicts| self.part.neighbours(verdicts))?;
         let failing = self.chosen_states().filter(|state| self.failure(&self.image_of(state), journal).is_some());
@@ -253,15 +271,18 @@ impl<'a> Injection<'a> {
         };
         let good = |state: &&ReorderedState| verdicts[state.point] == PointVerdict::Good && !state.lost.is_empty();
         let failing: Vec<&'a ReorderedState> = self.chosen_states().filter(good).filter(is_new).collect();
-        let losses: Vec<FatalLoss<'_>> = failing.iter().filter_map(|state| fatal_loss(scan, state)).collect();
+        let lines: Vec<LostLines> = failing.iter().map(|state| lost_lines(scan, state)).collect();
+        let needed = needed_store::find(&self.lab.recording(), &lines, pool, journal)?;
+        let both = failing.iter().zip(&needed);
+        let losses: Vec<FatalLoss<'_>> = both.filter_map(|(state, needed)| fatal_loss(scan, state, *needed)).collect();
         let early = early_stores::find(&self.lab.recording(), &losses, pool, journal)?;
         let mut states = Vec::new();
-        for (state, early) in failing.into_iter().zip(early) {
+        for ((state, needed), decisive) in failing.into_iter().zip(needed).zip(early) {
             let Some(tried) = self.failure(&self.image_of(state), journal) else { continue };
             let point = &scan.points[state.point];
             let witness = self.witness(Some(point.seq), &point.image_with(&state.patches));
             witnesses.insert(tried.image.clone(), witness);
-            states.push((state, tried.clone(), early));
+            states.push(FatalState { state, tried: tried.clone(), needed, decisive });
         }
         Ok(states)
     }
@@ -269,22 +290,22 @@ impl<'a> Injection<'a> {
     /// The findings of the rules, some of them proven by recovery. Also returns the stores of the proven ones.
     fn suspicions(
         &self,
-        lost: &LostStores,
+        lost: &[SuspectedLoss],
         journal: &TrialJournal,
         setting: &UsualRecovery,
         witnesses: &mut HashMap<String, Witness>,
     ) -> (Vec<Finding>, HashSet<Option<u64>>) {
         let scan = &self.run.scan;
-        // By the number of the store whose loss is fatal.
+        let fatal_losses =
+            needed_stores(lost, |loss| self.failure(&scan.end_with(&loss.patches).name(&scan.versions), journal));
+        // By the number of the first store of the place whose loss is fatal.
         let mut fatal: HashMap<u64, &Tried> = HashMap::new();
-        for (i, patches) in lost {
-            let image = scan.end_with(patches);
-            if let Some(tried) = self.failure(&image.name(&scan.versions), journal) {
-                fatal.entry(self.run.raw.findings[*i].place.seq).or_insert(tried);
-                witnesses.insert(tried.image.clone(), self.witness(None, &image));
-            }
-        }
         let mut raw = self.run.raw.findings.clone();
+        for (loss, tried) in fatal_losses {
+            raw[loss.finding].needed = true;
+            fatal.entry(raw[loss.finding].place.seq).or_insert(tried);
+            witnesses.insert(tried.image.clone(), self.witness(None, &scan.end_with(&loss.patches)));
+        }
         // Data that recovery needs is not meant to be volatile.
         let volatile = raw.iter_mut().filter(|f| f.rule == rules::TRANSIENT_DATA);
         let needed = volatile.filter(|f| fatal.contains_key(&f.place.seq));
@@ -335,14 +356,16 @@ impl<'a> Injection<'a> {
     }
 
     /// For some stores of each place that never makes them persistent: the final content of PM without that store.
-    fn lost_stores(&self) -> LostStores {
+    fn lost_stores(&self) -> Vec<SuspectedLoss> {
         let mut lost = Vec::new();
         for (i, finding) in self.run.raw.findings.iter().enumerate() {
             let transient = finding.rule == rules::TRANSIENT_DATA;
             // Most data that is never flushed is meant to be volatile: a sample will do.
             let step = if transient { finding.lost.len().saturating_sub(1).max(1) } else { 1 };
-            for patches in finding.lost.iter().step_by(step).filter_map(|store| store.without.as_ref()) {
-                lost.push((i, patches.clone()));
+            for store in finding.lost.iter().step_by(step) {
+                if let Some(patches) = store.without.clone() {
+                    lost.push(SuspectedLoss { finding: i, seq: store.seq, line: store.line, patches });
+                }
             }
         }
         lost
@@ -366,11 +389,33 @@ fn not_run(error: std::io::Error) -> LabError {
     LabError::output("run", "a recovery", error)
 }
 
+/// The losses that are fatal by themselves. A lost store takes later stores to its line with it: of several stores to one line whose
+/// losses are fatal, recovery needs the last one, and a flush after it covers the others.
+fn needed_stores<T>(lost: &[SuspectedLoss], failure: impl Fn(&SuspectedLoss) -> Option<T>) -> Vec<(&SuspectedLoss, T)> {
+    let mut fatal: Vec<_> = lost.iter().filter_map(|loss| Some((loss, failure(loss)?))).collect();
+    let mut last: HashMap<LineId, u64> = HashMap::new();
+    for (loss, _) in &fatal {
+        let seq = last.entry(loss.line).or_default();
+        *seq = loss.seq.max(*seq);
+    }
+    fatal.retain(|(loss, _)| last[&loss.line] == loss.seq);
+    fatal
+}
+
+/// What a state loses, for the search for the store that recovery needs. Empty if a store is torn.
+fn lost_lines(scan: &FailurePointScan, state: &ReorderedState) -> LostLines {
+    let point = &scan.points[state.point];
+    let lost = |lost: &PendingStore| LostStore { seq: lost.seq, site: lost.site, line: lost.line };
+    let stores = state.lost.iter().filter(|_| state.torn().is_none()).map(lost).collect();
+    LostLines { version: point.version, promise: point.promise, crash: point.site, stores }
+}
+
 /// What a state loses, for the search for the store that decides. Nothing if it loses nothing.
-fn fatal_loss<'a>(scan: &FailurePointScan, state: &'a ReorderedState) -> Option<FatalLoss<'a>> {
+/// `needed` is the number of the last lost store that recovery needs; those after it do not matter.
+fn fatal_loss<'a>(scan: &FailurePointScan, state: &'a ReorderedState, needed: Option<u64>) -> Option<FatalLoss<'a>> {
     let point = &scan.points[state.point];
     let first = state.lost.iter().min_by_key(|lost| lost.seq)?;
-    let last = state.lost.iter().max_by_key(|lost| lost.seq)?;
+    let last = state.last_needed(needed)?;
     let lost = |store: &PendingStore| EventSite { seq: store.seq, site: store.site };
     Some(FatalLoss {
         crash: EventSite { seq: point.seq, site: point.site },
@@ -398,5 +443,25 @@ fn try_more(
         if done.tried == 0 {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pmvet_events::FileId;
+
+    use super::*;
+
+    #[test]
+    fn of_stores_to_one_line_the_last_fatal_one_is_needed() {
+        // In the same line: a counter, what recovery needs, and another counter. The first two losses are fatal, for the second store.
+        let loss = |seq: u64, index: u64| {
+            let line = LineId { file: FileId(1), index };
+            SuspectedLoss { finding: seq as usize, seq, line, patches: Vec::new() }
+        };
+        let lost = [loss(10, 0), loss(20, 0), loss(30, 0), loss(15, 1)];
+        let is_fatal = |loss: &SuspectedLoss| (loss.seq != 30).then_some(());
+        let needed: Vec<u64> = needed_stores(&lost, is_fatal).into_iter().map(|(loss, ())| loss.seq).collect();
+        assert_eq!(needed, [20, 15]);
     }
 }

@@ -10,6 +10,7 @@ use super::points::FailurePoint;
 use super::refine::{Culprit, EventPlace};
 use super::scan::{FailurePointScan, PendingStore, ReorderedState};
 use crate::causes::early_stores::Decisive;
+use crate::causes::unflushed::UnflushedStores;
 use crate::causes::windows::{FailureMode, PointVerdict, Window, windows};
 use crate::causes::words::{
     self, FindingText, expectation, function_of, rule_of, store_place, too_early, trouble, where_of,
@@ -297,13 +298,19 @@ fn repair(places: &[Place], opened: &str) -> String {
 /// alone is to blame.
 pub(crate) fn of_states(
     scan: &FailurePointScan,
-    found: &[(&ReorderedState, &Tried, Option<Decisive>)],
+    found: &[(&ReorderedState, &Tried, Option<u64>, Option<Decisive>)],
     known: &[Finding],
     setting: &UsualRecovery,
     names: &mut StackLookup<'_>,
 ) -> Vec<Finding> {
     let known: HashSet<Option<String>> = known.iter().map(function).collect();
     let mut merged = Merged::default();
+    let mut unflushed = UnflushedStores::default();
+    let is_before = |(.., decisive): &(_, _, _, Option<Decisive>)| matches!(decisive, Some(Decisive::Before(_)));
+    let wrappers = match found.iter().any(is_before) {
+        true => Wrappers::new(&scan.targets, names.stacks),
+        false => Wrappers::default(),
+    };
     let mut found = found.to_vec();
     // Whole stores that are fatal alone are blamed first.
     found.sort_by_key(|(state, ..)| match state.choice {
@@ -311,7 +318,7 @@ pub(crate) fn of_states(
         Reordering::Torn(..) => 1,
         Reordering::Ahead(_) | Reordering::Several(..) => 2,
     });
-    for (state, tried, decisive) in found {
+    for (state, tried, needed, decisive) in found {
         let torn = state.torn();
         let decisive = decisive.filter(|_| torn.is_none());
         let point = &scan.points[state.point];
@@ -320,7 +327,7 @@ pub(crate) fn of_states(
         let is_to_blame = |place: &Place| {
             known.contains(&function_name(place)) || cause(place).is_some_and(|cause| merged.knows(&cause))
         };
-        let Some(latest) = state.lost.iter().max_by_key(|loss| loss.seq) else { continue };
+        let Some(latest) = state.last_needed(needed) else { continue };
         let last = torn.or_else(|| state.lost.iter().find(|loss| is_to_blame(&place(loss)))).unwrap_or(latest);
         let lost = place(last);
         let early = decisive.and_then(|decisive| decisive.blamed(last.seq));
@@ -334,6 +341,12 @@ pub(crate) fn of_states(
         };
         // Only the store counts as the cause, lost or too early, wherever the crash comes.
         let mut causes = Vec::from_iter(cause(&blamed));
+        // One missing flush, however many lines of an object wait for it.
+        if torn.is_none() && early.is_none() && !last.flushing && !last.is_non_temporal {
+            let function = function_name(&blamed);
+            causes.extend(unflushed.beside(function.as_deref(), last.line));
+            cause(&blamed).into_iter().for_each(|cause| unflushed.add(function.as_deref(), last.line, cause));
+        }
         // One missing fence, however many lines wait for it.
         if let Some(Decisive::Later(later)) = decisive.filter(|_| last.flushing) {
             causes.extend(cause(&store_place(&later, words::LATER, names.stacks)));
@@ -354,6 +367,11 @@ pub(crate) fn of_states(
             Some(Decisive::Later(later)) => places.push(store_place(&later, words::LATER, names.stacks)),
             None => {}
         }
+        // A function that only stored for its caller, before the lost store was made, was called too early.
+        if let Some(Decisive::Before(_)) = decisive {
+            let (lost, before) = places.split_at_mut(1);
+            before.iter_mut().for_each(|before| wrappers.mark(&mut before.stack, &lost[0].stack));
+        }
         places.push(point_place(Role::FailurePoint, point, label, names.stacks));
         merged.add(causes, 1, || {
             let (store, crash) = (where_of(&places[0]), where_of(&places[places.len() - 1]));
@@ -368,7 +386,7 @@ pub(crate) fn of_states(
                          If the crash loses it, recovery {}.",
                         tried.outcome
                     ),
-                    fix: progress(last).fix(&store, &words::before_later(&places), ""),
+                    fix: progress(last).fix(&store, &words::before_later(&places), &words::or_after(&places)),
                 },
             };
             places.extend(recovery_place(tried, names));

@@ -71,6 +71,12 @@ impl ReorderedState {
         self.lost.iter().min_by_key(|lost| lost.seq).filter(|_| is_torn)
     }
 
+    /// The lost store that recovery needs, if known, or else the last one.
+    pub(crate) fn last_needed(&self, needed: Option<u64>) -> Option<&PendingStore> {
+        let known = self.lost.iter().find(|lost| Some(lost.seq) == needed);
+        known.or_else(|| self.lost.iter().max_by_key(|lost| lost.seq))
+    }
+
     /// Sort key; the smallest is most likely to show something new. First comes one state for each store and failure point, and of
     /// these a line that is late, as after a forgotten flush or fence. A line that is late when an operation has just been
     /// acknowledged is lost data.

@@ -23,7 +23,7 @@ pub(super) struct Resolved {
     pub(super) flusher: Option<Stack>,
 }
 
-/// Never empty; the earliest first.
+/// Never empty; what recovery needs comes first, then the earliest.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) members: Vec<Resolved>,
@@ -60,7 +60,7 @@ pub(super) fn group(raw: RawFindings, stacks: &mut dyn Stacks) -> Vec<Group> {
     join_callees(&mut groups);
     let mut groups: Vec<Group> = groups.into_values().map(|members| Group { members }).collect();
     for group in &mut groups {
-        group.members.sort_by_key(|m| m.raw.place.seq);
+        group.members.sort_by_key(|m| (!m.raw.needed, m.raw.place.seq));
     }
     let order = |g: &Group| (rule_order(&g.members[0].raw), g.members[0].raw.place.seq);
     groups.sort_by_key(order);
@@ -154,9 +154,20 @@ fn join_inlined(groups: &mut BTreeMap<GroupKey, Vec<Resolved>>) {
             known && c.rule == cause.rule && c.place.module == cause.place.module && *c != cause
         };
         let Some(around) = causes.iter().filter(|c| groups.contains_key(c)).find(is_around) else { continue };
-        if let Some(members) = groups.remove(cause) {
-            groups.entry(around.clone()).or_default().extend(members);
+        let around = around.clone();
+        if let Some(mut members) = groups.remove(cause) {
+            // The line that counts is the one into which it was inlined.
+            members.iter_mut().for_each(|member| pass_to(&mut member.place, around.place.function.as_deref()));
+            groups.entry(around).or_default().extend(members);
         }
+    }
+}
+
+/// Blames a function for the stores of functions that are inlined into it.
+fn pass_to(stack: &mut Stack, function: Option<&str>) {
+    let outer = stack.iter().position(|frame| frame.function.as_deref() == function);
+    for frame in stack.iter_mut().take(outer.unwrap_or(0)) {
+        frame.wrapper = true;
     }
 }
 

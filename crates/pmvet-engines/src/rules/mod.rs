@@ -189,7 +189,7 @@ impl RuleWatcher {
         found.flusher = flusher;
         if found.lost.len() < raw::MAX_LOST {
             let without = (line.uncertain() == 0).then(|| lost_stores::of_store(model, line, index));
-            found.lost.push(Lost { without });
+            found.lost.push(Lost { seq: store.seq, line: line.id(), without });
         }
         if found.count == 1 {
             let seen = self.history.steps_of(line.id());

@@ -39,6 +39,8 @@ pub struct RawFinding {
     pub timeline: Vec<RawStep>,
     /// For stores that were never made persistent: some of what a crash at the end of the run may lose.
     pub lost: Vec<Lost>,
+    /// For such stores: an experiment has shown that recovery needs what they stored.
+    pub needed: bool,
     /// For such stores: a flush was under way, but no fence came.
     pub flushing: bool,
     /// Where the data of the same store is flushed at other times.
@@ -79,6 +81,10 @@ pub struct RawPlace {
 /// A store that is not persistent at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
+    /// Number of the store.
+    pub seq: u64,
+    /// The line that it stored to.
+    pub line: LineId,
     /// What removes it from the newest image, with the later stores to its line, since the line keeps the order of its
     /// stores. Nothing if the earlier content is unknown.
     pub without: Option<Vec<Patch>>,

@@ -266,6 +266,27 @@ fn order_within_a_line_is_no_dirty_overwrite() {
 }
 
 #[test]
+fn correcting_a_copy_is_no_dirty_overwrite() {
+    let copy = |run: &mut ScriptedRun| {
+        (0..8).for_each(|word| {
+            run.at(1).store(word * 8, word + 1);
+        });
+    };
+    let mut run = ScriptedRun::new();
+    copy(&mut run);
+    run.at(2).store(8, 70).at(3).store(16, 71).clwb(0).sfence();
+    assert_eq!(run.found(), []);
+    // But what is mostly overwritten was stored for nothing.
+    let mut run = ScriptedRun::new();
+    copy(&mut run);
+    (0..8).for_each(|word| {
+        run.at(2).store(word * 8, word + 70);
+    });
+    run.clwb(0).sfence();
+    assert!(run.found().iter().all(|(rule, _)| *rule == OVERWRITE));
+}
+
+#[test]
 fn flushing_a_clean_line_is_needless() {
     let mut run = ScriptedRun::new();
     run.store(0, 1).clwb(0).sfence().at(5).clwb(0).sfence();

@@ -16,6 +16,8 @@ use crate::transactions::TransactionTracker;
 
 /// More places than any program has; a bound, in case every event has a different call path.
 const MAX_FINDINGS: usize = 1 << 16;
+/// A longer store is part of a copy.
+const WORD_BYTES: usize = 8;
 /// With more pending stores in a line than this, it is not checked whether an overwritten one had changed anything.
 const FEW_STORES: usize = 64;
 
@@ -100,6 +102,7 @@ impl RuleWatcher {
                 count: 0,
                 timeline: Vec::new(),
                 lost: Vec::new(),
+                needed: false,
                 flushing: false,
                 flusher: None,
                 stores_before: false,
@@ -177,7 +180,8 @@ impl RuleWatcher {
         }
         let other = (earlier.site, earlier.context);
         let key = Key { rule: rules::DIRTY_OVERWRITE.id, site: store.site, context: store.context, other };
-        let harmless = is_protocol(line, index, store) || self.locks.is_lock(at, store);
+        let harmless =
+            is_protocol(line, index, store) || is_mostly_kept(line, index, store) || self.locks.is_lock(at, store);
         if harmless || !changes(line, index, store, value, bytes) {
             return;
         }
@@ -200,6 +204,30 @@ fn is_protocol(line: &Line, index: usize, store: &Store) -> bool {
     }
     let mut between = line.stores().iter().enumerate().skip(index + 1).take(FEW_STORES);
     between.any(|(i, s)| s.thread == store.thread && line.content(i).bytes[bytes_of(s)] != *line.value(s))
+}
+
+/// Whether a store corrects part of a copy, of which this line keeps at least as much as has been overwritten. A copy-on-write tree copies a
+/// node and changes a few of its words before anybody can reach it, which is no wasted work.
+fn is_mostly_kept(line: &Line, index: usize, store: &Store) -> bool {
+    let stores = line.stores();
+    let wide = |s: &Store| s.len() > WORD_BYTES;
+    let follows =
+        |a: &Store, b: &Store| a.seq + 1 == b.seq && a.thread == b.thread && (a.site == b.site || wide(a) && wide(b));
+    let mut first = index;
+    while first > 0 && index - first < FEW_STORES && follows(&stores[first - 1], &stores[first]) {
+        first -= 1;
+    }
+    let mut last = index;
+    while last + 1 < stores.len() && last - index < FEW_STORES && follows(&stores[last], &stores[last + 1]) {
+        last += 1;
+    }
+    if first == last && !wide(&stores[index]) {
+        return false;
+    }
+    let (written, visible) = (first..=last)
+        .fold((0, 0), |(written, visible), i| (written | line.covers(&stores[i]), visible | line.visible(i)));
+    let kept = visible & !line.covers(store);
+    2 * kept.count_ones() >= written.count_ones()
 }
 
 /// Whether a store changes bytes that an earlier store had already changed.

@@ -16,6 +16,7 @@ use super::explore::{Feasible, Split, state_of, walk};
 use super::line::{Uncertain, Writer};
 use super::scan::Crash;
 use crate::causes::early_stores::Decisive;
+use crate::causes::unflushed::UnflushedStores;
 use crate::causes::words::{self, FindingText, function_of};
 use crate::lab::native::NativeStacks;
 use crate::promises::PromiseId;
@@ -75,6 +76,13 @@ struct Missed {
     torn: bool,
 }
 
+impl Missed {
+    /// Whether no flush has followed the store, which needs one.
+    fn is_unflushed(&self) -> bool {
+        !self.torn && !self.lost.flushing && !self.lost.is_non_temporal
+    }
+}
+
 /// One finding for each cause. `decisive` has the store that decides each failure, as far as that is known.
 pub fn one_per_cause(
     failures: &[FailedExecution],
@@ -96,6 +104,7 @@ pub fn one_per_cause(
     let mut found: Vec<ReplayableFinding> = Vec::new();
     let mut causes: HashMap<(CauseKey, Option<u8>), usize> = HashMap::new();
     let losing_nothing = described.iter().filter(|(missed, ..)| missed.is_empty()).map(|(_, failure, _)| *failure);
+    let mut unflushed = UnflushedStores::default();
     let states = BrokenStates::new(losing_nothing, &setting.moments);
     let mut broken: HashMap<BrokenState<'_>, usize> = HashMap::new();
     // The moment from which an interrupted recovery leaves what the next one cannot handle, although nothing is lost.
@@ -170,6 +179,13 @@ pub fn one_per_cause(
                 // All stores since the last flush of a line are lost for one reason, whichever of them an execution misses.
                 keys.extend(missed.iter().map(|m| cause(&oldest_place(failure, m, stacks, natives))));
                 keys.extend(places.iter().map(cause));
+                // One missing flush, however many lines of an object wait for it.
+                for (m, place) in missed.iter().zip(&places).filter(|(m, _)| m.is_unflushed()) {
+                    let Some(line) = failure.crash.lines.get(m.split.line as usize) else { continue };
+                    let function = place.frame().and_then(|frame| frame.function.as_deref());
+                    keys.extend(unflushed.beside(function, line.id()));
+                    unflushed.add(function, line.id(), cause(place));
+                }
                 let other = match decisive {
                     Some(Decisive::Before(store)) => Some((store, words::BEFORE)),
                     Some(Decisive::Later(store)) => Some((store, words::LATER)),
@@ -351,7 +367,8 @@ fn fix(missed: &Missed, where_: &str, lines: usize, places: &[Place]) -> String 
     if missed.torn {
         words::torn_fix(where_) + more
     } else {
-        progress(&missed.lost).fix(where_, &before, "; or make recovery independent of whether it is there") + more
+        let or = words::or_after(places) + "; or make recovery independent of whether it is there";
+        progress(&missed.lost).fix(where_, &before, &or) + more
     }
 }
 
