@@ -211,8 +211,10 @@ fn is_protocol(line: &Line, index: usize, store: &Store) -> bool {
 fn is_mostly_kept(line: &Line, index: usize, store: &Store) -> bool {
     let stores = line.stores();
     let wide = |s: &Store| s.len() > WORD_BYTES;
-    let follows =
-        |a: &Store, b: &Store| a.seq + 1 == b.seq && a.thread == b.thread && (a.site == b.site || wide(a) && wide(b));
+    let follows = |a: &Store, b: &Store| {
+        let same_call = a.thread == b.thread && a.context == b.context;
+        same_call && a.seq + 1 == b.seq && (a.site == b.site || wide(a) && wide(b))
+    };
     let mut first = index;
     while first > 0 && index - first < FEW_STORES && follows(&stores[first - 1], &stores[first]) {
         first -= 1;
