@@ -9,7 +9,9 @@ use std::sync::Arc;
 use pmvet_findings::Outcome;
 use pmvet_target::crash::Versions;
 
-use super::judge::{Judge, JudgedRun, RaceCase};
+use super::judge::Judge;
+use super::judged_run::JudgedRun;
+use super::race_case::RaceCase;
 use crate::lab::{LabError, TrialImage};
 use crate::promises::durable::{DurablePlan, OperationLog, OperationsSeen, promised};
 use crate::promises::judge::{DrivenCommand, Incomparable};

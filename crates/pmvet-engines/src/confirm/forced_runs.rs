@@ -13,7 +13,7 @@ use pmvet_target::recording::Recording;
 use pmvet_target::shutdown;
 
 use super::instruction::Instruction;
-use super::judge::JudgedRun;
+use super::judged_run::JudgedRun;
 use super::policy::POLICY;
 use super::search::Confirmation;
 use crate::lab::LabError;

@@ -11,7 +11,8 @@ use pmvet_target::crash::{Patch, VersionId, Versions};
 
 use super::findings;
 use super::instruction::Instruction;
-use super::judge::{Judge, JudgedRun};
+use super::judge::Judge;
+use super::judged_run::JudgedRun;
 use super::search::Confirmed;
 use super::verdict::RecoveryOutcome;
 use crate::lab::{LabError, TrialImage, Witness};

@@ -1,218 +1,36 @@
 //! Runs recoveries to judge what happened in a run.
 
 use std::borrow::Cow;
-use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use pmvet_events::file::Definitions;
-use pmvet_events::{ContextId, Event, SiteId};
-use pmvet_findings::{Evidence, Outcome, Role, Stack};
-use pmvet_model::Mode;
+use pmvet_events::{Event, SiteId};
+use pmvet_findings::{Evidence, Outcome, Role};
 use pmvet_target::crash::{Patch, VersionId, Versions};
 use pmvet_target::launch::pm_variables;
-use pmvet_target::recording::Recording;
 use pmvet_target::sandbox;
 use pmvet_target::shutdown;
-use pmvet_target::symbols::Symbolizer;
 
+use super::failure_place::FailurePlace;
 use super::findings::Proof;
-use super::held_locks::TakenWords;
 use super::instruction::Instruction;
-use super::meetings::MeetingScanner;
+use super::judged_run::{JudgedRun, spots};
 use super::overwritten::Overwritten;
 use super::policy::POLICY;
+use super::race_case::{RaceCase, in_order};
 use super::replay::Forced;
 use super::search::{Confirmation, Confirmed};
 use super::sync_variables::{Restarted, SyncVariable, Update};
 use super::verdict::{self, Controls, RaceVerdict, RecoveryOutcome};
-use super::{Flows, Meeting, MeetingCrash, Meetings, allowed, findings};
-use crate::alias_coverage::{Aliases, Covered};
+use super::{Meeting, Meetings, allowed, findings};
 use crate::lab::restart::{Restart, RestartWatch};
 use crate::lab::{
     self, Bench, Lab, LabError, NativeStacks, PATIENCE, RecoveryCommand, StackLookup, TrialImage, TrialJournal,
     TrialPool, Tried, UsualRecovery, Witness, files, room, usual_timeout, with_paths,
 };
-use crate::promises::{OperationSigns, PromiseId};
-use crate::stacks::{Stacks, Symbols, user_frame};
-
-/// A recorded run, read.
-pub(super) struct JudgedRun {
-    pub(super) meetings: Meetings,
-    pub(super) taken: TakenWords,
-    /// The signs of which operations had begun, and which were done.
-    pub(super) signs: OperationSigns,
-    covered: Covered,
-    recording: Recording,
-    pub(super) symbols: Symbols,
-    pub(super) places: Definitions,
-}
-
-impl JudgedRun {
-    /// Reads a whole recording, unless pmvet shuts down before.
-    pub(super) fn read(recording: &Recording, lab: Lab<'_>) -> Result<Self, LabError> {
-        let failed = |source| LabError::Trace { path: recording.trace(), source };
-        let store = lab.temporary()?;
-        let mut reader = recording.read().map_err(failed)?;
-        let recorded = recording.trace().metadata().and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
-        let mut symbols = Symbols::new(Symbolizer::of_recording(recorded));
-        let mut scanner = MeetingScanner::new(recording, Mode::Adr, store);
-        if lab.workload.operations.is_some() {
-            scanner = scanner.with_answers();
-        }
-        let mut signs = OperationSigns::default();
-        let (mut flows, mut aliases, mut taken) = (Flows::default(), Aliases::default(), TakenWords::default());
-        let mut clock = shutdown::ClockCheck::default();
-        while let Some(event) = reader.next().map_err(failed)? {
-            if clock.is_due() && shutdown::is_over() {
-                break;
-            }
-            symbols.event(&event);
-            flows.event(&event);
-            aliases.event(&event);
-            taken.event(&event);
-            signs.event(&event);
-            scanner.event(&event)?;
-        }
-        let mut meetings = scanner.finish()?;
-        flows.attach(&mut meetings.meetings);
-        let places = reader.into_places();
-        let branches = recording.branches().into_iter().collect();
-        let covered = Covered { branches, ..aliases.finish(&places) };
-        Ok(Self { meetings, taken, signs, covered, recording: recording.clone(), symbols, places })
-    }
-}
-
-/// A crash that may prove a race.
-pub(super) struct RaceCase<'a> {
-    pub(super) meeting: &'a Meeting,
-    pub(super) crash: &'a MeetingCrash,
-    pair: &'a (Instruction, Instruction),
-    /// What must be there.
-    pub(super) promise: PromiseId,
-    /// The same without what the writer has acknowledged since the load.
-    pub(super) excused: PromiseId,
-    /// Patches that free locks known to stay held, for all images of the case.
-    free: &'a [Patch],
-}
-
-impl<'a> RaceCase<'a> {
-    fn job(&self) -> TrialImage<'a> {
-        TrialImage { version: self.crash.version, patches: &self.crash.patches, promise: self.promise }
-    }
-
-    /// With nothing lost.
-    fn whole(&self) -> TrialImage<'a> {
-        TrialImage { patches: self.free, ..self.job() }
-    }
-
-    /// With only the later stores of other threads to the same lines lost. Nothing: there are none.
-    fn others(&self) -> Option<TrialImage<'a>> {
-        let others = &self.crash.others;
-        (!others.is_empty()).then_some(TrialImage { patches: others, ..self.job() })
-    }
-
-    /// With the same loss, but what the writer itself has acknowledged may be missing. Nothing: it has acknowledged nothing.
-    fn excused(&self) -> Option<TrialImage<'a>> {
-        (self.excused != self.promise).then_some(TrialImage { promise: self.excused, ..self.job() })
-    }
-
-    /// With only the writer's earlier stores lost. Nothing: there are none.
-    fn beside(&self) -> Option<TrialImage<'a>> {
-        let beside = &self.crash.beside;
-        (!beside.is_empty()).then_some(TrialImage { patches: beside, ..self.job() })
-    }
-
-    /// The image that shows what is wrong.
-    fn proof(&self, verdict: RaceVerdict) -> TrialImage<'a> {
-        if verdict == RaceVerdict::TakenBack { self.whole() } else { self.job() }
-    }
-
-    /// The reader has just acted, and the act is known to be related to the store.
-    fn is_of_reader(&self, confirmed: &Confirmed) -> bool {
-        let Meeting { load, read, .. } = self.meeting;
-        let predicted = confirmed.predicted.is_empty() || confirmed.predicted.contains(self.pair);
-        *read && !self.meeting.is_intra() && self.crash.act.thread == load.thread && predicted
-    }
-
-    fn id(&self) -> usize {
-        std::ptr::from_ref(self.crash).addr()
-    }
-}
-
-/// All crashes in the order in which they are tried: predicted pairs first, and of those the stores that the run is
-/// `about`; readers that see a change first, fences before single stores, and all pairs in turn, with all call paths to
-/// the load.
-fn in_order<'a>(
-    meetings: &'a [(Meeting, (Instruction, Instruction))],
-    free: &'a [Patch],
-    about: &BTreeSet<Instruction>,
-    confirmed: &Confirmed,
-) -> Vec<RaceCase<'a>> {
-    let mut order: Vec<usize> = (0..meetings.len()).collect();
-    order.sort_by_key(|&i| (!meetings[i].0.sees_change, Reverse(meetings[i].0.acts)));
-    let mut seen: HashMap<(&(Instruction, Instruction), ContextId), usize> = HashMap::new();
-    let mut cases = Vec::new();
-    for (meeting, pair) in order.into_iter().map(|i| &meetings[i]) {
-        // Pairs that were tried in other runs without success make room for others.
-        let tried = confirmed.tallies.get(pair).map_or(0, |tally| tally.images);
-        let nth = seen.entry((pair, meeting.load.context)).or_insert(tried);
-        let mut crashes: Vec<&MeetingCrash> = meeting.crashes.iter().collect();
-        crashes.sort_by_key(|crash| (!crash.answered, !crash.fenced));
-        for (later, crash) in crashes.into_iter().enumerate() {
-            let turn = *nth + POLICY.meetings_before_second_crash * later;
-            let predicted = match meeting.read {
-                true if meeting.is_intra() => false,
-                true => confirmed.predicted.contains(pair),
-                false => confirmed.predicted.iter().any(|(store, _)| *store == pair.0),
-            };
-            let (promise, excused) = (PromiseId::NONE, PromiseId::NONE);
-            let turn = (!about.contains(&pair.0), turn);
-            cases.push(((!predicted, turn), RaceCase { meeting, crash, pair, promise, excused, free }));
-        }
-        *nth += 1;
-    }
-    cases.sort_by_key(|(turn, _)| *turn);
-    let predicted = cases.iter().take_while(|((other, _), _)| !other).count();
-    let others = if confirmed.predicted.is_empty() { POLICY.images_per_run } else { POLICY.unpredicted_images_per_run };
-    cases.into_iter().take(predicted + others).map(|(_, case)| case).collect()
-}
-
-/// The instructions of all meetings.
-pub(super) fn spots(meetings: &[Meeting], run: &mut JudgedRun) -> HashMap<SiteId, Option<Instruction>> {
-    let mut spots: HashMap<SiteId, Option<Instruction>> = HashMap::new();
-    let mut stacks = run.symbols.with(&run.places);
-    for site in meetings.iter().flat_map(|meeting| [meeting.store.site, meeting.load.site]) {
-        spots.entry(site).or_insert_with(|| Instruction::at(site, &mut stacks));
-    }
-    spots
-}
-
-/// Where a recovery hangs or is killed: the same place means the same bug.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct FailurePlace {
-    how: String,
-    functions: Vec<String>,
-}
-
-impl FailurePlace {
-    /// Nothing if the place is unknown, or if the recovery exited by itself.
-    fn new(outcome: &Outcome, stack: &Stack) -> Option<Self> {
-        let how = match outcome {
-            Outcome::Hang { .. } => "hang".to_owned(),
-            Outcome::Signal { name, .. } => name.clone(),
-            _ => return None,
-        };
-        let own = stack.iter().skip(user_frame(stack)?);
-        let functions: Vec<String> = own.filter_map(|frame| frame.function.clone()).take(FAILING_CALLS).collect();
-        (!functions.is_empty()).then_some(Self { how, functions })
-    }
-}
-
-/// How many calls of a stack tell failures apart.
-const FAILING_CALLS: usize = 2;
+use crate::stacks::{Stacks, Symbols};
 
 /// Runs recoveries on crash images and judges races by them.
 pub(super) struct Judge<'a> {

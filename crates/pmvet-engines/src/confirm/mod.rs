@@ -10,8 +10,8 @@
 //!   reader had not acted.
 //! * [`attempts`] — the pairs of a store and a read that are worth an attempt; [`schedule_picker`] and `chains` — where threads stop in
 //!   a forced run; `forced_runs` — several of them at a time; [`search`] — attempts until time runs out.
-//! * [`judge`] — recoveries on the images of a run; [`merge`] — predictions and proofs put together; [`replay`] — a schedule that proved
-//!   a race, forced again; `sync_crashes` — crashes after updates of declared variables.
+//! * [`judge`] — recoveries on the images of a run (`judged_run`), in the order of `race_case`; [`merge`] — predictions and proofs put
+//!   together; [`replay`] — a schedule that proved a race, forced again; `sync_crashes` — crashes after updates of declared variables.
 //! * [`contents`] — with `--durable`, what was acknowledged by the moment of a crash.
 //! * [`verdict`] — what the recoveries say about one pair of instructions.
 //! * [`taint`], [`flow`] — where the value goes that was read too early.
@@ -41,6 +41,7 @@ pub mod attempts;
 mod chains;
 pub mod changes;
 pub mod contents;
+mod failure_place;
 pub mod fences;
 pub mod findings;
 pub mod flow;
@@ -49,6 +50,7 @@ pub mod held_locks;
 mod history;
 pub mod instruction;
 pub mod judge;
+mod judged_run;
 mod losses;
 mod meeting;
 pub mod meetings;
@@ -56,6 +58,7 @@ pub mod merge;
 mod operation_similarity;
 pub mod overwritten;
 pub mod policy;
+mod race_case;
 pub mod replay;
 pub mod schedule_picker;
 pub mod search;

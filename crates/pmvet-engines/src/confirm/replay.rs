@@ -14,7 +14,8 @@ use pmvet_target::shutdown;
 use serde::{Deserialize, Serialize};
 
 use super::instruction::Instruction;
-use super::judge::{Judge, JudgedRun, journal, spots};
+use super::judge::{Judge, journal};
+use super::judged_run::{JudgedRun, spots};
 use super::meeting::Meeting;
 use super::policy::POLICY;
 use super::schedule_picker::stops_of_anyone;

@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::instruction::Instruction;
-use super::judge::{Judge, JudgedRun, RaceCase};
+use super::judge::Judge;
+use super::judged_run::JudgedRun;
+use super::race_case::RaceCase;
 use super::search::Confirmed;
 use super::verdict::RecoveryOutcome;
 use crate::lab::{LabError, TrialImage};

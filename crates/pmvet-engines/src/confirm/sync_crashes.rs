@@ -4,7 +4,8 @@ use pmvet_events::Event;
 use pmvet_findings::{Finding, Sources};
 use pmvet_target::crash::Patch;
 
-use super::judge::{Judge, JudgedRun};
+use super::judge::Judge;
+use super::judged_run::JudgedRun;
 use super::search::Confirmed;
 use super::sync_names::has_source;
 use super::sync_variables::{Left, Restarted, SyncVariable, Update, VariablePlace, Variables, finding};
