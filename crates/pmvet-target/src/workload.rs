@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pmvet_events::file::TraceHeader;
 use pmvet_events::plan::{AllocFunction, OperationsFrom, Plan, SyncFunction};
@@ -151,6 +152,11 @@ impl Workload {
 
     /// Runs it once without instrumentation, on private copies. Returns how it ended, the end of its output, and the time.
     pub fn run_natively(&self) -> io::Result<sandbox::SandboxedRun> {
+        self.run_natively_on(self.files.above(Capture::Named), None)
+    }
+
+    /// The same on other files, and not for longer than `timeout`.
+    pub fn run_natively_on(&self, overlay: Overlay, timeout: Option<Duration>) -> io::Result<sandbox::SandboxedRun> {
         let variables: Vec<_> = pm_variables().collect();
         let job = SandboxedProgram {
             executable: self.program.executable.as_os_str(),
@@ -158,8 +164,9 @@ impl Workload {
             input: self.input.as_deref(),
             output: Output::Tail(OUTPUT_TAIL_BYTES),
             driver: self.driver.as_deref(),
+            timeout,
             ..SandboxedProgram::new(&self.program.arguments)
         };
-        sandbox::run(&job, &Mutex::new(self.files.above(Capture::Named)), &mut Unwinder::default())
+        sandbox::run(&job, &Mutex::new(overlay), &mut Unwinder::default())
     }
 }

@@ -11,7 +11,7 @@ use pmvet_target::collect::{CollectError, SinkError};
 use pmvet_target::crash::{Patch, Scratch, VersionId, Versions};
 use pmvet_target::launch::{Ending, LaunchError, TargetExit, stopped_by};
 use pmvet_target::program::Program;
-use pmvet_target::sandbox::Capture;
+use pmvet_target::sandbox::{Capture, SandboxedEnd};
 use pmvet_target::{Sink, launch as launch_target};
 
 use super::{Lab, LabError};
@@ -75,6 +75,22 @@ impl Restart<'_> {
             ended
         });
         ended_well(ended, watch.is_decided(), stopped_by().is_some() || self.is_late())
+    }
+
+    /// Whether the workload, without instrumentation, soon dies of a fault of its own on a version of PM, as with a pool that holds
+    /// addresses of a process that is gone. An instrumented run costs ten times as much and would get no further.
+    pub fn dies_natively(&self, versions: &Versions, version: VersionId, within: Duration) -> Result<bool, LabError> {
+        let workload = self.lab.workload;
+        if workload.driver.is_some() || workload.launch(true).sandbox.is_none() {
+            return Ok(false);
+        }
+        let mut overlay = workload.left.above(Capture::Named);
+        Scratch::default()
+            .become_version(versions, version, &[], &mut overlay)
+            .map_err(|e| LabError::output("make", "a crash image", e))?;
+        let run = workload.run_natively_on(overlay, Some(within));
+        let run = run.map_err(|e| LabError::output("run", "the program on a crash image", e))?;
+        Ok(matches!(run.end, SandboxedEnd::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL)))
     }
 
     /// The deadline has passed.

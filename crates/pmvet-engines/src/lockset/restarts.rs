@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pmvet_events::{Event, FileId};
@@ -18,6 +18,11 @@ use crate::lab::{self, Lab, LabError};
 const SLOWDOWN: u32 = 4;
 const SLACK: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(10);
+
+/// Time limit of the native run that shows whether a restart dies at once, and its limit as a part of the recorded run. Threads that wait
+/// for the lock use up all of it.
+const NATIVE_LIMIT: Duration = Duration::from_millis(200);
+const NATIVE_PART: u32 = 8;
 
 /// Locks to try per line that takes them: a restart mostly treats them all alike.
 const MOST_PER_LINE: usize = 4;
@@ -60,10 +65,11 @@ impl Restarts<'_> {
         let deadline = self.most_time.and_then(|time| Instant::now().checked_add(time));
         let timeout = (self.traced * SLOWDOWN + SLACK).min(LONGEST);
         let restart = Restart { lab: self.lab, timeout, deadline };
+        let survives = AtomicBool::new(false);
         let try_one = |lock: &LockLeftHeld| {
             let in_time = !shutdown::is_over() && !restart.is_late();
             let known = paths.get(&lock.word.file).zip(at(lock)).filter(|_| in_time);
-            let tried = known.map(|(path, version)| self.restart(restart, lock, path, (&versions, version)));
+            let tried = known.map(|(path, version)| self.restart(restart, lock, path, (&versions, version), &survives));
             tried.transpose().map(Option::flatten)
         };
         loop {
@@ -112,6 +118,7 @@ impl Restarts<'_> {
         lock: &LockLeftHeld,
         path: &Path,
         (versions, version): (&Versions, VersionId),
+        survives: &AtomicBool,
     ) -> Result<Option<Afterwards>, LabError> {
         let run = |command: Option<&[OsString]>| {
             let mut aftermath = Aftermath::new(lock, path);
@@ -125,6 +132,13 @@ impl Restarts<'_> {
             if !matches!(judged, Some(Afterwards::Unused | Afterwards::Failed)) {
                 return Ok(judged);
             }
+        }
+        // Once one restart has survived, others may, too.
+        if !survives.load(Ordering::Relaxed) {
+            if restart.dies_natively(versions, version, NATIVE_LIMIT.min(self.traced / NATIVE_PART))? {
+                return Ok((!shutdown::is_over()).then_some(Afterwards::Failed));
+            }
+            survives.store(true, Ordering::Relaxed);
         }
         run(None)
     }
