@@ -8,6 +8,7 @@ use pmvet_events::{SiteId, ThreadId};
 use pmvet_target::symbols::demangle;
 
 use super::clocks::Clocks;
+use super::inferred::InferredLock;
 use super::lines::{EventOrigin, LineIndex, TrackedLines};
 use super::lock_objects::LockObjects;
 use super::locksets::{Hold, HoldMode, LockId, Locksets};
@@ -15,7 +16,7 @@ use super::options::LocksetOptions;
 use super::pm_locks::{HeldLocks, LockLeftHeld};
 use super::races::{PredictedRace, Races};
 use super::reader::Threads;
-use super::spin::{InferredLock, KnownLocks, Lock, LockStep, PmWord, Takers, WordChange};
+use super::spin::{KnownLocks, Lock, LockStep, PmWord, Takers, WordChange};
 use super::strings::reads_strings;
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
 
@@ -121,6 +122,8 @@ pub struct LocksetStats {
     pub locksets: u64,
     /// Accesses to lines beyond `LocksetOptions::max_lines`; anything but 0 means that races may be missing.
     pub refused: u64,
+    /// Instructions that store under version locks in volatile memory. pmvet does not see whether their readers compare the versions.
+    pub checked_unseen: u64,
 }
 
 /// What a run has shown.
@@ -260,7 +263,8 @@ impl LocksetEngine {
         let is_lock = |word: PmWord| locks.find(pm_key(word)).is_some_and(|lock| locks.verdict(lock).0);
         let mut string_sites: FastMap<SiteId, bool> = FastMap::default();
         let mut strings = |site| *string_sites.entry(site).or_insert_with(|| reads_strings(&names(site)));
-        let mut races = self.races.finish(locks, &mut strings);
+        let (mut races, checked_unseen) = self.races.finish(locks, &mut strings);
+        stats.checked_unseen = checked_unseen as u64;
         let objects = objects.with_words(locks);
         races.retain(|race| !objects.contain_all_of(&race.store, &mut *names));
         let mut libraries: FastMap<SiteId, bool> = FastMap::default();
@@ -313,7 +317,8 @@ impl LocksetEngine {
             LockKind::Exclusive => HoldMode::Exclusive,
             LockKind::Shared => HoldMode::Shared,
         };
-        let lock = self.locks.named(key, place, WordChange { thread, site, context, seq, old: 0, new: 1, bytes: 0 });
+        let change = WordChange { thread, site, context, seq, old: 0, new: 1, bytes: 0, discards: false };
+        let lock = self.locks.named(key, place, change);
         if let Some(word) = place {
             self.mark_word(word);
             self.note_held(lock, at.seq, false);

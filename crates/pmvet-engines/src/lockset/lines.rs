@@ -64,8 +64,8 @@ pub(crate) enum StoreMeans {
     Plain,
     /// A locked read-modify-write of a word that is perhaps a lock.
     Atomic(LockId),
-    /// An exchange that only stores to such a word.
-    Exchange(LockId),
+    /// A store to such a word: plain, or an exchange whose old value nobody uses.
+    Store(LockId),
 }
 
 /// A store whose window is closed: persisted or overwritten.

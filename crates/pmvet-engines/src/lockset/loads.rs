@@ -9,6 +9,7 @@ use super::locksets::{Hold, HoldMode};
 use super::races::PairContext;
 use super::reader::{ALWAYS, LoadKey, MAX_PENDING, PendingLoad};
 use super::reads::LineRead;
+use super::rechecks::Rechecked;
 use super::spin::PmWord;
 use super::stores::Part;
 use super::strings::WORD;
@@ -22,6 +23,13 @@ impl LocksetEngine {
     #[inline]
     pub(super) fn load(&mut self, event: &Event<'_>, addr: u64, size: u32) {
         self.stats.loads += 1;
+        let thread = self.threads.get(event.thread);
+        if let Some(first) = thread.recent.note(addr)
+            && !thread.pending.is_empty()
+            && let Some(word) = self.place(event.thread, addr)
+        {
+            self.threads.get(event.thread).recheck(first, pm_key(word));
+        }
         let thread = self.threads.get(event.thread);
         let (last_seq, last) = (thread.last_seq, thread.spinning);
         let repeats = if (last.0, last.1) == (addr, event.site) { last.2 + 1 } else { 0 };
@@ -93,6 +101,7 @@ impl LocksetEngine {
         let line = self.lines.get(id);
         line.touch(at.thread, bytes);
         let thread = self.threads.get(at.thread);
+        thread.retry(id, at.site, bytes);
         if self.options.init_removal && line.is_private(at.thread, bytes) {
             if let Some(key) = key {
                 thread.cache.remember(key, id, line.version, ALWAYS);
@@ -100,9 +109,12 @@ impl LocksetEngine {
             return;
         }
         let mut saw = None;
+        let mut doubted = false;
         for dirty in line.dirty.iter_mut().filter(|d| d.bytes & bytes != 0 && d.at.thread != at.thread) {
             dirty.touched = true;
             saw = Some(dirty.at.seq);
+            let unseen = |hold: &Hold| self.locks.get(hold.lock).is_some_and(|l| !l.named && l.place.is_none());
+            doubted |= self.sets.get(dirty.locks).iter().any(unseen);
         }
         let locks = thread.held.set();
         // The same load was seen before, with no more protection than now, and nothing has been stored since: it adds
@@ -115,7 +127,18 @@ impl LocksetEngine {
             return;
         }
         let from = words(bytes).next().map_or(Default::default(), |word| line.makers[word]);
-        let read = LineRead { at, bytes, text, locks, epoch, saw, from, followed: false, looked: 0 };
+        let read = LineRead {
+            at,
+            bytes,
+            text,
+            locks,
+            epoch,
+            saw,
+            from,
+            followed: false,
+            looked: 0,
+            rechecked: Rechecked::default(),
+        };
         self.same_lock(id, read);
         let line = self.lines.get(id);
         let thread = self.threads.get(at.thread);
@@ -132,7 +155,18 @@ impl LocksetEngine {
             return;
         }
         let key = key.unwrap_or_default();
-        thread.pending.push(PendingLoad { line: id, read, next: None, more: Vec::new(), flushed: false, key });
+        let number = thread.recent.newest();
+        thread.doubts |= doubted;
+        thread.pending.push(PendingLoad {
+            line: id,
+            read,
+            next: None,
+            more: Vec::new(),
+            flushed: false,
+            key,
+            number,
+            doubted,
+        });
         if thread.pending.len() > MAX_PENDING {
             let old: Vec<_> = thread.pending.drain(..MAX_PENDING / 2).collect();
             old.into_iter().for_each(|pending| self.commit_pending(at.thread, pending));
@@ -174,16 +208,21 @@ impl LocksetEngine {
             return;
         }
         let Some(info) = self.locks.get(lock) else { return };
+        let mut unsettled = false;
         for holder in info.word.holders.iter().filter(|h| h.thread != reader && h.seq <= last_seq) {
-            let unsettled = thread.pending.iter().any(|p| {
-                let dirty = self.lines.peek(p.line).map_or(&[][..], |line| &line.dirty);
+            for pending in &mut thread.pending {
+                let dirty = self.lines.peek(pending.line).map_or(&[][..], |line| &line.dirty);
                 // Not the lock words themselves, which stay in the cache.
-                let read = |d: &Dirty| d.at.thread == holder.thread && d.bytes & p.read.bytes != 0;
-                dirty.iter().any(|d| read(d) && d.how == StoreMeans::Plain)
-            });
-            if unsettled {
-                return;
+                let read = |d: &Dirty| d.at.thread == holder.thread && d.bytes & pending.read.bytes != 0;
+                if dirty.iter().any(|d| read(d) && d.how == StoreMeans::Plain) {
+                    (pending.doubted, thread.doubts, unsettled) = (true, true, true);
+                    // The versions that it compares differ.
+                    pending.read.rechecked = Rechecked::default();
+                }
             }
+        }
+        if unsettled {
+            return;
         }
         self.later(reader, Hold { lock, mode: HoldMode::Exclusive });
     }

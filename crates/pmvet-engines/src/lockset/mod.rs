@@ -9,8 +9,10 @@
 //! * [`LocksetEngine`] — the sink; `loads`, `stores` and `persist` are its memory side.
 //! * `lines` — the state of each cache line; `reader` — of each thread; `locksets`, `clocks` — a thread's locks and its
 //!   logical time.
-//! * `races` — pairs of accesses, and which of them race; `sightings` — whether another run would show them.
-//! * `spin` — locks that only the trace shows; [`pm_locks`] — locks in PM; `lock_objects` — how large they are.
+//! * `races` — pairs of accesses, and which of them race; `rechecks` — readers that compare a version before and after;
+//!   `sightings` — whether another run would show a race.
+//! * `spin` — locks that only the trace shows; `inferred` — the evidence for them; [`pm_locks`] — locks in PM;
+//!   `lock_objects` — how large they are.
 //! * [`findings`] — the outcome in words; `race_paths` — which races form one finding; [`recordings`] — what several
 //!   runs have in common; `lock_words` — names for locks; [`listed_locks`] — the inferred locks, for the user.
 //!   [`LocksetOptions`] — every choice below as a switch.
@@ -38,6 +40,7 @@
 pub(crate) mod clocks;
 mod engine;
 pub mod findings;
+mod inferred;
 mod lines;
 pub mod listed_locks;
 mod loads;
@@ -51,6 +54,7 @@ mod race_paths;
 mod races;
 mod reader;
 mod reads;
+mod rechecks;
 pub mod recordings;
 pub mod restarts;
 mod sightings;
@@ -59,8 +63,9 @@ mod stores;
 mod strings;
 
 pub use engine::{Code, CodeNames, LocksetAnalysis, LocksetEngine, LocksetStats, Unmatched};
+pub use inferred::{InferredLock, LockShape};
 pub use lines::Fate;
 pub use options::{Edges, LocksetOptions};
 pub use races::{LockName, LockTime, PredictedRace, RaceAccess, WindowEnd};
 pub use sightings::Sightings;
-pub use spin::{InferredLock, LockShape, PmWord, Takers};
+pub use spin::{PmWord, Takers};

@@ -3,9 +3,12 @@
 //! A pair that only an inferred lock protects cannot be judged before the end of the run, since a later event may show
 //! that the word is no lock. Such pairs wait here, with their excuse.
 
+use std::collections::BTreeSet;
+
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
 use super::LocksetOptions;
+use super::engine::pm_key;
 use super::lines::{EventOrigin, Fate, StoreMeans, TrackedLine, Written, mask, word_bits};
 use super::locksets::{HeldSpan, Hold, HoldMode, LockId, Locksets, SetId};
 use super::reader::Threads;
@@ -91,8 +94,18 @@ pub struct PredictedRace {
     pub sightings: Sightings,
 }
 
-/// A word that makes a pair harmless if it is a lock; and whether both sides have only incremented it.
-type Excuse = (LockId, bool);
+/// A word that makes a pair harmless, provided that it is a certain kind of lock.
+type Excuse = (LockId, Provided);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Provided {
+    /// Any lock.
+    Lock,
+    /// One that two threads that increment it do not share.
+    Exclusive,
+    /// A version that readers compare in loads that pmvet does not see.
+    CheckedUnseen,
+}
 
 /// The call paths of a store and of a load, each with its instruction.
 type PathPair = [(SiteId, ContextId); 2];
@@ -164,18 +177,22 @@ impl<'a> PairContext<'a> {
         Self { sets, locks, threads, file: line.file, offset: line.offset, predict_lock_free: options.lock_free }
     }
 
-    /// Locks of the store that lie in its line and that the load's thread read before it acted.
-    fn looked_at(&self, store: &Written, read: &LineRead) -> Box<[Excuse]> {
-        if read.looked == 0 {
-            return Box::default();
+    /// Locks of the store that the load's thread read before it acted: those in the store's line; those that it read before and after the
+    /// load; and, unless the load was `observed` in the window of the store, those in volatile memory, whose loads pmvet does not see.
+    fn looked_at(&self, store: &Written, read: &LineRead, observed: bool) -> Vec<Excuse> {
+        let mut excuses = Vec::new();
+        for hold in self.sets.get(store.locks) {
+            let Some(lock) = self.locks.get(hold.lock).filter(|lock| !lock.named) else { continue };
+            let Some(word) = lock.place else {
+                excuses.extend((!observed).then_some((hold.lock, Provided::CheckedUnseen)));
+                continue;
+            };
+            let beside = (word.file, word.offset & !63) == (self.file, self.offset);
+            if beside && read.looked & word_bits(mask(word.offset, 1)) != 0 || read.rechecked.contains(pm_key(word)) {
+                excuses.push((hold.lock, Provided::Lock));
+            }
         }
-        let looked = |hold: &&Hold| {
-            self.locks.get(hold.lock).and_then(|lock| lock.place).is_some_and(|word| {
-                (word.file, word.offset & !63) == (self.file, self.offset)
-                    && read.looked & word_bits(mask(word.offset, 1)) != 0
-            })
-        };
-        self.sets.get(store.locks).iter().filter(looked).map(|hold| (hold.lock, false)).collect()
+        excuses
     }
 }
 
@@ -193,7 +210,7 @@ impl Races {
             for &y in sets.get(b).iter().filter(|&&y| exclude(x, y)) {
                 let counted = (x.mode, y.mode) == (HoldMode::Counted, HoldMode::Counted);
                 certain |= if counted { locks.is_certain_to_exclude(x.lock) } else { locks.is_certain(x.lock) };
-                excuses.push((x.lock, counted));
+                excuses.push((x.lock, if counted { Provided::Exclusive } else { Provided::Lock }));
             }
         }
         let found = match (certain, excuses.is_empty()) {
@@ -225,16 +242,21 @@ impl Races {
             StoreMeans::Atomic(lock) if !acted && !context.predict_lock_free || context.locks.is_certain(lock) => {
                 return;
             }
-            StoreMeans::Exchange(lock) if context.locks.is_certain(lock) => return,
-            StoreMeans::Atomic(lock) | StoreMeans::Exchange(lock) => Some(lock),
+            StoreMeans::Store(lock) if context.locks.is_certain(lock) => return,
+            StoreMeans::Atomic(lock) | StoreMeans::Store(lock) => Some(lock),
             StoreMeans::Plain => None,
         };
         let excuses = match self.common(store.locks, read.locks, context.sets, context.locks) {
             Common::Lock => return,
-            Common::Nothing => context.looked_at(store, read),
-            Common::Excuses(excuses) if read.looked == 0 => excuses,
-            Common::Excuses(excuses) => excuses.into_iter().chain(context.looked_at(store, read)).collect(),
+            Common::Nothing => Vec::new(),
+            Common::Excuses(excuses) => excuses.into_vec(),
         };
+        let observed = acted || read.saw == Some(store.at.seq);
+        let mut excuses = excuses;
+        if store.locks != SetId::EMPTY {
+            excuses.extend(context.looked_at(store, read, observed));
+        }
+        let excuses: Box<[Excuse]> = excuses.into();
         let undecided = self.candidates.len() >= MAX_UNDECIDED;
         if undecided && (!excuses.is_empty() || word.is_some()) {
             let harmless = excuses.iter().any(|&e| holds(e, context.locks));
@@ -242,7 +264,6 @@ impl Races {
                 return;
             }
         }
-        let observed = acted || read.saw == Some(store.at.seq);
         // Without the overlap, this pair would have been left out above or counted as initialisation.
         let lock_free = matches!(store.how, StoreMeans::Atomic(_)) && !context.predict_lock_free;
         let line = PmWord { file: context.file, offset: context.offset };
@@ -276,9 +297,15 @@ impl Races {
         pair
     }
 
-    /// The remaining races, now that all evidence is in: one per pair of call paths, in the order in which they came. `reads_string` tells
-    /// whether an instruction belongs to a function that reads strings.
-    pub(crate) fn finish(self, locks: &KnownLocks, reads_string: &mut dyn FnMut(SiteId) -> bool) -> Vec<PredictedRace> {
+    /// The remaining races, now that all evidence is in: one per pair of call paths, in the order in which they came. Also the number of
+    /// instructions whose stores would race if readers did not compare versions unseen. `reads_string` tells whether an instruction belongs
+    /// to a function that reads strings.
+    pub(crate) fn finish(
+        self,
+        locks: &KnownLocks,
+        reads_string: &mut dyn FnMut(SiteId) -> bool,
+    ) -> (Vec<PredictedRace>, usize) {
+        let mut unseen: BTreeSet<SiteId> = BTreeSet::new();
         let mut found: FastMap<PathPair, PredictedRace> = FastMap::default();
         let mut left: Vec<(PathPair, Candidate)> = Vec::new();
         for ((pair, .., is_behind), candidate) in self.candidates {
@@ -288,8 +315,14 @@ impl Races {
         }
         left.sort_by_key(|(_, c)| (!c.race.observed, c.race.store.seq, c.race.load.seq));
         for (pair, candidate) in left {
-            let excused = candidate.excuses.iter().any(|&e| holds(e, locks));
-            if excused || candidate.word.is_some_and(|word| locks.verdict(word).0) {
+            let mut excuses = candidate.excuses.iter().filter(|&&e| holds(e, locks)).peekable();
+            if excuses.peek().is_some() {
+                if excuses.all(|(_, provided)| *provided == Provided::CheckedUnseen) {
+                    unseen.insert(candidate.race.store.site);
+                }
+                continue;
+            }
+            if candidate.word.is_some_and(|word| locks.verdict(word).0) {
                 continue;
             }
             match found.get_mut(&pair) {
@@ -314,13 +347,18 @@ impl Races {
             spans.into_iter().for_each(|spans| spans.retain(|span| !no_locks.contains(&span.lock)));
         }
         races.sort_by_key(|r| (r.store.seq, r.load.seq));
-        races
+        (races, unseen.len())
     }
 }
 
-fn holds((lock, counted): Excuse, locks: &KnownLocks) -> bool {
+fn holds((lock, provided): Excuse, locks: &KnownLocks) -> bool {
     let (is_lock, excludes) = locks.verdict(lock);
-    is_lock && (!counted || excludes)
+    is_lock
+        && match provided {
+            Provided::Lock => true,
+            Provided::Exclusive => excludes,
+            Provided::CheckedUnseen => locks.is_checked_unseen(lock),
+        }
 }
 
 fn names(set: SetId, context: &PairContext<'_>) -> Vec<LockName> {

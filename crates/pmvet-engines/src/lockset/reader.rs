@@ -18,6 +18,7 @@ use pmvet_events::{ContextId, SiteId, ThreadId};
 use super::lines::LineIndex;
 use super::locksets::{HeldList, Hold, SetId};
 use super::reads::LineRead;
+use super::rechecks::RecentLoads;
 
 /// The state of one thread.
 #[derive(Debug, Default)]
@@ -33,6 +34,9 @@ pub(crate) struct ThreadView {
     pub(crate) last_seq: u64,
     /// The load that the last events all were, if so: its address, its instruction, and how often.
     pub(crate) spinning: (u64, SiteId, u32),
+    pub(crate) recent: RecentLoads,
+    /// Whether one of `pending` is doubted.
+    pub(crate) doubts: bool,
     pub(crate) cache: LoadCache,
     /// Number of its process.
     pub(crate) process: u32,
@@ -57,6 +61,10 @@ pub(crate) struct PendingLoad {
     /// The same thread has flushed the line since; its next fence settles the load.
     pub(crate) flushed: bool,
     pub(crate) key: LoadKey,
+    /// Its number among the loads of its thread.
+    pub(crate) number: u64,
+    /// A writer was at work on what it read, and the thread may have noticed. It does not count if the thread repeats it.
+    pub(crate) doubted: bool,
 }
 
 /// Locks to keep in `more`: enough for what happens between a load and the act it leads to.
@@ -75,13 +83,35 @@ impl ThreadView {
             pending.read.looked |= words;
         }
     }
+
+    /// Notes for all loads since number `first` that the thread reads a word again that it read there.
+    pub(crate) fn recheck(&mut self, first: u64, word: u64) {
+        let between = self.pending.iter_mut().rev().take_while(|p| p.number > first);
+        between.for_each(|pending| pending.read.rechecked.insert(word));
+    }
+
+    /// If the thread repeats a load that it had doubts about, the doubtful one does not count.
+    #[inline]
+    pub(crate) fn retry(&mut self, line: LineIndex, site: SiteId, bytes: u64) {
+        if self.doubts {
+            let again =
+                |p: &PendingLoad| p.doubted && (p.line, p.read.at.site) == (line, site) && p.read.bytes & bytes != 0;
+            self.pending.retain(|p| !again(p));
+            self.doubts = self.pending.iter().any(|p| p.doubted);
+        }
+    }
 }
 
 impl PendingLoad {
     /// Whether another load of the line is just one more step of the same loop.
     pub(crate) fn is_like(&self, read: &LineRead) -> bool {
         let of = |r: &LineRead| (r.at.site, r.at.context, r.locks, r.epoch, r.saw, r.from);
-        of(&self.read) == of(read) && self.next.is_none() && self.more.is_empty() && !self.flushed
+        of(&self.read) == of(read)
+            && self.next.is_none()
+            && self.more.is_empty()
+            && !self.flushed
+            && !self.doubted
+            && self.read.rechecked.is_empty()
     }
 
     /// The thread takes `hold`, or finds it free.

@@ -5,6 +5,7 @@ use pmvet_events::{SiteId, ThreadId};
 use super::clocks::{Clocks, Epoch};
 use super::lines::{EventOrigin, MAX_ALIKE_PATHS, MAX_ALIKE_THREADS, MAX_PER_LINE, Written};
 use super::locksets::SetId;
+use super::rechecks::Rechecked;
 
 /// A load that counts.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +25,8 @@ pub(crate) struct LineRead {
     /// A bit for each word of the line that its thread read afterwards, before it acted. If one of them turns out to be a
     /// lock, the thread has looked at that lock.
     pub(crate) looked: u8,
+    /// Words that its thread read before and after it; see `rechecks`.
+    pub(crate) rechecked: Rechecked,
 }
 
 /// Who makes a store: a thread, at an instruction.
@@ -122,12 +125,13 @@ impl Reads {
         for at in Self::of_bits(tagged) {
             let Some(known) = self.list.get_mut(at).filter(|r| like(r)) else { continue };
             let covers = read.bytes & !known.bytes == 0 && read.text & !known.text == 0;
-            let covered = covers && known.looked & !read.looked == 0;
+            let covered = covers && known.looked & !read.looked == 0 && known.rechecked.is_subset(read.rechecked);
             if known.epoch == read.epoch {
                 let same = covered && (known.from == read.from || !read.followed);
                 known.bytes |= read.bytes;
                 known.text |= read.text;
                 known.looked &= read.looked;
+                known.rechecked.intersect(read.rechecked);
                 known.from = read.from;
                 self.seen += u32::from(!covered);
                 return !same;

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pmvet_events::{ContextId, FileId, SiteId, ThreadId};
 
+use super::inferred::LockShape;
 use super::locksets::{HoldMode, LockId};
 use super::races::LockName;
 use rustc_hash::{FxHashMap as FastMap, FxHashSet as FastSet};
@@ -77,21 +78,21 @@ pub(crate) struct Word {
     pub(crate) holders: Vec<Holder>,
     pub(crate) acquired: u64,
     /// How often its holder released it, back to the value it was taken from.
-    returned: u64,
+    pub(super) returned: u64,
     /// How often its holder released it, to another value.
-    moved_on: u64,
+    pub(super) moved_on: u64,
     /// How often another thread changed it while it was held.
-    disturbed: u64,
+    pub(super) disturbed: u64,
     /// Several threads have held it at a time.
-    counts: bool,
+    pub(super) counts: bool,
     /// How many of these releases decremented it.
     counted_down: u64,
     /// Offset of the neighbour that says which ticket is served.
-    serving: Option<u64>,
+    pub(super) serving: Option<u64>,
     pub(crate) sites: Vec<SiteId>,
     /// Where it was taken, with the calls that led there.
     taken: Vec<(SiteId, ContextId)>,
-    threads: Vec<ThreadId>,
+    pub(super) threads: Vec<ThreadId>,
     /// The value that the newest read-modify-write left.
     latest: u64,
     /// Its size.
@@ -112,12 +113,21 @@ pub(crate) struct Holder {
     pub(crate) seq: u64,
     pub(crate) site: SiteId,
     pub(crate) context: ContextId,
+    /// Taken by a plain store, which does not check the old value.
+    stored: bool,
 }
 
 impl Holder {
     fn new(c: WordChange, mode: HoldMode) -> Self {
-        let WordChange { thread, site, context, seq, old: found, new: put, .. } = c;
-        Self { thread, mode, found, put, seq, site, context }
+        let WordChange { thread, site, context, seq, old: found, new: put, discards: stored, .. } = c;
+        Self { thread, mode, found, put, seq, site, context, stored }
+    }
+
+    /// Whether the new value is the old one with a mark, as when a version lock is taken: a bit, a step, or the owner's number in the lower
+    /// bits. A marked pointer that replaces another pointer is data that is not persistent yet.
+    fn marks(&self) -> bool {
+        let (bits, step) = (self.found ^ self.put, self.put.wrapping_sub(self.found));
+        bits.is_power_of_two() || step.is_power_of_two() || bits < 1 << OWNER_BITS && self.found & bits == 0
     }
 }
 
@@ -148,58 +158,15 @@ pub(crate) struct WordChange {
     pub(crate) old: u64,
     pub(crate) new: u64,
     pub(crate) bytes: u64,
-}
-
-/// What kind of lock an inferred lock is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LockShape {
-    /// Released to the same free value that it was taken from.
-    Plain,
-    /// Released to a new value each time, as in optimistic lock coupling.
-    Version,
-    /// Readers count up and down; a writer takes it from its free value.
-    ReaderWriter,
-    /// Incremented to draw a ticket; its neighbour says whose turn it is.
-    Ticket,
-}
-
-impl LockShape {
-    /// What reports call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            LockShape::Plain => "spin lock",
-            LockShape::Version => "version lock",
-            LockShape::ReaderWriter => "reader-writer spin lock",
-            LockShape::Ticket => "ticket lock",
-        }
-    }
-}
-
-/// Words that one instruction takes and that were found to be locks, with the evidence.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InferredLock {
-    /// The instruction that takes them.
-    pub site: SiteId,
-    /// What kind of lock they are.
-    pub shape: LockShape,
-    /// How many words this instruction takes.
-    pub words: u64,
-    /// The word that most threads took, if it is in PM.
-    pub example: Option<PmWord>,
-    /// How often they were taken, summed over all words.
-    pub acquired: u64,
-    /// How often their holders released them.
-    pub returned: u64,
-    /// Successful writes by others while the lock was held, as waiters make.
-    pub disturbed: u64,
-    /// Threads that took the example.
-    pub threads: usize,
-    /// The user has declared the lock: see `LocksetOptions::declare`.
-    pub declared: bool,
+    /// Nobody uses the old value.
+    pub(crate) discards: bool,
 }
 
 /// A site takes no locks if it took this many words that were never released, and none that was.
 const HOPELESS: u64 = 8;
+
+/// The lower bits of a version lock may hold the number of its owner.
+const OWNER_BITS: u32 = 16;
 
 /// A site is known to take locks once this many words that it took were released.
 const SURE: u64 = 4;
@@ -300,7 +267,7 @@ impl KnownLocks {
         };
         let takes = only_holder.is_some_and(|holder| holder.site != c.site && self.takes(c.site, holder.site));
         let Lock { named, word, .. } = &mut self.locks[lock as usize];
-        word.latest = c.new;
+        let left = std::mem::replace(&mut word.latest, c.new);
         word.bytes = word.bytes.max(c.bytes);
         // Code inside a lock function, whose call is reported anyway.
         if *named || c.old == c.new {
@@ -329,14 +296,23 @@ impl KnownLocks {
             word.note_taken(c, mode);
             return LockStep::Acquire { lock, mode, instead_of: None };
         };
-        if counts_up && word.holders.iter().all(|h| h.mode == HoldMode::Counted) && c.old != word.free {
+        // It was released in a way that no event shows, or a store had set it up before any thread took it.
+        let unseen = place.is_none() && c.old != left && word.holders.len() == 1;
+        if counts_up && !unseen && word.holders.iter().all(|h| h.mode == HoldMode::Counted) && c.old != word.free {
             word.note_taken(c, HoldMode::Counted);
             return LockStep::Acquire { lock, mode: HoldMode::Counted, instead_of: None };
         }
-        if c.old == word.free {
-            // It was released in a way that no event shows.
+        let set_up = first.stored && c.old == first.put && word.holders.len() == 1;
+        if c.old == word.free || unseen || set_up {
             word.holders.clear();
-            word.returned += 1;
+            if c.old == word.free {
+                word.returned += 1;
+            } else if set_up {
+                word.mistook();
+            } else {
+                word.moved_on += 1;
+            }
+            word.free = c.old;
             word.note_taken(c, mode);
             return LockStep::Acquire { lock, mode, instead_of: Some(first.thread) };
         }
@@ -413,10 +389,10 @@ impl KnownLocks {
             word.counts &= word.holders.len() == 1;
             word.holders.retain(|h| h.thread == holder.thread);
         } else if new != holder.put {
-            // If the instruction that took the word also moves it on, it is a counter.
-            let counter = by.is_some_and(|change| change.site == holder.site);
-            word.moved_on += u64::from(!counter);
-            word.disturbed += 2 * u64::from(counter);
+            // If the instruction that took the word also moves it on, it is a counter. A word that is replaced as a whole is data.
+            let is_data = by.is_some_and(|change| change.site == holder.site) || !holder.marks();
+            word.moved_on += u64::from(!is_data);
+            word.disturbed += 2 * u64::from(is_data);
             word.free = new;
         } else {
             return LockStep::Nothing;
@@ -437,7 +413,7 @@ impl KnownLocks {
         if *named {
             return LockStep::Nothing;
         }
-        word.latest = value;
+        let before = std::mem::replace(&mut word.latest, value);
         if let Some(at) = word.holders.iter().position(|h| h.thread == thread) {
             return self.change_by_holder(lock, at, None, value);
         }
@@ -445,6 +421,12 @@ impl KnownLocks {
             // Another thread releases the lock: a handover.
             Some(holder) if value == word.free => {
                 word.holders.swap_remove(0);
+                LockStep::Release { lock, holder: holder.thread }
+            }
+            // The thread that took the word although another seemed to hold it releases it: the other had only set it up.
+            Some(holder) if word.rival.is_some_and(|r| r.thread == thread && r.put == before && value != r.put) => {
+                word.turn(value);
+                word.moved_on = 1;
                 LockStep::Release { lock, holder: holder.thread }
             }
             Some(_) => LockStep::Nothing,
@@ -528,6 +510,13 @@ impl KnownLocks {
         }
     }
 
+    /// Whether it is a version lock in volatile memory. Readers that do not take it compare versions before and after, in loads that are not
+    /// reported: that is what versions are for.
+    pub(crate) fn is_checked_unseen(&self, lock: LockId) -> bool {
+        let version = |l: &Lock| !l.named && l.place.is_none() && l.word.shape() == LockShape::Version;
+        self.get(lock).is_some_and(version) && self.verdict(lock).0
+    }
+
     /// Whether the word is a lock beyond doubt: later evidence will not change it.
     pub(crate) fn is_certain(&self, lock: LockId) -> bool {
         let certain = |l: &Lock| l.named || !self.denies && l.word.returned >= 4 && l.word.disturbed == 0;
@@ -547,59 +536,6 @@ impl KnownLocks {
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (LockId, &Lock)> {
         self.locks.iter().enumerate().map(|(id, lock)| (id as LockId, lock))
-    }
-
-    /// Every inferred lock, by the instructions that take it.
-    pub(crate) fn inferred(&self) -> Vec<InferredLock> {
-        let mut found: Vec<InferredLock> = Vec::new();
-        for (id, lock) in self.all().filter(|(_, l)| !l.named) {
-            if !self.verdict(id).0 {
-                continue;
-            }
-            for &site in &lock.word.sites {
-                let this = lock.evidence(site, self.declared.contains(&site));
-                match found.iter_mut().find(|f| f.site == site && f.shape == this.shape) {
-                    Some(f) => {
-                        f.words += 1;
-                        f.acquired += this.acquired;
-                        f.returned += this.returned;
-                        f.disturbed += this.disturbed;
-                        if this.threads > f.threads {
-                            (f.threads, f.example) = (this.threads, this.example);
-                        }
-                    }
-                    None => found.push(this),
-                }
-            }
-        }
-        found.sort_by_key(|f| (f.site, f.shape));
-        found
-    }
-}
-
-impl Lock {
-    fn evidence(&self, site: SiteId, declared: bool) -> InferredLock {
-        let word = &self.word;
-        let shape = if word.serving.is_some() {
-            LockShape::Ticket
-        } else if word.counts {
-            LockShape::ReaderWriter
-        } else if word.returned == 0 && word.moved_on > 0 {
-            LockShape::Version
-        } else {
-            LockShape::Plain
-        };
-        InferredLock {
-            site,
-            shape,
-            words: 1,
-            example: self.place,
-            acquired: word.acquired,
-            returned: word.returned + word.moved_on,
-            disturbed: word.disturbed,
-            threads: word.threads.len(),
-            declared,
-        }
     }
 }
 
@@ -640,7 +576,7 @@ impl Word {
     }
 
     /// Most releases decrement it, as with references and readers; a lock is rather set to its free value.
-    fn is_counted_down(&self) -> bool {
+    pub(super) fn is_counted_down(&self) -> bool {
         2 * self.counted_down > self.returned
     }
 

@@ -29,6 +29,13 @@ fn number(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(word))
 }
 
+/// Whether a pointer only loses a mark in its lowest bits, as in link-and-persist, where the mark says that the pointer may not be persistent
+/// yet: nothing is lost if the mark is back after a crash. Marks that say more, such as that a node is deleted, are set, not cleared.
+fn drops_mark(old: u64, new: u64) -> bool {
+    let mark = old ^ new;
+    mark.is_power_of_two() && mark < 8 && old & mark != 0 && new >= SMALLEST_OFFSET && new.is_multiple_of(8)
+}
+
 impl LocksetEngine {
     /// Splits an access at line boundaries.
     pub(super) fn parts(&self, thread: ThreadId, addr: u64, len: u64) -> Vec<Part> {
@@ -73,7 +80,7 @@ impl LocksetEngine {
         if !meant {
             self.act(at.thread, Some(id));
         }
-        self.store_line(at, id, part, lock.map_or(StoreMeans::Plain, StoreMeans::Atomic));
+        self.store_line(at, id, part, lock.map_or(StoreMeans::Plain, StoreMeans::Store));
         if how == StoreKind::NonTemporal {
             self.threads.get(at.thread).flushes.push(Flushed { line: id, seq: at.seq, only: Some(at.seq) });
         }
@@ -181,7 +188,7 @@ impl LocksetEngine {
         let mut meant = false;
         if let (true, Some(old), Some(new)) = (stored && self.options.infer_locks, number(old), number(new)) {
             let EventOrigin { thread, site, context, seq } = at;
-            let change = WordChange { thread, site, context, seq, old, new, bytes };
+            let change = WordChange { thread, site, context, seq, old, new, bytes, discards: false };
             let step = self.locks.rmw(key, place, change);
             meant = self.step(at, step) || self.locks.verdict(lock).0;
         } else if !stored {
@@ -197,7 +204,12 @@ impl LocksetEngine {
             self.load_line(at, part, u64::MAX, None, last_seq);
         }
         if stored {
-            self.lines.get(id).hold(word.offset, new.get(..part.len as usize).unwrap_or_default());
+            let line = self.lines.get(id);
+            line.hold(word.offset, new.get(..part.len as usize).unwrap_or_default());
+            let is_clean = line.dirty.iter().all(|d| d.bytes & mask(word.offset, part.len) == 0);
+            if is_clean && number(old).zip(number(new)).is_some_and(|(old, new)| drops_mark(old, new)) {
+                return;
+            }
             if !meant {
                 self.act(at.thread, Some(id));
             }
@@ -224,16 +236,17 @@ impl LocksetEngine {
         if !is_lock && !holds {
             self.act(at.thread, Some(id));
         }
-        let mut how = known.map_or(StoreMeans::Plain, StoreMeans::Exchange);
+        let mut how = known.map_or(StoreMeans::Plain, StoreMeans::Store);
         if let (true, Some(old), Some(new)) = (self.options.infer_locks, number(old), number(new)) {
             let EventOrigin { thread, site, context, seq } = at;
             let step = match known {
                 Some(lock) if public && !is_lock => self.locks.store(lock, thread, new),
                 None if public => LockStep::Nothing,
                 _ => {
-                    how = StoreMeans::Exchange(self.locks.word(key, Some(word)));
+                    how = StoreMeans::Store(self.locks.word(key, Some(word)));
                     self.mark_word(word);
-                    self.locks.rmw(key, Some(word), WordChange { thread, site, context, seq, old, new, bytes })
+                    let change = WordChange { thread, site, context, seq, old, new, bytes, discards: true };
+                    self.locks.rmw(key, Some(word), change)
                 }
             };
             self.step(at, step);
@@ -256,7 +269,8 @@ impl LocksetEngine {
         let EventOrigin { thread, site, context, seq } = at;
         let step = match (how, self.locks.find(key)) {
             (AtomicKind::Changed, _) if self.locks.has_room(key) => {
-                self.locks.rmw(key, None, WordChange { thread, site, context, seq, old, new, bytes })
+                let change = WordChange { thread, site, context, seq, old, new, bytes, discards: false };
+                self.locks.rmw(key, None, change)
             }
             (AtomicKind::Failed, Some(lock)) => {
                 self.locks.missed(lock, site);

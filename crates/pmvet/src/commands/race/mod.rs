@@ -334,6 +334,12 @@ impl Engine for RaceEngine {
         if outcome.stats.refused > 0 {
             coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
         }
+        if outcome.stats.checked_unseen > 0 {
+            coverage.not_covered.push(format!(
+                "whether readers compare versions in volatile memory, which protect what {} instructions store",
+                outcome.stats.checked_unseen
+            ));
+        }
         match &confirmed {
             Some(confirmed) => {
                 merge::cover(confirmed, &mut coverage);
