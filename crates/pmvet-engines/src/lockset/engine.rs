@@ -263,8 +263,7 @@ impl LocksetEngine {
         let is_lock = |word: PmWord| locks.find(pm_key(word)).is_some_and(|lock| locks.verdict(lock).0);
         let mut string_sites: FastMap<SiteId, bool> = FastMap::default();
         let mut strings = |site| *string_sites.entry(site).or_insert_with(|| reads_strings(&names(site)));
-        let (mut races, checked_unseen) = self.races.finish(locks, &mut strings);
-        stats.checked_unseen = checked_unseen as u64;
+        let (mut races, unseen) = self.races.finish(locks, &mut strings);
         let objects = objects.with_words(locks);
         races.retain(|race| !objects.contain_all_of(&race.store, &mut *names));
         let mut libraries: FastMap<SiteId, bool> = FastMap::default();
@@ -276,6 +275,9 @@ impl LocksetEngine {
             !*known
         };
         races.retain(|race| own(race.store.site) || own(race.load.site));
+        let unseen: FastSet<SiteId> =
+            unseen.into_iter().filter(|&(store, load)| own(store) || own(load)).map(|(store, _)| store).collect();
+        stats.checked_unseen = unseen.len() as u64;
         let held = races.iter().flat_map(|race| race.store.locks.iter().chain(&race.load.locks)).copied().collect();
         let (takers, inferred) = (locks.takers(&held), locks.inferred());
         LocksetAnalysis { races, takers, inferred, held: self.held_locks.finish(is_lock), unmatched, stats: *stats }

@@ -298,14 +298,14 @@ impl Races {
     }
 
     /// The remaining races, now that all evidence is in: one per pair of call paths, in the order in which they came. Also the number of
-    /// instructions whose stores would race if readers did not compare versions unseen. `reads_string` tells whether an instruction belongs
+    /// stores and loads that would race if readers did not compare versions unseen. `reads_string` tells whether an instruction belongs
     /// to a function that reads strings.
     pub(crate) fn finish(
         self,
         locks: &KnownLocks,
         reads_string: &mut dyn FnMut(SiteId) -> bool,
-    ) -> (Vec<PredictedRace>, usize) {
-        let mut unseen: BTreeSet<SiteId> = BTreeSet::new();
+    ) -> (Vec<PredictedRace>, BTreeSet<(SiteId, SiteId)>) {
+        let mut unseen = BTreeSet::new();
         let mut found: FastMap<PathPair, PredictedRace> = FastMap::default();
         let mut left: Vec<(PathPair, Candidate)> = Vec::new();
         for ((pair, .., is_behind), candidate) in self.candidates {
@@ -318,7 +318,7 @@ impl Races {
             let mut excuses = candidate.excuses.iter().filter(|&&e| holds(e, locks)).peekable();
             if excuses.peek().is_some() {
                 if excuses.all(|(_, provided)| *provided == Provided::CheckedUnseen) {
-                    unseen.insert(candidate.race.store.site);
+                    unseen.insert((candidate.race.store.site, candidate.race.load.site));
                 }
                 continue;
             }
@@ -347,7 +347,7 @@ impl Races {
             spans.into_iter().for_each(|spans| spans.retain(|span| !no_locks.contains(&span.lock)));
         }
         races.sort_by_key(|r| (r.store.seq, r.load.seq));
-        (races, unseen.len())
+        (races, unseen)
     }
 }
 
