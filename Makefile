@@ -45,7 +45,7 @@ LONG := check_pmdk check_zoo durable_zoo durable_server durable_races durable_pm
 APART := slurm
 REST := $(filter-out $(ALONE) $(LONG) $(APART),$(patsubst crates/pmvet/tests/%.rs,%,$(wildcard crates/pmvet/tests/*.rs)))
 # Test files of the other crates. If two have the same name, both run at once.
-OTHERS := $(filter-out $(REST),$(notdir $(basename $(filter-out crates/pmvet/%,$(wildcard crates/*/tests/*.rs)))))
+OTHERS := $(filter-out $(REST),$(notdir $(basename $(filter-out crates/pmvet/%,$(wildcard crates/*/tests/*.rs) $(patsubst %/main.rs,%.rs,$(wildcard crates/*/tests/*/main.rs))))))
 
 tests: $(LONG:%=test-%) test-units $(REST:%=test-%)
 

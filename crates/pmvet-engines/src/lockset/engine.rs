@@ -36,6 +36,10 @@ pub type CodeNames<'a> = &'a mut dyn FnMut(SiteId) -> Code;
 /// it is opened. A race is kept if the program itself stores or loads.
 const LIBRARIES: [&str; 3] = ["libpmem.so", "libpmem2.so", "libpmemobj.so"];
 
+fn is_library(module: &str) -> bool {
+    LIBRARIES.iter().any(|library| module.starts_with(library))
+}
+
 /// HawkSet's analysis, fed with one event after the other.
 ///
 /// # A value that is read before it is persistent
@@ -255,6 +259,11 @@ impl LocksetEngine {
         let objects = LockObjects::new(&self.locks, &mut *names);
         let is_inside = |lock: &Lock| !lock.named && lock.place.is_some_and(|word| objects.contain(word));
         self.locks.insides = self.locks.all().filter(|(_, lock)| is_inside(lock)).map(|(id, _)| id).collect();
+        let mut libraries: FastMap<SiteId, bool> = FastMap::default();
+        let mut in_library = |site| *libraries.entry(site).or_insert_with(|| is_library(&names(site).module));
+        let versions = self.locks.all().filter(|(_, lock)| lock.is_volatile_version());
+        let of_libraries = versions.filter(|(_, lock)| lock.word.sites.iter().all(|&site| in_library(site)));
+        self.locks.of_libraries = of_libraries.map(|(id, _)| id).collect();
         self.locks.conclude();
         let (locks, stats) = (&self.locks, &mut self.stats);
         stats.lines = self.lines.len() as u64;
@@ -266,14 +275,7 @@ impl LocksetEngine {
         let (mut races, unseen) = self.races.finish(locks, &mut strings);
         let objects = objects.with_words(locks);
         races.retain(|race| !objects.contain_all_of(&race.store, &mut *names));
-        let mut libraries: FastMap<SiteId, bool> = FastMap::default();
-        let mut own = |site: SiteId| {
-            let known = libraries.entry(site).or_insert_with(|| {
-                let module = names(site).module;
-                LIBRARIES.iter().any(|library| module.starts_with(library))
-            });
-            !*known
-        };
+        let mut own = |site| !*libraries.entry(site).or_insert_with(|| is_library(&names(site).module));
         races.retain(|race| own(race.store.site) || own(race.load.site));
         let unseen: FastSet<SiteId> =
             unseen.into_iter().filter(|&(store, load)| own(store) || own(load)).map(|(store, _)| store).collect();

@@ -297,7 +297,7 @@ impl Races {
         pair
     }
 
-    /// The remaining races, now that all evidence is in: one per pair of call paths, in the order in which they came. Also the number of
+    /// The remaining races, now that all evidence is in: one per pair of call paths, in the order in which they came. Also the
     /// stores and loads that would race if readers did not compare versions unseen. `reads_string` tells whether an instruction belongs
     /// to a function that reads strings.
     pub(crate) fn finish(

@@ -56,6 +56,8 @@ pub(crate) struct KnownLocks {
     pub(crate) denied: FastSet<SiteId>,
     /// Words inside locks that functions take: only those functions know what they mean.
     pub(crate) insides: FastSet<LockId>,
+    /// Version locks that only a library takes: the program's readers do not know their versions.
+    pub(crate) of_libraries: FastSet<LockId>,
     /// Whether sites will be denied or declared at the end of the run: until then no inferred lock is certain (`denies`)
     /// or hopeless (`declares`).
     denies: bool,
@@ -513,8 +515,8 @@ impl KnownLocks {
     /// Whether it is a version lock in volatile memory. Readers that do not take it compare versions before and after, in loads that are not
     /// reported: that is what versions are for.
     pub(crate) fn is_checked_unseen(&self, lock: LockId) -> bool {
-        let version = |l: &Lock| !l.named && l.place.is_none() && l.word.shape() == LockShape::Version;
-        self.get(lock).is_some_and(version) && self.verdict(lock).0
+        let is_version = self.get(lock).is_some_and(Lock::is_volatile_version);
+        is_version && !self.of_libraries.contains(&lock) && self.verdict(lock).0
     }
 
     /// Whether the word is a lock beyond doubt: later evidence will not change it.
@@ -536,6 +538,12 @@ impl KnownLocks {
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (LockId, &Lock)> {
         self.locks.iter().enumerate().map(|(id, lock)| (id as LockId, lock))
+    }
+}
+
+impl Lock {
+    pub(super) fn is_volatile_version(&self) -> bool {
+        !self.named && self.place.is_none() && self.word.shape() == LockShape::Version
     }
 }
 
