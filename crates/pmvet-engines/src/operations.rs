@@ -190,8 +190,8 @@ impl Operations {
         }
     }
 
-    /// Many operations of a few kinds on a set of keys. Some states need a history that no sequence of small changes leads to, as
-    /// when a table has to grow, or nodes to become empty, in the order in which they were filled or in another.
+    /// Many operations of a few kinds on a set of keys. Some states need a history that small changes of an input do not lead to, such
+    /// as a table that grows, or nodes that become empty in the order in which they were filled.
     fn workload(&self, below: Chance<'_>) -> Vec<String> {
         let kinds: Vec<&String> = (0..1 + below(4)).map(|_| &self.operations[below(self.operations.len())]).collect();
         let range = self.number_range();
@@ -201,7 +201,7 @@ impl Operations {
         (0..count).map(|_| self.render(kinds[below(kinds.len())], &keys, below)).collect()
     }
 
-    /// What a number in a line may be, as far as the first parameter that is a number tells.
+    /// The range for a number in a line: that of the first numeric parameter.
     fn number_range(&self) -> Parameter {
         self.parameters.values().find(|p| p.values.is_empty()).cloned().unwrap_or_default()
     }
@@ -257,8 +257,7 @@ impl Operations {
     }
 }
 
-/// From four to about five hundred, each order of magnitude as often as the others: a few are quick to run, and some states
-/// are not reached with less than hundreds.
+/// A count from 4 to 511, each power of two as often as the others: few operations run fast, but some states need hundreds.
 fn many(below: Chance<'_>) -> usize {
     let least = 4 << below(7);
     least + below(least)

@@ -106,8 +106,7 @@ impl Place {
 pub fn user_frame(stack: &[Frame]) -> Option<usize> {
     let own = |i: &usize| stack[*i].is_user() && !is_intrinsic(&stack[*i]);
     let is_setter = |i: usize| stack.get(i + 1).is_some_and(|caller| is_setter(&stack[i], caller));
-    let decides =
-        |i: &usize| !stack[*i].wrapper && !is_helper(&stack[*i]) && !is_setter(*i) && !is_assignment(&stack[*i]);
+    let decides = |i: &usize| !stack[*i].wrapper && !is_helper(&stack[*i]) && !is_setter(*i);
     let mut frames = 0..stack.len();
     let first = frames.clone().filter(own).find(decides);
     first.or_else(|| frames.clone().rfind(own)).or_else(|| frames.rfind(|&i| stack[i].is_user()))
@@ -166,26 +165,23 @@ fn is_helper(frame: &Frame) -> bool {
     words(last_name(frame)).iter().any(|word| WORDS.contains(&word.as_str()))
 }
 
-/// Whether a function, by its name, only stores what its caller passes: `store`, `pm_write`. Most such names count only for a function of
-/// another file than the caller's: within one file, `write` may well be the function that decides.
+/// Whether a function, by its name, only stores what its caller passes: `store`, `pm_write`, `operator=`. Most such names count only for a
+/// function of another file than the caller's: within one file, `write` may well be the function that decides.
 fn is_setter(frame: &Frame, caller: &Frame) -> bool {
     const WORDS: &[&str] = &["store", "stream", "write", "copy", "set", "assign", "exchange", "cas"];
     const ATOMIC: &[&str] = &["exchange", "cas"];
+    const ASSIGNMENTS: &[&str] = &["=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"];
     let mut name = words(last_name(frame));
     name.retain(|word| !["nt", "nontemporal", "volatile", "unaligned"].contains(&word.as_str()));
     let ends_in = |words: &[&str]| name.len() <= 2 && name.last().is_some_and(|word| words.contains(&word.as_str()));
+    let assigns = last_name(frame).strip_prefix("operator").is_some_and(|name| ASSIGNMENTS.contains(&name));
+    // A template that wraps a variable, such as `p<int>`.
+    let wraps = frame.function.as_deref().is_some_and(|function| function.contains(">::operator"));
     let is_other_file = caller.file.is_some() && caller.file != frame.file;
-    caller.is_user() && (ends_in(ATOMIC) || is_other_file && ends_in(WORDS))
+    caller.is_user() && (ends_in(ATOMIC) || assigns && wraps || is_other_file && (assigns || ends_in(WORDS)))
 }
 
-/// The assignment of a template that wraps a variable, such as `p<int>::operator=`. The caller decides what it stores.
-fn is_assignment(frame: &Frame) -> bool {
-    const OPERATORS: &[&str] = &["=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"];
-    let operator = last_name(frame).strip_prefix("operator").is_some_and(|name| OPERATORS.contains(&name));
-    operator && frame.function.as_deref().is_some_and(|function| function.contains(">::operator"))
-}
-
-/// The function's name, without the path to it, its parameters and its type arguments. That of a lambda is the one of the function around.
+/// The function's name without its path, parameters and type arguments. A lambda has the name of the function around it.
 pub fn last_name(frame: &Frame) -> &str {
     let function = frame.function.as_deref().unwrap_or_default();
     if let Some(at) = function.rfind("::operator").filter(|&at| !function[at..].starts_with("::operator()")) {
@@ -454,12 +450,14 @@ mod tests {
     }
 
     #[test]
-    fn what_assigns_to_a_variable_of_a_template_is_in_the_line_of_the_assignment() {
-        let stack = |function| vec![plain(function, "a.cpp", "p"), plain("insert", "a.cpp", "p")];
-        assert_eq!(user_frame(&stack("p<int>::operator=")), Some(1));
-        assert_eq!(user_frame(&stack("p<node*>::operator+=(node* const&)")), Some(1));
-        assert_eq!(user_frame(&stack("table::operator=(table const&)")), Some(0), "it may decide anything");
-        assert_eq!(user_frame(&stack("list<int>::operator<")), Some(0));
+    fn the_caller_of_an_assignment_operator_decides() {
+        let called = |function, file| user_frame(&[plain(function, file, "p"), plain("insert", "a.cpp", "p")]);
+        assert_eq!(called("p<int>::operator=", "a.cpp"), Some(1));
+        assert_eq!(called("p<node*>::operator+=(node* const&)", "a.cpp"), Some(1));
+        assert_eq!(called("table::operator=(table const&)", "a.cpp"), Some(0), "it may decide anything");
+        assert_eq!(called("list<int>::operator<", "a.cpp"), Some(0));
+        assert_eq!(called("operator=", "pool_ptr.hpp"), Some(1), "debug information may lack the class");
+        assert_eq!(called("operator==", "pool_ptr.hpp"), Some(0));
     }
 
     fn plain(function: &str, file: &str, module: &str) -> Frame {

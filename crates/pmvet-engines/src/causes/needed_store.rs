@@ -1,8 +1,8 @@
 //! Which of the stores that a crash loses recovery needs.
 //!
-//! A line that is written back late takes all of its pending stores with it, and the last of them need not be the one whose loss is fatal:
-//! a counter may share its line with a header that was never flushed. Since a line keeps the order of its stores, crashes that lose only
-//! the last ones of them tell: the last store from which on a loss is fatal is needed.
+//! A line that is written back late loses all of its pending stores, and the last of them need not be the fatal one: a counter may share its
+//! line with a header that was never flushed. A line keeps the order of its stores, so crashes that lose only its last stores show which one
+//! is needed: the last one from which on the loss is fatal.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ use pmvet_target::shutdown;
 use crate::lab::{ScanError, TrialImage, TrialJournal, TrialPool};
 use crate::promises::PromiseId;
 
-/// From so many of the lost stores on, crashes are tried, the last ones.
+/// Bound on the stores from which on a loss is tried; the last ones count.
 const MOST_CUTS: usize = 32;
 
 /// A crash that recovery does not survive.
@@ -24,15 +24,14 @@ const MOST_CUTS: usize = 32;
 pub(crate) struct LostLines {
     /// The content of PM at the crash, all stores included.
     pub(crate) version: VersionId,
-    /// What had been promised by then.
+    /// What the program had promised by then.
     pub(crate) promise: PromiseId,
     /// Where the crash comes.
     pub(crate) crash: SiteId,
-    /// The stores that are lost, whole, and the last ones of their lines.
+    /// The lost stores. They are lost as a whole, and are the last ones of their lines.
     pub(crate) stores: Vec<LostStore>,
 }
 
-/// A store that is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LostStore {
     pub(crate) seq: u64,
@@ -41,7 +40,7 @@ pub(crate) struct LostStore {
 }
 
 impl LostLines {
-    /// Where the loss may begin beside its first store: at the last stores, the first one of each row by the same instruction.
+    /// Where the loss may begin, apart from its first store: at the first store of each row by the same instruction.
     fn cuts(&self) -> Vec<u64> {
         let mut stores = self.stores.clone();
         stores.sort_unstable_by_key(|store| store.seq);
@@ -56,14 +55,14 @@ impl LostLines {
         self.stores.iter().filter(|store| store.seq >= cut).map(|store| store.line).collect()
     }
 
-    /// The same stores are lost at the same place of the program.
+    /// Crashes with the same key lose the same stores at the same place of the program.
     fn kind(&self) -> (SiteId, BTreeSet<SiteId>) {
         (self.crash, self.stores.iter().map(|store| store.site).collect())
     }
 }
 
-/// For each crash the number of the store that recovery needs, as far as there was time to tell. Of those that lose the same stores at the
-/// same place, one is looked at.
+/// For each crash, the number of the store that recovery needs, as far as time allows. Of the crashes that lose the same stores at the same
+/// place, one is searched.
 pub(crate) fn find(
     recording: &Recording,
     losses: &[LostLines],
@@ -114,11 +113,11 @@ struct Search<'a> {
     at: usize,
     loss: &'a LostLines,
     cuts: Vec<u64>,
-    /// What makes each of the losses that begin at a cut.
+    /// The patches of the loss that begins at each cut.
     images: Vec<Vec<Patch>>,
-    /// Losses that begin at the first so many cuts are fatal, or may be taken to be.
+    /// Losses that begin at the first `fatal` cuts are fatal, or assumed to be.
     fatal: usize,
-    /// Those from this cut on are not.
+    /// Losses that begin at this cut or later are not.
     harmless: usize,
     gave_up: bool,
 }
@@ -130,7 +129,7 @@ impl<'a> Search<'a> {
         Self { at, loss, cuts, images: Vec::new(), fatal: 0, harmless, gave_up: false }
     }
 
-    /// The cut to try: first the last one, since mostly that is the store to blame.
+    /// The cut to try next: first the last one, which is mostly the store to blame.
     fn next(&self) -> Option<usize> {
         if self.gave_up || self.fatal == self.harmless {
             return None;
@@ -152,7 +151,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The store whose loss is fatal, if it is not simply the first one of all.
+    /// The store whose loss is fatal. Nothing if the search gave up.
     fn needed(&self) -> Option<u64> {
         if self.gave_up {
             return None;

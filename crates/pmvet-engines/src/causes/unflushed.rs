@@ -1,8 +1,8 @@
-//! An object that was never flushed: one missing flush, however many lines the object has.
+//! Objects that were never flushed: one flush is missing, however many lines the object has.
 
 use pmvet_model::LineId;
 
-/// Lost stores that no flush has followed, with what their findings are known by.
+/// Lost stores that no flush followed, each with the key of its finding.
 #[derive(Debug)]
 pub(crate) struct UnflushedStores<K>(Vec<(String, LineId, K)>);
 
@@ -13,7 +13,7 @@ impl<K> Default for UnflushedStores<K> {
 }
 
 impl<K: Clone> UnflushedStores<K> {
-    /// Enters a store by a function.
+    /// Adds a store of a function.
     pub(crate) fn add(&mut self, function: Option<&str>, line: LineId, key: K) {
         self.0.extend(function.map(|function| (function.to_owned(), line, key)));
     }
@@ -42,6 +42,6 @@ mod tests {
         assert!(stores.beside(Some("create"), line(2, 5)).is_empty(), "another file");
         assert!(stores.beside(Some("insert"), line(1, 5)).is_empty(), "another function");
         stores.add(None, line(1, 4), "b");
-        assert!(stores.beside(None, line(1, 4)).is_empty(), "who knows which functions");
+        assert!(stores.beside(None, line(1, 4)).is_empty(), "the functions may differ");
     }
 }

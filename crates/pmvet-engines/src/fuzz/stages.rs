@@ -185,7 +185,7 @@ where
             let grown = match fresh {
                 Some(fresh) => world.grow(&fresh, &mut |n| below(state, n)),
                 None if world.may_wander() => {
-                    // A step leaves an image for ever, so it is a long one, as a rule.
+                    // A step leaves its image for good, so it is usually long.
                     let mut input = any_input(state);
                     for _ in 1..1usize << below(state, 4) {
                         input.extend(any_input(state));
