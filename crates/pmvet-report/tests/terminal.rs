@@ -26,10 +26,10 @@ fn one_finding_of_every_rule() {
 fn narrow_terminals() {
     let terminal = Terminal { width: 60, ..Terminal::default() };
     for rule in [rules::RECOVERY_FAILURE, rules::PERSISTENCY_RACE, rules::FLUSH_NONTEMPORAL] {
-        insta::assert_snapshot!(format!("narrow-{}", rule.id), render(&common::sample(rule), terminal));
+        insta::assert_snapshot!(format!("narrow-{}", rule.id), render(&common::sample(rule), terminal.clone()));
     }
     for rule in rules::ALL {
-        let text = render(&common::sample(rule), terminal);
+        let text = render(&common::sample(rule), terminal.clone());
         // What is to be copied stays whole.
         for line in text.lines().filter(|line| !line.contains("pmvet replay")) {
             assert!(line.chars().count() <= 60, "{}: {line}", rule.id);
@@ -42,7 +42,7 @@ fn no_width_makes_it_panic() {
     for width in [0, 1, 10, 39, 61, 1000, usize::MAX] {
         for color in [false, true] {
             let terminal = Terminal { width, color, full_stacks: true, ..Terminal::default() };
-            common::samples().iter().for_each(|finding| drop(render(finding, terminal)));
+            common::samples().iter().for_each(|finding| drop(render(finding, terminal.clone())));
             export(&common::hostile_run(), terminal);
         }
     }
@@ -81,7 +81,7 @@ fn full_stacks() {
 fn brief_findings_leave_the_rest_to_show() {
     let run = common::run(common::samples());
     let brief = Terminal { brief: true, ..Terminal::default() };
-    let text = export(&run, brief);
+    let text = export(&run, brief.clone());
     for (finding, number) in run.findings.iter().zip(1..) {
         let says_more = text.contains(&format!("= more: pmvet show {number}\n"));
         assert_eq!(says_more, brief.shows(&run, finding), "{}", finding.rule);
@@ -97,6 +97,16 @@ fn brief_findings_leave_the_rest_to_show() {
         !text.contains(lost) && export(&run, Terminal::default()).contains(lost),
         "the headline names a single store"
     );
+}
+
+/// Where runs are kept elsewhere, the commands that a finding shows can be pasted all the same.
+#[test]
+fn commands_name_the_folder_of_runs() {
+    let run = common::run(common::samples());
+    let text = export(&run, Terminal { brief: true, runs: Some("../my runs".into()), ..Terminal::default() });
+    assert!(text.contains("= more: pmvet show 1 --runs '../my runs'\n"), "{text}");
+    let replays: Vec<_> = text.lines().filter(|line| line.contains("= replay: ")).collect();
+    assert!(!replays.is_empty() && replays.iter().all(|line| line.ends_with(" --runs '../my runs'")), "{replays:?}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod tracing;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use self::common::{
-    ChosenRun, Color, FailOn, Persistency, Recovering, Reporting, SummaryFormat, Workload, parse_time,
+    ChosenRun, Color, FailOn, Persistency, RUNS, Recovering, Reporting, SummaryFormat, Workload, parse_time,
 };
 pub(crate) use self::crashes::{
     CRASHED_RECOVERIES, Check, CrashAt, Durability, Durable, PATIENCE_EXECUTIONS, REORDER_STATES, Verify, Vet,

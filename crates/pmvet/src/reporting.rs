@@ -66,7 +66,8 @@ pub(crate) fn report(results: Results<'_>, how: &cli::Reporting) -> Result<Exit,
     export(&run, &sources, how, folder);
     let unsaved = folder.take_unsaved();
     // `pmvet show` may not have the rest of a run that is not kept.
-    let shown = show(&run, &sources, how, unsaved.is_empty() && !how.full_stacks);
+    let brief = unsaved.is_empty() && !how.full_stacks;
+    let shown = show(&run, &sources, how, brief, folder.path.parent());
     for error in &unsaved {
         eprintln!("pmvet: {error}");
     }
@@ -178,10 +179,10 @@ pub(crate) fn severity(fail_on: FailOn) -> Severity {
     }
 }
 
-fn show(run: &Run, sources: &Sources, how: &cli::Reporting, brief: bool) -> Result<(), Error> {
+fn show(run: &Run, sources: &Sources, how: &cli::Reporting, brief: bool, runs: Option<&Path>) -> Result<(), Error> {
     let exporter: Box<dyn Exporter> = match how.format {
         SummaryFormat::Human => {
-            Box::new(Terminal { brief, pedantic: how.pedantic, ..terminal(how.color, how.full_stacks) })
+            Box::new(Terminal { brief, pedantic: how.pedantic, ..terminal(how.color, how.full_stacks, runs) })
         }
         SummaryFormat::Json => Box::new(Json),
     };
@@ -194,15 +195,26 @@ fn show(run: &Run, sources: &Sources, how: &cli::Reporting, brief: bool) -> Resu
     }
 }
 
-/// The printer for standard output.
-pub(crate) fn terminal(color: Color, full_stacks: bool) -> Terminal {
+/// The printer for standard output. `runs` is where the run is kept.
+pub(crate) fn terminal(color: Color, full_stacks: bool, runs: Option<&Path>) -> Terminal {
     let color = match color {
         Color::Auto => terminal::Color::Auto,
         Color::Always => terminal::Color::Always,
         Color::Never => terminal::Color::Never,
     };
     let columns = io::stdout().is_terminal().then(crate::system::columns).flatten();
-    Terminal { full_stacks, ..Terminal::new(color, columns, |name| std::env::var_os(name)) }
+    let runs = runs.and_then(unusual_runs);
+    Terminal { full_stacks, runs, ..Terminal::new(color, columns, |name| std::env::var_os(name)) }
+}
+
+/// The value of `--runs` for commands about runs in this folder, if they need it.
+fn unusual_runs(runs: &Path) -> Option<String> {
+    let runs = runs.canonicalize().ok()?;
+    let here = std::env::current_dir().ok()?;
+    if Path::new(cli::RUNS).canonicalize().is_ok_and(|usual| usual == runs) {
+        return None;
+    }
+    Some(runs.strip_prefix(here).unwrap_or(&runs).display().to_string())
 }
 
 /// Writes the formats that the user asked for. Errors are noted, and printed after the findings.

@@ -2,9 +2,29 @@
 
 use pmvet_model::LineId;
 
-/// Lost stores that no flush followed, each with the key of its finding.
+/// Stores that fill one object follow each other. Objects that lie side by side may be filled by one function, too, with other work
+/// between them: each has a flush of its own. The stores of a few lines, word by word, are about as many.
+const MAX_EVENTS_BETWEEN: u64 = 32;
+
+/// A lost store that no flush followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UnflushedStore {
+    pub(crate) line: LineId,
+    pub(crate) seq: u64,
+}
+
+impl UnflushedStore {
+    /// Whether both fill the same object, as far as their lines and their order tell.
+    pub(crate) fn is_beside(self, other: Self) -> bool {
+        self.line.file == other.line.file
+            && self.line.index.abs_diff(other.line.index) <= 1
+            && self.seq.abs_diff(other.seq) <= MAX_EVENTS_BETWEEN
+    }
+}
+
+/// Such stores, each with the function that made it and the key of its finding.
 #[derive(Debug)]
-pub(crate) struct UnflushedStores<K>(Vec<(String, LineId, K)>);
+pub(crate) struct UnflushedStores<K>(Vec<(String, UnflushedStore, K)>);
 
 impl<K> Default for UnflushedStores<K> {
     fn default() -> Self {
@@ -13,15 +33,13 @@ impl<K> Default for UnflushedStores<K> {
 }
 
 impl<K: Clone> UnflushedStores<K> {
-    /// Adds a store of a function.
-    pub(crate) fn add(&mut self, function: Option<&str>, line: LineId, key: K) {
-        self.0.extend(function.map(|function| (function.to_owned(), line, key)));
+    pub(crate) fn add(&mut self, function: Option<&str>, store: UnflushedStore, key: K) {
+        self.0.extend(function.map(|function| (function.to_owned(), store, key)));
     }
 
-    /// The keys of stores by the same function to the same line or one next to it.
-    pub(crate) fn beside(&self, function: Option<&str>, line: LineId) -> Vec<K> {
-        let is_beside = |other: &LineId| other.file == line.file && other.index.abs_diff(line.index) <= 1;
-        let same = self.0.iter().filter(|(by, other, _)| function == Some(by.as_str()) && is_beside(other));
+    /// The keys of stores that fill the same object: by the same function, to the same line or one next to it, and soon before or after.
+    pub(crate) fn beside(&self, function: Option<&str>, store: UnflushedStore) -> Vec<K> {
+        let same = self.0.iter().filter(|(by, other, _)| function == Some(by.as_str()) && store.is_beside(*other));
         same.map(|(.., key)| key.clone()).collect()
     }
 }
@@ -34,14 +52,18 @@ mod tests {
 
     #[test]
     fn lines_of_one_object_belong_together() {
-        let line = |file, index| LineId { file: FileId(file), index };
+        let store = |file, index, seq| UnflushedStore { line: LineId { file: FileId(file), index }, seq };
         let mut stores = UnflushedStores::default();
-        stores.add(Some("create"), line(1, 4), "a");
-        assert_eq!(stores.beside(Some("create"), line(1, 5)), ["a"]);
-        assert!(stores.beside(Some("create"), line(1, 6)).is_empty(), "too far away");
-        assert!(stores.beside(Some("create"), line(2, 5)).is_empty(), "another file");
-        assert!(stores.beside(Some("insert"), line(1, 5)).is_empty(), "another function");
-        stores.add(None, line(1, 4), "b");
-        assert!(stores.beside(None, line(1, 4)).is_empty(), "the functions may differ");
+        stores.add(Some("create"), store(1, 4, 100), "a");
+        assert_eq!(stores.beside(Some("create"), store(1, 5, 102)), ["a"]);
+        assert!(stores.beside(Some("create"), store(1, 6, 102)).is_empty(), "too far away");
+        assert!(stores.beside(Some("create"), store(2, 5, 102)).is_empty(), "another file");
+        assert!(stores.beside(Some("insert"), store(1, 5, 102)).is_empty(), "another function");
+        assert!(
+            stores.beside(Some("create"), store(1, 5, 100 + MAX_EVENTS_BETWEEN + 1)).is_empty(),
+            "other work between them"
+        );
+        stores.add(None, store(1, 4, 100), "b");
+        assert!(stores.beside(None, store(1, 4, 100)).is_empty(), "the functions may differ");
     }
 }

@@ -1,7 +1,5 @@
 //! What fault injection found, in words.
 
-use std::collections::HashSet;
-
 use pmvet_findings::finding::CrashImage;
 use pmvet_findings::{Evidence, Finding, Frame, Outcome, Place, PmRange, Role, Severity};
 use pmvet_model::states::Reordering;
@@ -10,7 +8,7 @@ use super::points::FailurePoint;
 use super::refine::{Culprit, EventPlace};
 use super::scan::{FailurePointScan, PendingStore, ReorderedState};
 use crate::causes::early_stores::Decisive;
-use crate::causes::unflushed::UnflushedStores;
+use crate::causes::unflushed::{UnflushedStore, UnflushedStores};
 use crate::causes::windows::{FailureMode, PointVerdict, Window, windows};
 use crate::causes::words::{
     self, FindingText, expectation, function_of, rule_of, store_place, too_early, trouble, where_of,
@@ -294,8 +292,8 @@ fn repair(places: &[Place], opened: &str) -> String {
     }
 }
 
-/// A finding for each store whose loss is fatal, except for those in `known`: if several are lost together, one that is fatal
-/// alone is to blame.
+/// A finding for each store whose loss is fatal, except for those that `known` tells of: if several are lost together, one that is
+/// fatal alone is to blame.
 pub(crate) fn of_states(
     scan: &FailurePointScan,
     found: &[(&ReorderedState, &Tried, Option<u64>, Option<Decisive>)],
@@ -303,7 +301,13 @@ pub(crate) fn of_states(
     setting: &UsualRecovery,
     names: &mut StackLookup<'_>,
 ) -> Vec<Finding> {
-    let known: HashSet<Option<String>> = known.iter().map(function).collect();
+    let known: Vec<&Place> = known.iter().filter_map(|finding| finding.places.first()).collect();
+    // A function that never flushes what it stores may also lack a fence elsewhere.
+    let is_known = |loss: &PendingStore, place: &Place| {
+        let line = |place: &Place| place.frame().and_then(|frame| frame.line);
+        let same = known.iter().filter(|known| function_name(known) == function_name(place));
+        same.into_iter().any(|known| !loss.flushing || line(known) == line(place))
+    };
     let mut merged = Merged::default();
     let mut unflushed = UnflushedStores::default();
     let is_before = |(.., decisive): &(_, _, _, Option<Decisive>)| matches!(decisive, Some(Decisive::Before(_)));
@@ -324,14 +328,14 @@ pub(crate) fn of_states(
         let point = &scan.points[state.point];
         let mut place = |loss: &PendingStore| place_of(Role::Store, loss, &lost_label(loss), names.stacks);
         let cause = |place: &Place| Cause::at_place(place, &tried.outcome);
-        let is_to_blame = |place: &Place| {
-            known.contains(&function_name(place)) || cause(place).is_some_and(|cause| merged.knows(&cause))
+        let is_to_blame = |loss: &PendingStore, place: &Place| {
+            is_known(loss, place) || cause(place).is_some_and(|cause| merged.knows(&cause))
         };
         let Some(latest) = state.last_needed(needed) else { continue };
-        let last = torn.or_else(|| state.lost.iter().find(|loss| is_to_blame(&place(loss)))).unwrap_or(latest);
+        let last = torn.or_else(|| state.lost.iter().find(|loss| is_to_blame(loss, &place(loss)))).unwrap_or(latest);
         let lost = place(last);
         let early = decisive.and_then(|decisive| decisive.blamed(last.seq));
-        if known.contains(&function_name(&lost)) {
+        if is_known(last, &lost) {
             continue;
         }
         let blamed = match (torn, early) {
@@ -344,8 +348,9 @@ pub(crate) fn of_states(
         // One missing flush, however many lines of an object wait for it.
         if torn.is_none() && early.is_none() && !last.flushing && !last.is_non_temporal {
             let function = function_name(&blamed);
-            causes.extend(unflushed.beside(function.as_deref(), last.line));
-            cause(&blamed).into_iter().for_each(|cause| unflushed.add(function.as_deref(), last.line, cause));
+            let store = UnflushedStore { line: last.line, seq: last.seq };
+            causes.extend(unflushed.beside(function.as_deref(), store));
+            cause(&blamed).into_iter().for_each(|cause| unflushed.add(function.as_deref(), store, cause));
         }
         // One missing fence, however many lines wait for it.
         if let Some(Decisive::Later(later)) = decisive.filter(|_| last.flushing) {
@@ -432,10 +437,6 @@ fn choice(state: &ReorderedState) -> String {
 }
 
 /// The user's function that a finding is about.
-fn function(finding: &Finding) -> Option<String> {
-    finding.places.first().and_then(function_name)
-}
-
 fn function_name(place: &Place) -> Option<String> {
     place.frame()?.function.clone()
 }

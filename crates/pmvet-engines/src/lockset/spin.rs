@@ -440,10 +440,12 @@ impl KnownLocks {
     }
 
     /// The thread had changed a word of volatile memory, and now finds `value` there. If no read-modify-write left that
-    /// value, it was a plain store of its own.
+    /// value, it was a plain store of its own. A thread that holds the word no more has read what another one put there,
+    /// perhaps before a third one took it.
     pub(crate) fn found(&mut self, lock: LockId, thread: ThreadId, value: u64) -> LockStep {
+        let is_its_own = |word: &Word| word.latest != value && word.holders.iter().any(|h| h.thread == thread);
         match self.get(lock) {
-            Some(known) if known.word.latest != value => self.store(lock, thread, value),
+            Some(known) if is_its_own(&known.word) => self.store(lock, thread, value),
             _ => LockStep::Nothing,
         }
     }

@@ -1,7 +1,8 @@
 //! Groups raw findings: one finding per cause.
 //!
 //! A flush or fence is its own cause: one finding per source line. A forgotten flush affects all stores of a function,
-//! and a wiped object is overwritten field by field: one finding per function, or pair of functions.
+//! and a wiped object is overwritten field by field: one finding per function, or pair of functions. If recovery needs several
+//! objects that one function does not flush, each is a finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use pmvet_findings::{Frame, Role, Rule, Stack, rules};
 
 use super::known::harmless;
 use super::raw::{RawFinding, RawFindings};
+use crate::causes::unflushed::UnflushedStore;
 use crate::stacks::{Stacks, named, subject, user_frame};
 
 /// A raw finding with its places.
@@ -58,7 +60,7 @@ pub(super) fn group(raw: RawFindings, stacks: &mut dyn Stacks) -> Vec<Group> {
     }
     join_inlined(&mut groups);
     join_callees(&mut groups);
-    let mut groups: Vec<Group> = groups.into_values().map(|members| Group { members }).collect();
+    let mut groups: Vec<Group> = groups.into_values().flat_map(by_object).collect();
     for group in &mut groups {
         group.members.sort_by_key(|m| (!m.raw.needed, m.raw.place.seq));
     }
@@ -198,6 +200,45 @@ fn is_called_by(inner: &Resolved, outer: &Resolved) -> bool {
     let (caller, above) = (&outer.place[at], &outer.place[at + 1..]);
     let calls = inner.place.len().checked_sub(above.len() + 1).filter(|&calls| calls > 0);
     calls.is_some_and(|calls| inner.place[calls].function == caller.function && inner.place[calls + 1..] == *above)
+}
+
+/// The members of one group, apart by the objects that they fill if recovery needs several of these. What it does not need goes with the
+/// object that it belongs to, or with the first.
+fn by_object(members: Vec<Resolved>) -> Vec<Group> {
+    let (needed, others): (Vec<_>, Vec<_>) = members.into_iter().partition(|member| member.raw.needed);
+    let mut objects: Vec<Group> = Vec::new();
+    for member in needed {
+        // It may show that what seemed to be several objects is one.
+        let (same, apart): (Vec<Group>, Vec<Group>) =
+            objects.into_iter().partition(|object| object.has_beside(&member));
+        let members = same.into_iter().flat_map(|object| object.members).chain([member]).collect();
+        objects = apart;
+        objects.push(Group { members });
+    }
+    for member in others {
+        match objects.iter().position(|object| object.has_beside(&member)).or(objects.len().checked_sub(1).map(|_| 0)) {
+            Some(at) => objects[at].members.push(member),
+            None => objects.push(Group { members: vec![member] }),
+        }
+    }
+    objects
+}
+
+impl Group {
+    fn has_beside(&self, other: &Resolved) -> bool {
+        self.members.iter().any(|member| fill_one_object(member, other))
+    }
+}
+
+/// Whether two stores that are lost fill the same object: the same line of the program does, or they lie side by side and come soon after
+/// each other.
+fn fill_one_object(one: &Resolved, other: &Resolved) -> bool {
+    let lost = |resolved: &Resolved| -> Vec<UnflushedStore> {
+        resolved.raw.lost.iter().map(|lost| UnflushedStore { line: lost.line, seq: lost.seq }).collect()
+    };
+    let others = lost(other);
+    SourcePlace::from_stack(&one.place, true) == SourcePlace::from_stack(&other.place, true)
+        || lost(one).iter().any(|store| others.iter().any(|other| store.is_beside(*other)))
 }
 
 /// The functions of other source files into which the user's frame was inlined.

@@ -364,6 +364,32 @@ fn the_stores_of_a_function_are_one_finding() {
     assert!(matches!(&first.evidence, Evidence::Trace { timeline } if timeline.len() == 6));
 }
 
+/// An object of two lines and one far from it, none of them flushed by the function that fills them.
+#[test]
+fn each_unflushed_object_that_recovery_needs_is_a_finding() {
+    let lines_of = |needed: &[u32]| {
+        let mut run = ScriptedRun::new();
+        for line in [0, 64, 640] {
+            run.store(line, 1).clwb(line).sfence();
+        }
+        run.at(301).store(0, 2).at(302).store(64, 2).at(303).store(640, 2);
+        let mut raw = run.raw();
+        for finding in &mut raw.findings {
+            finding.needed = needed.contains(&finding.place.site.0);
+        }
+        let lines = |f: Finding| f.places.iter().filter_map(|place| place.frame()?.line).collect::<Vec<_>>();
+        report(raw, &mut Fake).into_iter().map(lines).collect::<Vec<_>>()
+    };
+    assert_eq!(lines_of(&[301, 302, 303]), [vec![1, 2], vec![3]]);
+    assert_eq!(
+        lines_of(&[301, 303]),
+        [vec![1, 2], vec![3]],
+        "what recovery does not need goes with the object that it belongs to"
+    );
+    assert_eq!(lines_of(&[303]).len(), 1, "one object is needed");
+    assert_eq!(lines_of(&[]).len(), 1, "nothing is known");
+}
+
 #[test]
 fn a_function_forgets_the_flush_of_a_line_that_it_lets_others_store_to() {
     let mut run = ScriptedRun::new();

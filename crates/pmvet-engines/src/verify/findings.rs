@@ -16,7 +16,7 @@ use super::explore::{Feasible, Split, state_of, walk};
 use super::line::{Uncertain, Writer};
 use super::scan::Crash;
 use crate::causes::early_stores::Decisive;
-use crate::causes::unflushed::UnflushedStores;
+use crate::causes::unflushed::{UnflushedStore, UnflushedStores};
 use crate::causes::words::{self, FindingText, function_of};
 use crate::lab::native::NativeStacks;
 use crate::promises::PromiseId;
@@ -183,8 +183,9 @@ pub fn one_per_cause(
                 for (m, place) in missed.iter().zip(&places).filter(|(m, _)| m.is_unflushed()) {
                     let Some(line) = failure.crash.lines.get(m.split.line as usize) else { continue };
                     let function = place.frame().and_then(|frame| frame.function.as_deref());
-                    keys.extend(unflushed.beside(function, line.id()));
-                    unflushed.add(function, line.id(), cause(place));
+                    let store = UnflushedStore { line: line.id(), seq: m.lost.seq };
+                    keys.extend(unflushed.beside(function, store));
+                    unflushed.add(function, store, cause(place));
                 }
                 let other = match decisive {
                     Some(Decisive::Before(store)) => Some((store, words::BEFORE)),

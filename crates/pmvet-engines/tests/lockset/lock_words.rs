@@ -61,6 +61,21 @@ fn a_volatile_spin_lock_protects_until_the_store_that_frees_it_is_found() {
     }
 }
 
+/// A thread has released the lock unseen, and reads that it is free just before another one takes it; what it read is reported after that.
+#[test]
+fn what_a_former_holder_reads_takes_no_lock_from_the_next_one() {
+    let mut s = new();
+    for thread in [2, 3, 2, 3] {
+        s.cas(thread, 51, A, 0, 1, true);
+        let (held, free) = (1u64.to_le_bytes(), 0u64.to_le_bytes());
+        s.add(5 - thread, 9, What::Atomic { addr: A, old: &held, new: &free, how: AtomicKind::Found });
+        s.use_(thread, 2, X);
+        s.store(thread, 1, X);
+        s.persist(thread, X);
+    }
+    assert_eq!(s.races(), []);
+}
+
 /// The same, released by an exchange that only stores. If the lock is not held, such a store takes nothing.
 #[test]
 fn an_exchange_that_only_stores_gives_a_lock_back_and_takes_none() {

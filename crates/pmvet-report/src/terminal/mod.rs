@@ -25,7 +25,7 @@ const DEFAULT_WIDTH: usize = 100;
 const MAX_WIDTH: usize = 120;
 
 /// For people, in the manner of rustc.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Terminal {
     /// With escape sequences for colours.
     pub color: bool,
@@ -33,6 +33,8 @@ pub struct Terminal {
     pub width: usize,
     /// Only where it is, what happened, and what to do; each finding says how to see the rest.
     pub brief: bool,
+    /// Where runs are kept, if commands have to be told.
+    pub runs: Option<String>,
     /// Libraries' frames too.
     pub full_stacks: bool,
     /// Findings of rules that are true of correct programs too.
@@ -43,7 +45,15 @@ pub struct Terminal {
 
 impl Default for Terminal {
     fn default() -> Self {
-        Terminal { color: false, width: DEFAULT_WIDTH, brief: false, full_stacks: false, pedantic: false, known: false }
+        Terminal {
+            color: false,
+            width: DEFAULT_WIDTH,
+            brief: false,
+            runs: None,
+            full_stacks: false,
+            pedantic: false,
+            known: false,
+        }
     }
 }
 
@@ -89,7 +99,7 @@ impl Terminal {
         let width = self.width().saturating_sub(snippets.line_digits() + 3);
         let mut labels = Vec::new();
         let group = snippets.add_to(Group::with_title(title), width, &mut labels);
-        let notes = notes::messages(finding, number, &labels, *self, width);
+        let notes = notes::messages(finding, number, &labels, self, width);
         let group = notes.into_iter().fold(group, Group::element);
         let renderer = if self.color { Renderer::styled() } else { Renderer::plain() };
         let mut text =

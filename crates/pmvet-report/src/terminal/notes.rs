@@ -22,10 +22,11 @@ pub(super) fn messages(
     finding: &Finding,
     number: Option<usize>,
     labels: &[(u32, String)],
-    Terminal { brief, full_stacks: full, .. }: Terminal,
+    terminal: &Terminal,
     width: usize,
 ) -> Vec<Message<'static>> {
-    let mut notes = Notes { width, brief, messages: Vec::new() };
+    let full = terminal.full_stacks;
+    let mut notes = Notes { width, brief: terminal.brief, messages: Vec::new() };
     labels.iter().for_each(|(line, label)| notes.clean_text(Level::NOTE, &format!("line {line}"), label));
     notes.detail("expected", &finding.expected);
     notes.text(Level::NOTE, "happened", &finding.happened);
@@ -68,11 +69,16 @@ pub(super) fn messages(
         notes.text(Level::NOTE, "no lines", how);
     }
     notes.text(Level::HELP, "fix", &finding.fix);
+    let command = |name: &str, id: String| {
+        let runs = terminal.runs.iter().flat_map(|runs| ["--runs".into(), runs.clone()]);
+        let words: Vec<String> = ["pmvet".into(), name.into(), id].into_iter().chain(runs).collect();
+        vec![command_line(&words)]
+    };
     if let Some(token) = &finding.replay {
-        notes.lines(Level::HELP, "replay", vec![format!("pmvet replay {}", clean(token))]);
+        notes.lines(Level::HELP, "replay", command("replay", clean(token)));
     }
     if let Some(number) = number {
-        notes.lines(Level::HELP, "more", vec![format!("pmvet show {number}")]);
+        notes.lines(Level::HELP, "more", command("show", number.to_string()));
     }
     notes.messages
 }

@@ -9,6 +9,9 @@ use pmvet_target::sandbox::driver::Ready;
 
 use crate::driver::RunStart;
 
+/// Where runs are kept by default.
+pub(crate) const RUNS: &str = ".pmvet/runs";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SummaryFormat {
     Human,
@@ -64,7 +67,7 @@ pub(crate) struct Workload {
     pub(crate) config: Option<PathBuf>,
 
     /// Where runs are kept
-    #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
+    #[arg(long, value_name = "DIR", default_value = RUNS)]
     pub(crate) runs: PathBuf,
 
     /// The program and its arguments, passed on untouched [default: `command` in the configuration]
@@ -224,7 +227,7 @@ impl Default for Recovering {
 #[derive(Debug, Args)]
 pub(crate) struct ChosenRun {
     /// Where runs are kept
-    #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
+    #[arg(long, value_name = "DIR", default_value = RUNS)]
     pub(crate) runs: PathBuf,
 
     /// Which run [default: the last one]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 
-use super::common::{ChosenRun, Color, Reporting};
+use super::common::{ChosenRun, Color, RUNS, Reporting};
 
 #[derive(Debug, Args)]
 pub(crate) struct Show {
@@ -62,7 +62,7 @@ pub(crate) struct Merge {
     pub(crate) shards: Vec<String>,
 
     /// Where runs are kept; the joined one is put there too
-    #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
+    #[arg(long, value_name = "DIR", default_value = RUNS)]
     pub(crate) runs: PathBuf,
 
     #[command(flatten)]
@@ -78,7 +78,7 @@ pub(crate) struct Diff {
     pub(crate) after: Option<String>,
 
     /// Where runs are kept
-    #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
+    #[arg(long, value_name = "DIR", default_value = RUNS)]
     pub(crate) runs: PathBuf,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
-use super::{ChosenRun, SummaryFormat, parse_time};
+use super::{ChosenRun, RUNS, SummaryFormat, parse_time};
 
 #[derive(Debug, Args)]
 pub(crate) struct Generate {
@@ -59,7 +59,7 @@ pub(crate) struct Runs {
     pub(crate) config: Option<PathBuf>,
 
     /// Where runs are kept
-    #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
+    #[arg(long, value_name = "DIR", default_value = RUNS)]
     pub(crate) runs: PathBuf,
 }
 

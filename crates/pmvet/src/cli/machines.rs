@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::Reporting;
+use super::{RUNS, Reporting};
 
 /// Upper bound of the tasks, more than any scheduler accepts as one array.
 const MOST_TASKS: i64 = 100_000;
@@ -87,7 +87,7 @@ pub(crate) struct Gather {
     pub(crate) no_wait: bool,
 
     /// Where the joined run is kept
-    #[arg(long, value_name = "DIR", default_value = ".pmvet/runs")]
+    #[arg(long, value_name = "DIR", default_value = RUNS)]
     pub(crate) runs: PathBuf,
 
     /// For fuzz: where the test cases of all tasks are brought together [default: corpus in the shared folder]
