@@ -113,14 +113,14 @@ fn to_all_engines_together_it_is_one_error() {
     let _turn = turn();
     let zoo = make("zoo", "zoo");
     let manifests = libpmemobj();
-    let cases = [("obj_ledger", 1), ("obj_queue", 1)];
+    let cases = one_of_each(vec![("obj_ledger", 1), ("obj_queue", 1)], |_| ());
     both_cores(&cases, |(name, bug)| {
         let manifest = manifests.iter().find(|manifest| manifest.program.name == *name).unwrap();
         let bug = manifest.bug.iter().find(|known| known.id == *bug).unwrap();
         let place = TestPlace::new();
         let variant = zoo.join(name).join(format!("bug-{}", bug.id));
         let setup = format!("{} {} -n 0", variant.display(), place.pool().display());
-        let mut command = place.pmvet(&["vet", "--quiet", "--setup", &setup]);
+        let mut command = place.pmvet(&["vet", "--quiet", "--budget", "40s", "--setup", &setup]);
         command.args(place.pm()).arg("--").arg(&variant).arg(place.pool()).args(bug.workload.iter().flatten());
         let vetted = CheckedRun::new(&place, &finish(command, None).expect("pmvet hangs"));
         let errors: Vec<&Finding> = vetted.errors().collect();

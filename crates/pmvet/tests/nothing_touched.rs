@@ -12,6 +12,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use pmvet_fixtures::files::{Backend, ENGINES, Engine, FileCase, Ground, Grounds, ROLES, operations, user_words};
 use pmvet_fixtures::{both_cores, program, turn};
@@ -70,7 +71,9 @@ fn all_pass(below: &str, user: Option<u32>, before: &[OsString], cases: &[FileCa
         if ground.leaves_out(case) {
             return Ok(());
         }
+        let start = Instant::now();
         let outcome = ground.run(case, before)?;
+        println!("{:>7.2} s: {case}", start.elapsed().as_secs_f64());
         if case.backend == Backend::Supervisor {
             let calls = outcome.refused.keys().flat_map(|name| &operations()[name].calls);
             let repeated = calls.filter(|call| outcome.lines_with(call) > 1).cloned().collect::<Vec<_>>();

@@ -137,13 +137,13 @@ fn terminate(place: &UnrulyPlace, command: std::process::Command, after: Duratio
 #[test]
 fn ctrl_c_on_a_terminal() {
     let _alone = alone();
-    at_moments(10, 0x9e37_79b9_7f4a_7c15, ctrl_c);
+    at_moments(5, 0x9e37_79b9_7f4a_7c15, ctrl_c);
 }
 
 #[test]
 fn sigterm() {
     let _alone = alone();
-    at_moments(10, 0xd1b5_4a32_d192_ed03, terminate);
+    at_moments(5, 0xd1b5_4a32_d192_ed03, terminate);
 }
 
 /// A second signal is not waited for.
@@ -170,13 +170,13 @@ fn within(place: &UnrulyPlace, words: &str, target: &str, budget: Duration) -> S
     ended
 }
 
-const BUDGET: Duration = Duration::from_secs(4);
+const BUDGET: Duration = Duration::from_secs(3);
 
 fn targets_that_do_not_end(words: &str) {
     each_mode(|mode| {
         let ended = within(&UnrulyPlace::new(), words, &format!("now-{mode} POOL"), BUDGET);
         assert_eq!(ended.status.code(), Some(3), "{mode}: {}", ended.output);
-        assert!(ended.output.contains("did not end within the budget of 4s"), "{mode}: {}", ended.output);
+        assert!(ended.output.contains("did not end within the budget of 3s"), "{mode}: {}", ended.output);
     });
 }
 

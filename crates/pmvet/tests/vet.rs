@@ -79,8 +79,8 @@ fn bugs_of_each_kind_are_found() {
 fn a_race_is_proven() {
     let _turn = turn();
     let (zoo, place) = (make("zoo", "zoo"), TestPlace::new());
-    // With the default budget: on a slow machine a forced run may take seconds.
-    let checked = vet(&place, &[], &zoo.join("bptree/bug-1"), &["-n", "200", "-t", "4"]);
+    // On a slow machine a forced run may take seconds.
+    let checked = vet(&place, &["--budget", BUDGET], &zoo.join("bptree/bug-1"), &["-n", "200", "-t", "4"]);
     let is_it = |finding: &Finding| finding.rule.0 == "persistency-race" && is_at(finding, "bptree", 1);
     finds(&place, &checked, is_it).unwrap();
 }
@@ -109,13 +109,11 @@ fn a_forgotten_add_is_found() {
     );
     let place = TestPlace::new();
     let setup = |program: &Path| format!("{} {} create", program.display(), place.pool().display());
-    let options = |setup: &str| ["--budget".to_owned(), "40s".into(), "--setup".into(), setup.into()];
-    let run = |program: &PathBuf| {
-        let options = options(&setup(program));
-        vet(&place, &options.each_ref().map(String::as_str), program, &[])
-    };
-    finds(&place, &run(&buggy), |finding| is_on_line(finding, &source, "->second += amount;")).unwrap();
-    is_clean(&place, &run(&clean)).unwrap();
+    // Exploring the library's recovery would take all time that there is.
+    let run =
+        |program: &PathBuf, budget: &str| vet(&place, &["--budget", budget, "--setup", &setup(program)], program, &[]);
+    finds(&place, &run(&buggy, "30s"), |finding| is_on_line(finding, &source, "->second += amount;")).unwrap();
+    is_clean(&place, &run(&clean, "15s")).unwrap();
 }
 
 /// Each engine says what it covered and what it left, on a line of its own and in the exported report.

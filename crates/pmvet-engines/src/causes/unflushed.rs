@@ -2,9 +2,11 @@
 
 use pmvet_model::LineId;
 
-/// Stores that fill one object follow each other. Objects that lie side by side may be filled by one function, too, with other work
-/// between them: each has a flush of its own. The stores of a few lines, word by word, are about as many.
+/// Stores that fill one object follow each other. One function may also fill objects that lie side by side, with other work between them:
+/// each has a flush of its own. The stores of a few lines, word by word, are about as many.
 const MAX_EVENTS_BETWEEN: u64 = 32;
+/// An object may have lines that are not stored to between others that are.
+const MAX_LINES_BETWEEN: u64 = 4;
 
 /// A lost store that no flush followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +19,7 @@ impl UnflushedStore {
     /// Whether both fill the same object, as far as their lines and their order tell.
     pub(crate) fn is_beside(self, other: Self) -> bool {
         self.line.file == other.line.file
-            && self.line.index.abs_diff(other.line.index) <= 1
+            && self.line.index.abs_diff(other.line.index) <= MAX_LINES_BETWEEN
             && self.seq.abs_diff(other.seq) <= MAX_EVENTS_BETWEEN
     }
 }
@@ -37,7 +39,7 @@ impl<K: Clone> UnflushedStores<K> {
         self.0.extend(function.map(|function| (function.to_owned(), store, key)));
     }
 
-    /// The keys of stores that fill the same object: by the same function, to the same line or one next to it, and soon before or after.
+    /// The keys of stores that fill the same object: by the same function, to the same line or one near it, and soon before or after.
     pub(crate) fn beside(&self, function: Option<&str>, store: UnflushedStore) -> Vec<K> {
         let same = self.0.iter().filter(|(by, other, _)| function == Some(by.as_str()) && store.is_beside(*other));
         same.map(|(.., key)| key.clone()).collect()
@@ -56,7 +58,7 @@ mod tests {
         let mut stores = UnflushedStores::default();
         stores.add(Some("create"), store(1, 4, 100), "a");
         assert_eq!(stores.beside(Some("create"), store(1, 5, 102)), ["a"]);
-        assert!(stores.beside(Some("create"), store(1, 6, 102)).is_empty(), "too far away");
+        assert!(stores.beside(Some("create"), store(1, 4 + MAX_LINES_BETWEEN + 1, 102)).is_empty(), "too far away");
         assert!(stores.beside(Some("create"), store(2, 5, 102)).is_empty(), "another file");
         assert!(stores.beside(Some("insert"), store(1, 5, 102)).is_empty(), "another function");
         assert!(

@@ -21,6 +21,13 @@ pub struct NativeEnd {
     pub seconds: f64,
 }
 
+impl NativeEnd {
+    /// Whether it ended in the same way at the same place.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.outcome == other.outcome && self.stack.first() == other.stack.first()
+    }
+}
+
 /// The name of a case in findings: the same image may fail on several inputs.
 pub fn case_name(case: &Case) -> String {
     format!("{}-{:016x}", case.image, xxhash_rust::xxh3::xxh3_64(&case.input))
@@ -138,6 +145,13 @@ mod tests {
         let frame = Frame { function: Some(function.into()), ..Frame::default() };
         let outcome = Outcome::Signal { signal, name: format!("SIG{signal}") };
         NativeEnd { outcome, stack: vec![frame], output: String::new(), seconds: 0.1 }
+    }
+
+    #[test]
+    fn ends_are_alike_by_how_and_where() {
+        assert!(end("get", 11).is_like(&NativeEnd { seconds: 7.0, ..end("get", 11) }));
+        assert!(!end("get", 11).is_like(&end("get", 8)));
+        assert!(!end("get", 11).is_like(&end("put", 11)));
     }
 
     #[test]

@@ -199,6 +199,22 @@ impl ImageStore {
         self.images.get(&id).map(|known| &known.origin)
     }
 
+    /// The nearest image that this one came from and that no crash came before.
+    pub fn before_crashes(&self, id: ImageId) -> Option<ImageId> {
+        let mut found = None;
+        let mut next = Some(id);
+        while let Some(image) = next {
+            let origin = self.origin(image)?;
+            match (origin.is_crash(), found) {
+                (true, _) => found = None,
+                (false, None) => found = Some(image),
+                (false, Some(_)) => {}
+            }
+            next = origin.parent;
+        }
+        found
+    }
+
     /// How many bytes it takes on disk.
     pub fn bytes(&self) -> u64 {
         self.pack_end + self.lines_end
@@ -376,6 +392,22 @@ mod tests {
         }
         assert_eq!(store.origin(third), Some(&child(second)));
         assert_eq!(store.root(), Some(root));
+    }
+
+    #[test]
+    fn the_image_before_all_crashes_is_the_last_one_without_any() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = ImageStore::open(folder.path()).unwrap();
+        let mut add = |byte, origin| store.add(content(&[(0, byte)]), origin).unwrap().0;
+        let ended = |parent| Origin { stop: (0, 0), ..child(parent) };
+        let root = add(1, ROOT);
+        let calm = add(2, ended(root));
+        let crash = add(3, child(calm));
+        let afterwards = add(4, ended(crash));
+        let another_crash = add(5, child(afterwards));
+        for (image, before) in [(root, root), (calm, calm), (crash, calm), (afterwards, calm), (another_crash, calm)] {
+            assert_eq!(store.before_crashes(image), Some(before));
+        }
     }
 
     #[test]

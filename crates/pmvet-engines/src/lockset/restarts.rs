@@ -29,8 +29,11 @@ const MOST_PER_LINE: usize = 4;
 /// Without a time budget, restarts end after this many in which no lock stays held, or one for each line if that is
 /// more: they must not take longer than the analysis before them.
 const MOST_FRUITLESS: usize = 4;
-/// Size of the first round. If all its restarts fail before a thread asks for the lock, the others would, too.
+/// Size of the first round: what it shows of one lock of a line may spare its others.
 const FIRST: usize = 2;
+/// If all restarts fail before a thread asks for the lock, and they are this many, the others would fail, too. A crash in the middle of an
+/// operation may well leave a state that one or two do not survive.
+const MOST_FAILED: usize = 4;
 
 /// Restarts the program from crashes that leave a lock held.
 #[derive(Debug)]
@@ -165,7 +168,7 @@ struct Turns<'l> {
     /// Lines with a lock that stays held.
     decided: BTreeSet<usize>,
     held: Vec<LockLeftHeld>,
-    /// Locks whose restart was cut short, and those beyond `MOST_PER_LINE`.
+    /// Locks whose restart was cut short, and those beyond `MOST_PER_LINE`. Restarts that failed decide nothing either.
     unknown: usize,
 }
 
@@ -187,7 +190,7 @@ impl<'l> Turns<'l> {
     /// The locks to try side by side. Empty: no more are tried.
     fn next(&mut self) -> Vec<Turn<'l>> {
         let mut turns = Vec::new();
-        if self.failed >= FIRST && self.failed == self.tried {
+        if self.failed >= MOST_FAILED && self.failed == self.tried {
             return turns;
         }
         self.waiting.retain(|turn| !self.decided.contains(&turn.line));
@@ -220,7 +223,7 @@ impl<'l> Turns<'l> {
 
     fn finish(mut self) -> (Vec<LockLeftHeld>, usize) {
         self.held.sort_by_key(|lock| lock.crash_at);
-        (self.held, self.unknown + self.waiting.len())
+        (self.held, self.unknown + self.failed + self.waiting.len())
     }
 }
 
@@ -306,10 +309,10 @@ mod tests {
     #[test]
     fn a_program_that_cannot_be_restarted_is_left_alone() {
         let (turns, _, unknown) = tried(&locks(&[5, 1]), |_| Some(Afterwards::Failed));
-        assert_eq!((turns, unknown), (vec![vec![0, 5]], 4));
+        assert_eq!((turns, unknown), (vec![vec![0, 5], vec![1], vec![2]], 6));
         let (turns, _, unknown) =
             tried(&locks(&[2, 2]), |seq| Some(if seq == 2 { Afterwards::Freed } else { Afterwards::Failed }));
-        assert_eq!((turns, unknown), (vec![vec![0, 2], vec![1, 3]], 0), "one that got on is enough");
+        assert_eq!((turns, unknown), (vec![vec![0, 2], vec![1, 3]], 3), "one that got on is enough");
     }
 
     #[test]

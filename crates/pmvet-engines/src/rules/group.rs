@@ -230,7 +230,7 @@ impl Group {
     }
 }
 
-/// Whether two stores that are lost fill the same object: the same line of the program does, or they lie side by side and come soon after
+/// Whether two stores that are lost fill the same object: the same line of the program does, or they lie near each other and come soon after
 /// each other.
 fn fill_one_object(one: &Resolved, other: &Resolved) -> bool {
     let lost = |resolved: &Resolved| -> Vec<UnflushedStore> {

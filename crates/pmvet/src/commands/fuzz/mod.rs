@@ -136,8 +136,8 @@ pub(crate) fn run(arguments: &cli::Fuzz) -> Result<Exit, Error> {
         }
     };
     let helpers_failed = helpers.finish();
-    let (checks, failures) = watch.finish(&stats);
-    let (mut findings, unconfirmed) = failures::findings(failures.clone(), &mut start)?;
+    let (checks, mut failures) = watch.finish(&stats);
+    let (mut findings, unconfirmed) = failures::findings(&mut failures, &mut start)?;
     // The corpus has the image, and this file the rest that is needed to run a case again.
     let kept = Cases::save(&start, &failures, &folder);
     let witness = Witness { recording: None, seq: None, patches: Vec::new(), promise: None };
