@@ -55,7 +55,7 @@ fn locks_are_followed_however_threads_come_and_go() {
 fn atomic_operations_are_what_they_are_used_for() {
     let _turn = turn();
     let atomics = program("atomics");
-    let correct = ["replaces", "claims", "bits", "versions"].map(|mode| (mode, false));
+    let correct = ["replaces", "claims", "bits", "neighbours", "versions"].map(|mode| (mode, false));
     let modes = [&correct[..], &[("stores", true), ("claims-late", true)]].concat();
     both_cores(&modes, |&(mode, racy)| {
         let found = race(&atomics, &[mode]);

@@ -9,6 +9,7 @@
  * claims       spin locks, after more words were claimed for good than the client remembers: correct
  * claims-late  the same, made persistent after the lock was given back: a race
  * bits         the same with a bit that is set and found set, which threads try for all the time: correct
+ * neighbours   spin locks that share a word of eight bytes, of which threads hold two: correct
  * versions     version locks in PM that are set up by an addition: correct
  */
 #define _GNU_SOURCE
@@ -43,6 +44,7 @@ static volatile uint64_t sum;
 static uint64_t claimed[THREADS][CLAIMS];
 static char locks[NODES];
 static volatile uint32_t bits[NODES];
+static uint32_t pairs[NODES / 8][2];
 
 static void persist(const void *at)
 {
@@ -180,6 +182,31 @@ static void *lock_bits(void *arg)
 	return NULL;
 }
 
+static void count_up(long id, struct node *node)
+{
+	node->count.word++;
+	persist(&node->count);
+	note(id, node->count.word);
+}
+
+static void *lock_neighbours(void *arg)
+{
+	for (int i = 0; i < STEPS; i++) {
+		int which = pick((long)arg, i) % (NODES / 8);
+		int locks = 1 + i % 2;
+		for (int k = 0; k < locks; k++)
+			for (uint32_t unlocked = 0; !__atomic_compare_exchange_n(&pairs[which][k], &unlocked, 1, 0, __ATOMIC_ACQUIRE,
+										 __ATOMIC_RELAXED);
+			     unlocked = 0)
+				sched_yield();
+		for (int k = 0; k < locks; k++)
+			count_up((long)arg, &pool->nodes[2 * which + k]);
+		for (int k = 0; k < locks; k++)
+			__atomic_store_n(&pairs[which][k], 0, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
 static void lock_version(struct node *node)
 {
 	for (;;) {
@@ -230,6 +257,8 @@ int main(int argc, char **argv)
 		run(claim_and_lock, claim_and_lock, THREADS);
 	} else if (!strcmp(mode, "bits")) {
 		run(lock_bits, lock_bits, THREADS);
+	} else if (!strcmp(mode, "neighbours")) {
+		run(lock_neighbours, lock_neighbours, THREADS);
 	} else if (!strcmp(mode, "versions")) {
 		for (int i = 0; i < NODES; i++) {
 			pool->nodes[i].version.word = 4;

@@ -252,7 +252,7 @@ stubs! {
         je 70f
         jmp 30b
     39:
-        // The spin lock that was taken last is released, or taken in another way.
+        // The spin lock that was taken last is released, or taken in another way. Its word may hold a second lock.
         mov edi, [rcx + {spin_lock_count}]
         test edi, edi
         jz 24f
@@ -261,6 +261,11 @@ stubs! {
         and rdx, -8
         cmp rdx, [rcx + rdi * 8 + {spin_locks} - {spin_lock_bytes}]
         jne 24f
+        mov rdi, [rcx + rdi * 8 + {spin_locks} - {spin_lock_bytes} + 8]
+        mov edx, [rsi + 16]
+        shl edx, 3
+        bt rdi, rdx
+        jnc 24f
         dec dword ptr [rcx + {spin_lock_count}]
     24:
         // Taking a lock sets bits in its word and clears none.
