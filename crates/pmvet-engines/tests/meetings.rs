@@ -131,9 +131,29 @@ fn what_the_writer_stores_later_to_the_line_is_known() {
         let meetings = script.scanner.finish().unwrap();
         let unread = of_store(&meetings, 10);
         assert!(!unread.read);
-        let later: Vec<_> = unread.crashes[0].later.iter().map(|l| (l.site, offsets(&l.patches))).collect();
+        let later: Vec<_> = unread.crashes[0].suspects.iter().map(|l| (l.site, offsets(&l.patches))).collect();
         assert_eq!(later, [(SiteId(12), (24..32).collect::<Vec<_>>())]);
     }
+}
+
+/// A crash may also lose what the thread had stored before to another line: that store alone may be to blame, too.
+#[test]
+fn what_the_writer_had_stored_before_is_known() {
+    let mut script = Script::new();
+    script.store(1, 10, 16);
+    script.store(1, 12, 64);
+    script.send(3, 32, What::Load { addr: BASE + 64, size: 8 });
+    script.store(3, 30, 128);
+    script.persist(3, 31, 128);
+    script.persist(1, 11, 16);
+    let meetings = script.scanner.finish().unwrap();
+    let read = of_store(&meetings, 12);
+    let suspects = |lost: usize| {
+        let crash = read.crashes.iter().find(|crash| crash.lost.len() == lost).unwrap();
+        crash.suspects.iter().map(|suspect| (suspect.site, offsets(&suspect.patches))).collect::<Vec<_>>()
+    };
+    assert_eq!(suspects(1), [], "nothing else is lost");
+    assert_eq!(suspects(2), [(SiteId(10), (16..24).collect::<Vec<_>>())]);
 }
 
 /// A third thread reads the store and acts on it before another one reads it, too.

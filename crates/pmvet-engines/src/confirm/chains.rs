@@ -98,6 +98,7 @@ impl Chains {
         end: &Arrival,
     ) -> Option<Vec<(Instruction, plan::Stop)>> {
         let Attempt { thread: writer, reader, reads, .. } = *attempt;
+        let reader = reader?;
         let link = Link([(writer, chain.of_writer()), (reader, chain.of_reader())]);
         let (mut first, mut last) = (0, self.0.len());
         for (at, other) in self.0.iter().enumerate() {
@@ -161,7 +162,7 @@ mod tests {
             thread: ThreadId(writer),
             store: stop(10, store),
             end: Some(stop(2, store)),
-            reader: ThreadId(reader),
+            reader: Some(ThreadId(reader)),
             load: Instruction { module: "m".into(), offset: 20 },
             predicted_loads: Arc::default(),
             path: ContextId(1),

@@ -329,8 +329,8 @@ impl<'a> Judge<'a> {
                         continue;
                     }
                     if verdict != RaceVerdict::TakenBack {
-                        let later = self.later_culprits(case, run, confirmed)?;
-                        confirmed.later.insert(case.pair.0.clone(), later);
+                        let culprits = self.culprits(case, run, confirmed)?;
+                        confirmed.culprits.insert(case.pair.0.clone(), culprits);
                     }
                     let versions = &run.meetings.versions;
                     let Some(tried) = self.journal.get(&proof.name(versions)) else { continue };

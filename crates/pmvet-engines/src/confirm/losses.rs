@@ -5,11 +5,12 @@ use std::collections::{HashMap, HashSet};
 use pmvet_model::{Line, Model};
 use pmvet_target::crash::{Patch, VersionId};
 
-use super::meeting::{LaterLoss, MeetingCrash, PmAccess};
+use super::meeting::{SuspectLoss, MeetingCrash, PmAccess};
 use crate::lab::lost_stores;
 
-/// How many later stores to a lost store's line are tried as culprits: copying one line alone takes four.
-const MOST_LATER: usize = 8;
+/// How many other stores that a crash loses are tried as culprits, of those that come later to the line and of those that came before the
+/// store: copying one line alone takes four.
+const MOST_SUSPECTS: usize = 8;
 
 /// What is known of stores that were read too early.
 #[derive(Debug, Default)]
@@ -46,7 +47,7 @@ pub(super) struct LossPatches {
     /// ... to lose only later stores of other threads to the same lines.
     pub(super) others: Vec<Patch>,
     /// ... to lose only later stores of the same thread there, from each of those stores on.
-    pub(super) later: Vec<LaterLoss>,
+    pub(super) suspects: Vec<SuspectLoss>,
     /// When a thread first acted on what is lost, if any has.
     pub(super) acted_on: Option<u64>,
 }
@@ -57,17 +58,17 @@ impl LossPatches {
         let store = line.stores()[index];
         let after = || line.stores().iter().enumerate().skip(index + 1);
         let other = after().find(|(_, later)| later.thread != store.thread);
-        let mut later: Vec<LaterLoss> = Vec::new();
+        let mut suspects: Vec<SuspectLoss> = Vec::new();
         for (i, found) in after().filter(|(_, later)| later.thread == store.thread && later.site != store.site) {
-            let new = later.iter().all(|known| known.site != found.site);
-            if new && later.len() < MOST_LATER {
-                later.push(LaterLoss { site: found.site, patches: lost_stores::of_store(model, line, i) });
+            let new = suspects.iter().all(|known| known.site != found.site);
+            if new && suspects.len() < MOST_SUSPECTS {
+                suspects.push(SuspectLoss { site: found.site, patches: lost_stores::of_store(model, line, i) });
             }
         }
         Self {
             patches: lost_stores::of_store(model, line, index),
             others: other.map_or_else(Vec::new, |(other, _)| lost_stores::of_store(model, line, other)),
-            later,
+            suspects,
             acted_on: met.first_act(line, index),
         }
     }
@@ -79,10 +80,10 @@ impl FromIterator<Self> for LossPatches {
         for loss in losses {
             all.patches.extend(loss.patches);
             all.others.extend(loss.others);
-            all.later.extend(loss.later);
+            all.suspects.extend(loss.suspects);
             all.acted_on = all.acted_on.into_iter().chain(loss.acted_on).min();
         }
-        all.later.truncate(MOST_LATER);
+        all.suspects.truncate(MOST_SUSPECTS);
         all
     }
 }
@@ -99,7 +100,7 @@ pub(super) struct AtRisk {
 pub(super) struct Loss {
     patches: Vec<Patch>,
     others: Vec<Patch>,
-    later: Vec<LaterLoss>,
+    suspects: Vec<SuspectLoss>,
     /// Without the store that was read.
     beside: Vec<Patch>,
     control: Vec<Patch>,
@@ -109,7 +110,7 @@ pub(super) struct Loss {
 impl Loss {
     /// The crash that loses it just after an act of the reader.
     pub(super) fn after(self, act: PmAccess, load: &PmAccess, version: VersionId) -> MeetingCrash {
-        let Self { patches, others, later, beside, control, lost } = self;
+        let Self { patches, others, suspects, beside, control, lost } = self;
         let (seq, control_at) = (act.seq + 1, load.seq + 1);
         let (fenced, answered, unacted) = (false, false, None);
         MeetingCrash {
@@ -117,7 +118,7 @@ impl Loss {
             version,
             patches,
             others,
-            later,
+            suspects,
             beside,
             control,
             control_at,
@@ -135,15 +136,29 @@ pub(super) fn losses(model: &Model, store: &PmAccess, left: &[&AtRisk], met: &Me
     let read = left.iter().take_while(|at| at.end.seq == store.seq).count();
     let loss = |lost: &[&AtRisk]| {
         let at = |at: &&AtRisk| pending(model, &at.end).map(|(line, i)| LossPatches::without(model, line, i, met));
-        let LossPatches { patches, others, later, .. } = lost.iter().filter_map(at).collect();
-        let earlier = lost.iter().skip_while(|at| at.end.seq == store.seq);
-        let LossPatches { patches: beside, .. } = earlier.filter_map(at).collect();
+        let LossPatches { patches, others, mut suspects, .. } = lost.iter().filter_map(at).collect();
+        let earlier: Vec<&&AtRisk> = lost.iter().skip_while(|at| at.end.seq == store.seq).collect();
+        suspects.extend(alone(&earlier, store, at));
+        let LossPatches { patches: beside, .. } = earlier.into_iter().filter_map(at).collect();
         let control = lost.iter().flat_map(|at| at.control.iter().cloned()).collect();
         let lost = lost.iter().map(|at| at.end).collect();
-        Loss { patches, others, later, beside, control, lost }
+        Loss { patches, others, suspects, beside, control, lost }
     };
     let all = [&left[..read], &left[if read == left.len() { read } else { 0 }..]];
     all.into_iter().map(loss).filter(|loss| !loss.patches.is_empty()).collect()
+}
+
+/// The losses of earlier stores, one at a time, the last ones first, if they are by other instructions than this store.
+fn alone(earlier: &[&&AtRisk], store: &PmAccess, loss: impl Fn(&&AtRisk) -> Option<LossPatches>) -> Vec<SuspectLoss> {
+    let mut suspects: Vec<SuspectLoss> = Vec::new();
+    for at in earlier {
+        let site = at.end.site;
+        let new = site != store.site && suspects.iter().all(|known| known.site != site);
+        if let Some(loss) = Some(at).filter(|_| new && suspects.len() < MOST_SUSPECTS).and_then(|at| loss(at)) {
+            suspects.push(SuspectLoss { site, patches: loss.patches });
+        }
+    }
+    suspects
 }
 
 /// The line of a store and its place among the pending stores there, if it is still pending.

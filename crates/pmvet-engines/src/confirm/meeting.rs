@@ -39,9 +39,9 @@ pub struct MeetingCrash {
     pub patches: Vec<Patch>,
     /// What to write instead to lose only later stores of other threads to the same lines. Empty: there are none.
     pub others: Vec<Patch>,
-    /// What to write instead to lose only later stores of the same thread to the line, from each of those stores on: one of them may be to
-    /// blame.
-    pub later: Vec<LaterLoss>,
+    /// What to write instead to lose only another store of the same thread: each that came later to the line, and each of those before that
+    /// are lost with it. One of them may be to blame.
+    pub suspects: Vec<SuspectLoss>,
     /// What to write instead to lose everything in `lost` but the store that was read. Empty: nothing else is lost, or no thread read
     /// it.
     pub beside: Vec<Patch>,
@@ -63,7 +63,7 @@ pub struct MeetingCrash {
 
 /// The loss of a line from a store on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LaterLoss {
+pub struct SuspectLoss {
     /// The store's instruction.
     pub site: SiteId,
     /// What to write over the image.
@@ -74,8 +74,8 @@ impl MeetingCrash {
     /// Writes something over all images of the crash.
     pub(super) fn add_to_all(&mut self, patches: &[Patch]) {
         let optional = [&mut self.others, &mut self.beside].into_iter().filter(|images| !images.is_empty());
-        let later = self.later.iter_mut().map(|later| &mut later.patches);
-        let images = optional.chain([&mut self.patches, &mut self.control]).chain(&mut self.unacted).chain(later);
+        let suspects = self.suspects.iter_mut().map(|suspect| &mut suspect.patches);
+        let images = optional.chain([&mut self.patches, &mut self.control]).chain(&mut self.unacted).chain(suspects);
         images.for_each(|image| image.extend_from_slice(patches));
     }
 }

@@ -11,7 +11,7 @@ use pmvet_target::recording::Recording;
 
 use super::history::{History, Readers, Stored};
 use super::losses::{AtRisk, LossPatches, MetStores, losses, pending};
-pub use super::meeting::{LaterLoss, Meeting, MeetingCrash, Meetings, PmAccess};
+pub use super::meeting::{SuspectLoss, Meeting, MeetingCrash, Meetings, PmAccess};
 use super::shared::Nth;
 use super::undo::Undo;
 use crate::lab::lost_stores;
@@ -314,7 +314,7 @@ impl MeetingScanner {
     /// the store can be lost.
     fn end(&mut self, event: &Event<'_>, ending: Vec<(u64, LossPatches)>) -> Result<(), ScanError> {
         let Event { seq, thread, site, context, .. } = *event;
-        for (store, LossPatches { patches, others, later, .. }) in ending {
+        for (store, LossPatches { patches, others, suspects, .. }) in ending {
             let i = self.windows[&store];
             if pending(&self.model, &self.meetings[i].store).is_some() {
                 continue;
@@ -335,7 +335,7 @@ impl MeetingScanner {
                 version,
                 patches,
                 others,
-                later,
+                suspects,
                 beside: Vec::new(),
                 control,
                 control_at,
@@ -429,7 +429,7 @@ impl MeetingScanner {
             control: loss.patches.clone(),
             patches: loss.patches,
             others: loss.others,
-            later: loss.later,
+            suspects: loss.suspects,
             beside: Vec::new(),
             control_at,
             lost: stores.iter().map(|store| store.end).collect(),

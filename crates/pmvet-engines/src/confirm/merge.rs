@@ -38,8 +38,8 @@ pub fn merge(predicted: Vec<Finding>, confirmed: &Confirmed) -> Vec<Finding> {
             continue;
         }
         let (tally, told_of) = strongest(&finding, confirmed);
-        finding.caveat = Some(match is_left_to_later(&finding, confirmed) {
-            true => LEFT_TO_LATER.into(),
+        finding.caveat = Some(match is_left_to_culprit(&finding, confirmed) {
+            true => LEFT_TO_CULPRIT.into(),
             false => caveat(tally, confirmed) + &told_of,
         });
         finding.places.extend(tally.and_then(|tally| Some(tally.effect.as_ref()?.0.clone())));
@@ -49,13 +49,13 @@ pub fn merge(predicted: Vec<Finding>, confirmed: &Confirmed) -> Vec<Finding> {
     proven
 }
 
-/// Caveat for a store whose loss is reported as an error of a later store.
-const LEFT_TO_LATER: &str = "Not proven by itself: recovery fails if the value is lost, but it fails, too, if only what the same thread stores to \
-    the same cache line later is lost. That is reported as an error.";
+/// Caveat for a store whose loss is reported as an error of another store.
+const LEFT_TO_CULPRIT: &str = "Not proven by itself: recovery fails if the value is lost, but it fails, too, if only another store is lost \
+    that a crash loses with it. That is reported as an error.";
 
-fn is_left_to_later(finding: &Finding, confirmed: &Confirmed) -> bool {
+fn is_left_to_culprit(finding: &Finding, confirmed: &Confirmed) -> bool {
     let store = end(finding, Role::Store).and_then(|place| Instruction::of_frame(place.stack.first()?));
-    store.is_some_and(|store| confirmed.left_to_later.contains(&store))
+    store.is_some_and(|store| confirmed.left_to_culprits.contains(&store))
 }
 
 /// The most informative pair of a finding that met, and its load, if there are several.

@@ -17,7 +17,7 @@
 //! * [`taint`], [`flow`] — where the value goes that was read too early.
 //! * [`overwritten`] — whether recovery overwrites what the reader made of it.
 //! * [`sync_variables`] — declared variables that must have their initial value after recovery.
-//! * `losses` — what a crash may lose; `shared_lines` — whether a later store of the line is to blame.
+//! * `losses` — what a crash may lose; `culprits` — whether another store that is lost with it is to blame.
 //! * [`allowed`] — code that is known to do no harm.
 //! * [`findings`] — a proven race in words.
 //!
@@ -63,7 +63,7 @@ pub mod replay;
 pub mod schedule_picker;
 pub mod search;
 pub mod shared;
-mod shared_lines;
+mod culprits;
 mod sync_crashes;
 pub mod sync_names;
 pub mod sync_variables;
@@ -72,5 +72,5 @@ mod undo;
 pub mod verdict;
 
 pub use flow::{Flow, Flows, SideEffect};
-pub use meetings::{LaterLoss, Meeting, MeetingCrash, Meetings, PmAccess};
+pub use meetings::{SuspectLoss, Meeting, MeetingCrash, Meetings, PmAccess};
 pub use verdict::{RaceVerdict, judge};

@@ -45,6 +45,8 @@ pub struct ConfirmPolicy {
     pub fruitless_rounds: u32,
     /// ... if other inputs are waiting for their turn.
     pub fruitless_rounds_of_a_turn: u32,
+    /// ... if no thread reads what another has stored.
+    pub fruitless_rounds_if_unread: u32,
     /// ... if something was proven that was not predicted.
     pub fruitless_rounds_after_proof: u32,
 
@@ -148,6 +150,7 @@ pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     locks_divisor: 4,
     fruitless_rounds: 40,
     fruitless_rounds_of_a_turn: 3,
+    fruitless_rounds_if_unread: 8,
     fruitless_rounds_after_proof: 4,
     shortest_patience_stores: 200,
     patience_divisor: 2,

@@ -100,9 +100,9 @@ pub struct Attempt {
     pub store: Arrival,
     /// What makes it persistent: a late stop is just before it. Nothing: nothing does.
     pub end: Option<Arrival>,
-    /// The thread that the writer waits for.
-    pub reader: ThreadId,
-    /// The instruction with which the reader reads the store.
+    /// The thread that the writer waits for. Nothing: no thread reads the store, and it waits for all others.
+    pub reader: Option<ThreadId>,
+    /// The instruction with which the reader reads the store; without a reader, that of the store.
     pub load: Instruction,
     /// All loads that are predicted to read the store too early.
     pub predicted_loads: Arc<[Instruction]>,
@@ -163,6 +163,11 @@ impl SchedulePicker {
         self.attempts.iter().any(|attempt| attempt.promise.store && open(attempt))
     }
 
+    /// Whether a thread reads any of the stores.
+    pub(super) fn any_read(&self) -> bool {
+        self.attempts.iter().any(|attempt| attempt.reader.is_some())
+    }
+
     /// The plan of the next run.
     pub(super) fn next(&mut self, open: impl Fn(&Attempt) -> bool) -> RunPlan {
         let first = self.runs;
@@ -187,7 +192,7 @@ impl SchedulePicker {
                 store.visits.insert((attempt.thread, attempt.store.nth));
                 store.stops.insert(&stop.at);
                 store.loads = &attempt.predicted_loads;
-                store.readers.insert(attempt.reader);
+                store.readers.extend(attempt.reader);
             }
         }
         stores.retain(|_, store| store.tried < POLICY.tries_per_way && store.visits.len() <= POLICY.few_visits);
@@ -280,7 +285,9 @@ impl SchedulePicker {
                 let (thread, nth) = (attempt.thread.0, stop.nth);
                 let (reader, reads) = match way.wait {
                     Wait::Long => (0, u32::MAX),
-                    Wait::Short | Wait::Change | Wait::Anyone => (attempt.reader.0, attempt.reads),
+                    Wait::Short | Wait::Change | Wait::Anyone => {
+                        (attempt.reader.map_or(0, |reader| reader.0), attempt.reads)
+                    }
                 };
                 let stop_there = plan::Stop { thread, nth, reader, reads, ..plan::Stop::default() };
                 stalls.entry(stop.at.clone()).or_default().push(stop_there);
@@ -352,7 +359,7 @@ struct Taken {
 #[derive(Debug)]
 struct StopSpan {
     thread: ThreadId,
-    reader: ThreadId,
+    reader: Option<ThreadId>,
     from: u64,
     until: u64,
 }
@@ -366,7 +373,7 @@ impl Taken {
         let (from, until) = (seq, until + POLICY.reader_slack_events);
         let mut stopped = 0;
         for other in self.spans.iter().filter(|other| other.from <= until && from <= other.until) {
-            if other.thread == thread || other.thread == reader || other.reader == thread {
+            if other.thread == thread || Some(other.thread) == reader || other.reader == Some(thread) {
                 return false;
             }
             stopped += 1;
@@ -403,7 +410,7 @@ mod tests {
             thread: ThreadId(thread),
             store: stop(10),
             end: Some(stop(11)),
-            reader: ThreadId(reader),
+            reader: Some(ThreadId(reader)),
             load: spot(20),
             predicted_loads: Arc::new([spot(20)]),
             path: ContextId(1),

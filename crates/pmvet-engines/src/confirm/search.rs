@@ -16,7 +16,7 @@ use super::judged_run::JudgedRun;
 use super::policy::POLICY;
 use super::replay::{Forced, Schedule, ScratchFolder};
 use super::schedule_picker::{Attempt, RunPlan, SchedulePicker};
-use super::shared_lines::leave_to_later;
+use super::culprits::leave_to_culprits;
 use super::sync_variables::Variables;
 use crate::alias_coverage::Covered;
 use crate::lab::{self, Lab, LabError, RecoveryCommand, Witness};
@@ -54,10 +54,10 @@ pub struct Confirmed {
     pub(super) alone: BTreeMap<Instruction, Finding>,
     /// Stores whose finding is such a one from an earlier run, until a better one is found.
     pub(super) provisional: BTreeSet<Instruction>,
-    /// For lost stores, the later ones of the same line whose loss alone makes recovery fail, too.
-    pub(super) later: BTreeMap<Instruction, BTreeSet<Instruction>>,
-    /// Stores without a finding of their own, since one of those later stores has it.
-    pub(super) left_to_later: BTreeSet<Instruction>,
+    /// For lost stores, the others lost with them whose loss alone makes recovery fail, too.
+    pub(super) culprits: BTreeMap<Instruction, BTreeSet<Instruction>>,
+    /// Stores without a finding of their own, since one of those has it.
+    pub(super) left_to_culprits: BTreeSet<Instruction>,
     /// What is needed to rebuild each failing image, by the hash of the image.
     pub witnesses: HashMap<String, Witness>,
     /// Synchronisation variables that keep their value across a crash.
@@ -262,12 +262,12 @@ impl Confirmation<'_> {
         mut base: JudgedRun,
         confirmed: &mut Confirmed,
     ) -> Result<(), LabError> {
-        let nothing_shared = attempts.is_empty();
+        let nothing_shared = attempts.iter().all(|attempt| attempt.reader.is_none());
         let pairs = attempts.iter().filter(|attempt| attempt.promise.pair);
         confirmed.predicted = pairs.map(|attempt| (attempt.store.at.clone(), attempt.load.clone())).collect();
         // Races need runs of their own, so the recorded one must leave time for them.
         let whole = judge.deadline;
-        if !nothing_shared {
+        if !attempts.is_empty() {
             judge.end_within(judge.left() / POLICY.recorded_run_divisor);
         }
         if confirmed.no_oracle.is_none() && !self.variables.all.is_empty() {
@@ -284,7 +284,7 @@ impl Confirmation<'_> {
         std::thread::scope(|scope| self.explore(ForcedRuns::new(scope, self), picker, judge, confirmed))?;
         confirmed.took("forced runs", since);
         judge.drop_other_failures(confirmed);
-        confirmed.left_to_later = leave_to_later(&mut confirmed.findings, &confirmed.later);
+        confirmed.left_to_culprits = leave_to_culprits(&mut confirmed.findings, &confirmed.culprits);
         if self.has_what_it_wants(confirmed) {
             confirmed.notes.push("what comes after the first proof: --until-finding".into());
         } else {
@@ -298,8 +298,8 @@ impl Confirmation<'_> {
                 recordings => format!("{recordings} recorded runs"),
             };
             confirmed.notes.push(format!(
-                "races of stores that others read: in {runs} no thread read what another had stored while that one lived. Perhaps \
-                 they did not overlap; run it again, or with more to do"
+                "races of stores that others read: in {runs} no thread read what another had stored while that one lived. If threads \
+                 share PM, give them more to do, so that they overlap"
             ));
         }
         if let Some(known) = &self.wanted.news_beyond {
@@ -332,6 +332,7 @@ impl Confirmation<'_> {
         let any_predicted = picker.any_predicted(|_| true);
         let patience = match self.wanted.news_beyond {
             Some(_) => POLICY.fruitless_rounds_of_a_turn,
+            None if !picker.any_read() => POLICY.fruitless_rounds_if_unread,
             None => POLICY.fruitless_rounds,
         };
         let (mut begun, mut fruitless) = (0, 0);

@@ -23,6 +23,8 @@ const MOST_READS: usize = 32;
 const MOST_ALIKE: usize = 6;
 /// For how many stores per instruction to search readers that would see them as a change; a bound on time.
 const MOST_CHANGED: usize = 512;
+/// If nothing is shared: how many stores to keep for each instruction of a thread.
+const MOST_UNREAD: usize = 4;
 /// How many of a word's last stores to remember.
 const MOST_LAST: usize = 4;
 
@@ -35,7 +37,7 @@ pub struct Nth {
     pub nth: u32,
 }
 
-/// A store that another thread reads.
+/// A store that another thread reads; or, if there is none in the run, a store that others may learn of elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedStore {
     /// The thread that stored.
@@ -57,6 +59,11 @@ pub struct SharedStore {
 }
 
 impl SharedStore {
+    /// Whether another thread reads it, or would in another schedule.
+    pub fn is_read(&self) -> bool {
+        !self.reads.is_empty() || !self.changes.is_empty()
+    }
+
     fn read(&mut self, event: &Event<'_>, operation: u32, sees_change: bool) {
         let Event { thread, site, context, seq, .. } = *event;
         let mine = || self.reads.iter().rev().filter(|read| read.thread == thread);
@@ -256,7 +263,8 @@ impl SharedStores {
         }
     }
 
-    /// The shared stores in program order, and how many stores there were in all.
+    /// The shared stores in program order, and how many stores there were in all. If nothing is shared: some stores of each thread, if
+    /// several store. One thread may have told the other about its store in volatile memory.
     pub fn finish(mut self) -> (Vec<SharedStore>, u64) {
         self.operations.sort();
         let mut per_site: HashMap<SiteId, usize> = HashMap::new();
@@ -272,8 +280,32 @@ impl SharedStores {
             let changes = word.map(|word| self.visits.changes(word, mine, previous, &self.operations, &self.fences));
             store.changes = changes.unwrap_or_default();
         }
-        self.stores.retain(|store| !store.reads.is_empty() || !store.changes.is_empty());
+        if self.stores.iter().any(SharedStore::is_read) {
+            self.stores.retain(SharedStore::is_read);
+        } else {
+            self.keep_some();
+        }
         (self.stores, self.all_stores)
+    }
+
+    /// Keeps stores that live for a while, from all parts of the run.
+    fn keep_some(&mut self) {
+        self.stores.retain(|store| store.fence.is_some());
+        let mut visits: HashMap<(ThreadId, SiteId), usize> = HashMap::new();
+        for store in &self.stores {
+            *visits.entry((store.thread, store.store.site)).or_default() += 1;
+        }
+        let threads: HashSet<ThreadId> = self.stores.iter().map(|store| store.thread).collect();
+        if threads.len() < 2 {
+            self.stores.clear();
+        }
+        let mut seen: HashMap<(ThreadId, SiteId), usize> = HashMap::new();
+        self.stores.retain(|store| {
+            let key = (store.thread, store.store.site);
+            let seen = seen.entry(key).or_default();
+            *seen += 1;
+            (*seen - 1) % visits[&key].div_ceil(MOST_UNREAD) == 0
+        });
     }
 }
 
@@ -306,6 +338,38 @@ mod tests {
         event(READER, SiteId(4), What::Load { addr: 0x1100, size: 8 });
         let (found, _) = stores.finish();
         found.iter().find(|store| !store.reads.is_empty()).and_then(|store| store.fence)
+    }
+
+    /// The numbers of the stores that are kept if each of these threads stores so often, and none reads.
+    fn unread(threads: &[ThreadId], times: u64) -> Vec<u64> {
+        let mut stores = SharedStores::default();
+        let mut seq = 0;
+        let mut event = |thread, site, what| {
+            seq += 1;
+            stores.event(&Event { seq, thread, site, context: ContextId(1), what });
+        };
+        for &thread in threads {
+            event(thread, SiteId(0), What::ThreadStart { process: 7, os_thread: thread.0 });
+        }
+        event(WRITER, SiteId(0), What::Map { file: FileId(1), addr: 0x1000, len: 0x1000, offset: 0, writable: true });
+        for _ in 0..times {
+            for &thread in threads {
+                let addr = 0x1000 + 64 * u64::from(thread.0);
+                event(thread, SiteId(1), What::Store { addr, value: &[1; 8], how: StoreKind::Regular });
+                event(thread, FLUSH, What::Flush { addr, how: FlushKind::Clwb, pm: true });
+                event(thread, FENCE, What::Fence { how: FenceKind::Sfence });
+            }
+        }
+        let (found, _) = stores.finish();
+        assert!(found.iter().all(|store| !store.is_read() && store.fence.is_some()));
+        found.iter().filter(|store| store.thread == threads[0]).map(|store| u64::from(store.store.nth)).collect()
+    }
+
+    #[test]
+    fn if_nothing_is_shared_some_stores_of_all_threads_are_kept() {
+        assert_eq!(unread(&[WRITER, READER], 2), [0, 1]);
+        assert_eq!(unread(&[WRITER, READER], 40), [0, 10, 20, 30]);
+        assert_eq!(unread(&[WRITER], 40), [0; 0], "nobody else stores");
     }
 
     #[test]
