@@ -24,6 +24,7 @@ pub struct Model {
     /// Scratch space for the flush buffer that a fence empties.
     fencing: Vec<SlotRef>,
     merged: u64,
+    file_writes: u64,
 }
 
 impl Model {
@@ -40,6 +41,11 @@ impl Model {
     /// How many stores were merged because their line had too many.
     pub fn merged(&self) -> u64 {
         self.merged
+    }
+
+    /// How many system calls have changed bytes of PM files. They count as durable at once, whether the program syncs the file or not.
+    pub fn file_writes(&self) -> u64 {
+        self.file_writes
     }
 
     /// The line, if it has pending stores.
@@ -106,7 +112,10 @@ impl Model {
             What::Flush { addr, how, pm } if pm => self.flush(event, addr, how, watch),
             What::Fence { .. } => self.fence(event, watch),
             What::FileSync { file, offset, len, .. } => self.settle(file, offset, len, watch),
-            What::FileWrite { file, offset, data } => self.settle(file, offset, data.len() as u64, watch),
+            What::FileWrite { file, offset, data } => {
+                self.file_writes += 1;
+                self.settle(file, offset, data.len() as u64, watch);
+            }
             What::FileZero { file, offset, len } => self.settle(file, offset, len, watch),
             What::FileResize { file, size } => self.settle(file, size, u64::MAX, watch),
             What::ThreadExit => self.buffers.forget(event.thread),

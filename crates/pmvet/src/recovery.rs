@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pmvet_engines::lab::{LabError, ProvenRecovery, RecoveryPlan, UnprovenRecovery};
-use pmvet_findings::Outcome;
+use pmvet_findings::{Coverage, Outcome};
 use pmvet_model::Mode;
 use pmvet_target::Workload;
 use pmvet_target::program::Program;
@@ -239,6 +239,16 @@ fn is_plain(line: &str) -> bool {
     let plain = |c: char| c.is_alphanumeric() || " /._-+:,@%".contains(c);
     // A first word without a slash may be a builtin of the shell.
     line.chars().all(plain) && line.split_whitespace().next().is_some_and(|first| first.contains('/'))
+}
+
+/// Names the writes by system calls that a crash never loses.
+pub(crate) fn note_file_writes(file_writes: u64, coverage: &mut Coverage) {
+    let what = match file_writes {
+        0 => return,
+        1 => "a missing `fsync`: 1 write by a system call counts as persistent at once".to_owned(),
+        n => format!("missing `fsync` calls: {n} writes by system calls count as persistent at once"),
+    };
+    coverage.not_covered.push(what);
 }
 
 /// The error if the journal of an interrupted run cannot be used.

@@ -239,6 +239,26 @@ pub fn prove_suspicions(suspected: &mut Vec<Finding>, found: Vec<Finding>) -> Ve
     left
 }
 
+/// Drops suspicions that a crash explains. That data is never flushed, or meant to be volatile, is no finding of its own if an error
+/// blames the same function, and its crash loses those stores, too: who fixes the one persists the other.
+pub(crate) fn drop_explained(findings: &mut Vec<Finding>) {
+    let mut explained = HashSet::new();
+    for finding in findings.iter() {
+        let Evidence::Crash { image, .. } = &finding.evidence else { continue };
+        let Some(blamed) = finding.places.first().filter(|place| place.role == Role::Store) else { continue };
+        let function = |place: &Place| place.frame().map(|frame| (frame.function.clone(), frame.file.clone()));
+        let alike = image.lost.iter().filter(|lost| function(lost) == function(blamed));
+        explained.extend(alike.chain([blamed]).filter_map(|place| Cause::new(place, ANY_OUTCOME)));
+    }
+    let is_explained = |place: &Place| Cause::new(place, ANY_OUTCOME).is_some_and(|line| explained.contains(&line));
+    findings.retain(|finding| {
+        let is_suspicion = !is_crash(finding)
+            && [rules::UNPERSISTED_STORE, rules::TRANSIENT_DATA].iter().any(|rule| finding.rule == rule.id());
+        let mut stores = finding.places.iter().filter(|place| place.role == Role::Store);
+        !(is_suspicion && stores.all(is_explained))
+    });
+}
+
 /// Counts a proven suspicion that a store is never made persistent into the failure in program order that blames the same line, so
 /// that one fix is reported once. Returns the other suspicions.
 pub(crate) fn count_suspicions(failures: &mut [Finding], suspected: Vec<Finding>) -> Vec<Finding> {
@@ -290,7 +310,8 @@ impl JoinedFindings {
     }
 
     /// All of them.
-    pub fn finish(self) -> Vec<Finding> {
+    pub fn finish(mut self) -> Vec<Finding> {
+        drop_explained(&mut self.0);
         transactions::one_per_function(self.0)
     }
 }
@@ -371,6 +392,45 @@ mod tests {
         finding
     }
 
+    fn suspicion(rule: &Rule, line: u32) -> Finding {
+        let mut finding = failures(1, line, 100, true).finding.unwrap();
+        (finding.rule, finding.severity, finding.caveat) = (rule.id(), Severity::Warning, Some("maybe".into()));
+        finding
+    }
+
+    #[test]
+    fn what_a_crash_loses_beside_the_store_to_blame_is_no_suspicion_of_its_own() {
+        let other_function = |mut finding: Finding| {
+            finding.places.iter_mut().for_each(|place| place.stack[0].function = Some("g".into()));
+            finding
+        };
+        let several = |mut finding: Finding, line: u32| {
+            finding.places.push(place(Role::Store, line));
+            finding
+        };
+        for (suspicion, is_left) in [
+            (suspicion(rules::TRANSIENT_DATA, 5), false),
+            (suspicion(rules::TRANSIENT_DATA, 6), false),
+            (suspicion(rules::UNPERSISTED_STORE, 6), false),
+            (several(suspicion(rules::TRANSIENT_DATA, 6), 5), false),
+            (several(suspicion(rules::TRANSIENT_DATA, 6), 8), true),
+            (suspicion(rules::TRANSIENT_DATA, 8), true),
+            (suspicion(rules::FLUSH_CLEAN, 5), true),
+        ] {
+            let words = format!("{suspicion:?}");
+            let mut findings = vec![error(rules::REORDERED_CRASH, 5, &[5, 6]), suspicion];
+            drop_explained(&mut findings);
+            assert_eq!(findings.len() == 2, is_left, "{words}");
+        }
+        // The other function's store may be another bug.
+        let mut error = error(rules::REORDERED_CRASH, 5, &[5, 6]);
+        let Evidence::Crash { image, .. } = &mut error.evidence else { panic!("{error:?}") };
+        image.lost[1].stack[0].function = Some("g".into());
+        let mut findings = vec![error, other_function(suspicion(rules::TRANSIENT_DATA, 6))];
+        drop_explained(&mut findings);
+        assert_eq!(findings.len(), 2);
+    }
+
     #[test]
     fn a_race_that_loses_what_is_blamed_already_is_counted() {
         let mut known = [error(rules::UNPERSISTED_STORE, 18, &[18])];
@@ -387,11 +447,6 @@ mod tests {
 
     #[test]
     fn a_crash_proves_what_a_rule_suspects_of_the_same_line() {
-        let suspicion = |rule: &Rule, line: u32| {
-            let mut finding = failures(1, line, 100, true).finding.unwrap();
-            (finding.rule, finding.severity, finding.caveat) = (rule.id(), Severity::Warning, Some("maybe".into()));
-            finding
-        };
         let suspected = [(rules::UNPERSISTED_STORE, 5), (rules::UNPERSISTED_STORE, 6), (rules::TRANSIENT_DATA, 7)];
         let mut suspected = suspected.map(|(rule, line)| suspicion(rule, line)).to_vec();
         let crashes = vec![

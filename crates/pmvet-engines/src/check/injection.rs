@@ -165,6 +165,9 @@ impl<'a> Injection<'a> {
             Some(_) => found,
         };
         all.extend(found);
+        if self.plan.shard.is_none() {
+            causes::drop_explained(&mut all);
+        }
         let escaping = self.run.with_names(|names| EscapingLines::new(&self.run.raw.transactions, names.stacks));
         transactions::blame_transactions(&mut all, &escaping);
         self.run.name_fields(&mut all, sources);

@@ -120,6 +120,8 @@ pub struct CheckCounts {
     pub mean_recovery_seconds: Option<f64>,
     /// Failure points passed, counting all visits.
     pub points_passed: u64,
+    /// Writes by system calls, which count as durable at once.
+    pub file_writes: u64,
     /// Failure points with different call paths.
     pub points: usize,
     /// Crash images with different content, in program order.
@@ -273,6 +275,7 @@ impl CheckCounts {
             recovery_seconds: injected.recovery_seconds,
             mean_recovery_seconds: injected.mean_recovery_seconds,
             points_passed: scan.passed,
+            file_writes: run.file_writes,
             points: scan.unique,
             images: injected.images,
             reordered_images: injected.states,

@@ -30,6 +30,8 @@ pub(super) struct RecordedRun {
     pub(super) events: u64,
     /// How many threads stored to PM.
     pub(super) writers: usize,
+    /// Writes by system calls, which count as durable at once.
+    pub(super) file_writes: u64,
     /// The signs of which operations had begun, and which were done.
     pub(super) signs: OperationSigns,
     /// The findings of the rules, with ids instead of names.
@@ -78,6 +80,7 @@ impl RecordedRun {
             saw_pm,
             events,
             writers: writers.len(),
+            file_writes: rules.model().file_writes(),
             signs,
             raw: rules.finish(),
             names: (symbols, places, NativeStacks::default()).into(),

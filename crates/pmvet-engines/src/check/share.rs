@@ -89,5 +89,6 @@ fn join_recording(shares: Vec<Share>) -> Vec<Finding> {
     let (lost, _) = causes::count_early(&mut all, causes::join_lost_stores(lost));
     let lost = causes::prove_suspicions(&mut all, lost);
     all.extend(lost);
+    causes::drop_explained(&mut all);
     transactions::one_per_function(all)
 }

@@ -21,6 +21,8 @@ pub struct Proof {
     pub verdict: RaceVerdict,
     /// Locks that stay held after a crash were freed first.
     pub frees_locks: bool,
+    /// A store before the one that was read, whose loss alone is fatal.
+    pub culprit: Option<PmAccess>,
 }
 
 /// A race, and the recovery that fails because of it.
@@ -32,22 +34,26 @@ pub fn confirmed(
     setting: &UsualRecovery,
     names: &mut StackLookup<'_>,
 ) -> Finding {
-    let read = crash.lost.iter().any(|end| end.seq == meeting.store.seq);
+    let (blamed, all_lost) = match &how.culprit {
+        Some(culprit) => (culprit, std::slice::from_ref(culprit)),
+        None => (&meeting.store, &crash.lost[..]),
+    };
+    let read = all_lost.iter().any(|end| end.seq == blamed.seq);
     let taken_back = how.verdict == RaceVerdict::TakenBack;
-    let label = match (read, crash.lost.len()) {
+    let label = match (read, all_lost.len()) {
         _ if taken_back => "recovery takes this store back, or does not count it yet",
         (true, 1) => "this store is lost in the crash",
         (true, _) => "this store is lost in the crash, with what its thread had stored before it",
         (false, _) => "what its thread had stored before this and not persisted is lost in the crash",
     };
-    let store = place(Role::Store, &meeting.store, label, names.stacks);
-    let lost = crash
-        .lost
+    let store = place(Role::Store, blamed, label, names.stacks);
+    let lost = all_lost
         .iter()
         .filter(|_| !taken_back)
         .map(|end| place(Role::Store, end, "lost in the crash", names.stacks))
         .collect();
     let (role, label) = match meeting.read {
+        true if how.culprit.is_some() => (Role::Load, "what was stored after it is read"),
         true if meeting.is_intra() => (Role::Load, "its thread reads it before it is persistent"),
         true => (Role::Load, "another thread reads it before it is persistent"),
         false => (Role::FailurePoint, "another thread goes on before it is persistent"),
@@ -65,6 +71,7 @@ pub fn confirmed(
         false => String::new(),
     };
     let did = match meeting.read {
+        true if how.culprit.is_some() => format!("{reader} read what was stored after it and went on"),
         true if meeting.is_intra() => format!("{reader} read the value in the same thread and went on"),
         true => format!("{reader} read the value in another thread and went on"),
         false => format!(
@@ -76,6 +83,9 @@ pub fn confirmed(
         RaceVerdict::WriterAlone => format!(
             "It works if nothing is lost, and before the store. {writer} itself relies on the store before it is \
              persistent: recovery fails even if {reader} has not gone on yet."
+        ),
+        _ if how.culprit.is_some() => format!(
+            "It works if nothing is lost, and if the same and what its thread stored next is lost before {reader} goes on."
         ),
         _ => format!("It works if nothing is lost, and if the same is lost before {reader} goes on."),
     };
@@ -93,7 +103,7 @@ pub fn confirmed(
         pm: places[at].pm.clone(),
         at: places[at].frame().cloned(),
     };
-    let what = match (read, crash.lost.len()) {
+    let what = match (read, all_lost.len()) {
         (true, 1) => "the store is",
         (true, _) => "the store and others before it are",
         (false, _) => "others before the store are",

@@ -13,6 +13,7 @@ use pmvet_target::launch::pm_variables;
 use pmvet_target::sandbox;
 use pmvet_target::shutdown;
 
+use super::culprits::Culprit;
 use super::failure_place::FailurePlace;
 use super::findings::Proof;
 use super::instruction::Instruction;
@@ -319,7 +320,7 @@ impl<'a> Judge<'a> {
                 RaceVerdict::Elsewhere => tally.images += 1,
                 RaceVerdict::Unfinished => tally.left_out += 1,
                 RaceVerdict::Confirmed | RaceVerdict::WriterAlone | RaceVerdict::TakenBack => {
-                    let proof = case.proof(verdict);
+                    let mut proof = case.proof(verdict);
                     let is_alone = verdict == RaceVerdict::WriterAlone;
                     if is_alone && confirmed.provisional.contains(&case.pair.0) {
                         tally.images += 1;
@@ -328,16 +329,32 @@ impl<'a> Judge<'a> {
                     if confirmed.is_settled(&case.pair.0) || !self.still_fails(versions, &proof)? {
                         continue;
                     }
+                    let mut culprits = Vec::new();
                     if verdict != RaceVerdict::TakenBack {
-                        let culprits = self.culprits(case, run, confirmed)?;
-                        confirmed.culprits.insert(case.pair.0.clone(), culprits);
+                        culprits = self.culprits(case, run, confirmed)?;
+                        let all = culprits.iter().map(|culprit| culprit.at.clone()).collect();
+                        confirmed.culprits.insert(case.pair.0.clone(), all);
                     }
                     let versions = &run.meetings.versions;
+                    let blamed = culprits.iter().find(|culprit| culprit.before.is_some());
+                    if let Some(Culprit { at, patches, .. }) = blamed {
+                        proof.patches = patches;
+                        if confirmed.is_settled(at) || !self.still_fails(versions, &proof)? {
+                            let tally = confirmed.tallies.entry(case.pair.clone()).or_default();
+                            tally.images += 1;
+                            continue;
+                        }
+                    }
                     let Some(tried) = self.journal.get(&proof.name(versions)) else { continue };
                     let setting = self.setting();
                     let RaceCase { meeting, crash, .. } = case;
                     let mut stacks = run.symbols.with(&run.places);
-                    let how = Proof { forced: forced.name.is_some(), verdict, frees_locks: !case.free.is_empty() };
+                    let how = Proof {
+                        forced: forced.name.is_some(),
+                        verdict,
+                        frees_locks: !case.free.is_empty(),
+                        culprit: blamed.and_then(|culprit| culprit.before),
+                    };
                     let schedule =
                         forced.schedule(meeting, case.pair, &run.meetings.fences, &self.held_locks, &mut stacks);
                     let mut names = StackLookup { stacks: &mut stacks, natives: &mut self.natives };
@@ -350,7 +367,7 @@ impl<'a> Judge<'a> {
                     };
                     confirmed.witnesses.insert(tried.image.clone(), witness);
                     confirmed.schedules.insert(tried.image.clone(), schedule);
-                    let store = case.pair.0.clone();
+                    let store = blamed.map_or(&case.pair.0, |culprit| &culprit.at).clone();
                     if is_alone {
                         confirmed.alone.entry(store).or_insert(finding);
                     } else {

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use pmvet_model::{Line, Model};
 use pmvet_target::crash::{Patch, VersionId};
 
-use super::meeting::{SuspectLoss, MeetingCrash, PmAccess};
+use super::meeting::{MeetingCrash, PmAccess, SuspectLoss};
 use crate::lab::lost_stores;
 
 /// How many other stores that a crash loses are tried as culprits, of those that come later to the line and of those that came before the

@@ -11,7 +11,7 @@ use pmvet_target::recording::Recording;
 
 use super::history::{History, Readers, Stored};
 use super::losses::{AtRisk, LossPatches, MetStores, losses, pending};
-pub use super::meeting::{SuspectLoss, Meeting, MeetingCrash, Meetings, PmAccess};
+pub use super::meeting::{Meeting, MeetingCrash, Meetings, PmAccess, SuspectLoss};
 use super::shared::Nth;
 use super::undo::Undo;
 use crate::lab::lost_stores;

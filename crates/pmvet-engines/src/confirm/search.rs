@@ -8,6 +8,7 @@ use pmvet_findings::{Evidence, Finding, Outcome, Phase, Place, Role};
 use pmvet_target::{launch, shutdown};
 
 use super::contents::{ComparedContents, NotCompared};
+use super::culprits::leave_to_culprits;
 use super::forced_runs::{ForcedRuns, MadeRun, RunOrder};
 use super::held_locks::{HeldLock, LockCrashes};
 use super::instruction::Instruction;
@@ -16,7 +17,6 @@ use super::judged_run::JudgedRun;
 use super::policy::POLICY;
 use super::replay::{Forced, Schedule, ScratchFolder};
 use super::schedule_picker::{Attempt, RunPlan, SchedulePicker};
-use super::culprits::leave_to_culprits;
 use super::sync_variables::Variables;
 use crate::alias_coverage::Covered;
 use crate::lab::{self, Lab, LabError, RecoveryCommand, Witness};

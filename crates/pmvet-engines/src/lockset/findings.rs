@@ -254,9 +254,16 @@ fn explain(race: &PredictedRace, ends: &Ends) -> (String, String) {
                  and around the load, or {helped}."
             ),
         ),
-        Fate::Persisted => (
+        Fate::Persisted if race.load.locks.is_empty() => (
             format!("{writer} holds a lock until the value is persistent, but {reader} does not take that lock."),
             format!("Take the lock of {writer} in {reader} before the value is used, or {helped}."),
+        ),
+        Fate::Persisted => (
+            format!(
+                "Each holds a lock, but not the same one: the reader in {reader} does not wait for the lock that the writer in {writer} \
+                 keeps until the value is persistent."
+            ),
+            format!("Guard the value by one lock, which both take, or {helped}."),
         ),
     }
 }

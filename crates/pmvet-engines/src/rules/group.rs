@@ -70,9 +70,9 @@ pub(super) fn group(raw: RawFindings, stacks: &mut dyn Stacks) -> Vec<Group> {
 }
 
 /// Data that is never flushed counts as forgotten, not as meant to be volatile, if its source line stores other data that
-/// is flushed, if it lies beside flushed data and its function stores other data that is flushed, or if its function fences
-/// without having flushed anything.
-fn promote(all: &mut [Resolved], persisted: &[(SiteId, ContextId)], stacks: &mut dyn Stacks) {
+/// is flushed, if it lies beside flushed data and its function stores other data that is flushed, if its function fences
+/// without having flushed anything, or if recovery needs other parts of an object that the function fills.
+fn promote(all: &mut Vec<Resolved>, persisted: &[(SiteId, ContextId)], stacks: &mut dyn Stacks) {
     let is = |r: &Resolved, rule: &Rule| r.raw.rule.id == rule.id;
     if !all.iter().any(|r| is(r, rules::TRANSIENT_DATA)) {
         return;
@@ -83,13 +83,21 @@ fn promote(all: &mut [Resolved], persisted: &[(SiteId, ContextId)], stacks: &mut
         persisted.iter().map(|stack| SourcePlace::from_stack(stack, false)).collect();
     let fencing: BTreeSet<SourcePlace> =
         all.iter().filter(|r| r.raw.stores_before).map(|r| SourcePlace::from_stack(&r.place, false)).collect();
-    for resolved in all.iter_mut().filter(|r| is(r, rules::TRANSIENT_DATA)) {
+    let (needed, mut others): (Vec<_>, Vec<_>) = std::mem::take(all).into_iter().partition(|r| r.raw.needed);
+    for resolved in others.iter_mut().filter(|r| is(r, rules::TRANSIENT_DATA)) {
         let function = SourcePlace::from_stack(&resolved.place, false);
         let beside = resolved.raw.beside_flushed && functions.contains(&function);
-        if beside || fencing.contains(&function) || lines.contains(&SourcePlace::from_stack(&resolved.place, true)) {
+        let in_function = needed.iter().filter(|needed| SourcePlace::from_stack(&needed.place, false) == function);
+        let is_part = in_function.into_iter().any(|needed| fill_one_object(needed, resolved));
+        if beside
+            || is_part
+            || fencing.contains(&function)
+            || lines.contains(&SourcePlace::from_stack(&resolved.place, true))
+        {
             resolved.raw.rule = rules::UNPERSISTED_STORE;
         }
     }
+    all.extend(needed.into_iter().chain(others));
 }
 
 /// A missing flush makes overwrites dirty and leaves fences nothing to wait for, and what a transaction does not cover is not flushed: such

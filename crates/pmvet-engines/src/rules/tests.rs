@@ -390,6 +390,20 @@ fn each_unflushed_object_that_recovery_needs_is_a_finding() {
     assert_eq!(lines_of(&[]).len(), 1, "nothing is known");
 }
 
+/// No flush ever touches these lines: one of an object that recovery needs, the next line, one far from it, and one of another function.
+#[test]
+fn parts_of_an_object_that_recovery_needs_are_not_transient() {
+    let mut run = ScriptedRun::new();
+    run.at(301).store(0, 1).at(302).store(64, 1).at(303).store(6400, 1).at(401).store(128, 1);
+    let mut raw = run.raw();
+    for finding in raw.findings.iter_mut().filter(|finding| finding.place.site.0 == 301) {
+        (finding.needed, finding.rule) = (true, catalogue::UNPERSISTED_STORE);
+    }
+    let found: Vec<(String, usize)> =
+        report(raw, &mut Fake).into_iter().map(|f| (f.rule.to_string(), f.places.len())).collect();
+    assert_eq!(found, [(UNPERSISTED.into(), 2), (TRANSIENT.into(), 1), (TRANSIENT.into(), 1)]);
+}
+
 #[test]
 fn a_function_forgets_the_flush_of_a_line_that_it_lets_others_store_to() {
     let mut run = ScriptedRun::new();

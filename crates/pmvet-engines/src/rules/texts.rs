@@ -102,7 +102,7 @@ fn unpersisted(facts: Facts<'_>, who: &str, here: &str) -> Texts {
         expected: "A store that recovery relies on is followed by a flush of its cache line and a fence.".into(),
         happened: format!("When the run ended, nothing had forced the store in {here} into PM. {meant}"),
         fix: if facts.raw.in_pool && !flushing {
-            words::outside_fix(&format!("in {here}"), facts.raw.has_transactions)
+            words::outside_fix(&format!("in {here}"), facts.place, facts.raw.has_transactions)
         } else if flushing {
             format!("Execute a fence (`sfence`) after the flush of {}, before anything that relies on it.", Finding::DATA)
         } else {

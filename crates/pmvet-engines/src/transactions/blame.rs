@@ -123,7 +123,7 @@ pub fn blame_transactions(findings: &mut [Finding], lines: &EscapingLines) {
                 Some(Owner::PmLibrary) => {
                     words::together_fix(&opened, closed.filter(|closed| *closed != opened), lines.has_transactions)
                 }
-                _ => words::outside_fix(&opened, lines.has_transactions),
+                _ => words::outside_fix(&opened, &first.stack, lines.has_transactions),
             };
         }
     }

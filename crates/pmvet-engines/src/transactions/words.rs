@@ -1,8 +1,9 @@
 //! How findings describe stores that escape a transaction.
 
-use pmvet_findings::Finding;
+use pmvet_findings::{Finding, Stack};
 
 use super::tracker::{CoveredPart, Escape};
+use crate::stacks::{Owner, owner, user_frame};
 
 pub(crate) const EXPECTED: &str = "What a transaction changes is added to it first, or allocated in it: then a commit makes it persistent, and an \
      abort or a crash takes it back.";
@@ -79,8 +80,14 @@ pub(crate) fn label(escape: Escape) -> &'static str {
 }
 
 /// For stores to a pool outside of any transaction. `store` is the place: `in push (queue.c:12)`.
-pub(crate) fn outside_fix(store: &str, has_transactions: bool) -> String {
+pub(crate) fn outside_fix(store: &str, stack: &Stack, has_transactions: bool) -> String {
     let data = Finding::DATA;
+    if is_constructor(stack) {
+        return format!(
+            "Make {data} persistent (`pmemobj_persist`) after the store {store}, before the constructor returns: the library publishes \
+             the object then, and does not persist what the constructor has stored."
+        );
+    }
     if has_transactions {
         let add = Finding::TX_ADD;
         return format!(
@@ -110,19 +117,43 @@ pub(crate) fn together_fix(opened: &str, closed: Option<String>, has_transaction
     )
 }
 
+/// Whether libpmemobj has called the program's function, to fill an object that it allocates.
+fn is_constructor(stack: &Stack) -> bool {
+    user_frame(stack).is_some_and(|at| stack[at..].iter().any(|frame| owner(frame) == Owner::PmLibrary))
+}
+
 #[cfg(test)]
 mod unit_tests {
+    use pmvet_findings::Frame;
+
     use super::*;
+
+    fn stack(modules: &[&str]) -> Stack {
+        modules.iter().map(|module| Frame { module: Some(module.into()), ..Frame::default() }).collect()
+    }
 
     #[test]
     fn a_program_without_transactions_is_told_of_actions() {
         for has_transactions in [true, false] {
-            let fixes = [outside_fix("in f", has_transactions), together_fix("in f", None, has_transactions)];
+            let store = stack(&["/bin/app"]);
+            let fixes = [outside_fix("in f", &store, has_transactions), together_fix("in f", None, has_transactions)];
             for fix in fixes {
                 assert_eq!(fix.contains("pmemobj_publish"), !has_transactions, "{fix}");
             }
         }
-        assert!(!outside_fix("in f", false).contains(Finding::TX_ADD));
+        assert!(!outside_fix("in f", &stack(&["/bin/app"]), false).contains(Finding::TX_ADD));
+    }
+
+    #[test]
+    fn an_object_is_persistent_before_its_constructor_returns() {
+        for (modules, expected) in [
+            (&["/bin/app", "/bin/app"][..], false),
+            (&["/lib/libpmemobj.so.1", "/bin/app"], false),
+            (&["/bin/app", "/bin/app", "/lib/libpmemobj.so.1", "/bin/app"], true),
+        ] {
+            let fix = outside_fix("in f", &stack(modules), true);
+            assert_eq!(fix.contains("constructor") && !fix.contains(Finding::TX_ADD), expected, "{fix}");
+        }
     }
 
     #[test]

@@ -75,6 +75,8 @@ pub struct CrashScan {
     pub last: VersionId,
     /// Failure points passed, those that leave the same as another one included.
     pub passed: u64,
+    /// Writes by system calls, which count as durable at once.
+    pub file_writes: u64,
     /// How many images an eager search would try, at all failure points together.
     pub eager: u128,
     /// Stores without a state of their own because their line had too many.
@@ -206,6 +208,7 @@ impl CrashScanner {
             crashes: self.crashes,
             last,
             passed: self.passed,
+            file_writes: self.model.file_writes(),
             eager: self.eager,
             merged: self.model.merged(),
             unsupported: self.unsupported,

@@ -113,6 +113,8 @@ pub struct Verified {
     pub operations: Option<OperationsSeen>,
     /// Failure points passed, those that leave the same as another one included.
     pub points_passed: u64,
+    /// Writes by system calls, which count as durable at once.
+    pub file_writes: u64,
     /// Crashes that leave different choices.
     pub crashes: usize,
     /// How many images an eager search would try.
@@ -320,6 +322,7 @@ impl<'a> Verification<'a> {
             done,
             operations,
             points_passed: scan.passed,
+            file_writes: scan.file_writes,
             crashes: scan.crashes.len(),
             eager_executions: scan.eager,
             merged_states: scan.merged,

@@ -12,6 +12,7 @@ use super::OTHER_SHARDS;
 use super::settings::CheckSettings;
 use crate::budget;
 use crate::durable;
+use crate::recovery::note_file_writes;
 use crate::run_folder::RunInfo;
 use crate::system;
 
@@ -58,6 +59,8 @@ pub(super) struct CheckStats {
     /// With `--durable`.
     #[serde(skip)]
     operations: Option<OperationsSeen>,
+    #[serde(skip)]
+    file_writes: u64,
     /// How many threads stored to PM.
     #[serde(skip)]
     writers: usize,
@@ -97,6 +100,7 @@ impl CheckStats {
             torn_alone: counts.torn_alone_points,
             is_blind: counts.recoveries_recorded > 0 && counts.recoveries_that_mapped == 0,
             operations: checked.operations.clone(),
+            file_writes: counts.file_writes,
             writers: counts.writers,
         }
     }
@@ -125,6 +129,7 @@ impl CheckStats {
         if let Some(seen) = &self.operations {
             durable::note(seen, &mut coverage);
         }
+        note_file_writes(self.file_writes, &mut coverage);
         let mut not = |text: String| coverage.not_covered.push(text);
         if !settings.reorders() {
             not("crashes in which lines were written back in another order".into());

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::settings::VerifySettings;
 use crate::durable;
+use crate::recovery::note_file_writes;
 use crate::run_folder::RunInfo;
 
 #[derive(Debug, Serialize)]
@@ -46,6 +47,8 @@ pub(super) struct VerifyStats {
     #[serde(skip)]
     inner_cut: u64,
     #[serde(skip)]
+    file_writes: u64,
+    #[serde(skip)]
     merged: u64,
     #[serde(skip)]
     unsupported: u64,
@@ -82,6 +85,7 @@ impl VerifyStats {
             not_judged: done.not_judged,
             operations: verified.operations.clone(),
             inner_cut: done.inner_cut,
+            file_writes: verified.file_writes,
             merged: verified.merged_states,
             unsupported: verified.unsupported_accesses,
         }
@@ -120,6 +124,7 @@ impl VerifyStats {
         if let Some(seen) = &self.operations {
             durable::note(seen, &mut coverage);
         }
+        note_file_writes(self.file_writes, &mut coverage);
         if settings.failures == 1 {
             coverage.not_covered.push("crashes of the recovery itself (--failures 2)".into());
         }
