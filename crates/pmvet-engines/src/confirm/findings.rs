@@ -80,6 +80,10 @@ pub fn confirmed(
     };
     let else_ = match how.verdict {
         RaceVerdict::TakenBack => format!("It works just before {reader} goes on, whether the store is lost or not."),
+        RaceVerdict::OthersActed => format!(
+            "It works if nothing is lost, and before the store. {writer} has done nothing since: what others did relies on the store, \
+             and {reader} is not the first of them."
+        ),
         RaceVerdict::WriterAlone => format!(
             "It works if nothing is lost, and before the store. {writer} itself relies on the store before it is \
              persistent: recovery fails even if {reader} has not gone on yet."

@@ -44,9 +44,21 @@ pub(super) struct History {
     last_act: Option<PmAccess>,
     /// How often each thread has run each instruction that stores or fences.
     counts: HashMap<(ThreadId, SiteId), u32>,
+    /// When each thread last stored, fenced or answered.
+    active: HashMap<ThreadId, u64>,
 }
 
 impl History {
+    /// Notes that a thread has stored, fenced or answered.
+    pub(super) fn was_active(&mut self, event: &Event<'_>) {
+        self.active.insert(event.thread, event.seq);
+    }
+
+    /// Whether the thread has done nothing of that kind since this store of its.
+    pub(super) fn is_idle_since(&self, store: &PmAccess) -> bool {
+        self.active.get(&store.thread) == Some(&store.seq)
+    }
+
     /// Counts an instruction.
     pub(super) fn ran(&mut self, event: &Event<'_>) {
         *self.counts.entry((event.thread, event.site)).or_insert(0) += 1;

@@ -16,11 +16,12 @@ use pmvet_target::shutdown;
 use super::culprits::Culprit;
 use super::failure_place::FailurePlace;
 use super::findings::Proof;
+use super::hanging_moments::HangingMoments;
 use super::instruction::Instruction;
 use super::judged_run::{JudgedRun, spots};
 use super::overwritten::Overwritten;
 use super::policy::POLICY;
-use super::race_case::{RaceCase, in_order};
+use super::race_case::{RaceCase, RunCases, in_order};
 use super::replay::Forced;
 use super::search::{Confirmation, Confirmed};
 use super::sync_variables::{Restarted, SyncVariable, Update};
@@ -237,21 +238,36 @@ impl<'a> Judge<'a> {
         // One bug must not hide another.
         let free = self.free_locks(run);
         meetings.iter_mut().flat_map(|(meeting, _)| &mut meeting.crashes).for_each(|crash| crash.add_to_all(&free));
-        let mut cases = in_order(&meetings, &free, &forced.about, confirmed);
+        let RunCases { worth_trying: mut cases, mut spare } = in_order(&meetings, &free, &forced.about, confirmed);
         self.note_promises(&run.signs, &mut cases);
         let mut left = POLICY.images_per_run;
         let mut cases = cases.into_iter();
+        let mut hanging = HangingMoments::default();
         while left > 0 && !self.is_over() {
+            let mut batch: Vec<RaceCase<'_>> = Vec::new();
             let open = |case: &RaceCase<'_>| !confirmed.is_settled(&case.pair.0);
-            let batch: Vec<RaceCase<'_>> =
-                cases.by_ref().filter(open).take(POLICY.images_per_batch.min(left)).collect();
+            for case in cases.by_ref().filter(open) {
+                if hanging.are_around(case.crash.seq) {
+                    spare.push(case);
+                    continue;
+                }
+                batch.push(case);
+                if batch.len() == POLICY.images_per_batch.min(left) {
+                    break;
+                }
+            }
             if batch.is_empty() {
                 break;
             }
             left -= batch.len();
             self.judge_batch(&batch, run, forced, confirmed)?;
+            for case in &batch {
+                if let Some(tried) = self.journal.get(&case.whole().name(&run.meetings.versions)) {
+                    hanging.note(case.crash.seq, matches!(tried.outcome, Outcome::Hang { .. }));
+                }
+            }
         }
-        for case in cases {
+        for case in cases.chain(spare) {
             confirmed.tallies.entry(case.pair.clone()).or_default().left_out += 1;
         }
         // A fault of the writer alone is reported only if the same run shows nothing better for that store.
@@ -308,6 +324,7 @@ impl<'a> Judge<'a> {
         for (case, verdict) in batch.iter().zip(verdicts) {
             let versions = &run.meetings.versions;
             let tally = confirmed.tallies.entry(case.pair.clone()).or_default();
+            tally.tries += 1;
             match verdict {
                 RaceVerdict::Recovered => {
                     tally.images += 1;
@@ -319,7 +336,10 @@ impl<'a> Judge<'a> {
                 RaceVerdict::Elsewhere if case.meeting.acted_before => tally.left_out += 1,
                 RaceVerdict::Elsewhere => tally.images += 1,
                 RaceVerdict::Unfinished => tally.left_out += 1,
-                RaceVerdict::Confirmed | RaceVerdict::WriterAlone | RaceVerdict::TakenBack => {
+                RaceVerdict::Confirmed
+                | RaceVerdict::OthersActed
+                | RaceVerdict::WriterAlone
+                | RaceVerdict::TakenBack => {
                     let mut proof = case.proof(verdict);
                     let is_alone = verdict == RaceVerdict::WriterAlone;
                     if is_alone && confirmed.provisional.contains(&case.pair.0) {
@@ -503,8 +523,10 @@ impl<'a> Judge<'a> {
             .collect();
         let all: Vec<TrialImage<'_>> = unacted.values().chain(beside.values()).copied().collect();
         confirmed.images += self.recover(&run.meetings.versions, &all, self.grace())?;
-        let acted_before: HashSet<usize> =
-            bad.iter().filter(|case| case.meeting.acted_before).map(|case| case.id()).collect();
+        let sides: HashMap<usize, (bool, bool)> = bad
+            .iter()
+            .map(|case| (case.id(), (case.meeting.acted_before, case.meeting.read && case.crash.writer_idle)))
+            .collect();
         let went = |job: &TrialImage<'_>| self.went(&versions, job);
         let controls = jobs.iter().map(|(id, (whole, others, excused), lost, before, none)| {
             let at_load = none.as_ref().map_or(RecoveryOutcome::NotTried, went);
@@ -513,8 +535,20 @@ impl<'a> Judge<'a> {
             let beside = beside.get(id).map(|job| self.went(&run.meetings.versions, job));
             let (lost_at_load, before) = (went(lost), went(before));
             let (whole, others, excused) = (*whole, *others, *excused);
-            let acted_before = acted_before.contains(id);
-            (*id, Controls { whole, others, beside, lost_at_load, at_load, unacted, before, excused, acted_before })
+            let (acted_before, writer_idle) = sides.get(id).copied().unwrap_or_default();
+            let controls = Controls {
+                whole,
+                others,
+                beside,
+                lost_at_load,
+                at_load,
+                unacted,
+                before,
+                excused,
+                acted_before,
+                writer_idle,
+            };
+            (*id, controls)
         });
         Ok(controls.collect())
     }

@@ -112,7 +112,7 @@ impl Loss {
     pub(super) fn after(self, act: PmAccess, load: &PmAccess, version: VersionId) -> MeetingCrash {
         let Self { patches, others, suspects, beside, control, lost } = self;
         let (seq, control_at) = (act.seq + 1, load.seq + 1);
-        let (fenced, answered, unacted) = (false, false, None);
+        let (fenced, answered, writer_idle, unacted) = (false, false, false, None);
         MeetingCrash {
             seq,
             version,
@@ -126,6 +126,7 @@ impl Loss {
             act,
             fenced,
             answered,
+            writer_idle,
             unacted,
         }
     }

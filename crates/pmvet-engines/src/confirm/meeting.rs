@@ -57,6 +57,8 @@ pub struct MeetingCrash {
     pub fenced: bool,
     /// The act is an answer: what the reader did is acknowledged.
     pub answered: bool,
+    /// The writer has done nothing since the store: no store, no fence, no answer.
+    pub writer_idle: bool,
     /// What to write over the content, without the patches, to undo all that the reader has stored since the load, if that is known.
     pub unacted: Option<Vec<Patch>>,
 }

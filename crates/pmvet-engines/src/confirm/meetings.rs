@@ -22,9 +22,11 @@ use crate::lab::{Newest, ScanError};
 /// reader looks for another key in the same bucket, so many have to be tried.
 const MOST_MEETINGS: usize = 96;
 const MOST_CLOSE: usize = 2;
-/// How many acts of a reader are followed by a crash: stores, and fences that make stores persistent.
+/// How many stores of a reader are followed by a crash.
 const MOST_STORES: usize = 3;
-const MOST_FENCES: usize = 2;
+/// For how many of its fences that make stores persistent a reader is followed. A crash comes after the first, second, fourth, and so on: an
+/// operation acknowledges at its end, and what follows many fences includes all that was done before.
+const MOST_FENCES: usize = 8;
 /// How many meetings of threads with themselves are examined: the paper's intra-thread inconsistencies.
 const MOST_INTRA: usize = 48;
 /// How many meetings of one store with one instruction on one call path are examined.
@@ -130,6 +132,10 @@ impl MeetingScanner {
         self.last_seq = event.seq;
         if matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. } | What::Fence { .. }) {
             self.history.ran(event);
+        }
+        let acts = matches!(event.what, What::Store { .. } | What::Rmw { .. } | What::Fence { .. });
+        if acts || event.what.is_answer() {
+            self.history.was_active(event);
         }
         match event.what {
             What::Store { addr, value, .. } => self.store(event, addr, value.len() as u64),
@@ -326,6 +332,7 @@ impl MeetingScanner {
             if patches.is_empty() {
                 continue;
             }
+            let writer_idle = self.history.is_idle_since(&self.meetings[i].store);
             let (version, _) = self.versions.snapshot(&mut self.replay)?;
             let (meeting, control) = (&mut self.meetings[i], self.at_risk[i][0].control.clone());
             let act = PmAccess { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
@@ -343,6 +350,7 @@ impl MeetingScanner {
                 act,
                 fenced: true,
                 answered: false,
+                writer_idle,
                 unacted: None,
             });
         }
@@ -436,6 +444,7 @@ impl MeetingScanner {
             act,
             fenced: true,
             answered: false,
+            writer_idle: false,
             unacted: None,
         };
         self.fenced_by(event, first.end.seq, writer);
@@ -476,7 +485,8 @@ impl MeetingScanner {
             if !meeting.is_intra() {
                 self.met_stores.acted_on(meeting.store.seq, event.seq);
             }
-            if !fenced && (!open.close || *count > MOST_STORES) {
+            let is_crash = if fenced { count.is_power_of_two() } else { open.close && *count <= MOST_STORES };
+            if !is_crash {
                 continue;
             }
             let left: Vec<&AtRisk> = at_risk.iter().filter(|at| pending(model, &at.end).is_some()).collect();
@@ -490,7 +500,13 @@ impl MeetingScanner {
             for loss in losses(model, &meeting.store, &left, &self.met_stores) {
                 let (version, _) = self.versions.snapshot(&mut self.replay)?;
                 let unacted = self.undo.since(thread, meeting.load.seq);
-                meeting.crashes.push(MeetingCrash { fenced, unacted, ..loss.after(act, &meeting.load, version) });
+                let writer_idle = self.history.is_idle_since(&meeting.store);
+                meeting.crashes.push(MeetingCrash {
+                    fenced,
+                    writer_idle,
+                    unacted,
+                    ..loss.after(act, &meeting.load, version)
+                });
             }
         }
         open.retain(|open| open.fences < MOST_FENCES);
@@ -513,7 +529,12 @@ impl MeetingScanner {
             let act = PmAccess { thread, site, context, seq, line: meeting.store.line, offset: 0, len: 0 };
             for loss in losses(model, &meeting.store, &left, &self.met_stores) {
                 let (version, _) = self.versions.snapshot(&mut self.replay)?;
-                meeting.crashes.push(MeetingCrash { answered: true, ..loss.after(act, &meeting.load, version) });
+                let writer_idle = self.history.is_idle_since(&meeting.store);
+                meeting.crashes.push(MeetingCrash {
+                    answered: true,
+                    writer_idle,
+                    ..loss.after(act, &meeting.load, version)
+                });
             }
         }
         Ok(())

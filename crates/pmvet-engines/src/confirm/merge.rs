@@ -3,6 +3,7 @@
 use pmvet_findings::{Coverage, Finding, Place, Role};
 
 use super::instruction::Instruction;
+use super::policy::POLICY;
 use super::search::{Confirmed, PairTally};
 
 /// A place in the source, as a reader would look for it.
@@ -103,7 +104,7 @@ fn caveat(tally: Option<&PairTally>, confirmed: &Confirmed) -> String {
     if let Some(why) = &confirmed.no_oracle {
         return format!("Observed: {acted} Whether that does harm cannot be told: {why}.");
     }
-    if tally.left_out >= tally.images {
+    if tally.left_out >= tally.images && tally.images < POLICY.images_of_pair {
         return format!("Observed: {acted} Not all recoveries that would show whether that does harm were tried.");
     }
     let bytes = match tally.inconsistent {

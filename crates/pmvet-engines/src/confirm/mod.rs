@@ -47,6 +47,7 @@ pub mod fences;
 pub mod findings;
 pub mod flow;
 mod forced_runs;
+mod hanging_moments;
 pub mod held_locks;
 mod history;
 pub mod instruction;

@@ -107,6 +107,10 @@ pub struct ConfirmPolicy {
     pub images_per_run: usize,
     /// ... and this many of meetings that were not predicted, if others were.
     pub unpredicted_images_per_run: usize,
+    /// After this many images of a pair, whatever they showed,
+    pub images_of_pair: usize,
+    /// ... each further run adds only this many, unless it was made for the pair's store.
+    pub images_of_tried_pair: usize,
     /// This many failing images of a batch are compared with others.
     pub failures_per_batch: usize,
     /// The first crash of this many meetings of a pair is tried before the second crash of the first one.
@@ -145,7 +149,7 @@ pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     shortest_unpredicted: Duration::from_secs(4),
     fewest_unpredicted_runs: 3,
     // What is predicted is proven by forced runs, and p-clht's ten locks took all of 60 s (two cores, busy).
-    recorded_run_divisor: 3,
+    recorded_run_divisor: 6,
     restarts_divisor: 6,
     locks_divisor: 4,
     fruitless_rounds: 40,
@@ -168,20 +172,23 @@ pub const POLICY: ConfirmPolicy = ConfirmPolicy {
     runs_at_once: 3,
     threads_at_once: 24,
     // Recoveries of p-clht hang on many images, and each of them took at least 5 s.
-    screening_slowdown: 10,
-    shortest_screening: Duration::from_millis(300),
+    screening_slowdown: 6,
+    shortest_screening: Duration::from_millis(200),
     // One try on a busy machine took 200 ms instead of 20, and each hanging recovery 2 s.
     undisturbed_tries: 3,
     hang_slowdown: 50,
     hang_divisor: 12,
-    images_per_batch: 24,
+    images_per_batch: 12,
     // A crash in a resize of p-clht makes recovery hang whatever is lost, and one forced run took the rest of 60 s.
     failures_of_pair: 2,
     failures_of_all: 12,
-    judged_run_divisor: 6,
+    judged_run_divisor: 10,
     shortest_judged_run: Duration::from_millis(1500),
     images_per_run: 160,
     unpredicted_images_per_run: 16,
+    // In 60 s, p-clht's benign pairs took nearly all images, and there were 7 forced runs.
+    images_of_pair: 16,
+    images_of_tried_pair: 3,
     failures_per_batch: 6,
     meetings_before_second_crash: 4,
     grace: Duration::from_secs(3),

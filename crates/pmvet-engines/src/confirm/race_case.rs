@@ -71,23 +71,31 @@ impl<'a> RaceCase<'a> {
     }
 }
 
+/// The crashes of a run.
+pub(super) struct RunCases<'a> {
+    /// In the order in which they are tried.
+    pub(super) worth_trying: Vec<RaceCase<'a>>,
+    /// More of pairs that many images of other runs say nothing about.
+    pub(super) spare: Vec<RaceCase<'a>>,
+}
+
 /// All crashes in the order in which they are tried: predicted pairs first, and of those the stores that the run is
-/// `about`; readers that see a change first, fences before single stores, and all pairs in turn, with all call paths to
-/// the load.
+/// `about`; then meetings before anyone acts on the store, which can tell the side to blame; readers that see a change first, fences
+/// before single stores, and all pairs in turn, with all call paths to the load.
 pub(super) fn in_order<'a>(
     meetings: &'a [(Meeting, (Instruction, Instruction))],
     free: &'a [Patch],
     about: &BTreeSet<Instruction>,
     confirmed: &Confirmed,
-) -> Vec<RaceCase<'a>> {
+) -> RunCases<'a> {
+    let tries = |pair| confirmed.tallies.get(pair).map_or(0, |tally| tally.tries);
     let mut order: Vec<usize> = (0..meetings.len()).collect();
     order.sort_by_key(|&i| (!meetings[i].0.sees_change, Reverse(meetings[i].0.acts)));
     let mut seen: HashMap<(&(Instruction, Instruction), ContextId), usize> = HashMap::new();
     let mut cases = Vec::new();
     for (meeting, pair) in order.into_iter().map(|i| &meetings[i]) {
         // Pairs that were tried in other runs without success make room for others.
-        let tried = confirmed.tallies.get(pair).map_or(0, |tally| tally.images);
-        let nth = seen.entry((pair, meeting.load.context)).or_insert(tried);
+        let nth = seen.entry((pair, meeting.load.context)).or_insert_with(|| tries(pair));
         let mut crashes: Vec<&MeetingCrash> = meeting.crashes.iter().collect();
         crashes.sort_by_key(|crash| (!crash.answered, !crash.fenced));
         for (later, crash) in crashes.into_iter().enumerate() {
@@ -98,7 +106,7 @@ pub(super) fn in_order<'a>(
                 false => confirmed.predicted.iter().any(|(store, _)| *store == pair.0),
             };
             let (promise, excused) = (PromiseId::NONE, PromiseId::NONE);
-            let turn = (!about.contains(&pair.0), turn);
+            let turn = (!about.contains(&pair.0), meeting.acted_before, turn);
             cases.push(((!predicted, turn), RaceCase { meeting, crash, pair, promise, excused, free }));
         }
         *nth += 1;
@@ -106,5 +114,15 @@ pub(super) fn in_order<'a>(
     cases.sort_by_key(|(turn, _)| *turn);
     let predicted = cases.iter().take_while(|((other, _), _)| !other).count();
     let others = if confirmed.predicted.is_empty() { POLICY.images_per_run } else { POLICY.unpredicted_images_per_run };
-    cases.into_iter().take(predicted + others).map(|(_, case)| case).collect()
+    let mut of_pair: HashMap<&(Instruction, Instruction), usize> = HashMap::new();
+    let is_worth_trying = |case: &RaceCase<'a>| {
+        let before = of_pair.entry(case.pair).or_default();
+        *before += 1;
+        about.contains(&case.pair.0)
+            || tries(case.pair) < POLICY.images_of_pair
+            || *before <= POLICY.images_of_tried_pair
+    };
+    let cases = cases.into_iter().take(predicted + others).map(|(_, case)| case);
+    let (worth_trying, spare) = cases.partition(is_worth_trying);
+    RunCases { worth_trying, spare }
 }

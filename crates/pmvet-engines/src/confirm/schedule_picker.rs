@@ -55,16 +55,18 @@ impl Way {
 const WAITS: usize = 4;
 
 /// The ways that runs take in turn.
-const WAYS: [Way; 11] = [
+const WAYS: [Way; 13] = [
     Way::new(true, Wait::Anyone, true),
     Way::new(true, Wait::Short, true),
+    Way::new(true, Wait::Anyone, true),
     Way::new(true, Wait::Change, true),
     Way::new(true, Wait::Anyone, true),
     Way::new(true, Wait::Short, false),
     Way::new(true, Wait::Long, true),
-    Way::new(true, Wait::Change, true),
     Way::new(true, Wait::Anyone, true),
+    Way::new(true, Wait::Change, true),
     Way::new(false, Wait::Short, true),
+    Way::new(true, Wait::Anyone, true),
     Way::new(true, Wait::Long, false),
     Way::new(true, Wait::Change, true),
 ];

@@ -29,7 +29,9 @@ use crate::stacks::Symbols;
 pub struct PairTally {
     /// How often one thread read by the second instruction what another had just stored by the first.
     pub meetings: usize,
-    /// Crash images of these meetings that were tried and proved nothing.
+    /// Crash images of these meetings that were tried, whatever they showed.
+    pub tries: usize,
+    /// ... that proved nothing.
     pub images: usize,
     /// Crash images that were not tried.
     pub left_out: usize,

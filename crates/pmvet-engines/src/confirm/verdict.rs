@@ -5,6 +5,9 @@
 pub enum RaceVerdict {
     /// Recovery fails after the act and without the store. It works with both, and if the store is lost before the act.
     Confirmed,
+    /// The same, but other threads had acted on the store before the reader did. The writer has done nothing since, and recovery works just
+    /// before the store: what others have done makes the difference.
+    OthersActed,
     /// Recovery also fails if the reader has not acted yet, but not before the store, nor if only earlier stores are lost: the writer
     /// itself went on before the store was persistent. Or all that is missing was acknowledged by the writer itself.
     WriterAlone,
@@ -53,6 +56,8 @@ pub struct Controls {
     pub excused: Option<RecoveryOutcome>,
     /// Another thread had acted on what is lost before the load, so a failure after the same loss there does not blame the writer alone.
     pub acted_before: bool,
+    /// The writer has done nothing since the store.
+    pub writer_idle: bool,
 }
 
 impl Controls {
@@ -67,13 +72,15 @@ impl Controls {
         before: RecoveryOutcome::NotTried,
         excused: None,
         acted_before: false,
+        writer_idle: false,
     };
 }
 
 /// Judges a crash.
 pub fn judge(crash: RecoveryOutcome, controls: Controls) -> RaceVerdict {
     use RecoveryOutcome::{Badly, NotTried, Well};
-    let Controls { whole, others, beside, lost_at_load, at_load, unacted, before, excused, acted_before } = controls;
+    let Controls { whole, others, beside, lost_at_load, at_load, unacted, before, excused, acted_before, writer_idle } =
+        controls;
     match (crash, whole, lost_at_load, before) {
         (Well, ..) => RaceVerdict::Recovered,
         _ if others == Some(Badly) => RaceVerdict::Elsewhere,
@@ -82,6 +89,11 @@ pub fn judge(crash: RecoveryOutcome, controls: Controls) -> RaceVerdict {
             Some(Well) => RaceVerdict::WriterAlone,
             Some(NotTried) => RaceVerdict::Unfinished,
             Some(Badly) | None => RaceVerdict::Confirmed,
+        },
+        (Badly, Well, Badly, Well) if acted_before && writer_idle => match beside {
+            Some(Badly) => RaceVerdict::Elsewhere,
+            Some(NotTried) => RaceVerdict::Unfinished,
+            Some(Well) | None => RaceVerdict::OthersActed,
         },
         // An earlier meeting decides which side is to blame.
         (Badly, Well, Badly, Well) if acted_before => RaceVerdict::Elsewhere,
@@ -127,8 +139,19 @@ mod tests {
         ] {
             assert_eq!(judge(Badly, Controls { beside, ..alone }), verdict);
         }
-        // Somebody else had relied on it already.
-        assert_eq!(judge(Badly, Controls { acted_before: true, ..alone }), RaceVerdict::Elsewhere);
+        // Somebody else had relied on it already, and perhaps the writer, too.
+        let acted_before = Controls { acted_before: true, ..alone };
+        assert_eq!(judge(Badly, acted_before), RaceVerdict::Elsewhere);
+        for (beside, verdict) in [
+            (None, RaceVerdict::OthersActed),
+            (Some(Well), RaceVerdict::OthersActed),
+            (Some(Badly), RaceVerdict::Elsewhere),
+            (Some(NotTried), RaceVerdict::Unfinished),
+        ] {
+            assert_eq!(judge(Badly, Controls { beside, writer_idle: true, ..acted_before }), verdict);
+        }
+        let fails_before = Controls { before: Badly, writer_idle: true, ..acted_before };
+        assert_eq!(judge(Badly, fails_before), RaceVerdict::Elsewhere);
         // The reader's act matters: it relies on what the store stands for.
         let acted = Controls { lost_at_load: Well, beside: Some(Badly), ..alone };
         assert_eq!(judge(Badly, acted), RaceVerdict::Confirmed);
