@@ -304,7 +304,7 @@ impl SharedStores {
             let key = (store.thread, store.store.site);
             let seen = seen.entry(key).or_default();
             *seen += 1;
-            (*seen - 1) % visits[&key].div_ceil(MOST_UNREAD) == 0
+            (*seen - 1).is_multiple_of(visits[&key].div_ceil(MOST_UNREAD))
         });
     }
 }

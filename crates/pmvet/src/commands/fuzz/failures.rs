@@ -19,7 +19,7 @@ pub(super) const MOST: usize = 64;
 /// Crashes come first, since hangs take longest. Returns how many there was no time for, too.
 ///
 /// Where a case fails alike without the crash that its image came from, the crash has nothing to do with it, and that case takes its place.
-pub(super) fn findings(failures: &mut Vec<FailedCase>, start: &mut FuzzStart) -> Result<(Vec<Finding>, usize), Error> {
+pub(super) fn findings(failures: &mut [FailedCase], start: &mut FuzzStart) -> Result<(Vec<Finding>, usize), Error> {
     failures.sort_by_key(|failure| failure.end == ForkedEnd::Timeout);
     let command = start.workload.command.iter().map(|word| word.to_string_lossy().into_owned());
     let mut failed = FailedCases::new(command.collect());
