@@ -95,6 +95,32 @@ fn who_shares_a_line_is_told_apart() {
     assert_eq!(fence(second), Some((SiteId(21), 0)));
 }
 
+/// A reader's fences after stores are followed by crashes ever more rarely. Each crash knows whether the writer has moved since.
+#[test]
+fn crashes_follow_a_reader_for_a_while() {
+    let mut script = Script::new();
+    script.store(1, 10, 16);
+    script.send(2, 20, What::Load { addr: BASE + 16, size: 8 });
+    let mut fences = Vec::new();
+    for nth in 1..=10 {
+        script.store(2, 21, 128);
+        script.persist(2, 22, 128);
+        fences.push(script.seq);
+        if nth == 3 {
+            script.store(1, 11, 256);
+        }
+    }
+    script.persist(1, 12, 16);
+    let meetings = script.scanner.finish().unwrap();
+    let crashes = &of_store(&meetings, 10).crashes;
+    let after_fences: Vec<(u64, bool)> = crashes
+        .iter()
+        .filter(|crash| crash.act.site == SiteId(22) && crash.lost.len() == 1)
+        .map(|crash| (crash.seq, crash.writer_idle))
+        .collect();
+    assert_eq!(after_fences, [(0, true), (1, true), (3, false), (7, false)].map(|(nth, idle)| (fences[nth] + 1, idle)));
+}
+
 /// The store that is read, and what comes later to its line by another thread.
 #[test]
 fn what_comes_later_to_the_line_that_is_read_is_known() {

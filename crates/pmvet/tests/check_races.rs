@@ -98,6 +98,26 @@ fn a_durable_side_effect_is_shown() {
     assert!(errors[0].happened.contains("A durable side effect: `copy_all` stores 8 bytes at 0x40"), "{printed}");
 }
 
+/// No thread reads what another has stored to PM, yet one acts on it before it is persistent.
+#[test]
+fn what_is_handed_over_in_ordinary_memory_is_proven_too() {
+    let _turn = turn();
+    let program = program("handoff");
+    let source = include_str!("programs/handoff.c").lines();
+    let store = (1..).zip(source).find(|(_, line)| line.contains("pm->number = number;")).map(|(line, _)| line);
+    for (when, expected) in [("early", FOUND), ("late", CLEAN)] {
+        let place = TestPlace::new();
+        let recovery = format!("{} {}", program.display(), place.pool().display());
+        let options = [ROUNDS, &["--recover", &recovery]].concat();
+        let (code, errors, printed) = confirm_program(&place, &program, &[when.into()], &options, &[]);
+        assert_eq!(code, Some(expected), "{when}: {printed}");
+        for error in &errors {
+            assert_eq!(error.places[0].stack[0].line, store, "{printed}");
+            place.replays(error).unwrap();
+        }
+    }
+}
+
 /// Lock words of the buckets are freed by recovery; that of the resize is not in one of the variants.
 #[test]
 fn a_declared_variable_must_be_as_at_the_start_after_recovery() {
