@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use pmvet_events::event::{Event, MarkerKind, What};
+use pmvet_events::event::{Event, FlushKind, MarkerKind, What};
 use pmvet_events::{ContextId, SiteId, ThreadId};
 use pmvet_model::{Line, LineId, Mode, Model};
 use pmvet_target::crash::{Patch, PmReplay, Versions};
@@ -35,6 +35,11 @@ const MOST_AGAIN: usize = 12;
 const MOST_OPEN: usize = 256;
 /// How many of a thread's last stores count as at risk beside the one that is read.
 const MOST_AT_RISK: usize = 16;
+
+/// Whether stores are persistent after it without anything else: a fence, or a `clflush`, which needs none.
+fn persists_at_once(what: &What<'_>) -> bool {
+    matches!(what, What::Fence { .. } | What::Flush { how: FlushKind::Clflush, pm: true, .. })
+}
 
 /// Makes [`Meetings`] out of events.
 #[derive(Debug)]
@@ -130,7 +135,7 @@ impl MeetingScanner {
         self.remember(event);
         self.replay.apply(event)?;
         self.last_seq = event.seq;
-        if matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. } | What::Fence { .. }) {
+        if matches!(event.what, What::Store { .. } | What::Rmw { stored: true, .. }) || persists_at_once(&event.what) {
             self.history.ran(event);
         }
         let acts = matches!(event.what, What::Store { .. } | What::Rmw { .. } | What::Fence { .. });
@@ -357,7 +362,7 @@ impl MeetingScanner {
         Ok(())
     }
 
-    /// A fence has made a store persistent. Notes the writer's own fence, at which it can be stopped.
+    /// A fence, or a `clflush`, has made a store persistent. Notes the writer's own, at which it can be stopped.
     fn fenced_by(&mut self, fence: &Event<'_>, store: u64, writer: ThreadId) {
         if fence.thread == writer {
             let nth = self.history.count(writer, fence.site);
@@ -381,7 +386,7 @@ impl MeetingScanner {
     /// with the patches that lose it and what others stored into the same lines.
     fn unread(&self, event: &Event<'_>) -> BTreeMap<ThreadId, Vec<(Stored, LossPatches)>> {
         let mut first: BTreeMap<ThreadId, Vec<(Stored, LossPatches)>> = BTreeMap::new();
-        if !matches!(event.what, What::Fence { .. }) {
+        if !persists_at_once(&event.what) {
             return first;
         }
         let mut add = |line: &Line, index: usize, store: &Stored| {
