@@ -39,8 +39,8 @@ check:
 export PMVET_REQUIRE_BROWSER = 1
 export PMVET_REQUIRE_XMLLINT = 1
 export INSTA_UPDATE = no
-ALONE := stops
-LONG := nothing_touched check_pmdk check_zoo durable_zoo durable_server durable_races durable_pmdk check_libpmemobj documents vet denied_calls check_races nothing_lost scatter transparency
+ALONE := vet stops
+LONG := nothing_touched check_pmdk check_zoo durable_zoo durable_server durable_races durable_pmdk check_libpmemobj documents denied_calls check_races nothing_lost scatter transparency
 # Test files that need the preparation of their own goal.
 APART := slurm
 REST := $(filter-out $(ALONE) $(LONG) $(APART),$(patsubst crates/pmvet/tests/%.rs,%,$(wildcard crates/pmvet/tests/*.rs)))

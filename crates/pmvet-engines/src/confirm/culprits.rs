@@ -1,8 +1,8 @@
 //! Whether another store that is lost with one is to blame for the failure.
 //!
 //! A line keeps the order of its stores: a crash that loses one loses the later ones, too. A crash may also lose what its thread had stored
-//! before. So recovery also runs with only one of the others lost. If it fails then, and that store is proven by itself, this one gets no
-//! error of its own.
+//! before. So recovery also runs with only one of the others lost. If it fails then, an earlier store gets the error instead, and a later
+//! one if it is proven by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
