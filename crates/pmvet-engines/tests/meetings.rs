@@ -54,6 +54,12 @@ impl Script {
         self.send(thread, 0, What::Flush { addr: BASE + at, how: FlushKind::Clwb, pm: true });
         self.send(thread, site, What::Fence { how: FenceKind::Sfence });
     }
+
+    /// Stores, and persists that with a fence at the next site.
+    fn act(&mut self, thread: u32, site: u32, at: u64) {
+        self.store(thread, site, at);
+        self.persist(thread, site + 1, at);
+    }
 }
 
 /// Where bytes are as before.
@@ -75,8 +81,7 @@ fn who_shares_a_line_is_told_apart() {
     let mut script = Script::new();
     let first = script.store(1, 10, 16);
     let second = script.store(2, 20, 24);
-    script.store(3, 30, 128);
-    script.persist(3, 31, 128);
+    script.act(3, 30, 128);
     script.persist(1, 11, 16);
     script.persist(2, 21, 24);
     let meetings = script.scanner.finish().unwrap();
@@ -103,8 +108,7 @@ fn crashes_follow_a_reader_for_a_while() {
     script.send(2, 20, What::Load { addr: BASE + 16, size: 8 });
     let mut fences = Vec::new();
     for nth in 1..=10 {
-        script.store(2, 21, 128);
-        script.persist(2, 22, 128);
+        script.act(2, 21, 128);
         fences.push(script.seq);
         if nth == 3 {
             script.store(1, 11, 256);
@@ -129,8 +133,7 @@ fn what_comes_later_to_the_line_that_is_read_is_known() {
     script.send(3, 32, What::Load { addr: BASE + 16, size: 8 });
     script.store(1, 12, 8);
     script.store(2, 20, 24);
-    script.store(3, 30, 128);
-    script.persist(3, 31, 128);
+    script.act(3, 30, 128);
     script.persist(1, 11, 16);
     let meetings = script.scanner.finish().unwrap();
     let read = of_store(&meetings, 10);
@@ -151,8 +154,7 @@ fn what_the_writer_stores_later_to_the_line_is_known() {
         if reads {
             script.send(3, 32, What::Load { addr: BASE + 24, size: 8 });
         }
-        script.store(3, 30, 128);
-        script.persist(3, 31, 128);
+        script.act(3, 30, 128);
         script.persist(1, 11, 16);
         let meetings = script.scanner.finish().unwrap();
         let unread = of_store(&meetings, 10);
@@ -169,8 +171,7 @@ fn what_the_writer_had_stored_before_is_known() {
     script.store(1, 10, 16);
     script.store(1, 12, 64);
     script.send(3, 32, What::Load { addr: BASE + 64, size: 8 });
-    script.store(3, 30, 128);
-    script.persist(3, 31, 128);
+    script.act(3, 30, 128);
     script.persist(1, 11, 16);
     let meetings = script.scanner.finish().unwrap();
     let read = of_store(&meetings, 12);
@@ -190,14 +191,11 @@ fn who_reads_what_others_have_acted_on_is_told_so() {
         script.store(1, 10, 16);
         script.send(2, 20, What::Load { addr: BASE + 16, size: 8 });
         if acts {
-            script.store(2, 21, 256);
-            script.persist(2, 22, 256);
+            script.act(2, 21, 256);
         }
         script.send(3, 32, What::Load { addr: BASE + 16, size: 8 });
-        script.store(3, 30, 128);
-        script.persist(3, 31, 128);
-        script.store(2, 21, 256);
-        script.persist(2, 22, 256);
+        script.act(3, 30, 128);
+        script.act(2, 21, 256);
         script.persist(1, 11, 16);
         let meetings = script.scanner.finish().unwrap();
         let by = |thread| meetings.meetings.iter().find(|m| m.load.thread == ThreadId(thread)).unwrap();

@@ -55,6 +55,11 @@ impl Cause {
     }
 }
 
+/// The line of a place, however recovery ends.
+fn line(place: &Place) -> Option<Cause> {
+    Cause::new(place, ANY_OUTCOME)
+}
+
 /// The causes that places stand for.
 pub(crate) fn causes(places: &[Place], outcome: &Outcome) -> Vec<Cause> {
     let decisive = places.iter().filter(|place| matches!(place.role, Role::Store | Role::FailurePoint));
@@ -182,7 +187,6 @@ fn lost_behind_race(finding: &Finding) -> &[Place] {
 /// that store came too early. Counts races into one that blames what they lose. How recovery fails does not matter. Returns the other
 /// findings, and those that were counted.
 pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Finding>, Vec<Finding>) {
-    let line = |place: &Place| Cause::new(place, ANY_OUTCOME);
     let blamed = |finding: &Finding| finding.places.first().filter(|_| is_crash(finding)).and_then(line);
     let (mut left, mut counted) = (Vec::new(), Vec::new());
     for finding in findings {
@@ -209,7 +213,6 @@ pub fn count_early(known: &mut [Finding], findings: Vec<Finding>) -> (Vec<Findin
 /// flushed, the rule's finding becomes the error: it says more than the crash. A suspicion that such data is meant to be volatile is
 /// dropped, since recovery needs it. Returns the other findings.
 pub fn prove_suspicions(suspected: &mut Vec<Finding>, found: Vec<Finding>) -> Vec<Finding> {
-    let line = |place: &Place| Cause::new(place, ANY_OUTCOME);
     let (mut left, mut proven) = (Vec::new(), HashSet::new());
     for finding in found {
         let lost = match &finding.evidence {
@@ -248,9 +251,9 @@ pub(crate) fn drop_explained(findings: &mut Vec<Finding>) {
         let Some(blamed) = finding.places.first().filter(|place| place.role == Role::Store) else { continue };
         let function = |place: &Place| place.frame().map(|frame| (frame.function.clone(), frame.file.clone()));
         let alike = image.lost.iter().filter(|lost| function(lost) == function(blamed));
-        explained.extend(alike.chain([blamed]).filter_map(|place| Cause::new(place, ANY_OUTCOME)));
+        explained.extend(alike.chain([blamed]).filter_map(line));
     }
-    let is_explained = |place: &Place| Cause::new(place, ANY_OUTCOME).is_some_and(|line| explained.contains(&line));
+    let is_explained = |place: &Place| line(place).is_some_and(|line| explained.contains(&line));
     findings.retain(|finding| {
         let is_suspicion = !is_crash(finding)
             && [rules::UNPERSISTED_STORE, rules::TRANSIENT_DATA].iter().any(|rule| finding.rule == rule.id());

@@ -494,7 +494,7 @@ impl<'a> Judge<'a> {
             let may_be_taken_back = whole == RecoveryOutcome::Badly && !self.misses_content(now, &case.whole());
             let none = Some(none).filter(|_| may_be_taken_back && case.is_of_reader(confirmed));
             let [others, excused] = [case.others(), case.excused()].map(|job| job.map(|job| self.went(now, &job)));
-            jobs.push((case.id(), (whole, others, excused), lost, before, none));
+            jobs.push((*case, (whole, others, excused), lost, before, none));
         }
         let all: Vec<TrialImage<'_>> =
             jobs.iter().flat_map(|(_, _, lost, before, none)| [*lost, *before].into_iter().chain(*none)).collect();
@@ -502,40 +502,31 @@ impl<'a> Judge<'a> {
         // Tries the image without the act only if the act may matter.
         let is_well =
             |none: &Option<TrialImage<'_>>| none.is_some_and(|job| self.went(&versions, &job) == RecoveryOutcome::Well);
-        let asked: HashSet<usize> = jobs.iter().filter(|(.., none)| is_well(none)).map(|(id, ..)| *id).collect();
-        let unacted: HashMap<usize, TrialImage<'_>> = bad
+        let unacted: HashMap<usize, TrialImage<'_>> = jobs
             .iter()
-            .filter(|case| asked.contains(&case.id()))
-            .filter_map(|case| Some((case.id(), TrialImage::new(case.crash.version, case.crash.unacted.as_ref()?))))
+            .filter(|(.., none)| is_well(none))
+            .filter_map(|(case, ..)| {
+                Some((case.id(), TrialImage::new(case.crash.version, case.crash.unacted.as_ref()?)))
+            })
             .collect();
         // Tries the loss of earlier stores alone only if they may be to blame.
-        let alone: HashSet<usize> = jobs
+        let beside: HashMap<usize, TrialImage<'_>> = jobs
             .iter()
             .filter(|(_, (whole, ..), lost, ..)| {
                 *whole == RecoveryOutcome::Well && self.went(&versions, lost) == RecoveryOutcome::Badly
             })
-            .map(|(id, ..)| *id)
-            .collect();
-        let beside: HashMap<usize, TrialImage<'_>> = bad
-            .iter()
-            .filter(|case| alone.contains(&case.id()))
-            .filter_map(|case| Some((case.id(), case.beside()?)))
+            .filter_map(|(case, ..)| Some((case.id(), case.beside()?)))
             .collect();
         let all: Vec<TrialImage<'_>> = unacted.values().chain(beside.values()).copied().collect();
         confirmed.images += self.recover(&run.meetings.versions, &all, self.grace())?;
-        let sides: HashMap<usize, (bool, bool)> = bad
-            .iter()
-            .map(|case| (case.id(), (case.meeting.acted_before, case.meeting.read && case.crash.writer_idle)))
-            .collect();
         let went = |job: &TrialImage<'_>| self.went(&versions, job);
-        let controls = jobs.iter().map(|(id, (whole, others, excused), lost, before, none)| {
+        let controls = jobs.iter().map(|(case, (whole, others, excused), lost, before, none)| {
             let at_load = none.as_ref().map_or(RecoveryOutcome::NotTried, went);
             let unacted =
-                unacted.get(id).map_or(RecoveryOutcome::NotTried, |job| self.went(&run.meetings.versions, job));
-            let beside = beside.get(id).map(|job| self.went(&run.meetings.versions, job));
+                unacted.get(&case.id()).map_or(RecoveryOutcome::NotTried, |job| self.went(&run.meetings.versions, job));
+            let beside = beside.get(&case.id()).map(|job| self.went(&run.meetings.versions, job));
             let (lost_at_load, before) = (went(lost), went(before));
             let (whole, others, excused) = (*whole, *others, *excused);
-            let (acted_before, writer_idle) = sides.get(id).copied().unwrap_or_default();
             let controls = Controls {
                 whole,
                 others,
@@ -545,10 +536,10 @@ impl<'a> Judge<'a> {
                 unacted,
                 before,
                 excused,
-                acted_before,
-                writer_idle,
+                acted_before: case.meeting.acted_before,
+                writer_idle: case.meeting.read && case.crash.writer_idle,
             };
-            (*id, controls)
+            (case.id(), controls)
         });
         Ok(controls.collect())
     }
