@@ -239,14 +239,22 @@ impl<'a> Candidate<'a> {
         spread(all, limit)
     }
 
-    /// Torn stores that give a new content: at most `limit`, spread evenly.
+    /// Torn stores that give a new content each: at most `limit`, spread evenly.
     fn torn(&self, limit: usize) -> Vec<(usize, u8)> {
         let newest = self.line.newest().bytes;
-        let is_new = |bytes| bytes != newest && self.states.iter().all(|(_, content)| content.bytes != bytes);
-        let stores = self.line.stores().iter().enumerate();
-        let tears = stores.flat_map(|(kept, store)| self.line.tears(store).map(move |at| (kept, at)));
-        let all = tears.filter(|&(kept, at)| is_new(self.line.torn_content(kept, at).bytes));
-        spread(all.map(|(kept, at)| (kept, at as u8)).collect(), limit)
+        let mut contents = Vec::new();
+        let mut all = Vec::new();
+        for (kept, store) in self.line.stores().iter().enumerate() {
+            for at in self.line.tears(store) {
+                let bytes = self.line.torn_content(kept, at).bytes;
+                let is_whole = bytes == newest || self.states.iter().any(|(_, content)| content.bytes == bytes);
+                if !is_whole && !contents.contains(&bytes) {
+                    contents.push(bytes);
+                    all.push((kept, at as u8));
+                }
+            }
+        }
+        spread(all, limit)
     }
 }
 

@@ -341,6 +341,16 @@ fn a_store_of_more_than_eight_bytes_is_torn() {
 }
 
 #[test]
+fn tears_that_leave_the_same_bytes_are_one_state() {
+    let mut run = adr();
+    run.store(1, 0, &[[1; 8], [OLD; 8], [3; 8]].concat());
+    let states = run.model.adversarial(StateLimits::default());
+    let line = LineId::containing(FILE, 0);
+    let torn = states.iter().map(|s| s.choice).filter(|choice| matches!(choice, Reordering::Torn(..)));
+    assert_eq!(torn.collect::<Vec<_>>(), [Reordering::Torn(line, 0, 8)], "the second word was as it is now");
+}
+
+#[test]
 fn few_lines_are_combined_in_every_way() {
     let mut run = adr();
     let mut subsets = Vec::new();

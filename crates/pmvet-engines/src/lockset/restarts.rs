@@ -156,8 +156,8 @@ struct Turn<'l> {
     lock: &'l LockLeftHeld,
 }
 
-/// Which locks come next: first one of each line, then the second ones, and so on. The order depends on outcomes, not
-/// on how long restarts take, so two runs try the same locks.
+/// Which locks come next: first one of each line, then the second ones, and so on; of these, first those that a flush saves while they are
+/// held. The order depends on outcomes, not on how long restarts take, so two runs try the same locks.
 #[derive(Debug)]
 struct Turns<'l> {
     waiting: VecDeque<Turn<'l>>,
@@ -178,7 +178,7 @@ impl<'l> Turns<'l> {
             group.iter().enumerate().map(move |(round, lock)| Turn { line, round, lock })
         };
         let mut waiting: Vec<_> = groups.iter().enumerate().flat_map(turns).collect();
-        waiting.sort_by_key(|turn| (turn.round, turn.line));
+        waiting.sort_by_key(|turn| (turn.round, !turn.lock.flushed, turn.line));
         let kept = waiting.iter().take_while(|turn| turn.round < MOST_PER_LINE).count();
         let unknown = waiting.len() - kept;
         waiting.truncate(kept);
@@ -294,6 +294,14 @@ mod tests {
         let (turns, held, unknown) = tried(&locks(&[2, 1, 3]), |_| Some(Afterwards::Unused));
         assert_eq!(turns, [vec![0, 2], vec![3], vec![1, 4], vec![5]]);
         assert_eq!((held, unknown), (0, 0));
+    }
+
+    #[test]
+    fn what_is_saved_while_it_is_held_comes_first() {
+        let mut locks = locks(&[2, 2, 1]);
+        locks[1][1].flushed = true;
+        let (turns, _, unknown) = tried_of(&locks, 4, |_| Some(Afterwards::Freed));
+        assert_eq!((turns, unknown), (vec![vec![0, 2], vec![4], vec![3]], 1));
     }
 
     #[test]
