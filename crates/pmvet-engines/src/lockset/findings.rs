@@ -228,8 +228,11 @@ fn readers(group: &RaceGroup<'_>) -> String {
 fn explain(race: &PredictedRace, ends: &Ends) -> (String, String) {
     let (writer, reader) = (name(&ends.store), name(&ends.load));
     let persister = ends.end.as_ref().map_or_else(|| writer.clone(), name);
-    let helped = format!("let {reader} flush and fence what it has read before it acts on it");
     let given_back = race.store.locks.iter().any(|lock| !race.kept.contains(lock) && race.load.locks.contains(lock));
+    if race.fate == Fate::Persisted && ends.end.as_ref().is_some_and(commits) {
+        return explain_commit(race, (&writer, &reader, &persister), given_back);
+    }
+    let helped = format!("let {reader} flush and fence what it has read before it acts on it");
     match race.fate {
         Fate::LeftInCache => (
             "Nothing in this run makes the value persistent.".into(),
@@ -266,6 +269,48 @@ fn explain(race: &PredictedRace, ends: &Ends) -> (String, String) {
             format!("Guard the value by one lock, which both take, or {helped}."),
         ),
     }
+}
+
+/// The same for a value that a transaction makes persistent. It does not help if the reader flushes it: recovery takes back what is not
+/// committed.
+fn explain_commit(
+    race: &PredictedRace,
+    (writer, reader, persister): (&str, &str, &str),
+    given_back: bool,
+) -> (String, String) {
+    if given_back {
+        (
+            format!(
+                "Both hold the same lock, but {writer} gives it back before {persister} has committed the transaction."
+            ),
+            "Hold the lock until the transaction is committed, as `pmemobj_tx_lock` does.".into(),
+        )
+    } else if race.kept.is_empty() {
+        (
+            format!("No lock keeps the reader out until {persister} has committed the transaction."),
+            "Hold a lock until the transaction is committed, as `pmemobj_tx_lock` does, and take it for the load."
+                .into(),
+        )
+    } else if race.load.locks.is_empty() {
+        (
+            format!("{writer} holds a lock until the transaction is committed, but {reader} does not take that lock."),
+            format!("Take the lock of {writer} in {reader} before the value is used."),
+        )
+    } else {
+        (
+            format!(
+                "Each holds a lock, but not the same one: the reader in {reader} does not wait for the lock that the writer in \
+                 {writer} keeps until the transaction is committed."
+            ),
+            "Guard the value by one lock, which both take.".into(),
+        )
+    }
+}
+
+/// Whether the value becomes persistent because libpmemobj commits a transaction.
+fn commits(end: &Stack) -> bool {
+    let mut functions = end.iter().filter_map(|frame| frame.function.as_deref());
+    functions.any(|function| function == "pmemobj_tx_commit" || function == "pmemobj_tx_end")
 }
 
 fn step(seq: u64, thread: u32, what: &str, stack: &Stack) -> TimelineStep {

@@ -11,11 +11,13 @@ use crate::stacks::{Stacks, user_frame};
 
 /// How many callers of the line that takes a lock are searched for its name.
 const CALLS: usize = 2;
+/// Holds the dynamic linker's own locks, which guard nothing of the program.
+const OF_THE_LINKER: &str = "_rtld_global";
 
 pub(super) struct LockWords<'a> {
     takers: &'a Takers,
     sources: &'a Sources,
-    known: BTreeMap<LockName, String>,
+    known: BTreeMap<LockName, Option<String>>,
 }
 
 impl<'a> LockWords<'a> {
@@ -37,7 +39,7 @@ impl<'a> LockWords<'a> {
         let rest = load.iter().filter(|lock| !store.contains(lock));
         let mut named: Vec<(LockName, String)> = Vec::new();
         for &lock in both.chain(apart).chain(rest) {
-            named.push((lock, self.word(lock, stacks)));
+            named.extend(self.word(lock, stacks).map(|words| (lock, words)));
         }
         let numbered: BTreeMap<LockName, String> = named
             .iter()
@@ -60,7 +62,8 @@ impl<'a> LockWords<'a> {
         (names, worded.collect())
     }
 
-    fn word(&mut self, lock: LockName, stacks: &mut dyn Stacks) -> String {
+    /// Nothing for a lock of the dynamic linker.
+    fn word(&mut self, lock: LockName, stacks: &mut dyn Stacks) -> Option<String> {
         if let Some(known) = self.known.get(&lock) {
             return known.clone();
         }
@@ -71,13 +74,14 @@ impl<'a> LockWords<'a> {
             LockName::Pm(word) => {
                 let file = stacks.file(word.file);
                 let place = format!("{}+{:#x}", file.file_name().unwrap_or_default().display(), word.offset);
-                named.map_or_else(|| format!("{place}{at}"), |name| format!("`{name}` ({place}){at}"))
+                Some(named.map_or_else(|| format!("{place}{at}"), |name| format!("`{name}` ({place}){at}")))
             }
             LockName::Memory(address) => match (stacks.variable(address), named) {
-                (Some((variable, 0)), _) => format!("`{variable}`"),
-                (Some((variable, offset)), _) => format!("`{variable}`+{offset:#x}"),
-                (None, Some(name)) => format!("`{name}`{at}"),
-                (None, None) => format!("a lock{at}"),
+                (Some((variable, _)), _) if variable == OF_THE_LINKER => None,
+                (Some((variable, 0)), _) => Some(format!("`{variable}`")),
+                (Some((variable, offset)), _) => Some(format!("`{variable}`+{offset:#x}")),
+                (None, Some(name)) => Some(format!("`{name}`{at}")),
+                (None, None) => Some(format!("a lock{at}")),
             },
         };
         self.known.insert(lock, words.clone());

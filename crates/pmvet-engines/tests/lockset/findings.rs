@@ -109,9 +109,10 @@ fn no_sources() -> Sources {
 
 #[test]
 fn locks_are_named_by_variable_by_place_in_pm_or_by_the_line_that_takes_them() {
-    /// The heap's locks are at A and after it; `table_lock` is elsewhere.
+    /// The heap's locks are at A and after it; `table_lock` and the dynamic linker's locks are elsewhere.
     struct WithVariable;
     const VARIABLE: u64 = 0x50_0000;
+    const LINKER: u64 = 0x60_0000;
     impl Stacks for WithVariable {
         fn stack(&mut self, site: SiteId, context: ContextId) -> Stack {
             Fake.stack(site, context)
@@ -122,7 +123,9 @@ fn locks_are_named_by_variable_by_place_in_pm_or_by_the_line_that_takes_them() {
         }
 
         fn variable(&mut self, address: u64) -> Option<(String, u64)> {
-            (address / 0x1000 == VARIABLE / 0x1000).then(|| ("table_lock".into(), address - VARIABLE))
+            let variables = [("table_lock", VARIABLE), ("_rtld_global", LINKER)];
+            let found = variables.into_iter().find(|(_, start)| address / 0x1000 == start / 0x1000);
+            found.map(|(name, start)| (name.into(), address - start))
         }
     }
     /// Every line is called by a line 903, but that.
@@ -157,6 +160,7 @@ fn locks_are_named_by_variable_by_place_in_pm_or_by_the_line_that_takes_them() {
     assert_eq!(locks_of(A + 64, A), (taken(" #1"), taken(" #2")));
     assert_eq!(locks_of(A, A + 64), (taken(" #1"), taken(" #2")));
     assert_eq!(locks_of(VARIABLE, VARIABLE + 40), ("`table_lock`".into(), "`table_lock`+0x28".into()));
+    assert_eq!(locks_of(A, LINKER + 0x908), (taken(""), String::new()), "it guards nothing of the program");
     // The arguments of a function that takes locks name them.
     let sources = Sources::in_memory([("a.c", "\n".repeat(902) + "spin_lock(&b->lock);\n")]);
     let mut s = new();
@@ -244,6 +248,43 @@ fn races_through_one_setter_are_told_apart_by_its_callers_and_all_paths_are_told
     let [one] = &run(true)[..] else { panic!("{:?}", run(true)) };
     assert!(one.happened.contains("The store is also reached in"), "{}", one.happened);
     assert!(one.happened.contains("The load is also reached in"), "{}", one.happened);
+}
+
+#[test]
+fn what_a_transaction_makes_persistent_is_guarded_until_its_commit() {
+    /// The fence of the script is one of libpmemobj's.
+    struct Commits;
+    impl Stacks for Commits {
+        fn stack(&mut self, site: SiteId, context: ContextId) -> Stack {
+            let mut stack = Fake.stack(site, context);
+            if site.0 == 902 {
+                let function = Some("pmemobj_tx_commit".into());
+                stack.insert(0, Frame { function, module: Some("/lib/libpmemobj.so.1".into()), ..Frame::default() });
+            }
+            stack
+        }
+        fn file(&self, file: FileId) -> PathBuf {
+            Fake.file(file)
+        }
+    }
+    let fix = |locks: bool| {
+        let mut s = new();
+        if locks {
+            s.lock(2, A);
+        }
+        s.store(2, 1, X);
+        if locks {
+            s.unlock(2, A);
+        }
+        locked_load(&mut s);
+        s.persist(2, X);
+        let found = findings(&s.engine.finish(), &mut Commits, &no_sources());
+        found[0].fix.clone()
+    };
+    for locks in [true, false] {
+        let fix = fix(locks);
+        assert!(fix.contains("until the transaction is committed") && !fix.contains("flush"), "{locks}: {fix}");
+    }
 }
 
 #[test]

@@ -402,8 +402,8 @@ impl Watchdog<'_> {
     /// After a short read, it pauses for this long: waking for every line costs more than the line, and a pipe holds many.
     const PAUSE: Duration = Duration::from_millis(2);
     const LITTLE: usize = 1 << 12;
-    /// How long a process may take to stop so that its stack can be read.
-    const PATIENCE: Duration = Duration::from_millis(500);
+    /// How long it may take until a process has stopped and its stack has been read: on a busy machine, both wait for a processor.
+    const PATIENCE: Duration = Duration::from_secs(3);
 
     fn watch(&mut self, done: &io::PipeReader) {
         let mut reader = self.pipe.take().map(File::from);
