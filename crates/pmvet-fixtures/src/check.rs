@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::process::{Command, Output, Stdio};
 
-use pmvet_findings::{Finding, Severity, jsonl};
+use pmvet_findings::{Evidence, Finding, Severity, jsonl};
 
 use crate::{Running, TestPlace, both_cores, finish, program};
 
@@ -112,7 +112,11 @@ impl CheckedRun {
 
     /// All that a failed assertion should say.
     pub fn text(&self) -> String {
-        let findings: Vec<String> = self.findings.iter().map(|f| format!("{}\n", line(f))).collect();
+        let outcome = |finding: &Finding| match &finding.evidence {
+            Evidence::Crash { recovery, .. } => format!(", recovery {}", recovery.outcome),
+            _ => String::new(),
+        };
+        let findings: Vec<String> = self.findings.iter().map(|f| format!("{}{}\n", line(f), outcome(f))).collect();
         format!("exit code {:?}\n{}{}", self.code, findings.concat(), self.stderr)
     }
 

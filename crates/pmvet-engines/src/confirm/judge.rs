@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pmvet_events::{Event, SiteId};
@@ -86,6 +87,7 @@ impl<'a> Judge<'a> {
             most_bytes: 0,
             driver: workload.driver.clone(),
             promised: None,
+            hangs: Arc::default(),
         };
         let journal = journal(confirm.lab.folder)?;
         Ok(Self {

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,6 +46,8 @@ pub struct RecoveryCommand {
     pub driver: Option<Arc<Driver>>,
     /// What must be there when it has recovered, if contents are compared.
     pub promised: Option<Promised>,
+    /// Whether it is known to hang, so that a hang needs no second run.
+    pub hangs: Arc<AtomicBool>,
 }
 
 /// What the program has promised, and the judge of whether that was kept.
@@ -114,6 +117,13 @@ pub fn with_paths(command: &[OsString], paths: &[OsString]) -> Vec<OsString> {
     command
 }
 
+/// Whether the machine, not the recovery, may be the reason for this outcome.
+fn is_doubtful(outcome: &Outcome, hangs: bool) -> bool {
+    // A cluster that ends a job signals all of its processes, and a recovery may get the signal before pmvet does. A recovery that kills
+    // itself does so again. And a machine may stall for seconds.
+    was_told_to_end(outcome) || matches!(outcome, Outcome::Hang { .. }) && !hangs
+}
+
 /// Whether it died of a signal that asks a program to end, which another process may have sent.
 fn was_told_to_end(outcome: &Outcome) -> bool {
     let asks = |signal: i32| [libc::SIGTERM, libc::SIGINT, libc::SIGHUP].contains(&signal);
@@ -135,7 +145,7 @@ pub struct Bench {
 }
 
 impl RecoveryCommand {
-    /// Runs the recovery on an image. Nothing if pmvet was asked to stop.
+    /// Runs the recovery on an image, twice if the first outcome is doubtful. Nothing if pmvet was asked to stop.
     pub fn run(
         &self,
         bench: &mut Bench,
@@ -144,12 +154,16 @@ impl RecoveryCommand {
         usual: Option<&Outcome>,
     ) -> io::Result<Option<Trial>> {
         let trial = self.run_once(bench, versions, image, usual)?;
-        if trial.as_ref().is_some_and(|trial| was_told_to_end(&trial.outcome)) {
-            // A cluster that ends a job signals all of its processes, and a recovery may get the signal before pmvet does. A
-            // recovery that kills itself does so again.
-            return self.run_once(bench, versions, image, usual);
+        // Without a usual outcome, this is the run that shows whether the recovery works at all, and its limit is long.
+        let hangs = usual.is_none() || self.hangs.load(Ordering::Relaxed);
+        if !trial.as_ref().is_some_and(|trial| is_doubtful(&trial.outcome, hangs)) {
+            return Ok(trial);
         }
-        Ok(trial)
+        let again = self.run_once(bench, versions, image, usual)?;
+        if again.as_ref().is_some_and(|trial| matches!(trial.outcome, Outcome::Hang { .. })) {
+            self.hangs.store(true, Ordering::Relaxed);
+        }
+        Ok(again)
     }
 
     fn run_once(
@@ -305,6 +319,13 @@ impl RecoveryCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hang_is_doubted_until_one_was_seen_twice() {
+        let hang = Outcome::Hang { seconds: 5 };
+        assert!(is_doubtful(&hang, false) && !is_doubtful(&hang, true));
+        assert!(!is_doubtful(&Outcome::Exit { status: 1 }, false));
+    }
 
     #[test]
     fn only_signals_that_others_send_are_doubted() {

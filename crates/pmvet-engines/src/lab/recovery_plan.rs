@@ -71,6 +71,7 @@ impl RecoveryPlan {
             most_bytes: room(bytes),
             driver: self.driver.clone(),
             promised: None,
+            hangs: Arc::default(),
         }
     }
 

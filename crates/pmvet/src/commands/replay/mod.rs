@@ -86,6 +86,8 @@ pub(crate) fn run(arguments: &cli::Replay) -> Result<Exit, Error> {
         most_bytes: room(versions.get(version).iter().flat_map(|v| &v.files).map(|f| f.size).sum()),
         driver: info.server.as_ref().map(|server| server.driver().map(Arc::new)).transpose()?,
         promised,
+        // It hung when it was found.
+        hangs: Arc::new(true.into()),
     };
     let again = race::again(&folder, &image.hash, &info, &recovery, witness.promise.as_ref())?;
     if again == Some(Again::Interrupted) {
