@@ -192,12 +192,9 @@ pub(crate) fn owner(frame: &Frame) -> Owner {
 
 /// Whose code a file contains, as far as its name tells.
 fn module_owner(module: &Path) -> Owner {
-    const RUNTIMES: &[&str] =
-        &["libc.so", "libc-", "libpthread", "ld-linux", "ld-2", "libstdc++", "libgcc_s", "libm.so", "librt", "libdl"];
-    let name = module.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     if is_pm_library(module) {
         Owner::PmLibrary
-    } else if RUNTIMES.iter().any(|prefix| name.starts_with(prefix)) || name.contains("vdso") {
+    } else if symbols::is_runtime(module) {
         Owner::Runtime
     } else {
         Owner::User

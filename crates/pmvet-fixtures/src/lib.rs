@@ -12,7 +12,7 @@
 //! | work that several machines share | [`scatter::SharedWork`] |
 //! | a page of the report | [`browser::Browser`] |
 //!
-//! A test is `make test`'s if it is quick or the only one of its kind; [`is_soak`] and [`one_of_each`] leave the others to `make soak`.
+//! A test is `make test`'s if it is quick or the only one of its kind; [`is_soak`], [`one_of_each`] and [`each_kind`] leave the others to `make soak`.
 
 #![deny(missing_docs)]
 #![allow(clippy::unwrap_used, reason = "what fails here fails a test")]
@@ -63,8 +63,18 @@ pub fn is_soak() -> bool {
 
 /// All of them in `make soak`, otherwise the first of each kind.
 pub fn one_of_each<T, K: Ord>(all: impl IntoIterator<Item = T>, kind: impl Fn(&T) -> K) -> Vec<T> {
+    each_kind(all, |one| [kind(one)])
+}
+
+/// All of them in `make soak`, otherwise each that is the first of one of its kinds. A bug of a program, for instance, is of a kind by its
+/// program, and of another by its class.
+pub fn each_kind<T, K: Ord, I: IntoIterator<Item = K>>(
+    all: impl IntoIterator<Item = T>,
+    kinds: impl Fn(&T) -> I,
+) -> Vec<T> {
     let mut seen = BTreeSet::new();
-    all.into_iter().filter(|one| seen.insert(kind(one)) || is_soak()).collect()
+    let mut is_first = |one: &T| kinds(one).into_iter().map(|kind| seen.insert(kind)).filter(|new| *new).count() > 0;
+    all.into_iter().filter(|one| is_first(one) || is_soak()).collect()
 }
 
 /// The pmvet that was built with the test that runs.
@@ -116,4 +126,19 @@ pub fn both_cores<T: Sync>(jobs: &[T], work: impl Fn(&T) -> Result<(), String> +
     });
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{} of {} failed\n{}", failures.len(), jobs.len(), failures.join("\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_seen() {
+        if is_soak() {
+            return;
+        }
+        let bugs = [("list", "flush"), ("list", "fence"), ("list", "flush"), ("tree", "flush"), ("tree", "fence")];
+        assert_eq!(one_of_each(bugs, |bug| *bug), [bugs[0], bugs[1], bugs[3], bugs[4]]);
+        assert_eq!(each_kind(bugs, |bug| [bug.0, bug.1]), [bugs[0], bugs[1], bugs[3]]);
+    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use pmvet_findings::{Finding, Severity};
 use pmvet_fixtures::zoo::{Bug, Manifest, blamed, manifests, marked};
-use pmvet_fixtures::{CLEAN, CheckedRun, FOUND, TestPlace, both_cores, finish, make, one_of_each, turn};
+use pmvet_fixtures::{CLEAN, CheckedRun, FOUND, TestPlace, both_cores, each_kind, finish, make, one_of_each, turn};
 
 fn libpmemobj() -> Vec<Manifest> {
     manifests().into_iter().filter(Manifest::uses_libpmemobj).collect()
@@ -75,7 +75,7 @@ fn every_bug_is_one_finding_with_its_fix() {
     let manifests = libpmemobj();
     let all: Vec<(&Manifest, &Bug)> = manifests.iter().flat_map(|m| m.bug.iter().map(move |bug| (m, bug))).collect();
     assert!(all.len() >= 20, "only {} bugs", all.len());
-    let trials = one_of_each(all, |(manifest, bug)| (&manifest.program.name, &bug.class));
+    let trials = each_kind(all, |(manifest, bug)| [&manifest.program.name, &bug.class]);
     both_cores(&trials, |(manifest, bug)| {
         let place = TestPlace::new();
         let program = &manifest.program;

@@ -285,10 +285,17 @@ fn restarts() -> Vec<Workload> {
     all
 }
 
-/// Some examples are written several times, for the interfaces of libpmemobj.
+/// What examples use of libpmemobj, or else their program: for `make test`, the first of each will do.
 fn family(workload: &Workload) -> String {
-    let several = ["obj_pmemlog", "string_store"].into_iter().find(|name| workload.program.starts_with(name));
-    several.map_or_else(|| workload.program.clone(), String::from)
+    const FAMILIES: [(&str, &[&str]); 4] = [
+        ("transactions", &["mapcli", "data_store", "arttree", "buffons_needle_problem", "queue"]),
+        ("atomic operations", &["pi", "btree", "fifo", "lists", "pminvaders", "slab_allocator"]),
+        ("blocks and logs", &["obj_pmemblk", "obj_pmemlog"]),
+        ("strings", &["string_store"]),
+    ];
+    let is_in = |programs: &[&str]| programs.iter().any(|program| workload.program.starts_with(program));
+    let family = FAMILIES.into_iter().find(|(_, programs)| is_in(programs)).map(|(name, _)| name);
+    family.unwrap_or(&workload.program).into()
 }
 
 #[test]

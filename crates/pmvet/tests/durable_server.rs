@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pmvet_fixtures::zoo::{blamed, marked_in};
 use pmvet_fixtures::{
-    CLEAN, CheckedRun, FAILS_BY_ITSELF, FOUND, NOTHING, TestPlace, USAGE, both_cores, compile, make, repository, turn,
+    CLEAN, CheckedRun, FAILS_BY_ITSELF, FOUND, NOTHING, TestPlace, USAGE, both_cores, compile, is_soak, make,
+    repository, turn,
 };
 use serde::Deserialize;
 
 /// Threads of the clean server are interleaved in their own way in each run.
-const CLEAN_RUNS: usize = 6;
+const CLEAN_RUNS: [usize; 2] = [2, 6];
 
 #[derive(Debug, Deserialize)]
 struct Manifest {
@@ -77,9 +78,11 @@ fn every_bug_is_found_as_what_it_is() {
     both_cores(&manifest.bug, |bug| {
         let place = TestPlace::new();
         let variant = format!("bug-{}", bug.id);
-        let several = check(&place, &variant, &manifest.program.ops, DUMP);
-        if several.code != Some(FOUND) || !several.errors().all(|error| error.rule.0.starts_with("durable-")) {
-            return Err(format!("--- bug {} on two connections:\n{}", bug.id, several.text()));
+        if bug.id == manifest.bug[0].id || is_soak() {
+            let several = check(&place, &variant, &manifest.program.ops, DUMP);
+            if several.code != Some(FOUND) || !several.errors().all(|error| error.rule.0.starts_with("durable-")) {
+                return Err(format!("--- bug {} on two connections:\n{}", bug.id, several.text()));
+            }
         }
         let checked = check(&place, &variant, &one_connection, DUMP);
         let failed = |what: &str| Err(format!("--- bug {} ({}): {what}\n{}", bug.id, bug.class, checked.text()));
@@ -107,7 +110,7 @@ fn every_bug_is_found_as_what_it_is() {
 fn a_server_that_keeps_its_word_has_no_finding() {
     let _turn = turn();
     let manifest = manifest();
-    both_cores(&[(); CLEAN_RUNS], |()| {
+    both_cores(&vec![(); CLEAN_RUNS[usize::from(is_soak())]], |()| {
         let place = TestPlace::new();
         let checked = check(&place, "clean", &manifest.program.ops, DUMP);
         let text = words(&checked);

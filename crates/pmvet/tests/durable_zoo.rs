@@ -9,7 +9,9 @@ use std::path::PathBuf;
 
 use pmvet_findings::Frame;
 use pmvet_fixtures::zoo::{blamed, marked_in};
-use pmvet_fixtures::{CLEAN, CheckedRun, FOUND, TestPlace, both_cores, is_soak, make, one_of_each, repository, turn};
+use pmvet_fixtures::{
+    CLEAN, CheckedRun, FOUND, TestPlace, both_cores, each_kind, is_soak, make, one_of_each, repository, turn,
+};
 use serde::Deserialize;
 
 /// Runs of a clean program that has threads, in `make soak` and otherwise: each is interleaved in its own way.
@@ -125,7 +127,10 @@ fn every_bug_is_one_error_of_its_class() {
     let _turn = turn();
     let manifests = manifests();
     let all = manifests.iter().flat_map(|m| m.bug.iter().map(move |bug| (m, bug)));
-    let trials = one_of_each(all, |(manifest, bug)| (&bug.class, manifest.program.threads, manifest.uses_libpmemobj()));
+    let trials = each_kind(all, |(manifest, bug)| {
+        let how = format!("threads: {}, libpmemobj: {}", manifest.program.threads, manifest.uses_libpmemobj());
+        [bug.class.clone(), how]
+    });
     both_cores(&trials, |(manifest, bug)| {
         let checked = check(&manifest.program, &format!("bug-{}", bug.id), manifest.ops(bug), Look::Content);
         let name = format!("{} bug {} ({})", manifest.program.name, bug.id, bug.class);

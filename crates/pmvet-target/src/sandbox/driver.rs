@@ -3,10 +3,10 @@
 //! The client lives in the same sandbox: it finds the server's sockets and files, may signal it, and changes nothing outside.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use regex::bytes::Regex;
 use rustix::process::Signal;
 
+use super::listening;
 use super::tracee::send_signal;
 use super::waiting;
 use super::{Output, Overlay, SandboxedEnd, SandboxedProgram, SandboxedRun, Tracees, Unwinder};
@@ -37,7 +38,7 @@ pub struct Driver {
 pub enum Ready {
     /// Some process listens on this port of this machine.
     Port(u16),
-    /// This file exists, or, if it existed before, has changed.
+    /// This file exists, or, if it existed before, has changed. If it is a socket for connections, the server listens on it.
     File(PathBuf),
     /// It has printed a line like this.
     Line(Regex),
@@ -156,7 +157,7 @@ impl Driver {
     /// The file that signals readiness, as it is before the server starts.
     pub(super) fn stale(&self, overlay: &Overlay) -> Option<Sign> {
         match &self.ready {
-            Ready::File(path) => sign(path, overlay),
+            Ready::File(path) => overlay.look_up(path).map(|found| sign(&found)),
             _ => None,
         }
     }
@@ -178,16 +179,18 @@ impl Driver {
                 TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
             }
             Ready::File(path) => {
-                let found = sign(path, &server.overlay());
-                found.is_some() && found != server.stale
+                let Some(found) = server.overlay().look_up(path) else { return false };
+                let is_new = Some(sign(&found)) != server.stale;
+                let is_deaf = || listening::is_only_bound(path, &server.tracees.others(&[]));
+                is_new && !(found.file_type().is_socket() && is_deaf())
             }
             Ready::Line(_) => server.signs.line.load(Ordering::Acquire),
         }
     }
 }
 
-fn sign(path: &Path, overlay: &Overlay) -> Option<Sign> {
-    overlay.look_up(path).map(|found| (found.dev(), found.ino(), found.ctime(), found.ctime_nsec()))
+fn sign(found: &Metadata) -> Sign {
+    (found.dev(), found.ino(), found.ctime(), found.ctime_nsec())
 }
 
 /// How long a recorded server may do nothing after it was told to end.

@@ -28,6 +28,7 @@ mod capabilities;
 mod filter;
 mod ground;
 mod keeper;
+mod listening;
 mod listing;
 mod mounts;
 mod naming;

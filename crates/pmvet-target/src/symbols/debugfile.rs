@@ -12,13 +12,13 @@ use data_encoding::HEXLOWER;
 use super::image::{Flavour, Image};
 
 /// The separate debug file of the module at `path`, if there is one that matches.
-pub(super) fn find(path: &Path, image: &Image, roots: &[PathBuf]) -> Option<(PathBuf, Image)> {
-    if let Some(found) = image.build_id.as_deref().and_then(|id| by_build_id(id, roots)) {
+pub(super) fn find(path: &Path, image: &Image, flavour: Flavour, roots: &[PathBuf]) -> Option<(PathBuf, Image)> {
+    if let Some(found) = image.build_id.as_deref().and_then(|id| by_build_id(id, flavour, roots)) {
         return Some(found);
     }
     let (name, crc) = image.debuglink.as_ref()?;
     debuglink_places(path, name, roots).into_iter().find_map(|place| {
-        let debug = Image::open(&place, Flavour::Main).ok()?;
+        let debug = Image::open(&place, flavour).ok()?;
         // A link may bear the name of the module itself.
         if debug.stamp.same_file(&image.stamp) {
             return None;
@@ -44,15 +44,15 @@ pub(super) fn find_alternate(path: &Path, image: &Image, roots: &[PathBuf]) -> O
     if let Some(file) = name.file_name() {
         places.extend(roots.iter().map(|root| root.join(".dwz").join(file)));
     }
-    places.into_iter().find_map(matching).or_else(|| by_build_id(id, roots).map(|(_, image)| image))
+    places.into_iter().find_map(matching).or_else(|| by_build_id(id, Flavour::Main, roots).map(|(_, image)| image))
 }
 
-fn by_build_id(id: &[u8], roots: &[PathBuf]) -> Option<(PathBuf, Image)> {
+fn by_build_id(id: &[u8], flavour: Flavour, roots: &[PathBuf]) -> Option<(PathBuf, Image)> {
     let (first, rest) = id.split_first().filter(|(_, rest)| !rest.is_empty())?;
     let below = format!(".build-id/{first:02x}/{}.debug", HEXLOWER.encode(rest));
     roots.iter().find_map(|root| {
         let place = root.join(&below);
-        let debug = Image::open(&place, Flavour::Main).ok()?;
+        let debug = Image::open(&place, flavour).ok()?;
         (debug.build_id.as_deref() == Some(id)).then_some((place, debug))
     })
 }

@@ -77,11 +77,14 @@ impl From<&Metadata> for Stamp {
     }
 }
 
-/// Sections of a split-DWARF file have different names.
+/// Which sections of a file are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flavour {
     Main,
+    /// A split-DWARF file, whose sections have different names.
     Split,
+    /// Only the symbol tables matter.
+    NamesOnly,
 }
 
 pub(super) struct Image {
@@ -126,12 +129,13 @@ impl Image {
             let name = match flavour {
                 Flavour::Main => Some(id.name()),
                 Flavour::Split => id.dwo_name(),
+                Flavour::NamesOnly => None,
             };
             if let Some(bytes) = name.and_then(|name| elf.section_by_name(name)).and_then(|s| bytes(&s)) {
                 sections.insert(id, Reader::new(bytes, endian));
             }
         }
-        let named = |code| if flavour == Flavour::Main { symbols(&elf, code) } else { Vec::new() };
+        let named = |code| if flavour == Flavour::Split { Vec::new() } else { symbols(&elf, code) };
         let path_of = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
         Ok(Image {
             stamp: Stamp::from(&metadata),

@@ -1,6 +1,7 @@
 //! From instructions to functions and source lines.
 //!
-//! * [`Symbolizer`] — resolves a [`Site`] to its [`SymbolizedFrame`]s, reading each module's file when it is first needed.
+//! * [`Symbolizer`] — resolves a [`Site`] to its [`SymbolizedFrame`]s, reading each module's file when it is first needed. Of the
+//!   [run time](is_runtime) it knows only the names of functions.
 //! * `image` — what is read from an ELF file; `debugfile` — where the separate debug file of a module is.
 //! * [`types`] — names of the program's variables, and of the members of its structs.
 //! * `lines` — source lines and inlined calls; `table` — functions of modules that were built without `-g`.
@@ -31,6 +32,7 @@ use pmvet_events::{ModuleId, Site};
 pub use self::frame::SymbolizedFrame;
 pub use self::info::{DebugInfo, Missing};
 pub use self::lines::demangle;
+pub use self::module::is_runtime;
 
 use self::image::Stamp;
 use self::module::Module;

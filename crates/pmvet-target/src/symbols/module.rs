@@ -12,6 +12,18 @@ use super::lines::{SourceLines, demangle};
 use super::table::Table;
 use super::types::Types;
 
+/// Whether a file is part of the C or C++ run time, as far as its name tells. Nobody looks for a bug at their lines, and reading their debug
+/// information takes longer than all else in a short run.
+pub fn is_runtime(module: &Path) -> bool {
+    const RUNTIMES: [&str; 9] =
+        ["libc", "libpthread", "libm", "librt", "libdl", "libstdc++", "libgcc_s", "ld", "ld-linux-x86-64"];
+    let name = module.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let stem = name.split(".so").next().unwrap_or_default();
+    // Before glibc 2.34: `libc-2.31.so`.
+    let versioned = stem.split_once('-').filter(|(_, version)| version.starts_with(|c: char| c.is_ascii_digit()));
+    RUNTIMES.contains(&versioned.map_or(stem, |(stem, _)| stem)) || name.contains("vdso")
+}
+
 pub(super) struct Module {
     path: Arc<Path>,
     first_page: u64,
@@ -25,7 +37,8 @@ pub(super) struct Module {
 impl Module {
     /// `stamp` is the file as it was when the module was announced; content newer than `recorded` is not trusted.
     pub(super) fn open(path: Arc<Path>, stamp: Option<Stamp>, recorded: Option<SystemTime>, roots: &[PathBuf]) -> Self {
-        let image = match Image::open(&path, Flavour::Main) {
+        let flavour = if is_runtime(&path) { Flavour::NamesOnly } else { Flavour::Main };
+        let image = match Image::open(&path, flavour) {
             // A file that came to this path later is not what the target loaded.
             Ok(_) if stamp.is_none() => Err(Missing::Gone),
             Ok(image) if stamp != Some(image.stamp) => Err(Missing::Replaced),
@@ -33,7 +46,7 @@ impl Module {
             image => image,
         };
         match image {
-            Ok(image) => Self::with_image(path, image, roots),
+            Ok(image) => Self::with_image(path, image, flavour, roots),
             Err(why) => Module {
                 path,
                 first_page: 0,
@@ -46,8 +59,8 @@ impl Module {
         }
     }
 
-    fn with_image(path: Arc<Path>, mut image: Image, roots: &[PathBuf]) -> Self {
-        let debug = if image.has_dwarf() { None } else { debugfile::find(&path, &image, roots) };
+    fn with_image(path: Arc<Path>, mut image: Image, flavour: Flavour, roots: &[PathBuf]) -> Self {
+        let debug = if image.has_dwarf() { None } else { debugfile::find(&path, &image, flavour, roots) };
         let mut symbols = std::mem::take(&mut image.symbols);
         let mut variables = std::mem::take(&mut image.variables);
         let mut paths = vec![path.to_path_buf()];
@@ -107,5 +120,26 @@ impl Module {
             outermost.function_offset = Some(distance);
         }
         frames
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_run_time_is_known_by_its_names() {
+        let is = |name: &str| is_runtime(&Path::new("/usr/lib/x86_64-linux-gnu").join(name));
+        let runtimes = [
+            "libc.so.6",
+            "libc-2.31.so",
+            "ld-linux-x86-64.so.2",
+            "ld-2.31.so",
+            "libstdc++.so.6.0.30",
+            "linux-vdso.so.1",
+        ];
+        assert!(runtimes.into_iter().all(is));
+        let others = ["librtree.so", "libdlog.so.1", "libcache.so", "libm-tree.so", "libpmemobj.so.1", "ledger"];
+        assert!(!others.into_iter().any(is));
     }
 }
