@@ -3,6 +3,7 @@
 //! Code that waits polls [`shutdown`]. This module starts the clock, and reports what was cut short.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pmvet_findings::Coverage;
@@ -48,12 +49,26 @@ pub(crate) fn watch_the_end() {
         }
         match shutdown::stopped_by() {
             Some(_) => system::end_at_once("pmvet: interrupted; the report was not finished\n", Exit::Interrupted),
+            None if RECORDS.load(Ordering::Acquire) => {
+                system::end_at_once(&format!("{}\n", did_not_end("the target")), Exit::TargetFailed)
+            }
             None => system::end_at_once(
                 "pmvet: the budget is used up, and the report was not finished; what was tried is kept in the run's folder\n",
                 Exit::Incomplete,
             ),
         }
     });
+}
+
+/// The target runs and is recorded: nothing is analysed yet.
+static RECORDS: AtomicBool = AtomicBool::new(false);
+
+/// Runs the target to its end and records it. If pmvet has to end before that, it says that the target did not.
+pub(crate) fn while_recording<T>(record: impl FnOnce() -> T) -> T {
+    RECORDS.store(true, Ordering::Release);
+    let recorded = record();
+    RECORDS.store(false, Ordering::Release);
+    recorded
 }
 
 /// Poll interval of the thread that ends pmvet.
@@ -69,15 +84,17 @@ pub(crate) fn exit_if_cut_short(what: &str) -> Option<Exit> {
     match shutdown::over()? {
         Over::Signal(_) => Some(Exit::Interrupted),
         Over::Budget => {
-            let budget = used_up().unwrap_or_default();
-            // Only the target is traced.
-            let slow = if what.starts_with("the target") { ", or be slow while it is traced" } else { "" };
-            eprintln!(
-                "pmvet: {what} did not end within the budget of {budget:?}, so nothing was analysed. It may hang{slow}"
-            );
+            eprintln!("{}", did_not_end(what));
             Some(Exit::TargetFailed)
         }
     }
+}
+
+fn did_not_end(what: &str) -> String {
+    let budget = used_up().unwrap_or_default();
+    // Only the target is traced.
+    let slow = if what.starts_with("the target") { ", or be slow while it is traced" } else { "" };
+    format!("pmvet: {what} did not end within the budget of {budget:?}, so nothing was analysed. It may hang{slow}")
 }
 
 /// The exit code if the analysis itself was cut short, otherwise nothing.

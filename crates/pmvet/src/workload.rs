@@ -108,7 +108,7 @@ pub(crate) fn record(
 ) -> Result<Option<Exit>, Error> {
     let how = workload.launch(loads);
     let files = how.sandbox.as_ref().map(|private| Arc::clone(&private.overlay));
-    let (recording, ending) = workload.record(&folder.path, how, install, feed)?;
+    let (recording, ending) = budget::while_recording(|| workload.record(&folder.path, how, install, feed))?;
     if let Some(files) = files {
         workload.left = files.lock().unwrap_or_else(|e| e.into_inner()).above(Capture::Named);
     }

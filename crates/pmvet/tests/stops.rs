@@ -170,13 +170,14 @@ fn within(place: &UnrulyPlace, words: &str, target: &str, budget: Duration) -> S
     ended
 }
 
-const BUDGET: Duration = Duration::from_secs(3);
+/// Longer ones are for `budgets_on_a_busy_machine`.
+const BUDGET: Duration = Duration::from_secs(2);
 
 fn targets_that_do_not_end(words: &str) {
     each_mode(|mode| {
         let ended = within(&UnrulyPlace::new(), words, &format!("now-{mode} POOL"), BUDGET);
         assert_eq!(ended.status.code(), Some(3), "{mode}: {}", ended.output);
-        assert!(ended.output.contains("did not end within the budget of 3s"), "{mode}: {}", ended.output);
+        assert!(ended.output.contains("did not end within the budget of 2s"), "{mode}: {}", ended.output);
     });
 }
 

@@ -112,8 +112,8 @@ fn a_forgotten_add_is_found() {
     // Exploring the library's recovery would take all time that there is.
     let run =
         |program: &PathBuf, budget: &str| vet(&place, &["--budget", budget, "--setup", &setup(program)], program, &[]);
-    finds(&place, &run(&buggy, "20s"), |finding| is_on_line(finding, &source, "->second += amount;")).unwrap();
-    is_clean(&place, &run(&clean, "10s")).unwrap();
+    finds(&place, &run(&buggy, "12s"), |finding| is_on_line(finding, &source, "->second += amount;")).unwrap();
+    is_clean(&place, &run(&clean, "6s")).unwrap();
 }
 
 /// Each engine says what it covered and what it left, on a line of its own and in the exported report.

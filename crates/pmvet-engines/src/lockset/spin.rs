@@ -269,17 +269,27 @@ impl KnownLocks {
         };
         let takes = only_holder.is_some_and(|holder| holder.site != c.site && self.takes(c.site, holder.site));
         let Lock { named, word, .. } = &mut self.locks[lock as usize];
-        let left = std::mem::replace(&mut word.latest, c.new);
         word.bytes = word.bytes.max(c.bytes);
-        // Code inside a lock function, whose call is reported anyway.
-        if *named || c.old == c.new {
+        // An attempt that failed: its value was read a moment later, when the holder may already have released the word.
+        if c.old == c.new {
             return LockStep::Nothing;
         }
-        if let Some(at) = word.holders.iter().position(|h| h.thread == c.thread) {
-            return self.change_by_holder(lock, at, Some(c), c.new);
+        let left = std::mem::replace(&mut word.latest, c.new);
+        // Code inside a lock function, whose call is reported anyway.
+        if *named {
+            return LockStep::Nothing;
         }
         let counts_up = c.new == c.old.wrapping_add(1);
         let mode = if counts_up { HoldMode::Counted } else { HoldMode::Exclusive };
+        if let Some(at) = word.holders.iter().position(|h| h.thread == c.thread) {
+            // It released the word in a way that no event shows, and takes it again.
+            if place.is_none() && word.holders.len() == 1 && c.old == word.free && c.new == word.holders[at].put {
+                word.returned += 1;
+                word.note_taken(c, mode);
+                return LockStep::Acquire { lock, mode, instead_of: Some(c.thread) };
+            }
+            return self.change_by_holder(lock, at, Some(c), c.new);
+        }
         if word.serving.is_some() && counts_up {
             word.note_taken(c, HoldMode::Exclusive);
             return LockStep::Acquire { lock, mode: HoldMode::Exclusive, instead_of: None };

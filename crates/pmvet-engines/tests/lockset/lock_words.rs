@@ -76,6 +76,43 @@ fn what_a_former_holder_reads_takes_no_lock_from_the_next_one() {
     assert_eq!(s.races(), []);
 }
 
+/// Another thread tries to take a lock that is held and fails, but by the time its attempt is reported, the lock is free.
+#[test]
+fn a_failed_attempt_that_sees_the_release_hides_it_from_nobody() {
+    let mut s = new();
+    let (held, free) = (1u64.to_le_bytes(), 0u64.to_le_bytes());
+    let mut section = |thread: u32, is_disturbed: bool| {
+        s.cas(thread, 51, A, 0, 1, true);
+        s.use_(thread, 2, X);
+        s.store(thread, 1, X);
+        s.persist(thread, X);
+        if is_disturbed {
+            s.add(5 - thread, 51, What::Atomic { addr: A, old: &free, new: &free, how: AtomicKind::Changed });
+        }
+        s.add(thread, 9, What::Atomic { addr: A, old: &held, new: &free, how: AtomicKind::Found });
+    };
+    section(2, false);
+    section(3, false);
+    section(3, true);
+    section(3, false);
+    section(2, true);
+    section(2, false);
+    assert_eq!(s.races(), []);
+}
+
+/// A thread remembers only a few locks that it has taken: it may take one again before its release was seen.
+#[test]
+fn a_lock_may_be_taken_again_after_a_release_that_nobody_saw() {
+    let mut s = new();
+    for thread in [2, 3, 3, 2, 2, 2, 3] {
+        s.cas(thread, 51, A, 0, 1, true);
+        s.use_(thread, 2, X);
+        s.store(thread, 1, X);
+        s.persist(thread, X);
+    }
+    assert_eq!(s.races(), []);
+}
+
 /// The same, released by an exchange that only stores. If the lock is not held, such a store takes nothing.
 #[test]
 fn an_exchange_that_only_stores_gives_a_lock_back_and_takes_none() {
