@@ -145,4 +145,5 @@ test-slurm: ## try array jobs on a real Slurm, with four nodes on this host; nee
 	MAKEFLAGS= $(CARGO) test --release --workspace --test slurm -- --ignored --nocapture --test-threads=1
 
 test-package: dist deb ## try both in a bare Debian; needs root, and the network the first time
+	@$(SETUP) bare
 	@scripts/test-package.sh

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh build    to build and run pmvet
 #   scripts/setup.sh package  to make packages of it
+#   scripts/setup.sh bare     and to try them in a bare Debian
 #   scripts/setup.sh test     to build and test it
 #   scripts/setup.sh fuzz     and to compare it with AFL++
 #   scripts/setup.sh slurm    and to try array jobs
@@ -26,9 +27,9 @@ examples() { [ -d "/usr/share/doc/$1/examples" ]; }
 pmdk() { header "$2" && examples "$1"; }
 
 case $goal in
-build | package | test | fuzz | slurm) ;;
+build | package | bare | test | fuzz | slurm) ;;
 *)
-	echo "usage: setup.sh build|package|test|fuzz|slurm" >&2
+	echo "usage: setup.sh build|package|bare|test|fuzz|slurm" >&2
 	exit 2
 	;;
 esac
@@ -44,9 +45,10 @@ need gcc command_of gcc
 need g++ command_of g++
 need libc6-dev header stdio.h
 need perl command_of perl
-if [ "$goal" = package ]; then
+if [ "$goal" = package ] || [ "$goal" = bare ]; then
 	need dpkg-dev command_of dpkg-shlibdeps
 	need xz-utils command_of xz
+	[ "$goal" = package ] || need debootstrap command_of debootstrap
 elif [ "$goal" != build ]; then
 	need libpmem-dev pmdk libpmem-dev libpmem.h
 	need libpmem2-dev pmdk libpmem2-dev libpmem2.h
@@ -107,7 +109,7 @@ if [ -n "$missing" ]; then
 fi
 
 # The formatter and the linter come with Rust, but not with its smallest profile.
-if [ "$goal" != build ] && [ "$goal" != package ]; then
+if [ "$goal" = test ] || [ "$goal" = fuzz ] || [ "$goal" = slurm ]; then
 	for component in fmt clippy; do
 		cargo "$component" --version >/dev/null 2>&1 && continue
 		[ "$component" = fmt ] && component=rustfmt
