@@ -37,6 +37,9 @@ strip --strip-debug "$prefix/bin/pmvet" "$lib/libpmvet_client.so"
 install -m 644 include/pmvet.h "$prefix/include/"
 install -m 644 LICENSE-MIT LICENSE-APACHE "$doc/"
 install -m 644 "$licence" "$doc/LICENSE-DynamoRIO"
+# Help texts and proposed files name these pages.
+install -d "$doc/docs"
+install -m 644 docs/*.md "$doc/docs/"
 
 # Manual pages and completions are made from the definition of the command line, so they cannot be out of date.
 made=$(mktemp -d "${TMPDIR:-/tmp}/pmvet-install.XXXXXX")

@@ -7,7 +7,7 @@ use pmvet_events::event::{Event, What};
 use pmvet_events::{ContextId, FileId, Places, Site, SiteId};
 pub use pmvet_findings::stack::user_frame;
 use pmvet_findings::stack::{is_library, is_pm_library, naming_frame};
-use pmvet_findings::{Frame, Outcome, Place, Role, Stack};
+use pmvet_findings::{Frame, Outcome, Place, Role, Sources, Stack};
 use pmvet_target::symbols::types::Types;
 use pmvet_target::symbols::{self, Symbolizer};
 
@@ -46,6 +46,7 @@ pub(crate) fn recovery_place(stack: &Stack, outcome: &Outcome) -> Option<Place> 
 pub struct Symbols {
     symbolizer: Symbolizer,
     files: HashMap<FileId, PathBuf>,
+    sources: Sources,
 }
 
 impl Symbols {
@@ -112,6 +113,13 @@ impl Stacks for Resolver<'_> {
         let mut stack = program_frames(&mut self.symbols.symbolizer, &sites);
         if stack.is_empty() {
             stack.push(Frame::default());
+        }
+        // Compilers give the store of a result to the inlined function that has computed it.
+        for at in 0..stack.len() - 1 {
+            if !stack[at].inlined || !stack[at + 1].is_user() || !self.symbols.sources.only_computes_at(&stack[at]) {
+                break;
+            }
+            stack[at].wrapper = true;
         }
         stack
     }

@@ -41,6 +41,35 @@ pub(crate) fn assigned_name(line: &str) -> Option<String> {
     })
 }
 
+/// Whether a line of a function only computes what the function returns: it assigns to nothing but variables that it declares, as in
+/// `long mix(long x) { x ^= x >> 33; return x; }`. If such a function is inlined, compilers may give its line the store of the result.
+pub(crate) fn only_computes(line: &str) -> bool {
+    let code = without_comments(line);
+    let statements = || code.split([';', '{', '}']).map(str::trim);
+    let declares = |name: &str| {
+        let mut places = code.match_indices(name).map(|(at, _)| (&code[..at], &code[at + name.len()..]));
+        places.any(|(before, after)| {
+            let kind = before.trim_end().rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+            let is_word = before.ends_with(' ') && !after.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+            is_word && !kind.is_empty() && !["return", "else", "do"].contains(&kind)
+        })
+    };
+    let stores = |statement: &str| {
+        let body = after_keywords(statement);
+        let is_own = |place: &str| {
+            let place = tidy(place);
+            let is_name = place.chars().all(|c| c.is_alphanumeric() || c == '_');
+            is_name && declares(place) || !is_name && !is_place(place) && !place.contains(['*', '.', '[', '>'])
+        };
+        // An assignment within brackets is not looked into.
+        let nested =
+            body.split('(').skip(1).any(|inside| assigned(inside.split(')').next().unwrap_or_default()).is_some());
+        nested || called(body).is_some() || assigned(body).is_some_and(|place| !is_own(place))
+    };
+    let hides = ["++", "--", "asm", "\""].iter().any(|part| code.contains(part));
+    !hides && statements().any(|statement| statement.starts_with("return ")) && !statements().any(stores)
+}
+
 /// The macro of libpmemobj that adds such a place to a transaction: `TX_ADD_FIELD(list, head)` for `D_RW(list)->head`. Nothing if the text
 /// is not a place that can be added.
 pub(crate) fn added(place: &str) -> Option<String> {
@@ -280,7 +309,7 @@ fn is_place(text: &str) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{added, assigned_name, locked, stored};
+    use super::{added, assigned_name, locked, only_computes, stored};
 
     #[test]
     fn places_are_added_to_transactions() {
@@ -368,6 +397,34 @@ mod tests {
     }
 
     #[test]
+    fn lines_that_only_compute_are_recognised() {
+        for line in [
+            "static uint64_t mix(uint64_t x) { x ^= x >> 33; x *= 0xff51ul; return x; }",
+            "\treturn crc(&r->key, 8 + r->len) ^ r->len * 2654435761u;",
+            "uint32_t sum(const rec *r) { uint32_t h = 7; h += r->len; return h; }",
+            "    return a == b ? a : b->key <= 4; // r->len = 3",
+        ] {
+            assert!(only_computes(line), "{line}");
+        }
+        for line in [
+            "",
+            "}",
+            "x ^= x >> 33;",
+            "return x = y;",
+            "return count += 2;",
+            "uint64_t next(gen *g) { g->state = g->state * 5; return g->state; }",
+            "uint64_t next(gen *g) { return g->state++; }",
+            "long swap(long *p, long v) { long old = *p; *p = v; return old; }",
+            "long put(long &to, long v) { to = v; return v; }",
+            "return memcpy(to, from, n);",
+            "return __atomic_exchange_n(&p->lock, 1, 5);",
+            "return (a[i] = b);",
+        ] {
+            assert!(!only_computes(line), "{line}");
+        }
+    }
+
+    #[test]
     fn locks_are_recognised() {
         let cases = [
             ("\tpthread_mutex_lock(&b->lock);", "b->lock"),
@@ -392,7 +449,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_line_is_too_strange(line in "([a-z(){}\\[\\]=+*&;./<>\"é -]|lock){0,60}") {
-            let _ = (stored(&line, Some(7)), locked(&line));
+            let _ = (stored(&line, Some(7)), locked(&line), only_computes(&line));
         }
     }
 }

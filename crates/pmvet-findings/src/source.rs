@@ -96,6 +96,12 @@ impl Sources {
         expression::stored(line, frame.column).or_else(|| expression::assigned_name(line))
     }
 
+    /// Whether the line of a frame only computes a value, and whoever calls its function stores it.
+    pub fn only_computes_at(&self, frame: &Frame) -> bool {
+        let line = || Some(expression::only_computes(self.file(frame.file.as_deref()?)?.line(frame.line?)?));
+        line().unwrap_or(false)
+    }
+
     /// The lock that the line of a frame takes, as the source names it.
     pub fn locked_at(&self, frame: &Frame) -> Option<String> {
         expression::locked(self.file(frame.file.as_deref()?)?.line(frame.line?)?)

@@ -128,6 +128,8 @@ pub struct LocksetStats {
     pub refused: u64,
     /// Instructions that store under version locks in volatile memory. pmvet does not see whether their readers compare the versions.
     pub checked_unseen: u64,
+    /// Instructions whose lock-free stores other threads read, and that are not predicted to race; see `LocksetOptions::lock_free`.
+    pub lock_free: u64,
 }
 
 /// What a run has shown.
@@ -272,6 +274,7 @@ impl LocksetEngine {
         let is_lock = |word: PmWord| locks.find(pm_key(word)).is_some_and(|lock| locks.verdict(lock).0);
         let mut string_sites: FastMap<SiteId, bool> = FastMap::default();
         let mut strings = |site| *string_sites.entry(site).or_insert_with(|| reads_strings(&names(site)));
+        let lock_free = self.races.take_lock_free(locks);
         let (mut races, unseen) = self.races.finish(locks, &mut strings);
         let objects = objects.with_words(locks);
         races.retain(|race| !objects.contain_all_of(&race.store, &mut *names));
@@ -280,6 +283,8 @@ impl LocksetEngine {
         let unseen: FastSet<SiteId> =
             unseen.into_iter().filter(|&(store, load)| own(store) || own(load)).map(|(store, _)| store).collect();
         stats.checked_unseen = unseen.len() as u64;
+        let is_reported = |site: SiteId| races.iter().any(|race| race.store.site == site);
+        stats.lock_free = lock_free.into_iter().filter(|&site| own(site) && !is_reported(site)).count() as u64;
         let held = races.iter().flat_map(|race| race.store.locks.iter().chain(&race.load.locks)).copied().collect();
         let (takers, inferred) = (locks.takers(&held), locks.inferred());
         LocksetAnalysis { races, takers, inferred, held: self.held_locks.finish(is_lock), unmatched, stats: *stats }

@@ -131,6 +131,8 @@ pub(crate) struct Races {
     stored: FastMap<(SiteId, ContextId), StoredLines>,
     /// What two locksets have in common, by their ids.
     common: FastMap<(SetId, SetId), Common>,
+    /// Lock-free stores whose races are not predicted, with the words that they change.
+    lock_free: FastMap<SiteId, LockId>,
 }
 
 #[derive(Debug, Clone)]
@@ -239,10 +241,13 @@ impl Races {
             return;
         }
         let word = match store.how {
-            StoreMeans::Atomic(lock) if !acted && !context.predict_lock_free || context.locks.is_certain(lock) => {
+            StoreMeans::Atomic(lock) | StoreMeans::Store(lock) if context.locks.is_certain(lock) => return,
+            StoreMeans::Atomic(lock) if !acted && !context.predict_lock_free => {
+                if matches!(self.common(store.locks, read.locks, context.sets, context.locks), Common::Nothing) {
+                    self.lock_free.insert(store.at.site, lock);
+                }
                 return;
             }
-            StoreMeans::Store(lock) if context.locks.is_certain(lock) => return,
             StoreMeans::Atomic(lock) | StoreMeans::Store(lock) => Some(lock),
             StoreMeans::Plain => None,
         };
@@ -295,6 +300,12 @@ impl Races {
         }
         known.push(pair);
         pair
+    }
+
+    /// Takes the instructions whose stores are lock-free and not predicted to race, now that it is known which words are locks.
+    pub(crate) fn take_lock_free(&mut self, locks: &KnownLocks) -> Vec<SiteId> {
+        let stores = std::mem::take(&mut self.lock_free).into_iter();
+        stores.filter(|&(_, word)| !locks.verdict(word).0).map(|(site, _)| site).collect()
     }
 
     /// The remaining races, now that all evidence is in: one per pair of call paths, in the order in which they came. Also the

@@ -187,9 +187,14 @@ impl RuleWatcher {
         found.beside_flushed |= beside;
         found.line_flushed |= line_flushed;
         found.flusher = flusher;
-        if found.lost.len() < raw::MAX_LOST {
-            let without = (line.uncertain() == 0).then(|| lost_stores::of_store(model, line, index));
-            found.lost.push(Lost { seq: store.seq, line: line.id(), without });
+        // Recovery may cope with the loss of the newest value, and not with that of all that the place has stored there.
+        let is_same = |other: &Store| (other.site, other.context) == (store.site, store.context);
+        let oldest = line.stores()[..index].iter().position(is_same);
+        for index in std::iter::once(index).chain(oldest) {
+            if found.lost.len() < raw::MAX_LOST {
+                let without = (line.uncertain() == 0).then(|| lost_stores::of_store(model, line, index));
+                found.lost.push(Lost { seq: line.stores()[index].seq, line: line.id(), without });
+            }
         }
         if found.count == 1 {
             let seen = self.history.steps_of(line.id());

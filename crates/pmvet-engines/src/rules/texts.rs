@@ -106,9 +106,15 @@ fn unpersisted(facts: Facts<'_>, who: &str, here: &str) -> Texts {
         } else if flushing {
             format!("Execute a fence (`sfence`) after the flush of {}, before anything that relies on it.", Finding::DATA)
         } else {
+            let too_short = facts.flusher.map_or(String::new(), |flusher| {
+                format!(
+                    " If {} is meant to do that, it leaves out this cache line: check the address and the length that it is given.",
+                    spot(flusher)
+                )
+            });
             format!(
                 "Make {} persistent with {persist} after the store in {here}, and before the store that makes it reachable or \
-                 valid.",
+                 valid.{too_short}",
                 Finding::DATA
             )
         },

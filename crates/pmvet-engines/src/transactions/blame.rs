@@ -95,7 +95,7 @@ pub fn blame_transactions(findings: &mut [Finding], lines: &EscapingLines) {
     }
     for finding in findings {
         blame_escaped(finding, lines);
-        let Evidence::Crash { recovery, .. } = &finding.evidence else { continue };
+        let Evidence::Crash { image, recovery, .. } = &finding.evidence else { continue };
         let Some(first) = finding.places.first().filter(|place| place.role == Role::Store) else { continue };
         if let Some(EscapingLine { escape, persisted, part }) = lines.escape(first) {
             if finding.rule == rules::TX_STORE_NOT_ADDED.id() {
@@ -119,10 +119,12 @@ pub fn blame_transactions(findings: &mut [Finding], lines: &EscapingLines) {
         } else if first.pm.as_ref().is_some_and(|pm| lines.pools.contains(&pm.file)) && !makes_pool(first) {
             let opened = where_of(first);
             let closed = finding.places.iter().find(|place| place.role == Role::NextGood).map(where_of);
-            finding.fix = match first.stack.first().map(owner) {
-                Some(Owner::PmLibrary) => {
-                    words::together_fix(&opened, closed.filter(|closed| *closed != opened), lines.has_transactions)
-                }
+            let closed = closed.filter(|closed| *closed != opened);
+            // The store is in PM, and what should have come before it is not.
+            let is_early = finding.rule == rules::RECOVERY_FAILURE.id() && image.lost.is_empty();
+            finding.fix = match (first.stack.first().map(owner), closed) {
+                (Some(Owner::PmLibrary), closed) => words::together_fix(&opened, closed, lines.has_transactions),
+                (_, Some(closed)) if is_early && !lines.has_transactions => words::order_fix(&opened, &closed),
                 _ => words::outside_fix(&opened, &first.stack, lines.has_transactions),
             };
         }

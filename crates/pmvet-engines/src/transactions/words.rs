@@ -102,6 +102,15 @@ pub(crate) fn outside_fix(store: &str, stack: &Stack, has_transactions: bool) ->
     )
 }
 
+/// For a store to a pool that is persistent too early. `opened` is its place, `closed` what should have been done before it.
+pub(crate) fn order_fix(opened: &str, closed: &str) -> String {
+    let data = Finding::DATA;
+    format!(
+        "The store of {data} {opened} comes too early: do what is done {closed} first and make it persistent (`pmemobj_persist`), and store \
+         {data} last; or change both in one transaction, or with one `pmemobj_publish` (`pmemobj_set_value`)."
+    )
+}
+
 /// For a crash between two steps of the library that are each complete by themselves.
 pub(crate) fn together_fix(opened: &str, closed: Option<String>, has_transactions: bool) -> String {
     let with = closed.map_or("what belongs to it".to_owned(), |closed| format!("what is done {closed}"));

@@ -340,6 +340,12 @@ impl Engine for RaceEngine {
                 outcome.stats.checked_unseen
             ));
         }
+        if outcome.stats.lock_free > 0 && confirmed.is_none() {
+            coverage.not_covered.push(format!(
+                "races of what {} lock-free instructions store, unless the run showed them (--confirm, --lock-free)",
+                outcome.stats.lock_free
+            ));
+        }
         match &confirmed {
             Some(confirmed) => {
                 merge::cover(confirmed, &mut coverage);
