@@ -70,8 +70,8 @@ impl Exit {
                 "nothing was analysed: no PM file was mapped, there was no failure point, or no time"
             }
             Exit::Incomplete => {
-                "the budget ended early (with --require-complete; always for `verify`), a part of a `fuzz` campaign failed, or a task of \
-                 `scatter` is missing"
+                "the budget ended early (with --require-complete), `verify` left something out (`not covered` says what), a part of a `fuzz` \
+                 campaign failed, or a task of `scatter` is missing"
             }
             Exit::Internal => {
                 "internal error: events lost or damaged, an output that could not be written and no findings"

@@ -174,18 +174,24 @@ pub fn confirmed(
         replay: None,
     };
     if let Some(flow) = &meeting.flow {
-        add_flow(&mut finding, flow, crash.seq, names.stacks);
+        add_flow(&mut finding, flow, Some(crash.seq), names.stacks);
     }
     finding
 }
 
-/// Adds to a proven race where the value had gone by the moment of the crash. Returns whether that is news.
-pub fn add_flow(finding: &mut Finding, flow: &Flow, crash: u64, stacks: &mut dyn Stacks) -> bool {
+/// Adds to a proven race where the value had gone by the crash before this event; or, without one, where it went in another run, whose
+/// threads and events have numbers of their own. Returns whether that is news.
+pub fn add_flow(finding: &mut Finding, flow: &Flow, crash: Option<u64>, stacks: &mut dyn Stacks) -> bool {
     if finding.places.iter().any(|place| place.role == Role::SideEffect) {
         return false;
     }
-    let Some(effect) = flow.effects.iter().find(|effect| effect.end.seq < crash) else { return false };
-    finding.places.push(side_effect(effect, stacks));
+    let mut by_then = flow.effects.iter().filter(|effect| crash.is_none_or(|crash| effect.end.seq < crash));
+    let Some(effect) = by_then.next() else { return false };
+    let mut place = side_effect(effect, stacks);
+    if crash.is_none() {
+        (place.thread, place.seq) = (None, None);
+    }
+    finding.places.push(place);
     finding.happened.push(' ');
     finding.happened.push_str(&describe(effect, stacks));
     true

@@ -448,8 +448,7 @@ impl Confirmation<'_> {
                 let meetings = run.meetings_of(schedule, false);
                 let mut stacks = run.symbols.with(&run.places);
                 let mut flows = meetings.iter().filter_map(|meeting| meeting.flow.as_ref());
-                if flows.any(|flow| super::findings::add_flow(finding, flow, u64::MAX, &mut stacks)) || judge.is_over()
-                {
+                if flows.any(|flow| super::findings::add_flow(finding, flow, None, &mut stacks)) || judge.is_over() {
                     break;
                 }
             }

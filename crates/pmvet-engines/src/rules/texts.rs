@@ -106,7 +106,9 @@ fn unpersisted(facts: Facts<'_>, who: &str, here: &str) -> Texts {
         } else if flushing {
             format!("Execute a fence (`sfence`) after the flush of {}, before anything that relies on it.", Finding::DATA)
         } else {
-            let too_short = facts.flusher.map_or(String::new(), |flusher| {
+            // A flush in another function is hardly meant for this store.
+            let is_here = |flusher: &&Stack| named(flusher).function == named(facts.place).function;
+            let too_short = facts.flusher.filter(is_here).map_or(String::new(), |flusher| {
                 format!(
                     " If {} is meant to do that, it leaves out this cache line: check the address and the length that it is given.",
                     spot(flusher)
