@@ -30,11 +30,11 @@ check:
 	$(CARGO) build --release --workspace --all-targets
 	@$(MAKE) --no-print-directory zoo pmdk
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory --keep-going -j4 --output-sync=target tests
+	@$(MAKE) --no-print-directory --keep-going -j3 --output-sync=target tests
 	@$(MAKE) --no-print-directory $(ALONE:%=test-%)
 
 # Cargo runs one test file after the other, and most of them wait a lot: processes start and end, and the last of many jobs keeps one core
-# busy. So four files run at a time, the longest first, and the output of each is printed as a whole. Tests that measure time, or run
+# busy. So three files run at a time, the longest first, and the output of each is printed as a whole. Tests that measure time, or run
 # programs that take all resources, run alone afterwards.
 export PMVET_REQUIRE_BROWSER = 1
 export PMVET_REQUIRE_XMLLINT = 1
