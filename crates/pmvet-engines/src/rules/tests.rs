@@ -190,6 +190,16 @@ fn a_store_whose_data_is_usually_flushed_is_unpersisted() {
 }
 
 #[test]
+fn the_oldest_value_of_a_place_may_be_left_as_well_as_the_last_but_one() {
+    let mut run = ScriptedRun::new();
+    run.store(0, 1).clwb(0).sfence();
+    (2..5).for_each(|value| _ = run.at(77).store(0, value));
+    let raw = run.raw();
+    let left: Vec<_> = raw.findings[0].lost.iter().map(|lost| lost.without.as_deref().unwrap()[0].bytes[0]).collect();
+    assert_eq!(left, [3, 1]);
+}
+
+#[test]
 fn a_flush_without_a_fence_is_not_enough() {
     let mut run = ScriptedRun::new();
     run.store(0, 1).clwb(0);
