@@ -959,6 +959,21 @@ unsafe extern "C" {
     pub fn instr_is_app(instr: *mut instr_t) -> bool_;
 }
 unsafe extern "C" {
+    pub fn instr_encode(drcontext: *mut ::core::ffi::c_void, instr: *mut instr_t, pc: *mut byte) -> *mut byte;
+}
+unsafe extern "C" {
+    pub fn instr_allocate_raw_bits(drcontext: *mut ::core::ffi::c_void, instr: *mut instr_t, num_bytes: uint);
+}
+unsafe extern "C" {
+    pub fn instr_set_raw_bits(instr: *mut instr_t, addr: *mut byte, length: uint);
+}
+unsafe extern "C" {
+    pub fn instr_get_raw_bits(instr: *mut instr_t) -> *mut byte;
+}
+unsafe extern "C" {
+    pub fn instr_set_operands_valid(instr: *mut instr_t, valid: bool_);
+}
+unsafe extern "C" {
     pub fn instr_clone(drcontext: *mut ::core::ffi::c_void, orig: *mut instr_t) -> *mut instr_t;
 }
 unsafe extern "C" {

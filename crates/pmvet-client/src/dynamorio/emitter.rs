@@ -70,6 +70,23 @@ impl Emitter {
         instr
     }
 
+    /// Inserts an instruction of ours that names no place in the code. DynamoRIO encodes an instruction each time it asks for
+    /// its length, unless it knows the bytes; so this one is encoded here, once.
+    fn put_encoded(&self, instr: Instr) {
+        let mut bytes = [0; 32];
+        // SAFETY: `instr` is new and complete, no instruction is longer than 17 bytes, and it gets room for as many bytes as
+        // are copied. If DynamoRIO cannot encode it, it says so when it wants to.
+        unsafe {
+            let end = instr_encode(self.dc, instr, bytes.as_mut_ptr());
+            if let Some(len) = (end as usize).checked_sub(bytes.as_ptr() as usize) {
+                instr_allocate_raw_bits(self.dc, instr, len as u32);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), instr_get_raw_bits(instr), len);
+                instr_set_operands_valid(instr, 1);
+            }
+        }
+        self.put(instr);
+    }
+
     /// Inserts a label of ours behind the instruction, so that its own instrumentation comes before it.
     pub(crate) fn put_behind(&self, instr: Instr, label: Instr) {
         // SAFETY: the label is new, the instruction of this block.
@@ -84,19 +101,19 @@ impl Emitter {
     /// `op dst, src`
     pub(crate) fn op11(&self, op: u32, dst: opnd_t, src: opnd_t) {
         // SAFETY: creates an instruction; DynamoRIO frees it with the block.
-        self.put(unsafe { instr_create_1dst_1src(self.dc, op as i32, dst, src) });
+        self.put_encoded(unsafe { instr_create_1dst_1src(self.dc, op as i32, dst, src) });
     }
 
     /// An operation on one operand and a constant or another operand, in this order of sources.
     pub(crate) fn op12(&self, op: u32, dst: opnd_t, first: opnd_t, second: opnd_t) {
         // SAFETY: creates an instruction; DynamoRIO frees it with the block.
-        self.put(unsafe { instr_create_1dst_2src(self.dc, op as i32, dst, first, second) });
+        self.put_encoded(unsafe { instr_create_1dst_2src(self.dc, op as i32, dst, first, second) });
     }
 
     /// `cmp first, second`
     pub(crate) fn compare(&self, first: opnd_t, second: opnd_t) {
         // SAFETY: creates an instruction; DynamoRIO frees it with the block.
-        self.put(unsafe { instr_create_0dst_2src(self.dc, OP_cmp as i32, first, second) });
+        self.put_encoded(unsafe { instr_create_0dst_2src(self.dc, OP_cmp as i32, first, second) });
     }
 
     pub(crate) fn load_slot(&self, r: reg_id_t, index: usize) {
