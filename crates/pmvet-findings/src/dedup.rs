@@ -113,11 +113,13 @@ fn name_data(finding: &mut Finding, sources: &Sources) {
     let pm = stored.and_then(|place| place.pm.as_ref());
     let name = pm.and_then(|pm| pm.object.as_ref());
     let bytes = pm.map_or("the bytes".to_owned(), |pm| format!("the {} bytes", pm.len));
-    let add = match name.and_then(|name| expression::added(name)) {
+    let call = name.and_then(|name| expression::added(name));
+    let beside = added_beside(finding, call.as_deref());
+    let add = match call {
         Some(call) => format!("`{call}`"),
         None => format!("`pmemobj_tx_add_range_direct` with the address that is stored to and {bytes} from there"),
     };
-    finding.fix = finding.fix.replace(Finding::TX_ADD, &add);
+    finding.fix = finding.fix.replace(Finding::TX_ADD, &(add + &beside));
     let name = match name {
         Some(name) => format!("`{name}`"),
         None => {
@@ -127,6 +129,21 @@ fn name_data(finding: &mut Finding, sources: &Sources) {
         }
     };
     finding.fix = finding.fix.replace(Finding::DATA, &name);
+}
+
+/// What else to add to the transaction than the first store needs, if a finding names several that escape it.
+fn added_beside(finding: &Finding, first: Option<&str>) -> String {
+    if finding.rule != rules::TX_STORE_NOT_ADDED.id() {
+        return String::new();
+    }
+    let stores = finding.places.iter().filter(|place| place.role == Role::Store).skip(1);
+    let mut calls: Vec<String> = Vec::new();
+    for call in stores.filter_map(|place| expression::added(place.pm.as_ref()?.object.as_ref()?)) {
+        if first != Some(call.as_str()) && !calls.contains(&call) {
+            calls.push(call);
+        }
+    }
+    if calls.is_empty() { String::new() } else { format!("; its other stores need `{}`", calls.join("`, `")) }
 }
 
 fn has_witness(finding: &Finding) -> bool {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{FILE, SOURCE, finding, frame, line, place};
 use pmvet_findings::{
-    CrashImage, Evidence, Finding, Outcome, Recovery, Role, Run, Severity, Sources,
+    CrashImage, Evidence, Finding, Outcome, Place, PmRange, Recovery, Role, Run, Severity, Sources,
     baseline::{Baseline, diff},
     dedup::Dedup,
     jsonl, rules,
@@ -65,6 +65,27 @@ fn equal_findings_become_one_and_the_gravest_comes_first() {
     assert_eq!(token.run, "run-1");
     assert_eq!(token.fingerprint().unwrap(), findings[0].fingerprint);
     assert_eq!(findings[1].replay, None, "nothing to replay without a witness");
+}
+
+#[test]
+fn all_that_a_transaction_has_to_add_is_named() {
+    let sources = sources();
+    let store = |text| {
+        let stack = vec![frame("push", line(SOURCE, text, 0)), frame("main", 23)];
+        Place {
+            pm: Some(PmRange { file: "pool".into(), offset: 0, len: 8, object: None }),
+            ..place(Role::Store, stack)
+        }
+    };
+    let places = ["list->head = node", "list->count", "list->count"].map(store).to_vec();
+    let mut escaped = finding(rules::TX_STORE_NOT_ADDED, places);
+    escaped.fix = format!("Add {}: {}.", Finding::DATA, Finding::TX_ADD);
+    let mut dedup = Dedup::new(&sources);
+    dedup.add(escaped);
+    assert_eq!(
+        dedup.finish("r")[0].fix,
+        "Add `list->head`: `TX_ADD_FIELD_DIRECT(list, head)`; its other stores need `TX_ADD_FIELD_DIRECT(list, count)`."
+    );
 }
 
 #[test]

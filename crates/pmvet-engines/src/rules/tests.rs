@@ -190,6 +190,16 @@ fn a_store_whose_data_is_usually_flushed_is_unpersisted() {
 }
 
 #[test]
+fn a_flush_of_the_same_function_may_leave_out_a_line_that_it_is_meant_for() {
+    for (flush, may_be_meant) in [(78, true), (178, false)] {
+        let mut run = ScriptedRun::new();
+        run.at(77).store(0, 1).at(flush).clwb(0).sfence().at(77).store(4096, 1);
+        let fix = run.report().remove(0).fix;
+        assert_eq!(fix.contains("it leaves out this cache line"), may_be_meant, "{fix}");
+    }
+}
+
+#[test]
 fn the_oldest_value_of_a_place_may_be_left_as_well_as_the_last_but_one() {
     let mut run = ScriptedRun::new();
     run.store(0, 1).clwb(0).sfence();

@@ -166,6 +166,14 @@ mod unit_tests {
     }
 
     #[test]
+    fn a_store_that_comes_too_early_is_stored_last() {
+        let fix = order_fix("in `push` (queue.c:7)", "in `fill` (queue.c:9)");
+        let (early, late) = (fix.find("queue.c:7"), fix.find("queue.c:9"));
+        assert!(early < late && fix[late.unwrap()..].contains("first"), "{fix}");
+        assert!(fix.contains("last"), "{fix}");
+    }
+
+    #[test]
     fn a_part_is_told_by_its_bytes() {
         let place = super::super::TxPlace {
             seq: 1,
