@@ -117,7 +117,7 @@ impl Workload {
         let less: &[&str] = if is_soak() {
             &[]
         } else if JUDGED.iter().any(|judgement| judgement.workload == self.name) {
-            &["--visits", "2"]
+            &["--visits", "1", "--crash-recoveries", "4"]
         } else {
             &["--visits", "1", "--crash-recoveries", "1"]
         };
