@@ -14,6 +14,7 @@ use super::lock_objects::LockObjects;
 use super::locksets::{Hold, HoldMode, LockId, Locksets};
 use super::options::LocksetOptions;
 use super::pm_locks::{HeldLocks, LockLeftHeld};
+use super::publication::Objects;
 use super::races::{PredictedRace, Races};
 use super::reader::Threads;
 use super::spin::{KnownLocks, Lock, LockStep, PmWord, Takers, WordChange};
@@ -80,6 +81,7 @@ pub struct LocksetEngine {
     pub(super) options: LocksetOptions,
     pub(super) spaces: AddressSpaces,
     pub(super) lines: TrackedLines,
+    pub(super) objects: Objects,
     pub(super) sets: Locksets,
     pub(super) locks: KnownLocks,
     pub(super) clocks: Clocks,
@@ -165,6 +167,7 @@ impl LocksetEngine {
     pub fn new(options: LocksetOptions) -> Self {
         LocksetEngine {
             lines: TrackedLines::with_limit(options.max_lines),
+            objects: Objects::default(),
             locks: KnownLocks::new(!options.deny.is_empty(), !options.declare.is_empty()),
             options,
             spaces: AddressSpaces::default(),
@@ -237,13 +240,6 @@ impl LocksetEngine {
             _ => {}
         }
         self.threads.get(at.thread).last_seq = at.seq;
-    }
-
-    /// Memory was allocated: what other threads did with it before no longer counts.
-    fn allocated(&mut self, at: EventOrigin, addr: u64, len: u64) {
-        if self.options.allocators {
-            self.renew(at, addr, len);
-        }
     }
 
     /// Ends the analysis.

@@ -35,6 +35,10 @@ pub(crate) struct Dirty {
     pub(crate) alone: bool,
     /// Another thread has touched them since.
     pub(crate) touched: bool,
+    /// Other threads may come to them since: this is no initialisation, even if no other thread comes in time.
+    pub(crate) published: bool,
+    /// It is a pointer to an object that none of the thread's locks lies in.
+    pub(crate) leads_elsewhere: bool,
     /// Loads by others that saw it.
     pub(crate) during: Vec<LineRead>,
 }
@@ -43,6 +47,7 @@ impl Dirty {
     /// Its memory was allocated anew: no other thread has seen it since.
     fn begin_again(&mut self) {
         self.touched = false;
+        self.published = false;
         self.during.clear();
     }
 
@@ -89,6 +94,8 @@ pub(crate) struct Written {
     /// No other thread has read it yet. If the memory turns out to be published only later, this was initialisation;
     /// until that is known, it is compared with nothing.
     pub(crate) waiting: bool,
+    /// As in [`Dirty`].
+    pub(crate) leads_elsewhere: bool,
     /// The count of the line's loads when it was compared with them.
     pub(crate) compared: u32,
 }
@@ -118,7 +125,7 @@ pub enum Fate {
     LeftInCache,
 }
 
-/// Who has touched a word.
+/// Who has touched a word, or has loaded it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum LineOwner {
     #[default]
@@ -126,6 +133,12 @@ pub(crate) enum LineOwner {
     One(ThreadId),
     /// Published: a second thread has touched the word.
     All,
+}
+
+impl LineOwner {
+    fn is_other_than(self, thread: ThreadId) -> bool {
+        self != Self::Nobody && self != Self::One(thread)
+    }
 }
 
 /// Fields that every load looks at come first, so that they fit into one cache line of the host.
@@ -146,6 +159,9 @@ pub(crate) struct TrackedLine {
     pub(crate) let_go: u64,
     pub(crate) written: Vec<Written>,
     pub(crate) owners: [LineOwner; 8],
+    /// Who has loaded each word. `loaded` has a bit for each that several threads have.
+    loaders: [LineOwner; 8],
+    loaded: u8,
     /// Who has stored to each word last.
     pub(crate) makers: [Maker; 8],
     pub(crate) file: FileId,
@@ -218,6 +234,34 @@ impl TrackedLine {
         }
     }
 
+    /// Notes that `thread` loads these bytes.
+    #[inline]
+    pub(crate) fn load(&mut self, thread: ThreadId, bytes: u64) {
+        if word_bits(bytes) & !self.loaded == 0 {
+            return;
+        }
+        for word in words(bytes) {
+            match self.loaders[word] {
+                LineOwner::Nobody => self.loaders[word] = LineOwner::One(thread),
+                LineOwner::One(first) if first != thread => {
+                    self.loaders[word] = LineOwner::All;
+                    self.loaded |= 1 << word;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a thread other than this one has loaded any of these bytes.
+    pub(crate) fn is_loaded_by_others(&self, thread: ThreadId, bytes: u64) -> bool {
+        words(bytes).any(|word| self.loaders[word].is_other_than(thread))
+    }
+
+    /// Whether a thread other than this one has touched any of these bytes.
+    pub(crate) fn is_touched_by_others(&self, thread: ThreadId, bytes: u64) -> bool {
+        words(bytes).any(|word| self.owners[word].is_other_than(thread))
+    }
+
     /// No thread has touched these newly allocated words, except `thread` if it filled them before the allocator handed
     /// them out, as constructors do.
     pub(crate) fn renew(&mut self, bytes: u64, thread: ThreadId) {
@@ -226,6 +270,8 @@ impl TrackedLine {
             let constructed = word_bits(own & bytes) >> word & 1 != 0;
             self.owners[word] = if constructed { LineOwner::One(thread) } else { LineOwner::Nobody };
             self.public &= !(1 << word);
+            self.loaders[word] = LineOwner::Nobody;
+            self.loaded &= !(1 << word);
         }
         self.dirty.iter_mut().filter(|d| d.at.thread == thread && d.bytes & !bytes == 0).for_each(Dirty::begin_again);
     }
@@ -329,6 +375,18 @@ impl TrackedLine {
         self.fresh.iter_mut().for_each(|(_, fresh)| *fresh &= !bytes);
         self.fresh.retain(|&(_, fresh)| fresh != 0);
         self.version = self.version.wrapping_add(1);
+    }
+
+    /// Other threads may come to these bytes from now on: what `thread` has stored there, and is not persistent, is no initialisation.
+    pub(crate) fn publish(&mut self, thread: ThreadId, bytes: u64) {
+        let stores = self.dirty.iter_mut().filter(|d| d.at.thread == thread && d.bytes & bytes != 0);
+        stores.for_each(|dirty| dirty.published = true);
+    }
+
+    /// The store with this number, to these bytes alone, is a pointer to an object that none of its thread's locks lies in.
+    pub(crate) fn lead_elsewhere(&mut self, seq: u64, bytes: u64) {
+        let pointer = self.dirty.last_mut().filter(|d| d.at.seq == seq && d.bytes == bytes);
+        pointer.into_iter().for_each(|dirty| dirty.leads_elsewhere = true);
     }
 
     /// Whether several threads have touched any of these bytes.

@@ -100,6 +100,7 @@ impl LocksetEngine {
         self.settle(id, at.thread, bytes);
         let line = self.lines.get(id);
         line.touch(at.thread, bytes);
+        line.load(at.thread, bytes);
         let thread = self.threads.get(at.thread);
         thread.retry(id, at.site, bytes);
         if self.options.init_removal && line.is_private(at.thread, bytes) {

@@ -6,7 +6,7 @@
 //! protected the whole window. A load by another thread is a race if it shares no lock with that set and is not ordered
 //! after the end of the window.
 //!
-//! * [`LocksetEngine`] — the sink; `loads`, `stores` and `persist` are its memory side.
+//! * [`LocksetEngine`] — the sink; `loads`, `stores`, `persist` and `publication` are its memory side.
 //! * `lines` — the state of each cache line; `reader` — of each thread; `locksets`, `clocks` — a thread's locks and its
 //!   logical time.
 //! * `races` — pairs of accesses, and which of them race; `rechecks` — readers that compare a version before and after;
@@ -50,6 +50,7 @@ mod locksets;
 mod options;
 mod persist;
 pub mod pm_locks;
+mod publication;
 mod race_paths;
 mod races;
 mod reader;

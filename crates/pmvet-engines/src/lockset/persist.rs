@@ -88,7 +88,7 @@ impl LocksetEngine {
     /// The window of a store is over.
     pub(super) fn close(&mut self, id: LineIndex, dirty: Dirty, by: Option<EventOrigin>, fate: Fate) {
         let line = self.lines.get(id);
-        if self.options.init_removal && line.is_private(dirty.at.thread, dirty.bytes) {
+        if self.options.init_removal && !dirty.published && line.is_private(dirty.at.thread, dirty.bytes) {
             return;
         }
         let owner = self.threads.get(dirty.at.thread);
@@ -98,18 +98,31 @@ impl LocksetEngine {
         };
         let end = by.map_or(Epoch::NEVER, |by| self.clocks.now(by.thread));
         self.races.stored(dirty.at, PmWord { file: line.file, offset: line.offset });
-        let Dirty { at, bytes, how, during, touched, alone, .. } = dirty;
+        let Dirty { at, bytes, how, during, touched, published, alone, leads_elsewhere, .. } = dirty;
         // If a store is never persistent, other threads always come in time, so no overlap was needed.
-        let overlapped = alone && touched && self.options.init_removal && fate != Fate::LeftInCache;
+        let overlapped = alone && touched && !published && self.options.init_removal && fate != Fate::LeftInCache;
         // A store that its own thread overwrites before any other thread comes near is initialisation, too, as when an object is copied
         // and changed.
         let own = by.is_some_and(|by| by.thread == at.thread);
         let is_over = fate == Fate::Persisted || fate == Fate::Overwritten && own;
-        let waiting = !touched && self.options.allocators && is_over;
+        let waiting = !touched && !published && self.options.allocators && is_over;
         let held = dirty.locks;
         let own_end = None;
-        let written =
-            Written { at, bytes, locks, held, how, overlapped, end, own_end, fate, ended_by: by, waiting, compared: 0 };
+        let written = Written {
+            at,
+            bytes,
+            locks,
+            held,
+            how,
+            overlapped,
+            end,
+            own_end,
+            fate,
+            ended_by: by,
+            waiting,
+            leads_elsewhere,
+            compared: 0,
+        };
         self.compare(id, &written, &during, true);
         if let Some(at) = self.lines.get(id).note_written(written, &self.clocks) {
             self.judge(id, at);

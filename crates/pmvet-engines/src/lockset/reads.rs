@@ -34,9 +34,10 @@ pub(crate) type Maker = (ThreadId, SiteId);
 
 impl LineRead {
     /// Whether a store with an effective lockset says nothing about this load: had the thread read this value, it would have
-    /// taken another lock, such as that of the node that a pointer leads to.
+    /// taken another lock, such as that of the node that a pointer leads to. If the writer does not hold that one, it makes no difference.
     pub(crate) fn would_differ(&self, store: &Written) -> bool {
-        self.followed && store.locks != SetId::EMPTY && self.from != (store.at.thread, store.at.site)
+        let is_other = self.from != (store.at.thread, store.at.site);
+        self.followed && store.locks != SetId::EMPTY && is_other && !store.leads_elsewhere
     }
 }
 

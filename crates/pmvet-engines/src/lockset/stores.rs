@@ -4,8 +4,9 @@ use pmvet_events::event::{AtomicKind, LINE, StoreKind};
 use pmvet_events::{FileId, ThreadId};
 
 use super::engine::{LocksetEngine, pm_key};
-use super::lines::{Dirty, EventOrigin, Fate, LineIndex, LineOwner, StoreMeans, mask, words};
+use super::lines::{Dirty, EventOrigin, Fate, LineIndex, StoreMeans, mask, words};
 use super::locksets::Hold;
+use super::publication::SMALLEST_OFFSET;
 use super::reader::Flushed;
 use super::spin::{LockStep, PmWord, WordChange};
 
@@ -18,12 +19,7 @@ pub(super) struct Part {
     pub(super) len: u64,
 }
 
-/// How far to look behind the target of a new pointer, in lines.
-const MAX_OBJECT: usize = 64;
-/// A smaller number does not count as an offset into the pool.
-const SMALLEST_OFFSET: u64 = 4096;
-
-fn number(bytes: &[u8]) -> Option<u64> {
+pub(super) fn number(bytes: &[u8]) -> Option<u64> {
     let mut word = [0; 8];
     word.get_mut(..bytes.len())?.copy_from_slice(bytes);
     Some(u64::from_le_bytes(word))
@@ -143,6 +139,8 @@ impl LocksetEngine {
             && (last.stamp, last.locks, last.how) == (stamp, locks, how)
             && how == StoreMeans::Plain
             && !last.touched
+            && !last.published
+            && !last.leads_elsewhere
             && last.at.seq > line.flushed
             && self.threads.get(at.thread).flushes.iter().all(|f| f.only.is_none())
         {
@@ -151,7 +149,9 @@ impl LocksetEngine {
             last.alone &= alone;
             return;
         }
-        line.dirty.push(Dirty { at, bytes, stamp, locks, how, alone, touched: false, during: Vec::new() });
+        let (touched, published, leads_elsewhere) = (false, false, false);
+        let during = Vec::new();
+        line.dirty.push(Dirty { at, bytes, stamp, locks, how, alone, touched, published, leads_elsewhere, during });
     }
 
     /// Ends the windows of what a new store covers.
@@ -291,52 +291,6 @@ impl LocksetEngine {
         if line.atomics & bit == 0 {
             line.atomics |= bit;
             line.version = line.version.wrapping_add(1);
-        }
-    }
-
-    /// A store of a pointer to lines that the thread has filled and no other thread has seen since: what was stored there
-    /// was initialisation, even if the memory had another use before.
-    fn publishes(&mut self, at: EventOrigin, word: PmWord, stored: &[u8]) {
-        if !self.options.allocators {
-            return;
-        }
-        // One store may write a pointer together with the number of its pool.
-        stored.chunks_exact(8).filter_map(number).for_each(|value| self.publishes_behind(at, word, value));
-    }
-
-    fn publishes_behind(&mut self, at: EventOrigin, word: PmWord, value: u64) {
-        if !value.is_multiple_of(8) {
-            return;
-        }
-        // An address, or an offset in the pool. Small numbers are offsets too, but far more often just numbers.
-        let offset = || Some(PmWord { file: word.file, offset: value }).filter(|w| w.offset >= SMALLEST_OFFSET);
-        let Some(target) = self.place(at.thread, value).or_else(offset) else { return };
-        let mut offset = target.offset & !(LINE - 1);
-        let mut start = target.offset & (LINE - 1);
-        for _ in 0..MAX_OBJECT {
-            let Some(id) = self.lines.find(target.file, offset) else { return };
-            let line = self.lines.get(id);
-            let bytes = line.filled(at.thread);
-            let own = line.owners.iter().all(|&o| o == LineOwner::Nobody || o == LineOwner::One(at.thread));
-            // Nothing before the pointer's target counts, and behind it only lines that no other thread has touched.
-            if !own && bytes == 0 || u64::from(bytes.trailing_zeros()) < start {
-                return;
-            }
-            // Its earlier uses, by any thread, are over.
-            if bytes != 0 {
-                line.forget(bytes, at.seq);
-            }
-            (offset, start) = (offset + LINE, 0);
-        }
-    }
-
-    pub(super) fn renew(&mut self, at: EventOrigin, addr: u64, len: u64) {
-        for part in self.parts(at.thread, addr, len) {
-            let Some(id) = self.lines.find(part.word.file, part.word.offset) else { continue };
-            let bytes = mask(part.word.offset, part.len);
-            let line = self.lines.get(id);
-            line.renew(bytes, at.thread);
-            line.forget(bytes, at.seq);
         }
     }
 }

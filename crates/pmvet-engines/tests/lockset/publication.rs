@@ -130,6 +130,55 @@ fn memory_that_a_pointer_newly_leads_to_was_unpublished() {
     }
 }
 
+/// No other thread touches it before it is persistent; but one could, and a crash then would lose it.
+#[test]
+fn what_is_published_before_it_is_persistent_is_no_initialisation() {
+    for (others_know_the_pointer, at_once, racy) in [(true, true, true), (true, false, false), (false, true, false)] {
+        let mut s = Script::new(LocksetOptions::default());
+        if others_know_the_pointer {
+            s.public(Y);
+        }
+        s.lock(2, A);
+        s.store(2, 1, X);
+        if !at_once {
+            s.persist(2, X);
+        }
+        s.put(2, 5, Y, &X.to_le_bytes());
+        s.persist(2, X);
+        s.persist(2, Y);
+        s.unlock(2, A);
+        s.use_(3, 2, X);
+        assert_eq!(
+            s.races() == [(1, 2)],
+            racy,
+            "others know the pointer: {others_know_the_pointer}, at once: {at_once}"
+        );
+    }
+}
+
+/// Each slot of a node is written by one thread before another comes to it, but the node itself is known to all.
+#[test]
+fn a_link_in_an_object_that_others_know_is_no_initialisation() {
+    const NODE: u64 = BASE + 0x20000;
+    for (allocated, visited, racy) in
+        [(Some(512), true, true), (Some(512), false, false), (Some(0x10000), true, false), (None, true, false)]
+    {
+        let mut s = Script::new(LocksetOptions::default());
+        if let Some(len) = allocated {
+            s.add(2, 907, What::Allocate { addr: NODE, len });
+        }
+        if visited {
+            s.public(NODE + 8);
+        }
+        s.store(2, 1, X);
+        s.persist(2, X);
+        s.put(2, 5, NODE + 256, &X.to_le_bytes());
+        s.persist(2, NODE + 256);
+        s.use_(3, 6, NODE + 256);
+        assert_eq!(s.races() == [(5, 6)], racy, "allocated: {allocated:?}, visited by others: {visited}");
+    }
+}
+
 /// An object is copied to reused memory, changed, made persistent and then published.
 #[test]
 fn what_is_filled_and_then_changed_was_unpublished_too() {

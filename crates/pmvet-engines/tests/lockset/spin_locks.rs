@@ -95,6 +95,29 @@ fn a_lock_that_depends_on_the_value_says_nothing_about_other_values() {
     }
 }
 
+/// But if the writer holds no lock in what its pointer leads to, a reader that follows the pointer finds none either.
+#[test]
+fn a_reader_that_follows_a_pointer_is_kept_out_only_by_a_lock_of_its_target() {
+    const NODE: u64 = BASE + 0x20000;
+    const OTHER_NODE: u64 = BASE + 0x30000;
+    for (lock, racy) in [(NODE + 8, false), (OTHER_NODE, true)] {
+        let mut s = new();
+        s.lock(2, lock);
+        s.put(2, 1, X, &NODE.to_le_bytes());
+        s.persist(2, X);
+        s.unlock(2, lock);
+        s.lock(4, A);
+        s.store(4, 3, X);
+        s.persist(4, X);
+        s.unlock(4, A);
+        // It reads the value of thread 4, and takes another lock.
+        s.load(3, 2, X);
+        s.lock(3, A);
+        s.act(3);
+        assert_eq!(s.races() == [(1, 2)], racy, "{lock:x}");
+    }
+}
+
 /// Some of many threads that do the same represent all of them, whichever thread is on the other side.
 #[test]
 fn a_crowd_of_like_threads_hides_nothing() {
