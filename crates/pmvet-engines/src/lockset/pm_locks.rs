@@ -36,13 +36,26 @@ pub struct LockLeftHeld {
     pub flushed: bool,
     /// The values of the free and of the held word; nothing if a lock function takes it.
     pub values: Option<(u64, u64)>,
+    /// A later moment of the same call path. Recovery may have another reason to fail at the first one, such as a lock of another thread.
+    pub is_spare: bool,
 }
 
-/// One moment per call path that takes such a lock.
+/// A few moments per call path that takes such a lock.
 #[derive(Debug, Default)]
 pub(crate) struct HeldLocks {
-    found: FastMap<(SiteId, ContextId), LockLeftHeld>,
+    found: FastMap<(SiteId, ContextId), PathMoments>,
 }
+
+/// The moments of one call path.
+#[derive(Debug, Default)]
+struct PathMoments {
+    kept: Vec<LockLeftHeld>,
+    /// How many there were, not counting those that are worse than the ones that are kept.
+    count: u64,
+}
+
+/// The moments to keep are far from each other: of all moments that there were, these.
+const MOMENTS: [u64; 3] = [1, 8, 64];
 
 impl HeldLocks {
     /// A lock is held in PM just after the event `seq`.
@@ -56,16 +69,24 @@ impl HeldLocks {
             crash_at: seq + 1,
             flushed,
             values: (!named).then_some((holder.found, holder.put)),
+            is_spare: false,
         };
-        let known = self.found.entry((holder.site, holder.context)).or_insert_with(|| held.clone());
-        if flushed && !known.flushed {
-            *known = held;
+        let path = self.found.entry((holder.site, holder.context)).or_default();
+        match path.kept.first().map(|first| first.flushed) {
+            Some(false) if flushed => *path = PathMoments::default(),
+            Some(true) if !flushed => return,
+            _ => {}
+        }
+        path.count += 1;
+        if MOMENTS.contains(&path.count) {
+            path.kept.push(LockLeftHeld { is_spare: path.count > 1, ..held });
         }
     }
 
     pub(crate) fn finish(self, is_lock: impl Fn(PmWord) -> bool) -> Vec<LockLeftHeld> {
-        let mut found: Vec<_> = self.found.into_values().filter(|held| is_lock(held.word)).collect();
-        found.sort_by_key(|held| held.seq);
+        let moments = self.found.into_values().flat_map(|path| path.kept);
+        let mut found: Vec<_> = moments.filter(|held| is_lock(held.word)).collect();
+        found.sort_by_key(|held| (held.is_spare, held.seq));
         found
     }
 }

@@ -258,6 +258,7 @@ mod tests {
             crash_at: seq + 1,
             flushed: false,
             values: None,
+            is_spare: false,
         };
         let mut next = 0..;
         groups.iter().map(|&len| next.by_ref().take(len).map(lock).collect()).collect()

@@ -47,6 +47,22 @@ fn a_lock_in_pm_is_named_with_a_crash_that_leaves_it_held() {
     assert_eq!(after(&[What::Load { addr: Z, size: 8 }], false), Afterwards::Unused);
 }
 
+/// At the first one, recovery may fail for another reason.
+#[test]
+fn a_lock_that_is_taken_often_comes_with_later_moments() {
+    let mut s = new();
+    let mut taken = Vec::new();
+    for _ in 0..70 {
+        taken.push(s.seq + 1);
+        s.cas(2, 51, Z, 0, 1, true);
+        s.persist(2, Z);
+        s.put(2, 52, Z, &0u64.to_le_bytes());
+    }
+    let outcome = s.engine.finish();
+    let moments: Vec<_> = outcome.held.iter().map(|held| (held.is_spare, held.seq, held.flushed)).collect();
+    assert_eq!(moments, [(false, taken[0], true), (true, taken[7], true), (true, taken[63], true)]);
+}
+
 #[test]
 fn who_only_looks_at_a_lock_spins() {
     let mut s = new();

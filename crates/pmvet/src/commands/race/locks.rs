@@ -43,8 +43,9 @@ pub(super) fn find(
             None => open.push(group),
         }
     }
-    let locks: Vec<Vec<LockLeftHeld>> =
-        open.iter().map(|group| group.iter().map(|(lock, _)| lock.clone()).collect()).collect();
+    // A restart takes long, so one moment of each call path has to do.
+    let first = |(lock, _): &(LockLeftHeld, Finding)| (!lock.is_spare).then(|| lock.clone());
+    let locks: Vec<Vec<LockLeftHeld>> = open.iter().map(|group| group.iter().filter_map(first).collect()).collect();
     let (left, unknown) = restarts.left_held(&locks, paths)?;
     for lock in left {
         let Some((_, finding)) = open.iter().flatten().find(|(known, _)| *known == lock) else { continue };

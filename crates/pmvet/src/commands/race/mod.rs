@@ -330,7 +330,8 @@ impl Engine for RaceEngine {
         coverage.count("events", outcome.stats.events, None);
         coverage.count("loads of PM", outcome.stats.loads, None);
         coverage.count("inferred locks", listed.len() as u64, None);
-        coverage.count("locks in PM", (outcome.held.len() - locks.unknown) as u64, Some(outcome.held.len() as u64));
+        let held = outcome.held.iter().filter(|lock| !lock.is_spare).count();
+        coverage.count("locks in PM", (held - locks.unknown) as u64, Some(held as u64));
         if outcome.stats.refused > 0 {
             coverage.not_covered.push(format!("{} accesses beyond the memory limit", outcome.stats.refused));
         }
