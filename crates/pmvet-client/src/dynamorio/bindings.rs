@@ -965,9 +965,6 @@ unsafe extern "C" {
     pub fn instr_allocate_raw_bits(drcontext: *mut ::core::ffi::c_void, instr: *mut instr_t, num_bytes: uint);
 }
 unsafe extern "C" {
-    pub fn instr_set_raw_bits(instr: *mut instr_t, addr: *mut byte, length: uint);
-}
-unsafe extern "C" {
     pub fn instr_get_raw_bits(instr: *mut instr_t) -> *mut byte;
 }
 unsafe extern "C" {

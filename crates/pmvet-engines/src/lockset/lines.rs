@@ -136,6 +136,19 @@ pub(crate) enum LineOwner {
 }
 
 impl LineOwner {
+    /// `thread` comes to the word. Returns whether it is the second thread that does.
+    fn note(&mut self, thread: ThreadId) -> bool {
+        match *self {
+            Self::Nobody => *self = Self::One(thread),
+            Self::One(first) if first != thread => {
+                *self = Self::All;
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+
     fn is_other_than(self, thread: ThreadId) -> bool {
         self != Self::Nobody && self != Self::One(thread)
     }
@@ -219,14 +232,9 @@ impl TrackedLine {
     fn claim(&mut self, thread: ThreadId, bytes: u64) {
         let mut published = false;
         for word in words(bytes) {
-            match self.owners[word] {
-                LineOwner::Nobody => self.owners[word] = LineOwner::One(thread),
-                LineOwner::One(owner) if owner != thread => {
-                    self.owners[word] = LineOwner::All;
-                    self.public |= 1 << word;
-                    published = true;
-                }
-                _ => {}
+            if self.owners[word].note(thread) {
+                self.public |= 1 << word;
+                published = true;
             }
         }
         if published {
@@ -241,14 +249,7 @@ impl TrackedLine {
             return;
         }
         for word in words(bytes) {
-            match self.loaders[word] {
-                LineOwner::Nobody => self.loaders[word] = LineOwner::One(thread),
-                LineOwner::One(first) if first != thread => {
-                    self.loaders[word] = LineOwner::All;
-                    self.loaded |= 1 << word;
-                }
-                _ => {}
-            }
+            self.loaded |= u8::from(self.loaders[word].note(thread)) << word;
         }
     }
 

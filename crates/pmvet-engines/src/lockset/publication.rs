@@ -11,7 +11,7 @@ use pmvet_events::ThreadId;
 use pmvet_events::event::LINE;
 
 use super::engine::LocksetEngine;
-use super::lines::{EventOrigin, LineOwner, TrackedLines, mask};
+use super::lines::{EventOrigin, TrackedLines, mask};
 use super::spin::{Lock, PmWord};
 use super::stores::number;
 
@@ -98,7 +98,7 @@ impl LocksetEngine {
         }
     }
 
-    /// Notes whether a thread that follows the pointer could find a lock there that the writer holds.
+    /// Marks a pointer if no thread that follows it can find a lock there that the writer holds.
     fn leads(&mut self, at: EventOrigin, word: PmWord, target: PmWord) {
         let unknown = || target.offset..target.offset + MAX_OBJECT_BYTES;
         let object = self.objects.around(target).unwrap_or_else(unknown);
@@ -123,9 +123,9 @@ impl LocksetEngine {
             let Some(id) = self.lines.find(target.file, offset) else { return };
             let line = self.lines.get(id);
             let bytes = line.filled(at.thread);
-            let own = line.owners.iter().all(|&o| o == LineOwner::Nobody || o == LineOwner::One(at.thread));
             // Nothing before the pointer's target counts, and behind it only lines that no other thread has touched.
-            if !own && bytes == 0 || u64::from(bytes.trailing_zeros()) < start {
+            if bytes == 0 && line.is_touched_by_others(at.thread, u64::MAX) || u64::from(bytes.trailing_zeros()) < start
+            {
                 return;
             }
             // Its earlier uses, by any thread, are over.

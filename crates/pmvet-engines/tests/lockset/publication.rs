@@ -227,10 +227,12 @@ fn what_a_constructor_fills_before_the_allocator_returns_was_unpublished() {
 }
 
 #[test]
-fn a_pointer_may_come_with_the_number_of_its_pool_or_by_an_exchange() {
+fn a_pointer_may_come_with_marks_or_the_number_of_its_pool_or_by_an_exchange() {
     type Publish = fn(&mut Script);
-    let publish: [(&str, Publish); 3] = [
+    let publish: [(&str, Publish); 5] = [
         ("alone", |s| s.put(2, 5, Y, &X.to_le_bytes())),
+        ("with a mark in a low bit", |s| s.put(2, 5, Y, &(X | 1).to_le_bytes())),
+        ("with a mark in a high bit", |s| s.put(2, 5, Y, &(X | 1 << 63).to_le_bytes())),
         ("with a number", |s| s.put(2, 5, Y, &[77u64.to_le_bytes(), (X - BASE).to_le_bytes()].concat())),
         ("by an exchange", |s| s.cas(2, 5, Y, 0, X, true)),
     ];

@@ -67,6 +67,14 @@ impl Script {
         self.add(thread, site, What::Load { addr, size: 8 });
     }
 
+    /// A store under a lock, which is held until the value is persistent.
+    pub(crate) fn put_under(&mut self, lock: u64, thread: u32, site: u32, addr: u64, value: u64) {
+        self.lock(thread, lock);
+        self.put(thread, site, addr, &value.to_le_bytes());
+        self.persist(thread, addr);
+        self.unlock(thread, lock);
+    }
+
     /// A load that its thread acts on, by a store to a place of its own.
     pub(crate) fn use_(&mut self, thread: u32, site: u32, addr: u64) {
         self.load(thread, site, addr);
